@@ -1,0 +1,157 @@
+// The commands that are one or two calls on the admin socket.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/connection.h"
+#include "client/cli/format.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "client/cli/views.h"
+
+namespace gpumem::cli {
+namespace {
+
+using v1::Admin;
+
+absl::StatusOr<DeviceList> Devices(Admin::Stub& admin) {
+  auto status = Call(admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
+  if (!status.ok()) return status.status();
+  return DeviceList(status->devices().begin(), status->devices().end());
+}
+
+// Replaces the device that the user named by its UUID; nothing named stays nothing.
+absl::Status Resolve(Admin::Stub& admin, std::string* device) {
+  if (device->empty()) return absl::OkStatus();
+  absl::StatusOr<DeviceList> devices = Devices(admin);
+  if (!devices.ok()) return devices.status();
+  absl::StatusOr<std::string> uuid = ResolveDevice(*devices, *device);
+  if (!uuid.ok()) return uuid.status();
+  *device = *std::move(uuid);
+  return absl::OkStatus();
+}
+
+absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response,
+                        const GlobalOptions& options) {
+  absl::StatusOr<DeviceList> devices = Devices(admin);
+  if (!devices.ok()) return devices.status();
+  Print(options.json ? Pretty(QuotaJson(response.quota(), response.usage()))
+                     : QuotaView(response.quota(), response.usage(), *devices, options.exact));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Run(const StatusCommand&, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : StatusView(*response, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const PsCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::ListSessionsRequest request;
+  request.set_tenant(command.tenant);
+  auto response = Call(**admin, &Admin::Stub::ListSessions, request);
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : SessionsView(*response, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::ListSegmentsRequest request;
+  request.set_tenant(command.tenant);
+  request.set_device_uuid(command.device);
+  if (auto status = Resolve(**admin, request.mutable_device_uuid()); !status.ok()) return status;
+  auto response = Call(**admin, &Admin::Stub::ListSegments, request);
+  if (!response.ok()) return response.status();
+  if (options.json) {
+    Print(Pretty(ToJson(*response)));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<DeviceList> devices = Devices(**admin);
+  if (!devices.ok()) return devices.status();
+  Print(SegmentsView(*response, *devices, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuotaListCommand&, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::ListTenants, v1::ListTenantsRequest());
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : TenantsView(*response, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::SetQuotaRequest request = command.request;
+  for (v1::DeviceLimit& limit : *request.mutable_quota()->mutable_devices()) {
+    if (auto status = Resolve(**admin, limit.mutable_device_uuid()); !status.ok()) return status;
+  }
+  auto response = Call(**admin, &Admin::Stub::SetQuota, request);
+  if (!response.ok()) return response.status();
+  return PrintQuota(**admin, *response, options);
+}
+
+absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::GetQuotaRequest request;
+  request.set_tenant(tenant);
+  auto response = Call(**admin, &Admin::Stub::GetQuota, request);
+  if (!response.ok()) return response.status();
+  return PrintQuota(**admin, *response, options);
+}
+
+absl::Status Run(const TrimCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::TrimRequest request;
+  request.set_tenant(command.tenant);
+  request.set_device_uuid(command.device);
+  request.set_keep_bytes(command.keep_bytes);
+  if (auto status = Resolve(**admin, request.mutable_device_uuid()); !status.ok()) return status;
+  auto response = Call(**admin, &Admin::Stub::Trim, request);
+  if (!response.ok()) return response.status();
+  if (options.json) {
+    Print(Pretty(ToJson(*response)));
+  } else if (response->released_segments() == 0) {
+    Print("Nothing to give back.\n");
+  } else {
+    Print(absl::StrCat("Gave back ", Size(response->released_bytes(), options.exact), " in ",
+                       response->released_segments(),
+                       response->released_segments() == 1 ? " segment.\n" : " segments.\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const DrainCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::DrainRequest request;
+  request.set_resume(command.resume);
+  auto response = Call(**admin, &Admin::Stub::Drain, request);
+  if (!response.ok()) return response.status();
+  if (options.json) {
+    Print(Pretty(ToJson(*response)));
+  } else if (response->draining()) {
+    Print(absl::StrCat(
+        "Draining: nothing new is admitted; sessions that stay: ", response->sessions(),
+        ", segments: ", response->segments(), ". Undo with gpumemctl drain --resume.\n"));
+  } else {
+    Print("Admitting again.\n");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,79 @@
+// What the user typed, as data. Parsing does nothing else: no socket, no output.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumem::cli {
+
+struct GlobalOptions {
+  std::string runtime_dir;  // empty: ClientRuntimeDir()
+  bool json = false;
+  bool exact = false;  // sizes in bytes, not in GiB
+};
+
+// One struct for each command. Devices are as the user names them: an index, a UUID or
+// the beginning of one.
+struct StatusCommand {};
+struct DevicesCommand {};
+struct WhoamiCommand {
+  std::string tenant;
+};
+struct QuotaGetCommand {
+  std::string tenant;  // empty: the caller's own
+};
+struct QuotaListCommand {};
+struct QuotaSetCommand {
+  v1::SetQuotaRequest request;  // its devices are named as the user did
+};
+struct PsCommand {
+  std::string tenant;
+};
+struct SegmentsCommand {
+  std::string tenant;
+  std::string device;
+};
+struct TrimCommand {
+  std::string tenant;
+  std::string device;
+  uint64_t keep_bytes = 0;
+};
+struct DrainCommand {
+  bool resume = false;
+};
+struct TopCommand {
+  absl::Duration interval = absl::Seconds(1);
+  std::optional<uint32_t> iterations;
+};
+struct HoldCommand {
+  uint64_t bytes = 0;
+  std::string device;  // empty: the daemon's first
+  int count = 1;
+  std::optional<absl::Duration> duration;  // absent: until a signal
+  std::string tenant;
+  bool fill = false;
+};
+
+using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
+                             QuotaListCommand, QuotaSetCommand, PsCommand, SegmentsCommand,
+                             TrimCommand, DrainCommand, TopCommand, HoldCommand>;
+
+struct CommandLine {
+  GlobalOptions global;
+  // Absent where there is nothing to run: help and version were asked for, or the line
+  // makes no sense.
+  std::optional<Command> command;
+  std::string text;   // the help or version
+  std::string error;  // one sentence; not empty where the line makes no sense
+};
+
+// `arguments` without the program's name.
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,31 @@
+// What each command does. A Run returns when its work is done or has failed; answers go
+// to stdout, errors come back as a status whose sentence is for the user.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/cli/command_line.h"
+
+namespace gpumem::cli {
+
+// By the admin socket.
+absl::Status Run(const StatusCommand& command, const GlobalOptions& options);
+absl::Status Run(const PsCommand& command, const GlobalOptions& options);
+absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaListCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options);
+absl::Status Run(const TrimCommand& command, const GlobalOptions& options);
+absl::Status Run(const DrainCommand& command, const GlobalOptions& options);
+absl::Status Run(const TopCommand& command, const GlobalOptions& options);
+
+// As a worker: no privilege needed.
+absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
+absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
+absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
+
+// As a worker without a name, by the admin socket with one.
+absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);
+absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options);
+
+}  // namespace gpumem::cli

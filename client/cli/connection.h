@@ -1,0 +1,55 @@
+// How gpumemctl talks to the daemon.
+//
+// Errors are sentences for the user: where it looked and what would help.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/grpc_status.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
+#include "proto/gpumem/v1/broker.grpc.pb.h"
+
+namespace gpumem::cli {
+
+// How long any call may take.
+inline constexpr std::chrono::seconds kCallTimeout{30};
+
+// The service that operators call.
+//   UNAVAILABLE        no daemon there
+//   PERMISSION_DENIED  this user may not use it
+absl::StatusOr<std::unique_ptr<v1::Admin::Stub>> ConnectAdmin(const std::string& runtime_dir);
+
+// The service that workers call, for the calls that need no session.
+//   UNAVAILABLE        no daemon there
+//   PERMISSION_DENIED  the socket's mode keeps this user out
+absl::StatusOr<std::unique_ptr<v1::Broker::Stub>> ConnectBroker(const std::string& runtime_dir);
+
+// One call: Call(*stub, &v1::Admin::Stub::GetStatus, request).
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(Stub& stub,
+                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
+                              const Request& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  Response response;
+  grpc::Status status = (stub.*method)(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+using DeviceList = std::vector<v1::Device>;
+
+// The UUID of the device that the user names by index, UUID or the beginning of one.
+//   NOT_FOUND         there is none
+//   INVALID_ARGUMENT  several begin so
+absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::string_view name);
+
+}  // namespace gpumem::cli

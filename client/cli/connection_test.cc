@@ -1,0 +1,94 @@
+#include "client/cli/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/unix_channel.h"
+
+namespace gpumem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FakeAdmin final : public v1::Admin::Service {
+ public:
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                         v1::GetStatusResponse* response) override {
+    response->set_version("9.9");
+    return grpc::Status::OK;
+  }
+  grpc::Status GetQuota(grpc::ServerContext*, const v1::GetQuotaRequest* request,
+                        v1::GetQuotaResponse*) override {
+    return {grpc::StatusCode::NOT_FOUND, "no tenant " + request->tenant()};
+  }
+};
+
+class ConnectionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char path[] = "/tmp/gpumemctl-test-XXXXXX";  // short enough for a socket's name
+    ASSERT_NE(mkdtemp(path), nullptr);
+    dir_ = path;
+  }
+  void TearDown() override {
+    unlink((dir_ + "/admin.sock").c_str());
+    rmdir(dir_.c_str());
+  }
+
+  std::string dir_;
+};
+
+TEST_F(ConnectionTest, CallsTheDaemon) {
+  FakeAdmin service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + dir_ + "/admin.sock", grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+
+  auto admin = ConnectAdmin(dir_);
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  auto status = Call(**admin, &v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->version(), "9.9");
+  v1::GetQuotaRequest request;
+  request.set_tenant("x");
+  EXPECT_EQ(Call(**admin, &v1::Admin::Stub::GetQuota, request).status(),
+            absl::NotFoundError("no tenant x"));
+}
+
+TEST_F(ConnectionTest, SaysWhereItFoundNoDaemon) {
+  auto admin = ConnectAdmin(dir_);
+  EXPECT_EQ(admin.status(), absl::UnavailableError("no daemon at " + dir_ +
+                                                   ": start one with gpumemd "
+                                                   "--runtime-dir " +
+                                                   dir_ +
+                                                   ", or say where it is with "
+                                                   "--runtime-dir or GPUMEM_RUNTIME_DIR"));
+  EXPECT_EQ(ConnectBroker("/no/such/dir").status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ConnectionTest, ADaemonThatHangsUpDoesNotAllowIt) {
+  absl::StatusOr<UniqueFd> listener = ListenUnix(dir_ + "/admin.sock", SOCK_STREAM, 0600);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::thread daemon([&] {
+    pollfd event{.fd = listener->get(), .events = POLLIN, .revents = 0};
+    poll(&event, 1, -1);
+    UniqueFd refused(accept(listener->get(), nullptr, nullptr));
+  });
+  absl::Status status = ConnectAdmin(dir_).status();
+  daemon.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/admin.sock: it is for root"));
+}
+
+}  // namespace
+}  // namespace gpumem::cli

@@ -1,0 +1,34 @@
+// The exit codes of gpumemctl. Scripts rely on them; --help lists them.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace gpumem::cli {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitRefused = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNoDaemon = 3;
+inline constexpr int kExitNotAllowed = 4;
+inline constexpr int kExitNoRoom = 5;
+inline constexpr int kExitNotFound = 6;
+
+inline int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kUnavailable:
+      return kExitNoDaemon;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kExitNotAllowed;
+    case absl::StatusCode::kResourceExhausted:
+      return kExitNoRoom;
+    case absl::StatusCode::kNotFound:
+      return kExitNotFound;
+    default:
+      return kExitRefused;
+  }
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,39 @@
+// Messages of the protocol as JSON, in a shape that programs can rely on:
+//
+//   fields      all of them, in the protocol's order, by their snake_case names, also
+//               those that are zero or empty
+//   numbers     JSON numbers, 64-bit ones too
+//   enums       lower-case words without the type's prefix: "vmm", "leased", "host";
+//               "unspecified"; the number where this program does not know the value
+//   bytes       base64
+//   absent      null: optional fields and messages that are not set
+//
+// Pure.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const google::protobuf::Message& message);
+
+// {"tenant": "…", "quota": {…}, "usage": {…}}
+Json QuotaJson(const v1::Quota& quota, const v1::Usage& usage);
+
+// {"error": {"code": "NOT_FOUND", "message": "…", "denial": null}}
+Json ErrorJson(const absl::Status& status);
+
+// On several lines, ended by a newline. Bytes that are no UTF-8 are replaced.
+std::string Pretty(const Json& json);
+// On one line, ended by a newline.
+std::string OneLine(const Json& json);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,94 @@
+#include "client/cli/json.h"
+
+#include <gtest/gtest.h>
+
+#include "common/denial.h"
+#include "proto/gpumem/v1/admin.pb.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+namespace {
+
+TEST(JsonTest, PrintsAllFieldsInOrder) {
+  v1::ListSegmentsResponse response;
+  v1::SegmentInfo* segment = response.add_segments();
+  segment->set_segment_id(18446744073709551615u);
+  segment->set_tenant("training");
+  segment->set_device_uuid("GPU-1");
+  segment->set_kind(v1::KIND_VMM);
+  segment->set_state(v1::SegmentInfo::STATE_LEASED);
+  segment->add_session_ids(3);
+  segment->add_session_ids(4);
+  EXPECT_EQ(OneLine(ToJson(response)),
+            R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
+            R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
+            R"("session_ids":[3,4],"leases":0,"age_ms":0}]})"
+            "\n");
+}
+
+TEST(JsonTest, AnEmptyListIsAnEmptyArray) {
+  EXPECT_EQ(OneLine(ToJson(v1::ListSessionsResponse())), "{\"sessions\":[]}\n");
+}
+
+TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
+  v1::Quota quota;
+  quota.set_limit_bytes(0);
+  quota.set_max_segments(7);
+  EXPECT_EQ(OneLine(ToJson(quota)),
+            R"({"limit_bytes":0,"total_limit_bytes":null,"max_segments":7,"max_sessions":null,)"
+            R"("max_in_flight":null,"max_retained_bytes":null,"devices":[]})"
+            "\n");
+  EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())), "{\"quota\":null,\"usage\":null}\n");
+}
+
+TEST(JsonTest, EnumsAreShortWords) {
+  v1::Device device;
+  device.set_backend(v1::BACKEND_HOST);
+  device.add_kinds(v1::KIND_VMM);
+  device.add_kinds(static_cast<v1::Kind>(99));
+  Json json = ToJson(device);
+  EXPECT_EQ(json["backend"], "host");
+  EXPECT_EQ(json["kinds"], Json::array({"vmm", 99}));
+  v1::ShareRequest share;
+  EXPECT_EQ(ToJson(share)["scope"], "unspecified");
+  share.set_scope(v1::TICKET_SCOPE_ANY);
+  EXPECT_EQ(ToJson(share)["scope"], "any");
+}
+
+TEST(JsonTest, BytesAreBase64AndNegativeNumbersStaySo) {
+  v1::ShareResponse response;
+  response.set_ticket(std::string("\0\xff", 2));
+  EXPECT_EQ(ToJson(response)["ticket"], "AP8=");
+  v1::SessionInfo session;
+  session.set_pid(-1);
+  EXPECT_EQ(ToJson(session)["pid"], -1);
+}
+
+TEST(JsonTest, ErrorsCarryTheDenial) {
+  v1::Denial denial;
+  denial.set_cause(v1::Denial::CAUSE_DEVICE_LIMIT);
+  denial.set_tenant("training");
+  denial.set_device_uuid("GPU-1");
+  denial.set_asked(3);
+  denial.set_used(2);
+  denial.set_limit(4);
+  denial.set_help("ask for less");
+  Json json = ErrorJson(DenialError(denial));
+  EXPECT_EQ(json["error"]["code"], "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(OneLine(json["error"]["denial"]),
+            R"({"cause":"device_limit","tenant":"training","device_uuid":"GPU-1","asked":3,)"
+            R"("used":2,"limit":4,"help":"ask for less"})"
+            "\n");
+  EXPECT_EQ(OneLine(ErrorJson(absl::NotFoundError("no such tenant"))),
+            R"({"error":{"code":"NOT_FOUND","message":"no such tenant","denial":null}})"
+            "\n");
+}
+
+TEST(JsonTest, PrettyIndents) {
+  Json json = Json::object();
+  json["a"] = 1;
+  EXPECT_EQ(Pretty(json), "{\n  \"a\": 1\n}\n");
+}
+
+}  // namespace
+}  // namespace gpumem::cli

@@ -1,0 +1,52 @@
+// gpumemctl: shows and changes what gpumemd does. From the command line to a command,
+// and from its status to an exit code.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/command_line.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "common/endpoints.h"
+
+namespace gpumem::cli {
+namespace {
+
+void PrintError(const absl::Status& status, bool json) {
+  const std::string text =
+      json ? OneLine(ErrorJson(status)) : absl::StrCat("gpumemctl: ", status.message(), "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  CommandLine line = ParseCommandLine(arguments);
+  if (!line.error.empty()) {
+    PrintError(absl::InvalidArgumentError(
+                   absl::StrCat(line.error, " (gpumemctl --help shows what there is)")),
+               line.global.json);
+    return kExitUsage;
+  }
+  if (!line.command) {
+    Print(line.text);
+    return kExitOk;
+  }
+  if (line.global.runtime_dir.empty()) line.global.runtime_dir = ClientRuntimeDir();
+  const absl::Status status =
+      std::visit([&](const auto& command) { return Run(command, line.global); }, *line.command);
+  if (!status.ok()) PrintError(status, line.global.json);
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+}  // namespace gpumem::cli
+
+int main(int argc, char** argv) {
+  return gpumem::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

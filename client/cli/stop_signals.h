@@ -1,0 +1,57 @@
+// SIGINT and SIGTERM as something to wait for.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+
+namespace gpumem::cli {
+
+// Make one before any thread starts: threads inherit that the signals are blocked, so
+// that they arrive here and nowhere else. Used by one thread.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    fd_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~StopSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  enum class Event { kStop, kInput, kTimeout };
+
+  // Waits for a signal, for something to read from `input` (-1: nothing), or until
+  // `deadline`.
+  Event Wait(absl::Time deadline, int input = -1) {
+    pollfd events[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
+                       {.fd = input, .events = POLLIN, .revents = 0}};
+    while (true) {
+      const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+      // Rounded up, so as not to spin through the last millisecond.
+      const int64_t wait = absl::ToInt64Milliseconds(
+          std::min(absl::Ceil(left, absl::Milliseconds(1)), absl::Hours(1)));
+      const int ready = poll(events, 2, static_cast<int>(wait));
+      if (ready > 0) return events[0].revents != 0 ? Event::kStop : Event::kInput;
+      if (ready < 0 && errno != EINTR) return Event::kStop;
+      if (absl::Now() >= deadline) return Event::kTimeout;
+    }
+  }
+
+ private:
+  sigset_t before_;
+  UniqueFd fd_;
+};
+
+}  // namespace gpumem::cli

@@ -1,0 +1,26 @@
+// What gpumemctl prints for people. Pure: answers of the daemon in, text out.
+// Sizes are exact bytes where `exact`. Empty lists say so in words.
+#pragma once
+
+#include <string>
+
+#include "client/cli/connection.h"
+#include "proto/gpumem/v1/admin.pb.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+
+std::string StatusView(const v1::GetStatusResponse& status, bool exact);
+std::string DevicesView(const DeviceList& devices, bool exact);
+std::string SessionsView(const v1::ListSessionsResponse& response, bool exact);
+std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
+                         bool exact);
+std::string TenantsView(const v1::ListTenantsResponse& response, bool exact);
+std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
+                      bool exact);
+
+// One look of `top`: the tenants and sessions that hold most come first.
+std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,
+                    v1::ListSessionsResponse sessions, bool exact);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,70 @@
+// The commands that go the way of an ordinary worker.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/connection.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "client/cli/views.h"
+#include "client/session.h"
+
+namespace gpumem::cli {
+namespace {
+
+// The public client does not tell the quota; the session below it does.
+absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& options,
+                                                           const std::string& tenant) {
+  return internal::Session::Connect(
+      {.runtime_dir = options.runtime_dir, .tenant = tenant, .name = "gpumemctl"});
+}
+
+}  // namespace
+
+absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
+  auto broker = ConnectBroker(options.runtime_dir);
+  if (!broker.ok()) return broker.status();
+  auto response = Call(**broker, &v1::Broker::Stub::ListDevices, v1::ListDevicesRequest());
+  if (!response.ok()) return response.status();
+  Print(options.json
+            ? Pretty(ToJson(*response))
+            : DevicesView({response->devices().begin(), response->devices().end()}, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
+  auto session = Connect(options, command.tenant);
+  if (!session.ok()) return session.status();
+  const v1::Welcome& welcome = (*session)->welcome();
+  if (options.json) {
+    Json json = Json::object();
+    json["tenant"] = welcome.tenant();
+    json["rule"] = welcome.rule();
+    json["session_id"] = welcome.session_id();
+    json["daemon_version"] = welcome.daemon_version();
+    json["runtime_dir"] = options.runtime_dir;
+    Print(Pretty(json));
+  } else {
+    Print(absl::StrCat("tenant  ", welcome.tenant(), "\nby      ", welcome.rule(),
+                       "\ndaemon  gpumemd ", welcome.daemon_version(), " at ", options.runtime_dir,
+                       "\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
+  if (!command.tenant.empty()) return RunQuotaOf(command.tenant, options);
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  auto response = (*session)->GetUsage((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  const v1::Welcome& welcome = (*session)->welcome();
+  Print(options.json
+            ? Pretty(QuotaJson(response->quota(), response->usage()))
+            : QuotaView(response->quota(), response->usage(),
+                        {welcome.devices().begin(), welcome.devices().end()}, options.exact));
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,118 @@
+#include "client/client.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/convert.h"
+#include "client/mapper.h"
+#include "client/segment_state.h"
+#include "client/session.h"
+#include "client/ticket.h"
+#include "common/unix_channel.h"
+
+namespace gpumem {
+namespace {
+
+constexpr int kMaxSegments = static_cast<int>(kMaxMessageFds);  // of one call
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  absl::StatusOr<std::shared_ptr<internal::Session>> session = internal::Session::Connect(options);
+  if (!session.ok()) return session.status();
+  return std::unique_ptr<Client>(new Client(*std::move(session)));
+}
+
+Client::Client(std::shared_ptr<internal::Session> session) : session_(std::move(session)) {}
+
+Client::~Client() = default;
+
+absl::StatusOr<Segment> Client::Acquire(const AcquireOptions& options) {
+  absl::StatusOr<std::vector<Segment>> segments = AcquireMany(options, 1);
+  if (!segments.ok()) return segments.status();
+  return std::move(segments->front());
+}
+
+absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& options, int count) {
+  if (count < 1 || count > kMaxSegments) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one call acquires 1 to ", kMaxSegments, " segments, not ", count));
+  }
+  if (options.bytes == 0) {
+    return absl::InvalidArgumentError("a segment has at least one byte: set AcquireOptions::bytes");
+  }
+  v1::AcquireRequest request;
+  request.set_device_uuid(options.device_uuid);
+  request.set_bytes(options.bytes);
+  request.set_kind(internal::ToProto(options.kind));
+  request.set_count(static_cast<uint32_t>(count));
+  return Mapped(session_->Acquire(request, session_->Deadline(options.timeout)),
+                /*read_only=*/false);
+}
+
+absl::StatusOr<Segment> Client::Open(absl::string_view ticket, const OpenOptions& options) {
+  absl::StatusOr<std::vector<Segment>> segments = OpenMany({std::string(ticket)}, options);
+  if (!segments.ok()) return segments.status();
+  return std::move(segments->front());
+}
+
+absl::StatusOr<std::vector<Segment>> Client::OpenMany(absl::Span<const std::string> tickets,
+                                                      const OpenOptions& options) {
+  if (tickets.empty() || tickets.size() > static_cast<size_t>(kMaxSegments)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("one call opens 1 to ", kMaxSegments, " tickets, not ", tickets.size()));
+  }
+  v1::OpenRequest request;
+  for (const std::string& ticket : tickets) {
+    absl::StatusOr<std::string> bytes = internal::ParseTicket(ticket);
+    if (!bytes.ok()) return bytes.status();
+    request.add_tickets(*std::move(bytes));
+  }
+  return Mapped(session_->Open(request, session_->Deadline(options.timeout)), options.read_only);
+}
+
+absl::StatusOr<std::vector<Segment>> Client::Mapped(absl::StatusOr<internal::Grant> grant,
+                                                    bool read_only) {
+  if (!grant.ok()) return grant.status();
+  absl::StatusOr<std::vector<internal::MappedLease>> mapped =
+      internal::MapGrant(*grant, session_->welcome(), read_only);
+  if (!mapped.ok()) return mapped.status();
+  grant->Keep();
+  std::vector<Segment> segments;
+  segments.reserve(mapped->size());
+  for (internal::MappedLease& lease : *mapped) {
+    segments.push_back(Segment(std::make_unique<Segment::State>(session_, std::move(lease))));
+  }
+  return segments;
+}
+
+absl::StatusOr<Usage> Client::GetUsage() {
+  absl::StatusOr<v1::GetUsageResponse> response =
+      session_->GetUsage(session_->Deadline(std::nullopt));
+  if (!response.ok()) return response.status();
+  return internal::FromProto(response->usage());
+}
+
+absl::StatusOr<std::vector<DeviceInfo>> Client::Devices() {
+  absl::StatusOr<v1::ListDevicesResponse> response =
+      session_->ListDevices(session_->Deadline(std::nullopt));
+  if (!response.ok()) return response.status();
+  std::vector<DeviceInfo> devices;
+  for (const v1::Device& device : response->devices()) {
+    devices.push_back(internal::FromProto(device));
+  }
+  return devices;
+}
+
+const std::string& Client::tenant() const { return session_->welcome().tenant(); }
+
+const std::string& Client::rule() const { return session_->welcome().rule(); }
+
+uint64_t Client::session_id() const { return session_->welcome().session_id(); }
+
+const std::string& Client::daemon_version() const { return session_->welcome().daemon_version(); }
+
+}  // namespace gpumem

@@ -1,0 +1,112 @@
+#include "client/convert.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/denial.h"
+
+namespace gpumem {
+namespace internal {
+namespace {
+
+Denial::Cause FromProto(v1::Denial::Cause cause) {
+  switch (cause) {
+    case v1::Denial::CAUSE_DEVICE_LIMIT:
+      return Denial::Cause::kDeviceLimit;
+    case v1::Denial::CAUSE_TOTAL_LIMIT:
+      return Denial::Cause::kTotalLimit;
+    case v1::Denial::CAUSE_CAPACITY:
+      return Denial::Cause::kCapacity;
+    case v1::Denial::CAUSE_DRIVER:
+      return Denial::Cause::kDriver;
+    case v1::Denial::CAUSE_MAX_SEGMENTS:
+      return Denial::Cause::kMaxSegments;
+    case v1::Denial::CAUSE_MAX_SESSIONS:
+      return Denial::Cause::kMaxSessions;
+    case v1::Denial::CAUSE_MAX_IN_FLIGHT:
+      return Denial::Cause::kMaxInFlight;
+    case v1::Denial::CAUSE_DAEMON_LIMIT:
+      return Denial::Cause::kDaemonLimit;
+    default:
+      return Denial::Cause::kUnknown;
+  }
+}
+
+}  // namespace
+
+v1::Kind ToProto(Kind kind) { return kind == Kind::kVmm ? v1::KIND_VMM : v1::KIND_UNSPECIFIED; }
+
+v1::TicketScope ToProto(TicketScope scope) {
+  return scope == TicketScope::kAny ? v1::TICKET_SCOPE_ANY : v1::TICKET_SCOPE_TENANT;
+}
+
+absl::StatusOr<Kind> FromProto(v1::Kind kind) {
+  if (kind == v1::KIND_VMM) return Kind::kVmm;
+  return absl::UnimplementedError(absl::StrCat("this library cannot map segments of kind ", kind,
+                                               "; use the daemon's release of it"));
+}
+
+DeviceInfo FromProto(const v1::Device& device) {
+  DeviceInfo info;
+  info.uuid = device.device_uuid();
+  info.name = device.name();
+  info.backend = device.backend() == v1::BACKEND_CUDA ? Backend::kCuda : Backend::kHost;
+  info.pci_bus_id = device.pci_bus_id();
+  info.capacity_bytes = device.capacity_bytes();
+  info.charged_bytes = device.charged_bytes();
+  info.granularity_bytes = device.granularity_bytes();
+  info.driver_free_bytes = device.driver_free_bytes();
+  for (int number : device.kinds()) {
+    absl::StatusOr<Kind> kind = FromProto(static_cast<v1::Kind>(number));
+    if (kind.ok()) info.kinds.push_back(*kind);
+  }
+  return info;
+}
+
+Usage FromProto(const v1::Usage& usage) {
+  Usage result;
+  result.tenant = usage.tenant();
+  result.charged_bytes = usage.charged_bytes();
+  result.segments = usage.segments();
+  result.sessions = usage.sessions();
+  for (const v1::DeviceUsage& device : usage.devices()) {
+    result.devices.push_back({.device_uuid = device.device_uuid(),
+                              .leased_bytes = device.leased_bytes(),
+                              .retained_bytes = device.retained_bytes(),
+                              .lingering_bytes = device.lingering_bytes(),
+                              .charged_bytes = device.charged_bytes(),
+                              .limit_bytes = device.limit_bytes(),
+                              .peak_bytes = device.peak_bytes()});
+  }
+  return result;
+}
+
+Denial FromProto(const v1::Denial& denial) {
+  return {.cause = FromProto(denial.cause()),
+          .tenant = denial.tenant(),
+          .device_uuid = denial.device_uuid(),
+          .asked = denial.asked(),
+          .used = denial.used(),
+          .limit = denial.limit(),
+          .help = denial.help()};
+}
+
+}  // namespace internal
+
+absl::string_view KindName(Kind kind) {
+  switch (kind) {
+    case Kind::kDefault:
+      return "default";
+    case Kind::kVmm:
+      return "vmm";
+  }
+  return "unknown";
+}
+
+std::optional<Denial> GetDenial(const absl::Status& status) {
+  std::optional<v1::Denial> denial = DenialOf(status);
+  if (!denial.has_value()) return std::nullopt;
+  return internal::FromProto(*denial);
+}
+
+}  // namespace gpumem

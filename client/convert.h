@@ -1,0 +1,20 @@
+// The protocol's messages as the public types of client.h. Pure functions.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::internal {
+
+v1::Kind ToProto(Kind kind);
+v1::TicketScope ToProto(TicketScope scope);
+
+// UNIMPLEMENTED: a kind that this library does not know.
+absl::StatusOr<Kind> FromProto(v1::Kind kind);
+
+DeviceInfo FromProto(const v1::Device& device);  // kinds not known here are left out
+Usage FromProto(const v1::Usage& usage);
+Denial FromProto(const v1::Denial& denial);
+
+}  // namespace gpumem::internal

@@ -1,0 +1,94 @@
+// The receiving end of the session socket: hands each Delivery to the call that it is
+// for, and notices the end of the session.
+//
+// There is no thread behind it. The daemon sends a Delivery before the call that it
+// belongs to is answered; whoever waits for one reads the socket for all, and parks
+// what is for others. A Delivery belongs to a call that began before it arrived: once
+// all of those have ended and none has taken it, it is abandoned. Its descriptors are
+// closed, and TakeAbandoned() says which leases came with it.
+//
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+#include "common/unix_channel.h"
+
+namespace gpumem::internal {
+
+class Deliveries {
+ public:
+  // Lives from before a call that may be answered with a Delivery is sent until the
+  // caller has collected it, or given up.
+  class Call {
+   public:
+    explicit Call(Deliveries* deliveries);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // The descriptors of a Delivery that an answer named.
+    //   UNAVAILABLE         the session has ended
+    //   DEADLINE_EXCEEDED   it did not come
+    //   RESOURCE_EXHAUSTED  it came and was lost: this process may open no more files
+    absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t delivery_id, absl::Time deadline);
+
+   private:
+    Deliveries* const deliveries_;
+    const uint64_t number_;
+  };
+
+  // `socket` is connected and past Welcome.
+  explicit Deliveries(UniqueFd socket) : socket_(std::move(socket)) {}
+  // Ends the session, also where a forked child has a copy of the socket.
+  ~Deliveries();
+  Deliveries(const Deliveries&) = delete;
+  Deliveries& operator=(const Deliveries&) = delete;
+
+  // Reads what has arrived, without waiting. UNAVAILABLE, with the daemon's reason,
+  // once the session has ended.
+  absl::Status Poll();
+
+  // The leases of each Delivery that was abandoned since the last time; the caller
+  // releases them.
+  std::vector<std::vector<uint64_t>> TakeAbandoned();
+
+ private:
+  struct Parked {
+    std::vector<uint64_t> lease_ids;
+    std::vector<UniqueFd> fds;
+    uint64_t newest_call;  // the youngest that it can belong to
+  };
+
+  uint64_t Begin();
+  void End(uint64_t call);
+  absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t call, uint64_t delivery_id,
+                                                absl::Time deadline);
+  // Reads one message. Lets go of the mutex while it waits; reading_ keeps others away.
+  // False when nothing came until the deadline, or ever will.
+  bool ReadOne(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(UnixMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const UniqueFd socket_;
+  absl::Mutex mutex_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: the session is over, and why
+  uint64_t newest_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);  // under way
+  // Calls up to this one may have lost their Delivery: they do not wait for it.
+  uint64_t lossy_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mutex_);  // by delivery id
+  std::vector<std::vector<uint64_t>> abandoned_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gpumem::internal

@@ -1,0 +1,129 @@
+// A client's connection to the daemon: the session socket and the gRPC channel beside
+// it. Knows the protocol; maps nothing.
+//
+// Thread-safe, without a thread of its own. In a child after fork() every call answers
+// FAILED_PRECONDITION and the destructor touches nothing, since neither gRPC's locks
+// nor the socket are the child's to use.
+//
+// Every call ends by its deadline, and may answer the statuses that client.h names for
+// all, besides what broker.proto says.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "client/deliveries.h"
+#include "common/unique_fd.h"
+#include "proto/gpumem/v1/broker.grpc.pb.h"
+#include "proto/gpumem/v1/session.pb.h"
+
+namespace gpumem::internal {
+
+class Session;
+
+// Leases that were granted and are not mapped yet. Unless Keep() is called they are
+// released at its end.
+class Grant {
+ public:
+  Grant(std::shared_ptr<Session> session, std::vector<v1::Lease> leases);
+  ~Grant();
+  Grant(Grant&&) noexcept = default;
+  Grant& operator=(Grant&&) = delete;
+
+  const std::vector<v1::Lease>& leases() const { return leases_; }
+  // One descriptor for each lease, in order.
+  const std::vector<UniqueFd>& fds() const { return fds_; }
+  void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
+
+  // From here on somebody else answers for the leases.
+  void Keep() { session_.reset(); }
+
+ private:
+  std::shared_ptr<Session> session_;
+  std::vector<v1::Lease> leases_;
+  std::vector<UniqueFd> fds_;
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // See Client::Connect.
+  static absl::StatusOr<std::shared_ptr<Session>> Connect(const ConnectOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // What the daemon said at the start. Does not change.
+  const v1::Welcome& welcome() const { return welcome_; }
+
+  // When a call that begins now has to end.
+  absl::Time Deadline(std::optional<absl::Duration> timeout) const;
+
+  absl::StatusOr<Grant> Acquire(const v1::AcquireRequest& request, absl::Time deadline);
+  absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
+  absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
+  absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
+  absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
+
+  // Ends leases, all or none. Where the daemon does not answer it is tried again later.
+  absl::Status Release(std::vector<uint64_t> lease_ids, absl::Time deadline);
+
+  // The same for destructors and rollbacks: silent, and soon over. Any process may
+  // call it.
+  void Forget(std::vector<uint64_t> lease_ids);
+
+  // Whether this is a fork()ed child of the process that connected.
+  bool forked() const;
+
+ private:
+  Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
+          std::shared_ptr<grpc::Channel> channel, std::string api_path);
+
+  template <typename Request, typename Response>
+  using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
+                                                    Response*);
+
+  // One call on the api socket.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request,
+                                absl::Time deadline);
+  // A call that is answered with leases and a Delivery.
+  template <typename Request, typename Response>
+  absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, const Request& request,
+                                     int count, absl::Time deadline);
+  // What is to be done before each call: is the session alive, and is anything owed?
+  absl::Status Prepare(absl::Time deadline);
+  // gRPC's status in our words.
+  absl::Status Explain(const grpc::Status& status);
+  absl::Status ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline);
+  void PayOwed(absl::Time deadline);
+
+  const pid_t pid_;
+  const v1::Welcome welcome_;
+  const absl::Duration timeout_;
+  const std::string api_path_;
+  // Not destroyed in a forked child.
+  std::unique_ptr<Deliveries> deliveries_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Broker::Stub> stub_;
+
+  absl::Mutex mutex_;
+  // Leases to be released that the daemon has not heard of yet, as they were granted.
+  std::vector<std::vector<uint64_t>> owed_ ABSL_GUARDED_BY(mutex_);
+  // The daemon did not answer the last time: until then it is not asked to release.
+  absl::Time pay_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace gpumem::internal

@@ -1,0 +1,97 @@
+// The CUDA driver, loaded at run time, so that one binary runs with and without one.
+//
+// Nothing else in the project loads libcuda or includes cuda.h. Where the build has
+// no CUDA toolkit (GPUMEM_WITH_CUDA=0), Get() answers UNAVAILABLE and that is all
+// there is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#if GPUMEM_WITH_CUDA
+#include <cuda.h>
+
+// Every driver function that we call, by the name that the library exports.
+#define GPUMEM_CUDA_FUNCTIONS(X)    \
+  X(cuInit)                         \
+  X(cuGetErrorName)                 \
+  X(cuGetErrorString)               \
+  X(cuDeviceGetCount)               \
+  X(cuDeviceGet)                    \
+  X(cuDeviceGetName)                \
+  X(cuDeviceGetUuid_v2)             \
+  X(cuDeviceGetAttribute)           \
+  X(cuDeviceTotalMem_v2)            \
+  X(cuMemGetAllocationGranularity)  \
+  X(cuMemCreate)                    \
+  X(cuMemRelease)                   \
+  X(cuMemExportToShareableHandle)   \
+  X(cuMemImportFromShareableHandle) \
+  X(cuMemAddressReserve)            \
+  X(cuMemAddressFree)               \
+  X(cuMemMap)                       \
+  X(cuMemUnmap)                     \
+  X(cuMemSetAccess)                 \
+  X(cuDevicePrimaryCtxRetain)       \
+  X(cuDevicePrimaryCtxRelease_v2)   \
+  X(cuCtxPushCurrent_v2)            \
+  X(cuCtxPopCurrent_v2)             \
+  X(cuCtxSynchronize)               \
+  X(cuMemcpyHtoD_v2)                \
+  X(cuMemcpyDtoH_v2)                \
+  X(cuMemsetD8_v2)
+#endif
+
+namespace gpumem {
+
+// Immutable and thread-safe; so are the driver's functions. Not usable in a child
+// after fork() once the parent has called Get(): the driver does not survive it.
+class CudaDriver {
+ public:
+  CudaDriver(const CudaDriver&) = delete;
+  CudaDriver& operator=(const CudaDriver&) = delete;
+
+  // The process's driver: loaded and initialised by the first call (some 0.2 s) and
+  // then for good. Makes no CUDA context.
+  //   UNAVAILABLE  built without CUDA, no driver, no device, or a driver that does not
+  //                work here; the sentence says which and what would help
+  static absl::StatusOr<const CudaDriver*> Get();
+
+#if GPUMEM_WITH_CUDA
+#define GPUMEM_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
+  GPUMEM_CUDA_FUNCTIONS(GPUMEM_CUDA_MEMBER)
+#undef GPUMEM_CUDA_MEMBER
+
+  struct VisibleDevice {
+    CUdevice handle;
+    std::string uuid;  // "GPU-…", as nvidia-smi -L prints it
+  };
+
+  // What this process sees, in the driver's order: CUDA_VISIBLE_DEVICES hides and
+  // reorders. At least one.
+  absl::Span<const VisibleDevice> devices() const { return devices_; }
+
+  //   NOT_FOUND  this process does not see the device
+  absl::StatusOr<CUdevice> FindDevice(absl::string_view uuid) const;
+
+  // OK for CUDA_SUCCESS. Else `what` (what was being done) with the driver's name of
+  // the error: RESOURCE_EXHAUSTED for want of memory, UNIMPLEMENTED for what the driver
+  // does not support, PERMISSION_DENIED for what it does not permit,
+  // FAILED_PRECONDITION in a child after fork(), INTERNAL for all others.
+  absl::Status Error(CUresult result, absl::string_view what) const;
+
+ private:
+  CudaDriver() = default;
+  static absl::StatusOr<const CudaDriver*> Load();
+  absl::Status ListDevices();
+
+  std::vector<VisibleDevice> devices_;
+#endif
+};
+
+}  // namespace gpumem

@@ -1,0 +1,36 @@
+// A shared library that is looked for at run time and, once found, stays.
+#pragma once
+
+#include <dlfcn.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace gpumem {
+
+// Never closed: drivers keep threads and exit handlers of their own.
+class DynamicLibrary {
+ public:
+  //   UNAVAILABLE  it is not on this machine, or does not load; with the loader's words
+  static absl::StatusOr<DynamicLibrary> Open(const char* soname) {
+    void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      return absl::UnavailableError(absl::StrCat("cannot load ", dlerror()));
+    }
+    return DynamicLibrary(library);
+  }
+
+  // Sets `function` to the library's function of that name; false where it has none.
+  template <typename Function>
+  bool Find(const char* name, Function*& function) const {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+    return function != nullptr;
+  }
+
+ private:
+  explicit DynamicLibrary(void* library) : library_(library) {}
+  void* library_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,32 @@
+// Where the daemon's sockets are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gpumem {
+
+inline constexpr char kSessionSocket[] = "session.sock";
+inline constexpr char kApiSocket[] = "api.sock";
+inline constexpr char kAdminSocket[] = "admin.sock";
+
+// Metadata of every Broker call: the session's token.
+inline constexpr char kTokenMetadata[] = "gpumem-session-token-bin";
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// Where a daemon puts its sockets when it is told nothing: $GPUMEM_RUNTIME_DIR, else
+// /run/gpumem for root, $XDG_RUNTIME_DIR/gpumem for others, /tmp/gpumem-UID without.
+std::string DaemonRuntimeDir();
+
+// Where a client looks when it is told nothing: $GPUMEM_RUNTIME_DIR, else the first of
+// the folders above (this user's own, then /run/gpumem) that holds a session socket,
+// else /run/gpumem.
+std::string ClientRuntimeDir();
+
+// "DIR/NAME".
+std::string SocketPath(absl::string_view runtime_dir, absl::string_view name);
+
+}  // namespace gpumem

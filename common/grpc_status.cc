@@ -1,0 +1,55 @@
+#include "common/grpc_status.h"
+
+#include <optional>
+#include <string>
+
+#include "common/denial.h"
+
+namespace gpumem {
+namespace {
+
+constexpr char kTypeUrlPrefix[] = "type.googleapis.com/";
+
+// The Denial in status details that a peer sent. Peers are not trusted: what does not
+// parse is left out.
+std::optional<v1::Denial> DenialIn(const std::string& serialized) {
+  v1::StatusDetails details;
+  if (serialized.empty() || !details.ParseFromString(serialized)) return std::nullopt;
+  const std::string url = kTypeUrlPrefix + v1::Denial::descriptor()->full_name();
+  for (const google::protobuf::Any& any : details.details()) {
+    v1::Denial denial;
+    if (any.type_url() == url && denial.ParseFromString(any.value())) return denial;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message(status.message());
+  const std::optional<v1::Denial> denial = DenialOf(status);
+  if (!denial.has_value()) return grpc::Status(code, message);
+
+  v1::StatusDetails details;
+  details.set_code(code);
+  details.set_message(message);
+  google::protobuf::Any* any = details.add_details();
+  any->set_type_url(kTypeUrlPrefix + v1::Denial::descriptor()->full_name());
+  any->set_value(denial->SerializeAsString());
+  return grpc::Status(code, message, details.SerializeAsString());
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (result.code() == absl::StatusCode::kResourceExhausted) {
+    if (std::optional<v1::Denial> denial = DenialIn(status.error_details())) {
+      AttachDenial(*denial, &result);
+    }
+  }
+  return result;
+}
+
+}  // namespace gpumem

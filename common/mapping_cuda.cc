@@ -1,0 +1,147 @@
+#include "common/cuda_driver.h"
+#include "common/mapping.h"
+
+#if GPUMEM_WITH_CUDA
+
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace gpumem {
+namespace {
+
+// Errors of destructors go unreported: what can fail there is a driver that is going
+// away with its process, and then the kernel gives everything back.
+
+// A reserved range of device addresses.
+class AddressRange {
+ public:
+  AddressRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
+      : driver_(driver), base_(base), bytes_(bytes) {}
+  AddressRange(const AddressRange&) = delete;
+  AddressRange& operator=(const AddressRange&) = delete;
+  ~AddressRange() { driver_.cuMemAddressFree(base_, bytes_); }
+
+  CUdeviceptr base() const { return base_; }
+
+ private:
+  const CudaDriver& driver_;
+  const CUdeviceptr base_;
+  const uint64_t bytes_;
+};
+
+class CudaMapping : public Mapping {
+ public:
+  CudaMapping(const CudaDriver& driver, std::shared_ptr<const AddressRange> range, CUdeviceptr at,
+              uint64_t bytes)
+      : Mapping(reinterpret_cast<void*>(at), bytes), driver_(driver), range_(std::move(range)) {}
+  ~CudaMapping() override { driver_.cuMemUnmap(reinterpret_cast<CUdeviceptr>(data()), size()); }
+
+ private:
+  const CudaDriver& driver_;
+  const std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
+};
+
+// What the driver makes of a descriptor that is not memory, or of another size.
+absl::Status BadDescriptorOr(const CudaDriver& driver, CUresult result, const MapRequest& request,
+                             absl::string_view what) {
+  const absl::Status status = driver.Error(
+      result, absl::StrCat(what, " descriptor ", request.fd, " as ", request.bytes, " bytes"));
+  switch (result) {
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_HANDLE:
+      return absl::InvalidArgumentError(status.message());
+    default:
+      return status;
+  }
+}
+
+// Maps the memory behind `request.fd` at `at`.
+absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& request) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = driver.cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<intptr_t>(request.fd)),
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) return BadDescriptorOr(driver, result, request, "importing");
+  result = driver.cuMemMap(at, request.bytes, 0, handle, 0);
+  // The mapping, if there is one now, keeps the memory by itself.
+  driver.cuMemRelease(handle);
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {  // the driver's word for a part of an allocation
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  return BadDescriptorOr(driver, result, request, "mapping");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string& device_uuid,
+                                                              absl::Span<const MapRequest> requests,
+                                                              bool read_only) {
+  if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  uint64_t total = 0;
+  for (const MapRequest& request : requests) {
+    if (request.fd < 0 || request.bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot map descriptor ", request.fd, " as ", request.bytes, " bytes"));
+    }
+    if (request.bytes > std::numeric_limits<uint64_t>::max() - total) {
+      return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+    }
+    total += request.bytes;
+  }
+  absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
+  if (!loaded.ok()) return loaded.status();
+  const CudaDriver& driver = **loaded;
+  absl::StatusOr<CUdevice> device = driver.FindDevice(device_uuid);
+  if (!device.ok()) return device.status();
+
+  CUdeviceptr base = 0;
+  CUresult result = driver.cuMemAddressReserve(&base, total, 0, 0, 0);
+  if (result == CUDA_ERROR_INVALID_VALUE) {
+    return absl::InvalidArgumentError(
+        driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes")).message());
+  }
+  if (result != CUDA_SUCCESS) {
+    return driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes"));
+  }
+  const auto range = std::make_shared<const AddressRange>(driver, base, total);
+
+  std::vector<std::unique_ptr<Mapping>> mappings;
+  mappings.reserve(requests.size());
+  CUdeviceptr next = base;
+  for (const MapRequest& request : requests) {
+    if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
+    mappings.push_back(std::make_unique<CudaMapping>(driver, range, next, request.bytes));
+    next += request.bytes;
+  }
+
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = *device;
+  access.flags = read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  // Once for the whole range: this is the slow call of the three.
+  result = driver.cuMemSetAccess(base, total, &access, 1);
+  if (result != CUDA_SUCCESS) {
+    return driver.Error(result,
+                        absl::StrCat("opening ", total, " bytes for the device ", device_uuid));
+  }
+  return mappings;
+}
+
+}  // namespace gpumem
+
+#else
+
+namespace gpumem {
+
+absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string&,
+                                                              absl::Span<const MapRequest>, bool) {
+  return CudaDriver::Get().status();
+}
+
+}  // namespace gpumem
+
+#endif

@@ -1,0 +1,162 @@
+#include "common/mapping.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/device_copy.h"
+#include "common/unique_fd.h"
+
+namespace gpumem {
+namespace {
+
+using absl::StatusCode;
+using Mappings = std::vector<std::unique_ptr<Mapping>>;
+
+constexpr uint64_t kBytes = 1 << 20;
+
+UniqueFd Memfd(uint64_t bytes = kBytes) {
+  UniqueFd fd(memfd_create("mapping-test", MFD_CLOEXEC));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+// Of this process, in pages.
+uint64_t MappedPages() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
+
+bool IsMapped(const void* address) {
+  return msync(const_cast<void*>(address), 1, MS_ASYNC) == 0;  // else ENOMEM
+}
+
+char* Bytes(const std::unique_ptr<Mapping>& mapping) { return static_cast<char*>(mapping->data()); }
+
+TEST(MapHost, TwoMappingsOfOneDescriptorAreTheSameMemory) {
+  const UniqueFd fd = Memfd();
+  const absl::StatusOr<Mappings> one = MapHost({{fd.get(), kBytes}}, false);
+  const absl::StatusOr<Mappings> two = MapHost({{fd.get(), kBytes}}, false);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(two.ok()) << two.status();
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ(one->front()->size(), kBytes);
+  Bytes(one->front())[kBytes - 1] = 'x';
+  EXPECT_EQ(Bytes(two->front())[kBytes - 1], 'x');
+}
+
+TEST(MapHost, TheDescriptorMayBeClosed) {
+  UniqueFd fd = Memfd();
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  fd.reset();
+  Bytes(mapped->front())[0] = 'x';
+  EXPECT_EQ(Bytes(mapped->front())[0], 'x');
+}
+
+TEST(MapHost, ManyFollowOneAnotherAndAreUnmappedOneByOne) {
+  const UniqueFd a = Memfd(kBytes), b = Memfd(2 * kBytes), c = Memfd(kBytes);
+  absl::StatusOr<Mappings> mapped =
+      MapHost({{a.get(), kBytes}, {b.get(), 2 * kBytes}, {c.get(), kBytes}}, false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  ASSERT_EQ(mapped->size(), 3u);
+  char* const base = Bytes(mapped->front());
+  EXPECT_EQ(Bytes((*mapped)[1]), base + kBytes);
+  EXPECT_EQ(Bytes((*mapped)[2]), base + 3 * kBytes);
+  memset(base, 'y', 4 * kBytes);
+  (*mapped)[1].reset();
+  EXPECT_TRUE(IsMapped(base));
+  EXPECT_FALSE(IsMapped(base + kBytes));
+  EXPECT_FALSE(IsMapped(base + 3 * kBytes - 1));
+  EXPECT_TRUE(IsMapped(base + 3 * kBytes));
+  EXPECT_EQ(base[3 * kBytes], 'y');
+  mapped->clear();
+  EXPECT_FALSE(IsMapped(base));
+  EXPECT_FALSE(IsMapped(base + 3 * kBytes));
+}
+
+TEST(MapHost, ReadOnlyMappingsCannotBeWritten) {
+  const UniqueFd fd = Memfd();
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, true);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(Bytes(mapped->front())[0], 0);
+  EXPECT_DEATH(Bytes(mapped->front())[0] = 'x', "");
+}
+
+TEST(MapHost, AFailureInTheMiddleLeavesNothingMapped) {
+  const UniqueFd good = Memfd();
+  // Passes every check until the kernel is asked for a writable mapping.
+  const UniqueFd unwritable(
+      open(absl::StrCat("/proc/self/fd/", good.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(unwritable.valid());
+  const MapRequest requests[] = {
+      {good.get(), kBytes}, {unwritable.get(), kBytes}, {good.get(), kBytes}};
+  ASSERT_TRUE(MapHost(requests, true).ok());
+  const uint64_t before = MappedPages();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(MapHost(requests, false).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_LT(MappedPages(), before + kBytes / 4096);  // the heap may have grown
+}
+
+TEST(MapHost, RefusesWhatIsNoSharedMemoryOfThatSize) {
+  const UniqueFd fd = Memfd();
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const MapRequest bad[] = {
+      {-1, kBytes},           {1000000, kBytes},
+      {null.get(), kBytes},   {fd.get(), 0},
+      {fd.get(), kBytes - 1}, {fd.get(), 2 * kBytes},
+      {fd.get(), kBytes / 2}, {fd.get(), uint64_t{1} << 63},
+  };
+  for (const MapRequest& request : bad) {
+    EXPECT_EQ(MapHost({{fd.get(), kBytes}, request}, false).status().code(),
+              StatusCode::kInvalidArgument)
+        << request.fd << " " << request.bytes;
+  }
+  EXPECT_EQ(MapHost({}, false).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(MapHost, SaysWhenAddressesRunOut) {
+  constexpr uint64_t kHuge = uint64_t{1} << 46;  // a process has 2^47 in all
+  const UniqueFd fd = Memfd(kHuge);
+  const std::vector<MapRequest> requests(4, MapRequest{fd.get(), kHuge});
+  EXPECT_EQ(MapHost(requests, false).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(MapCuda, RefusesNonsenseAndUnknownDevices) {
+  EXPECT_FALSE(MapCuda("GPU-0", {}, false).ok());
+  const UniqueFd fd = Memfd();
+  // NOT_FOUND where there is a driver.
+  EXPECT_THAT(MapCuda("GPU-0", {{fd.get(), kBytes}}, false).status().code(),
+              testing::AnyOf(StatusCode::kUnavailable, StatusCode::kNotFound));
+}
+
+TEST(DeviceCopier, CopiesToAndFromMappedHostMemory) {
+  const UniqueFd fd = Memfd();
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  const std::unique_ptr<DeviceCopier> copier = DeviceCopier::ForHost();
+  char* const data = Bytes(mapped->front());
+  ASSERT_EQ(copier->Fill(data, 0xab, kBytes), absl::OkStatus());
+  ASSERT_EQ(copier->CopyIn(data + 1, "xyz", 3), absl::OkStatus());
+  char read[5] = "";
+  ASSERT_EQ(copier->CopyOut(read, data, 5), absl::OkStatus());
+  EXPECT_EQ(std::string(read, 5), "\xabxyz\xab");
+}
+
+TEST(DeviceCopier, SaysWhyThereIsNoneForADevice) {
+  EXPECT_THAT(DeviceCopier::ForCuda("GPU-0").status().code(),
+              testing::AnyOf(StatusCode::kUnavailable, StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace gpumem

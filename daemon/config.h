@@ -1,0 +1,122 @@
+// The daemon's configuration: TOML text to one validated struct.
+//
+// ParseConfig is pure: it reads nothing but its arguments, so that every mistake an
+// operator can make is tested with plain text. Each error is one sentence with file,
+// line, key and what was expected; nothing is ignored silently, an unknown key least
+// of all. deploy/gpumemd.toml is the commented example.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "daemon/core/quota.h"
+#include "daemon/core/rules.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+// Bytes ("40GiB"), or a share of each device's capacity ("50%").
+struct SizeLimit {
+  uint64_t bytes = 0;             // where percent is absent
+  std::optional<double> percent;  // above 0, at most 100
+
+  uint64_t Of(uint64_t capacity_bytes) const;
+  bool operator==(const SizeLimit&) const = default;
+};
+
+// A Quota as the file says it, before the devices are known. What is absent is not
+// limited.
+struct QuotaConfig {
+  std::optional<SizeLimit> limit;                  // on any one device
+  std::map<std::string, SizeLimit> device_limits;  // by UUID; goes before limit
+  std::optional<uint64_t> total_limit_bytes;       // over all devices
+  std::optional<uint32_t> max_segments;
+  std::optional<uint32_t> max_sessions;
+  std::optional<uint32_t> max_in_flight;
+  std::optional<SizeLimit> max_retained;  // on any one device
+  ReleasePolicy release = ReleasePolicy::kTrust;
+
+  bool operator==(const QuotaConfig&) const = default;
+};
+
+struct TenantConfig {
+  std::string name;
+  QuotaConfig quota;  // complete: what the tenant left out is taken from tenant_defaults
+
+  bool operator==(const TenantConfig&) const = default;
+};
+
+enum class BackendChoice { kAuto, kCuda, kHost };
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+
+struct Config {
+  std::string file;         // where it came from; empty: built-in defaults
+  std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
+  BackendChoice backend = BackendChoice::kAuto;
+  LogLevel log_level = LogLevel::kInfo;
+
+  // Over all tenants.
+  uint32_t max_sessions = 4096;
+  uint32_t max_segments = 100000;
+
+  mode_t session_socket_mode = 0666;
+  mode_t api_socket_mode = 0666;
+  mode_t admin_socket_mode = 0660;
+  std::optional<gid_t> admin_gid;  // its members may use the admin socket
+  absl::Duration drain_timeout = absl::Seconds(10);
+
+  // For the host backend alone.
+  uint32_t host_devices = 1;
+  uint64_t host_device_bytes = uint64_t{8} << 30;
+
+  QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
+  std::vector<TenantConfig> tenants;
+  std::vector<Rule> rules;  // never empty
+
+  // What is allowed but hardly meant, one sentence each: for the log and GetStatus.
+  std::vector<std::string> notices;
+};
+
+// How names become ids. nullopt: no such name.
+struct NameLookup {
+  std::function<std::optional<uid_t>(const std::string&)> user;
+  std::function<std::optional<gid_t>(const std::string&)> group;
+};
+
+// The system's: getpwnam_r(3), getgrnam_r(3).
+NameLookup SystemNames();
+
+// What holds without a file: every user is a tenant of its own, "user-UID", with the
+// devices' capacity for a limit and the default counts.
+Config DefaultConfig();
+
+// `file` is named in errors and otherwise unused.
+//   INVALID_ARGUMENT  the text is no valid configuration
+absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view file,
+                                   const NameLookup& names);
+
+//   NOT_FOUND, PERMISSION_DENIED, …  the file cannot be read
+//   INVALID_ARGUMENT                 its text is no valid configuration
+absl::StatusOr<Config> LoadConfigFile(const std::string& path);
+
+// The quota in bytes on the devices that there are.
+Quota ResolveQuota(const QuotaConfig& quota, absl::Span<const DeviceInfo> devices);
+
+// The quota of `tenant`: its own, else the defaults.
+const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);
+
+// A sentence for each device that the configuration limits and the node lacks: the
+// same file may serve several nodes, but a mistyped UUID limits nothing.
+std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const DeviceInfo> devices);
+
+}  // namespace gpumemd

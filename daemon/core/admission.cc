@@ -1,0 +1,327 @@
+// Who may have more: every check that can deny a request, and the making of room.
+//
+// A request is measured against five limits. For each, what is used counts in two parts:
+// what only its holders can give up, and what comes back without them (retained
+// segments, which can be doomed at once, and releasing ones, which the driver is about to
+// take). A request is denied where the first part alone leaves too little room. Else it
+// fits, now or soon; retained segments are doomed until it does, the requester's own
+// before other tenants', the oldest first.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "common/denial.h"
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::FormatBytes;
+using gpumem::v1::Denial;
+
+constexpr uint64_t kUnlimited = UINT64_MAX;
+
+// What of an account comes back without its holders.
+uint64_t Recoverable(const Account& account) {
+  return account.bytes(SegmentState::kRetained) + account.bytes(SegmentState::kReleasing);
+}
+
+uint64_t RecoverableSegments(const Account& account) {
+  return account.segments(SegmentState::kRetained) + account.segments(SegmentState::kReleasing);
+}
+
+// One limit and how a request stands to it. All in bytes, or all in counts.
+struct Standing {
+  Denial::Cause cause;
+  uint64_t used;
+  uint64_t recoverable;
+  uint64_t asked;
+  uint64_t limit;
+
+  bool fits() const { return asked <= limit && used <= limit - asked; }
+  bool fits_soon() const { return asked <= limit && used - recoverable <= limit - asked; }
+};
+
+}  // namespace
+
+uint64_t Ledger::TotalCharged(const Tenant& tenant) {
+  uint64_t sum = 0;
+  for (const Account& account : tenant.accounts) sum += account.charged();
+  return sum;
+}
+
+uint64_t Ledger::TotalSegments(const Tenant& tenant) {
+  uint64_t sum = 0;
+  for (const Account& account : tenant.accounts) sum += account.segments();
+  return sum;
+}
+
+uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
+  const uint64_t capacity = devices_[device].capacity_bytes;
+  auto it = tenant.quota.device_limits.find(devices_[device].uuid);
+  if (it != tenant.quota.device_limits.end()) return std::min(it->second, capacity);
+  return std::min(tenant.quota.limit_bytes.value_or(capacity), capacity);
+}
+
+uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
+  auto it = tenant.quota.device_max_retained.find(devices_[device].uuid);
+  if (it != tenant.quota.device_max_retained.end()) return it->second;
+  return tenant.quota.max_retained_bytes.value_or(kUnlimited);
+}
+
+absl::Status Ledger::Draining() {
+  return absl::UnavailableError(
+      "the daemon is draining: it admits nothing new; what is held stays held");
+}
+
+absl::Status Ledger::NoSuchTenant(absl::string_view name) {
+  return absl::NotFoundError(absl::StrCat(
+      "no tenant \"", name, "\" is configured, holds memory or has a session"));
+}
+
+absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
+  ++tenant.denials;
+  return gpumem::DenialError(denial);
+}
+
+absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].uuid == uuid) return i;
+  }
+  return absl::NotFoundError(absl::StrCat("this node has no device \"", uuid,
+                                          "\"; gpumemctl devices lists those it has"));
+}
+
+absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) const {
+  AcquireTerms terms;
+  if (devices_.empty()) return absl::NotFoundError("this node has no device");
+  if (!spec.device_uuid.empty()) {
+    absl::StatusOr<size_t> device = FindDevice(spec.device_uuid);
+    if (!device.ok()) return device.status();
+    terms.device = *device;
+  }
+  const DeviceInfo& info = devices_[terms.device];
+  terms.kind = spec.kind.value_or(info.kinds.front());
+  if (std::find(info.kinds.begin(), info.kinds.end(), terms.kind) == info.kinds.end()) {
+    return absl::UnimplementedError(
+        absl::StrCat("device ", info.uuid, " does not make segments of this kind"));
+  }
+  if (spec.count < 1 || spec.count > kMaxSegmentsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("one Acquire makes 1 to ", kMaxSegmentsPerCall,
+                                                   " segments; this asks for ", spec.count));
+  }
+  if (spec.bytes == 0) {
+    return absl::InvalidArgumentError("a segment of 0 bytes cannot be acquired; ask for at least 1");
+  }
+  if (spec.bytes > info.capacity_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a segment of ", spec.bytes, " bytes is more than device ", info.uuid, " has (",
+        info.capacity_bytes, " bytes)"));
+  }
+  absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, info.granularity_bytes);
+  if (!rounded.ok()) return rounded.status();
+  terms.bytes = *rounded;
+  return terms;
+}
+
+absl::Status Ledger::CheckSessionCount(Tenant& tenant) {
+  const uint64_t tenant_limit = tenant.quota.max_sessions.value_or(UINT32_MAX);
+  const bool tenant_full = tenant.sessions >= tenant_limit;
+  if (!tenant_full && sessions_.size() < bounds_.max_sessions) return absl::OkStatus();
+  Denial denial;
+  denial.set_cause(tenant_full ? Denial::CAUSE_MAX_SESSIONS : Denial::CAUSE_DAEMON_LIMIT);
+  denial.set_tenant(tenant.name);
+  denial.set_asked(1);
+  denial.set_used(tenant_full ? tenant.sessions : sessions_.size());
+  denial.set_limit(tenant_full ? tenant_limit : bounds_.max_sessions);
+  denial.set_help(tenant_full
+                      ? "close sessions that are not needed (gpumemctl ps lists them)"
+                      : "the daemon has as many sessions as it is configured for "
+                        "(daemon.max_sessions)");
+  return Deny(tenant, denial);
+}
+
+absl::Status Ledger::CheckInFlight(Tenant& tenant) {
+  const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
+  if (tenant.in_flight < limit) return absl::OkStatus();
+  Denial denial;
+  denial.set_cause(Denial::CAUSE_MAX_IN_FLIGHT);
+  denial.set_tenant(tenant.name);
+  denial.set_asked(1);
+  denial.set_used(tenant.in_flight);
+  denial.set_limit(limit);
+  denial.set_help("wait for an answer before the next call, or put more segments into one call");
+  return Deny(tenant, denial);
+}
+
+absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uint64_t bytes,
+                                              uint32_t count, bool patient) {
+  if (count == 0) return Room::kFits;
+  const Account& own = tenant.accounts[device];
+  const Account& all = device_accounts_[device];
+  // No overflow: bytes is at most a device's capacity, count at most 253.
+  const uint64_t asked = bytes * count;
+  Standing total{Denial::CAUSE_TOTAL_LIMIT, 0, 0, asked,
+                 tenant.quota.total_limit_bytes.value_or(kUnlimited)};
+  Standing segments{Denial::CAUSE_MAX_SEGMENTS, 0, 0, count,
+                    tenant.quota.max_segments.value_or(kUnlimited)};
+  for (const Account& account : tenant.accounts) {
+    total.used += account.charged();
+    total.recoverable += Recoverable(account);
+    segments.used += account.segments();
+    segments.recoverable += RecoverableSegments(account);
+  }
+  Standing everybody{Denial::CAUSE_DAEMON_LIMIT, 0, 0, count, bounds_.max_segments};
+  for (const Account& account : device_accounts_) {
+    everybody.used += account.segments();
+    everybody.recoverable += RecoverableSegments(account);
+  }
+  const Standing standings[] = {
+      {Denial::CAUSE_DEVICE_LIMIT, own.charged(), Recoverable(own), asked,
+       LimitOn(tenant, device)},
+      total,
+      segments,
+      {Denial::CAUSE_CAPACITY, all.charged(), Recoverable(all), asked,
+       devices_[device].capacity_bytes},
+      everybody,
+  };
+  bool now = true;
+  for (const Standing& standing : standings) {
+    now = now && standing.fits();
+    if (patient ? standing.fits_soon() : standing.fits()) continue;
+    Denial denial;
+    denial.set_cause(standing.cause);
+    denial.set_tenant(tenant.name);
+    if (standing.cause == Denial::CAUSE_DEVICE_LIMIT || standing.cause == Denial::CAUSE_CAPACITY) {
+      denial.set_device_uuid(devices_[device].uuid);
+    }
+    denial.set_asked(standing.asked);
+    denial.set_used(standing.used - standing.recoverable);
+    denial.set_limit(standing.limit);
+    denial.set_help(HelpFor(tenant, denial));
+    return Deny(tenant, denial);
+  }
+  if (now) return Room::kFits;
+  TrimForShortfall(tenant, device, asked, count);
+  return Room::kSoon;
+}
+
+std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) {
+  switch (denial.cause()) {
+    case Denial::CAUSE_DEVICE_LIMIT:
+    case Denial::CAUSE_TOTAL_LIMIT: {
+      const bool whole = denial.cause() == Denial::CAUSE_TOTAL_LIMIT;
+      const std::string raise = absl::StrCat("ask an operator for a higher limit (gpumemctl quota "
+                                             "set ", tenant.name, whole ? " --total-limit" : " --limit",
+                                             " SIZE)");
+      if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
+      return absl::StrCat("release ", FormatBytes(denial.asked() - (denial.limit() - std::min(denial.limit(), denial.used()))),
+                          ", or ", raise);
+    }
+    case Denial::CAUSE_MAX_SEGMENTS:
+      return absl::StrCat("use fewer and larger segments, or ask an operator for more (gpumemctl "
+                          "quota set ", tenant.name, " --max-segments N)");
+    case Denial::CAUSE_CAPACITY:
+      return "wait until other tenants release memory (gpumemctl segments shows who holds it), or "
+             "use another device";
+    default:
+      return "the daemon has as many segments as it is configured for (daemon.max_segments)";
+  }
+}
+
+// Dooms retained segments until `bytes` in `count` segments would fit once they, and what
+// is releasing already, are destroyed. The caller has seen that they are enough.
+void Ledger::TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count) {
+  const auto still_used = [](const Account& account) {
+    return account.charged() - account.bytes(SegmentState::kReleasing);
+  };
+  const auto still_there = [](const Account& account) {
+    return account.segments() - account.segments(SegmentState::kReleasing);
+  };
+  const auto over = [](uint64_t used, uint64_t more, uint64_t limit) {
+    return more > limit || used > limit - more;
+  };
+  const auto doom_anywhere = [this](Tenant& from) {
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      if (DoomOldest(from, d)) return true;
+    }
+    return false;
+  };
+
+  while (over(still_used(tenant.accounts[device]), bytes, LimitOn(tenant, device)) &&
+         DoomOldest(tenant, device)) {
+  }
+  const auto own = [&](auto measure) {
+    uint64_t sum = 0;
+    for (const Account& account : tenant.accounts) sum += measure(account);
+    return sum;
+  };
+  const uint64_t total_limit = tenant.quota.total_limit_bytes.value_or(kUnlimited);
+  while (over(own(still_used), bytes, total_limit) && doom_anywhere(tenant)) {
+  }
+  const uint64_t max_segments = tenant.quota.max_segments.value_or(kUnlimited);
+  while (over(own(still_there), count, max_segments) && doom_anywhere(tenant)) {
+  }
+  const uint64_t capacity = devices_[device].capacity_bytes;
+  while (over(still_used(device_accounts_[device]), bytes, capacity)) {
+    if (DoomOldest(tenant, device)) continue;
+    Tenant* other = RichestRetainer(device);
+    if (other == nullptr) break;
+    DoomOldest(*other, device);
+  }
+  const auto everybody = [&] {
+    uint64_t sum = 0;
+    for (const Account& account : device_accounts_) sum += still_there(account);
+    return sum;
+  };
+  while (over(everybody(), count, bounds_.max_segments)) {
+    if (doom_anywhere(tenant)) continue;
+    Tenant* other = nullptr;
+    for (size_t d = 0; d < devices_.size() && other == nullptr; ++d) other = RichestRetainer(d);
+    if (other == nullptr || !doom_anywhere(*other)) break;
+  }
+}
+
+Ledger::Tenant* Ledger::RichestRetainer(size_t device) {
+  Tenant* richest = nullptr;
+  uint64_t most = 0;
+  for (auto& [name, tenant] : tenants_) {
+    const uint64_t retained = tenant->accounts[device].bytes(SegmentState::kRetained);
+    if (retained > most) {
+      most = retained;
+      richest = tenant.get();
+    }
+  }
+  return richest;
+}
+
+bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {
+  auto it = sessions_.find(session);
+  Tenant& tenant = *it->second->tenant;  // there: the caller's call is in flight
+  const Account& account = device_accounts_[device];
+  while (account.bytes(SegmentState::kReleasing) < bytes) {
+    if (DoomOldest(tenant, device)) continue;
+    Tenant* other = RichestRetainer(device);
+    if (other == nullptr) break;
+    DoomOldest(*other, device);
+  }
+  return account.bytes(SegmentState::kReleasing) > 0;
+}
+
+absl::Status Ledger::DriverDenial(SessionId session, size_t device, uint64_t bytes,
+                                  absl::string_view driver_says) {
+  Tenant& tenant = *sessions_.at(session)->tenant;
+  Denial denial;
+  denial.set_cause(Denial::CAUSE_DRIVER);
+  denial.set_tenant(tenant.name);
+  denial.set_device_uuid(devices_[device].uuid);
+  denial.set_asked(bytes);
+  denial.set_used(device_accounts_[device].charged());
+  denial.set_limit(devices_[device].capacity_bytes);
+  denial.set_help(absl::StrCat("the driver has no memory left for it (", driver_says,
+                               "): processes that allocate past the broker may hold it "
+                               "(nvidia-smi shows them)"));
+  return Deny(tenant, denial);
+}
+
+}  // namespace gpumemd

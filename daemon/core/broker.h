@@ -1,0 +1,179 @@
+// The broker: the ledger's decisions, carried out.
+//
+// It owns the devices and the memory of every segment, and puts the ledger (ledger.h)
+// under one mutex. Device calls and the sending of descriptors never run under that
+// mutex: a request reserves, creates, hands over, commits, and undoes what it did where a
+// step fails. Memory goes back to the driver on one disposal thread, because closing a
+// large segment takes milliseconds and stalls other processes' driver calls.
+//
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/core/ledger.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+// What the broker tells the services. Called under the broker's mutex: must return at
+// once and must not call the broker.
+class BrokerObserver {
+ public:
+  virtual ~BrokerObserver() = default;
+  // Nothing of this session is left: its process need not be watched any more.
+  virtual void SessionForgotten(SessionId session) = 0;
+  // The tenant's quota has changed; an empty name means any tenant's may have.
+  virtual void QuotaChanged(absl::string_view tenant) = 0;
+  virtual void DrainingChanged(bool draining) = 0;
+};
+
+struct BrokerOptions {
+  std::vector<std::unique_ptr<Device>> devices;
+  Bounds bounds;
+  std::function<absl::Time()> now = absl::Now;
+  // Gives unguessable bits.
+  std::function<Secret()> random;
+  BrokerObserver* observer = nullptr;  // outlives the broker
+};
+
+class Broker {
+ public:
+  explicit Broker(BrokerOptions options);
+  // Gives all memory back to the driver. No call may be under way.
+  ~Broker();
+  Broker(const Broker&) = delete;
+  Broker& operator=(const Broker&) = delete;
+
+  // A segment on its way to a client. The descriptor is the broker's, and open until
+  // the Deliver that was given it returns.
+  struct Handover {
+    LeaseView lease;
+    int fd = -1;
+  };
+  // Sends the descriptors. Only an OK may mean that the client has any of them.
+  using Deliver = absl::FunctionRef<absl::Status(const std::vector<Handover>&)>;
+
+  // A call being answered: counted against its session's tenant while it lives.
+  class Call {
+   public:
+    Call(Call&& other) noexcept : broker_(std::exchange(other.broker_, nullptr)),
+                                  session_(other.session_) {}
+    Call& operator=(Call&&) = delete;
+    ~Call();
+    SessionId session() const { return session_; }
+
+   private:
+    friend class Broker;
+    Call(Broker* broker, SessionId session) : broker_(broker), session_(session) {}
+    Broker* broker_;
+    SessionId session_;
+  };
+
+  // --- Sessions --------------------------------------------------------------------
+
+  struct NewSession {
+    SessionId id{};
+    Secret token{};
+  };
+  // Statuses as Ledger::OpenSession.
+  absl::StatusOr<NewSession> OpenSession(absl::string_view tenant, SessionDetails details);
+  void SocketClosed(SessionId session);
+  void ProcessGone(SessionId session);
+
+  // UNAUTHENTICATED     no live session has this token
+  // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
+  absl::StatusOr<Call> Authenticate(absl::string_view token);
+
+  // --- Requests of clients ---------------------------------------------------------
+
+  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to
+  // the caller. Waits until `deadline` for memory that is on its way back to the driver.
+  absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
+                                                 absl::Time deadline, Deliver deliver);
+  absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
+                                              Deliver deliver);
+  absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
+  absl::Status Release(const Call& call, absl::Span<const LeaseId> leases);
+  absl::StatusOr<TenantView> Usage(const Call& call) const;
+  absl::StatusOr<std::string> TenantOf(const Call& call) const;
+
+  // --- Requests of operators -------------------------------------------------------
+
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // Replaces the quota by what `change` makes of it.
+  absl::Status ChangeQuota(absl::string_view tenant,
+                           absl::FunctionRef<absl::Status(Quota&)> change);
+  struct Trimmed {
+    uint64_t bytes = 0;
+    uint32_t segments = 0;
+  };
+  // Statuses as Ledger::Trim; answers once the driver has the memory back.
+  absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
+                               uint64_t keep_bytes);
+  void SetDraining(bool draining);
+
+  // --- Looking ---------------------------------------------------------------------
+
+  struct DeviceView {
+    uint32_t index = 0;
+    DeviceInfo info;
+    uint64_t charged = 0;
+    uint64_t driver_free = 0;  // 0 where the driver does not say, or was not asked
+  };
+  std::vector<DeviceView> Devices(bool ask_driver) const;
+  struct Counts {
+    size_t sessions = 0, tenants = 0, segments = 0;
+    bool draining = false;
+  };
+  Counts Count() const;
+  absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
+  std::vector<TenantView> ListTenants() const;
+  absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
+  absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
+                                                        absl::string_view device) const;
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Doomed {
+    SegmentId id{};
+    std::unique_ptr<Allocation> memory;
+  };
+
+  absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec,
+                                    absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abort(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Passes on what the ledger has doomed and forgotten; after every change to it.
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DisposeLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::vector<std::unique_ptr<Device>> devices_;
+  const std::function<Secret()> random_;
+  BrokerObserver* const observer_;
+
+  mutable absl::Mutex mutex_;
+  Ledger ledger_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Doomed> doomed_ ABSL_GUARDED_BY(mutex_);
+  // Segments destroyed so far: whoever waits for room waits for this to change.
+  uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread disposal_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,22 @@
+// Names of what the ledger keeps. Numbers are never used twice in one daemon's life.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace gpumemd {
+
+enum class SessionId : uint64_t {};
+enum class SegmentId : uint64_t {};
+enum class LeaseId : uint64_t {};
+enum class OperationId : uint64_t {};
+
+template <typename Id>
+constexpr uint64_t ToInt(Id id) {
+  return static_cast<uint64_t>(id);
+}
+
+// 256 unguessable bits: a session's token, or a ticket.
+using Secret = std::array<uint8_t, 32>;
+
+}  // namespace gpumemd

@@ -1,0 +1,457 @@
+#include "daemon/core/ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+
+namespace gpumemd {
+namespace {
+
+absl::Status NoSuchLease(LeaseId lease) {
+  return absl::NotFoundError(absl::StrCat("this session has no lease ", ToInt(lease),
+                                          "; it may have been released already"));
+}
+
+}  // namespace
+
+Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now)
+    : devices_(std::move(devices)),
+      bounds_(bounds),
+      now_(std::move(now)),
+      device_accounts_(devices_.size()) {}
+
+// Segments refund the accounts of tenants and devices, so they go first.
+Ledger::~Ledger() { segments_.clear(); }
+
+// --- Tenants -------------------------------------------------------------------------
+
+Ledger::Tenant* Ledger::FindTenant(absl::string_view name) {
+  auto it = tenants_.find(std::string(name));
+  return it == tenants_.end() ? nullptr : it->second.get();
+}
+
+const Ledger::Tenant* Ledger::FindTenant(absl::string_view name) const {
+  return const_cast<Ledger*>(this)->FindTenant(name);
+}
+
+Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
+  if (Tenant* found = FindTenant(name)) return *found;
+  auto tenant = std::make_unique<Tenant>();
+  tenant->name = std::string(name);
+  tenant->quota = default_quota_;
+  tenant->accounts.resize(devices_.size());
+  tenant->retained.resize(devices_.size());
+  Tenant& ref = *tenant;
+  tenants_.emplace(ref.name, std::move(tenant));
+  return ref;
+}
+
+void Ledger::ForgetIfIdle(Tenant& tenant) {
+  if (tenant.configured || tenant.sessions > 0 || TotalSegments(tenant) > 0) return;
+  tenants_.erase(std::string(tenant.name));
+}
+
+void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
+  tenant.quota = quota;
+  // What is only kept for reuse goes at once where the new limit is below it.
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    TrimForShortfall(tenant, device, 0, 0);
+  }
+}
+
+void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
+  default_quota_ = defaults;
+  for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
+  std::vector<Tenant*> unconfigured;
+  for (auto& [name, tenant] : tenants_) {
+    auto it = tenants.find(name);
+    tenant->configured = it != tenants.end();
+    ApplyQuota(*tenant, tenant->configured ? it->second : defaults);
+    if (!tenant->configured) unconfigured.push_back(tenant.get());
+  }
+  for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
+}
+
+absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
+  Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  for (const auto& [uuid, limit] : quota.device_limits) {
+    if (auto device = FindDevice(uuid); !device.ok()) return device.status();
+  }
+  ApplyQuota(*tenant, quota);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
+  const Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  return tenant->quota;
+}
+
+void Ledger::SetDraining(bool draining) {
+  draining_ = draining;
+  if (!draining) return;
+  for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
+}
+
+// --- Sessions ------------------------------------------------------------------------
+
+absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDetails details,
+                                              const Secret& token) {
+  if (draining_) return Draining();
+  Tenant& tenant = EnsureTenant(name);
+  absl::Status room = CheckSessionCount(tenant);
+  if (!room.ok()) {
+    ForgetIfIdle(tenant);
+    return room;
+  }
+  SessionId id{next_session_++};
+  auto session = std::make_unique<Session>();
+  session->tenant = &tenant;
+  session->details = std::move(details);
+  session->token = token;
+  session->opened = now_();
+  sessions_.emplace(id, std::move(session));
+  tokens_.emplace(token, id);
+  ++tenant.sessions;
+  ++tenant.live_sessions;
+  return id;
+}
+
+absl::StatusOr<SessionId> Ledger::FindByToken(const Secret& token) const {
+  auto it = tokens_.find(token);
+  if (it == tokens_.end()) return absl::NotFoundError("no live session has this token");
+  return it->second;
+}
+
+absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end() || !it->second->live) {
+    return absl::AbortedError("the session has ended; connect again");
+  }
+  return it->second.get();
+}
+
+void Ledger::EndSession(Session& session) {
+  if (!session.live) return;
+  session.live = false;
+  tokens_.erase(session.token);
+  while (!session.leases.empty()) EndLease(*session.leases.begin(), /*unmapped=*/false);
+  // Retained memory serves the tenant's running processes; with none it would only be
+  // kept from others.
+  if (--session.tenant->live_sessions == 0) DoomAllRetained(*session.tenant);
+}
+
+void Ledger::SocketClosed(SessionId id) {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  EndSession(*it->second);
+  ForgetIfDone(id, *it->second);
+}
+
+void Ledger::ProcessGone(SessionId id) {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  Session& session = *it->second;
+  session.process_gone = true;
+  while (!session.exposed.empty()) {
+    SegmentId segment_id = *session.exposed.begin();
+    Segment& segment = *segments_.at(segment_id);
+    Unexpose(segment_id, segment, id, /*all=*/true);
+    if (segment.leases == 0) Settle(segment_id, segment);
+  }
+  EndSession(session);
+  ForgetIfDone(id, session);
+}
+
+void Ledger::ForgetIfDone(SessionId id, Session& session) {
+  if (session.live || !session.exposed.empty() || session.operations > 0 ||
+      session.in_flight > 0) {
+    return;
+  }
+  Tenant& tenant = *session.tenant;
+  --tenant.sessions;
+  sessions_.erase(id);
+  forgotten_.push_back(id);
+  ForgetIfIdle(tenant);
+}
+
+std::vector<SessionId> Ledger::TakeForgotten() { return std::exchange(forgotten_, {}); }
+
+absl::Status Ledger::BeginCall(SessionId id) {
+  absl::StatusOr<Session*> session = LiveSession(id);
+  if (!session.ok()) return session.status();
+  if (absl::Status room = CheckInFlight(*(*session)->tenant); !room.ok()) return room;
+  ++(*session)->in_flight;
+  ++(*session)->tenant->in_flight;
+  return absl::OkStatus();
+}
+
+void Ledger::EndCall(SessionId id) {
+  auto it = sessions_.find(id);  // still there: a call in flight keeps it
+  --it->second->in_flight;
+  --it->second->tenant->in_flight;
+  ForgetIfDone(id, *it->second);
+}
+
+// --- Operations ----------------------------------------------------------------------
+
+absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_id,
+                                                              const AcquireSpec& spec,
+                                                              bool patient) {
+  if (draining_) return Draining();
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  absl::StatusOr<AcquireTerms> terms = CheckSpec(spec);
+  if (!terms.ok()) return terms.status();
+  Tenant& tenant = *(*session)->tenant;
+
+  std::vector<SegmentId> reused;
+  while (reused.size() < spec.count) {
+    auto fit = tenant.retained[terms->device].TakeFit(terms->kind, terms->bytes);
+    if (!fit) break;
+    // Pending from here on: making room for the others must not give it away.
+    segments_.at(*fit)->charge.MoveTo(SegmentState::kPending);
+    reused.push_back(*fit);
+  }
+  uint32_t fresh = spec.count - static_cast<uint32_t>(reused.size());
+  absl::StatusOr<Room> room = MakeRoom(tenant, terms->device, terms->bytes, fresh, patient);
+  if (!room.ok() || *room == Room::kSoon) {
+    for (SegmentId id : reused) Settle(id, *segments_.at(id));
+    if (!room.ok()) return room.status();
+    return std::nullopt;
+  }
+
+  Operation operation;
+  operation.id = OperationId{next_operation_++};
+  operation.session = session_id;
+  operation.device = terms->device;
+  operation.kind = terms->kind;
+  for (SegmentId id : reused) operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
+  for (uint32_t i = 0; i < fresh; ++i) {
+    SegmentId id{next_segment_++};
+    auto segment = std::make_unique<Segment>();
+    segment->tenant = &tenant;
+    segment->device = terms->device;
+    segment->kind = terms->kind;
+    segment->charge =
+        Charge(&tenant.accounts[terms->device], &device_accounts_[terms->device], terms->bytes);
+    segment->created = now_();
+    segments_.emplace(id, std::move(segment));
+    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
+  }
+  Pin(operation, **session);
+  return operation;
+}
+
+absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
+                                            absl::Span<const Secret> tickets) {
+  if (draining_) return Draining();
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "one Open takes 1 to ", kMaxSegmentsPerCall, " tickets; this has ", tickets.size()));
+  }
+  Operation operation;
+  operation.session = session_id;
+  for (const Secret& ticket : tickets) {
+    auto it = tickets_.find(ticket);
+    if (it == tickets_.end()) {
+      return absl::NotFoundError(
+          "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
+          "new ticket");
+    }
+    SegmentId id = leases_.at(it->second.lease).segment;
+    const Segment& segment = *segments_.at(id);
+    if (it->second.scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
+          (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
+    }
+    operation.device = segment.device;
+    operation.kind = segment.kind;
+    operation.items.push_back({.segment = id});
+  }
+  operation.id = OperationId{next_operation_++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{next_lease_++};
+  Pin(operation, **session);
+  return operation;
+}
+
+// From here until Commit or Abort nothing can take the segments away. The process counts
+// as exposed before a descriptor is sent, never after.
+void Ledger::Pin(const Operation& operation, Session& session) {
+  ++session.operations;
+  ++open_operations_;
+  for (const Operation::Item& item : operation.items) {
+    Segment& segment = *segments_.at(item.segment);
+    ++segment.pins;
+    ++segment.exposures[operation.session];
+    session.exposed.insert(item.segment);
+  }
+}
+
+absl::Status Ledger::Commit(const Operation& operation) {
+  Session& session = *sessions_.at(operation.session);
+  const bool live = session.live;
+  for (const Operation::Item& item : operation.items) {
+    Segment& segment = *segments_.at(item.segment);
+    --segment.pins;
+    if (live) {
+      ++segment.leases;
+      session.leases.insert(item.lease);
+      leases_.emplace(item.lease, Lease{operation.session, item.segment, {}});
+    }
+    Settle(item.segment, segment);
+  }
+  --open_operations_;
+  --session.operations;
+  ForgetIfDone(operation.session, session);
+  if (!live) return absl::AbortedError("the session ended while the request was being served");
+  return absl::OkStatus();
+}
+
+void Ledger::Abort(const Operation& operation, bool handed_over) {
+  Session& session = *sessions_.at(operation.session);
+  for (const Operation::Item& item : operation.items) {
+    Segment& segment = *segments_.at(item.segment);
+    --segment.pins;
+    if (!handed_over) Unexpose(item.segment, segment, operation.session, /*all=*/false);
+    if (item.fresh && !handed_over) {
+      Doom(item.segment, segment);  // it may not even have been created
+    } else {
+      Settle(item.segment, segment);
+    }
+  }
+  --open_operations_;
+  --session.operations;
+  ForgetIfDone(operation.session, session);
+}
+
+absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> leases) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  absl::btree_set<LeaseId> distinct(leases.begin(), leases.end());
+  for (LeaseId lease : distinct) {
+    if (!(*session)->leases.contains(lease)) return NoSuchLease(lease);
+  }
+  for (LeaseId lease : distinct) {
+    const Segment& segment = *segments_.at(leases_.at(lease).segment);
+    const bool trusted = (*session)->tenant->quota.release == ReleasePolicy::kTrust &&
+                         segment.tenant->quota.release == ReleasePolicy::kTrust;
+    EndLease(lease, /*unmapped=*/trusted);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, TicketScope scope,
+                                     const Secret& candidate) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (!(*session)->leases.contains(lease_id)) return NoSuchLease(lease_id);
+  std::optional<Secret>& ticket = leases_.at(lease_id).tickets[static_cast<size_t>(scope)];
+  if (!ticket) {
+    ticket = candidate;
+    tickets_.emplace(candidate, TicketEntry{lease_id, scope});
+  }
+  return *ticket;
+}
+
+// --- What a segment's holders make of it ---------------------------------------------
+
+void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
+  auto it = segment.exposures.find(session_id);
+  if (it == segment.exposures.end()) return;  // its process is gone already
+  if (!all && --it->second > 0) return;
+  segment.exposures.erase(it);
+  sessions_.at(session_id)->exposed.erase(id);
+}
+
+void Ledger::EndLease(LeaseId id, bool unmapped) {
+  auto it = leases_.find(id);
+  const Lease lease = it->second;
+  for (const std::optional<Secret>& ticket : lease.tickets) {
+    if (ticket) tickets_.erase(*ticket);
+  }
+  leases_.erase(it);
+  sessions_.at(lease.session)->leases.erase(id);
+  Segment& segment = *segments_.at(lease.segment);
+  --segment.leases;
+  if (unmapped) Unexpose(lease.segment, segment, lease.session, /*all=*/false);
+  Settle(lease.segment, segment);
+}
+
+void Ledger::Settle(SegmentId id, Segment& segment) {
+  if (segment.leases > 0) {
+    segment.charge.MoveTo(SegmentState::kLeased);
+  } else if (segment.pins > 0) {
+    segment.charge.MoveTo(SegmentState::kPending);
+  } else if (!segment.exposures.empty()) {
+    segment.charge.MoveTo(SegmentState::kLingering);
+  } else {
+    const Tenant& tenant = *segment.tenant;
+    const Account& account = tenant.accounts[segment.device];
+    const bool keep = !draining_ && tenant.live_sessions > 0 &&
+                      account.bytes(SegmentState::kRetained) + segment.charge.bytes() <=
+                          MaxRetainedOn(tenant, segment.device) &&
+                      account.charged() <= LimitOn(tenant, segment.device);
+    if (!keep) return Doom(id, segment);
+    segment.charge.MoveTo(SegmentState::kRetained);
+    segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
+  }
+}
+
+void Ledger::Doom(SegmentId id, Segment& segment) {
+  segment.charge.MoveTo(SegmentState::kReleasing);
+  doomed_.push_back(id);
+}
+
+bool Ledger::DoomOldest(Tenant& tenant, size_t device) {
+  auto id = tenant.retained[device].TakeOldest();
+  if (id) Doom(*id, *segments_.at(*id));
+  return id.has_value();
+}
+
+void Ledger::DoomAllRetained(Tenant& tenant) {
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    while (DoomOldest(tenant, device)) {
+    }
+  }
+}
+
+std::vector<SegmentId> Ledger::TakeDoomed() { return std::exchange(doomed_, {}); }
+
+void Ledger::Destroyed(SegmentId id) {
+  auto it = segments_.find(id);
+  Tenant& tenant = *it->second->tenant;
+  segments_.erase(it);
+  ForgetIfIdle(tenant);
+}
+
+absl::StatusOr<std::vector<SegmentId>> Ledger::Trim(absl::string_view tenant_name,
+                                                    absl::string_view device_uuid,
+                                                    uint64_t keep_bytes) {
+  size_t first = 0, end = devices_.size();
+  if (!device_uuid.empty()) {
+    absl::StatusOr<size_t> device = FindDevice(device_uuid);
+    if (!device.ok()) return device.status();
+    first = *device;
+    end = first + 1;
+  }
+  if (!tenant_name.empty() && FindTenant(tenant_name) == nullptr) return NoSuchTenant(tenant_name);
+  const size_t before = doomed_.size();
+  for (auto& [name, tenant] : tenants_) {
+    if (!tenant_name.empty() && name != tenant_name) continue;
+    for (size_t device = first; device < end; ++device) {
+      while (tenant->accounts[device].bytes(SegmentState::kRetained) > keep_bytes) {
+        DoomOldest(*tenant, device);
+      }
+    }
+  }
+  return std::vector<SegmentId>(doomed_.begin() + static_cast<ptrdiff_t>(before), doomed_.end());
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,314 @@
+// The broker's state machine: who holds what, who is charged for it, who may have more.
+//
+// It does no I/O, takes no lock, calls no driver and reads no clock of its own; the
+// Broker (broker.h) calls it under its mutex and does the rest. So a test can drive it
+// through any interleaving, one step at a time (ledger_model_test.cc).
+//
+// Memory moves in two-phase operations, because creating a segment and sending a file
+// descriptor take time and can fail, and no lock is held meanwhile:
+//
+//   BeginAcquire / BeginOpen   checks, charges, pins the segments, names the leases
+//     … the caller creates what is fresh and sends the descriptors …
+//   Commit                     the leases are live
+//   Abort                      everything is as before
+//
+// A segment without leases is kept for reuse (retained), or charged until the processes
+// that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
+// given back to the driver, and Destroyed() ends its charge.
+//
+// Invariants, checked by CheckInvariants():
+//   - charges = bytes of all segments, for every tenant and device; never over capacity
+//   - a segment belongs to one tenant for life
+//   - nothing is retained or releasing while a lease, an operation, or a process that
+//     may still map it holds it
+//   - every lease has one live session
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "daemon/core/account.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/quota.h"
+#include "daemon/core/retained_pool.h"
+#include "daemon/core/rules.h"
+#include "daemon/core/views.h"
+#include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd {
+
+// The daemon's own bounds, over all tenants.
+struct Bounds {
+  uint32_t max_sessions = 4096;
+  uint32_t max_segments = 100000;
+};
+
+// Segments that one operation may touch: what one SCM_RIGHTS message carries.
+inline constexpr uint32_t kMaxSegmentsPerCall = 253;
+
+struct AcquireSpec {
+  std::string device_uuid;   // empty: the first device
+  uint64_t bytes = 0;        // of each segment, before rounding
+  std::optional<Kind> kind;  // absent: the device's default
+  uint32_t count = 1;
+};
+
+enum class TicketScope { kTenant, kAny };
+
+// What Begin… decided. For each segment, whether it still has to be created.
+struct Operation {
+  OperationId id{};
+  SessionId session{};
+  size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
+  Kind kind = Kind::kVmm;
+  struct Item {
+    LeaseId lease{};
+    SegmentId segment{};
+    bool fresh = false;   // still to be created
+    bool reused = false;  // was retained: holds old bytes of the same tenant
+  };
+  std::vector<Item> items;
+};
+
+class Ledger {
+ public:
+  // `devices` are named by their index from here on. `now` gives the time for ages.
+  Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // --- Tenants ---------------------------------------------------------------------
+
+  // Sets the configured tenants, and the quota of those that rules make at run time.
+  // Takes effect at once; breaks no holder.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+
+  // NOT_FOUND  no such tenant
+  absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
+  absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
+
+  // While draining, new sessions and operations are refused with UNAVAILABLE.
+  void SetDraining(bool draining);
+  bool draining() const { return draining_; }
+
+  // --- Sessions --------------------------------------------------------------------
+
+  // RESOURCE_EXHAUSTED  the tenant or the daemon has too many
+  absl::StatusOr<SessionId> OpenSession(absl::string_view tenant, SessionDetails details,
+                                        const Secret& token);
+
+  // NOT_FOUND  no live session has it
+  absl::StatusOr<SessionId> FindByToken(const Secret& token) const;
+
+  // The socket is closed: its leases end; what its process may map stays charged.
+  // Unknown and already closed sessions are no error: both ends of a session race.
+  void SocketClosed(SessionId session);
+
+  // The process is gone, and with it all its mappings and GPU work.
+  void ProcessGone(SessionId session);
+
+  // Sessions that the ledger has forgotten since the last call, so that nothing more
+  // needs to be watched for them.
+  std::vector<SessionId> TakeForgotten();
+
+  // Counts a call that the session waits for.
+  //   RESOURCE_EXHAUSTED  its tenant has too many
+  absl::Status BeginCall(SessionId session);
+  void EndCall(SessionId session);
+
+  // --- Operations ------------------------------------------------------------------
+
+  // nullopt: it would fit once memory that is releasing has been destroyed (the ledger
+  // may just have doomed retained segments for it): call again after a Destroyed(). With
+  // `patient` false that is a denial too.
+  absl::StatusOr<std::optional<Operation>> BeginAcquire(SessionId session,
+                                                        const AcquireSpec& spec, bool patient);
+  absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets);
+
+  // ABORTED  the session has ended; what its process was sent lingers until it is gone
+  absl::Status Commit(const Operation& operation);
+
+  // `handed_over`: descriptors may have reached the session's process.
+  void Abort(const Operation& operation, bool handed_over);
+
+  // The driver had no memory for `bytes` on the device: dooms retained segments, those of
+  // the operation's own tenant first. False where nothing is retained or releasing there.
+  bool MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes);
+
+  // A denial by the driver, counted like any other.
+  absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
+                            absl::string_view driver_says);
+
+  // NOT_FOUND  the session has no such lease; none is released then
+  absl::Status Release(SessionId session, absl::Span<const LeaseId> leases);
+
+  // The ticket of a lease: `candidate`, or the one it already has for this scope.
+  absl::StatusOr<Secret> Share(SessionId session, LeaseId lease, TicketScope scope,
+                               const Secret& candidate);
+
+  // --- Giving memory back ----------------------------------------------------------
+
+  // Segments to destroy, each exactly once.
+  std::vector<SegmentId> TakeDoomed();
+  void Destroyed(SegmentId segment);
+
+  // Dooms retained segments until each tenant keeps at most `keep_bytes` of them on each
+  // device. Empty names mean all.
+  //   NOT_FOUND  no such tenant or device
+  absl::StatusOr<std::vector<SegmentId>> Trim(absl::string_view tenant, absl::string_view device,
+                                              uint64_t keep_bytes);
+
+  // --- Looking ---------------------------------------------------------------------
+
+  const std::vector<DeviceInfo>& devices() const { return devices_; }
+  absl::StatusOr<size_t> FindDevice(absl::string_view uuid) const;
+  uint64_t charged(size_t device) const { return device_accounts_[device].charged(); }
+  bool HasSegment(SegmentId segment) const { return segments_.contains(segment); }
+  size_t session_count() const { return sessions_.size(); }
+  size_t segment_count() const { return segments_.size(); }
+  size_t tenant_count() const { return tenants_.size(); }
+  LeaseView Describe(const Operation::Item& item) const;
+  absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
+  absl::StatusOr<std::string> TenantOf(SessionId session) const;
+  std::vector<TenantView> ListTenants() const;
+  absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
+  absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
+                                                        absl::string_view device) const;
+
+  // INTERNAL with a sentence naming the first violated invariant.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Tenant {
+    std::string name;
+    Quota quota;
+    bool configured = false;
+    std::vector<Account> accounts;       // by device
+    std::vector<RetainedPool> retained;  // by device
+    uint32_t sessions = 0;               // live and lingering
+    uint32_t live_sessions = 0;
+    uint32_t in_flight = 0;
+    uint64_t denials = 0;
+  };
+  struct Session {
+    Tenant* tenant = nullptr;
+    SessionDetails details;
+    Secret token{};
+    absl::Time opened;
+    bool live = true;           // its socket is open
+    bool process_gone = false;
+    uint32_t in_flight = 0;     // calls
+    uint32_t operations = 0;    // begun, neither committed nor aborted
+    absl::btree_set<LeaseId> leases;
+    absl::btree_set<SegmentId> exposed;  // segments that its process may map
+  };
+  struct Segment {
+    Tenant* tenant = nullptr;
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+    Charge charge;
+    absl::Time created;
+    uint32_t pins = 0;  // operations under way on it
+    uint32_t leases = 0;
+    // How many handed-over leases each session's process may still map.
+    absl::btree_map<SessionId, uint32_t> exposures;
+  };
+  struct Lease {
+    SessionId session{};
+    SegmentId segment{};
+    std::optional<Secret> tickets[2];  // by TicketScope
+  };
+  struct TicketEntry {
+    LeaseId lease{};
+    TicketScope scope = TicketScope::kTenant;
+  };
+
+  // The sum over all devices.
+  static uint64_t TotalCharged(const Tenant& tenant);
+  static uint64_t TotalSegments(const Tenant& tenant);
+  uint64_t LimitOn(const Tenant& tenant, size_t device) const;
+  uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
+
+  Tenant* FindTenant(absl::string_view name);
+  const Tenant* FindTenant(absl::string_view name) const;
+  Tenant& EnsureTenant(absl::string_view name);
+  void ForgetIfIdle(Tenant& tenant);
+  void ApplyQuota(Tenant& tenant, const Quota& quota);
+  absl::StatusOr<Session*> LiveSession(SessionId id);
+  void EndSession(Session& session);
+  void ForgetIfDone(SessionId id, Session& session);
+
+  // Admission (admission.cc). Each refusal that these return counts as a denial.
+  static absl::Status Draining();
+  static absl::Status NoSuchTenant(absl::string_view name);
+  struct AcquireTerms {
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+    uint64_t bytes = 0;  // of each segment, rounded up
+  };
+  absl::StatusOr<AcquireTerms> CheckSpec(const AcquireSpec& spec) const;
+  absl::Status CheckSessionCount(Tenant& tenant);
+  absl::Status CheckInFlight(Tenant& tenant);
+  // Whether `count` fresh segments of `bytes` each fit: now, or once what is releasing is
+  // destroyed (retained segments may have been doomed for it).
+  enum class Room { kFits, kSoon };
+  absl::StatusOr<Room> MakeRoom(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count,
+                                bool patient);
+  void TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count);
+  // The tenant with the most retained bytes on the device; null where there are none.
+  Tenant* RichestRetainer(size_t device);
+  static absl::Status Deny(Tenant& tenant, const gpumem::v1::Denial& denial);
+  static std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial);
+
+  void Pin(const Operation& operation, Session& session);
+  void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
+  void EndLease(LeaseId id, bool unmapped);
+  // Puts a segment into the state that follows from who holds it.
+  void Settle(SegmentId id, Segment& segment);
+  void Doom(SegmentId id, Segment& segment);
+  bool DoomOldest(Tenant& tenant, size_t device);  // of what it retains; false: nothing
+  void DoomAllRetained(Tenant& tenant);
+
+  TenantView View(const Tenant& tenant) const;
+
+  const std::vector<DeviceInfo> devices_;
+  const Bounds bounds_;
+  const std::function<absl::Time()> now_;
+
+  std::vector<Account> device_accounts_;
+  std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants_;
+  Quota default_quota_;
+  bool draining_ = false;
+
+  absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
+  absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments_;
+  absl::flat_hash_map<LeaseId, Lease> leases_;
+  absl::flat_hash_map<Secret, TicketEntry> tickets_;
+  absl::flat_hash_map<Secret, SessionId> tokens_;
+
+  uint64_t next_session_ = 1;
+  uint64_t next_segment_ = 1;
+  uint64_t next_lease_ = 1;
+  uint64_t next_operation_ = 1;
+  uint64_t open_operations_ = 0;
+
+  std::vector<SegmentId> doomed_;
+  std::vector<SessionId> forgotten_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,188 @@
+// A second ledger, to hold the first against: the promises of ledger.h in the most naive
+// form. It keeps lists of who holds what and no sum of anything; every number is counted
+// anew by going through the lists, and nothing is forgotten by an event but by looking,
+// after each step, for what nobody needs any more.
+//
+// Each method plays one call of the ledger's: it is given the arguments and the ledger's
+// answer, says whether the answer is right, and goes on to the state that follows.
+//
+//   INTERNAL  the answer is wrong; the message says what was expected
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+class LedgerModel {
+ public:
+  LedgerModel(std::vector<DeviceInfo> devices, Bounds bounds);
+
+  // --- Calls of the ledger's -------------------------------------------------------
+
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  absl::Status SetQuota(const std::string& tenant, const Quota& quota, const absl::Status& answer);
+  void SetDraining(bool draining);
+  absl::Status OpenSession(const std::string& tenant, const std::string& client, absl::Time now,
+                           const Secret& token, const absl::StatusOr<SessionId>& answer);
+  void SocketClosed(SessionId session);
+  void ProcessGone(SessionId session);
+  absl::Status BeginCall(SessionId session, const absl::Status& answer);
+  void EndCall(SessionId session);
+  absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, bool patient,
+                            absl::Time now,
+                            const absl::StatusOr<std::optional<Operation>>& answer);
+  absl::Status BeginOpen(SessionId session, absl::Span<const Secret> tickets,
+                         const absl::StatusOr<Operation>& answer);
+  absl::Status Commit(OperationId operation, const absl::Status& answer);
+  void Abort(OperationId operation, bool handed_over);
+  absl::Status MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes, bool answer);
+  absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
+                            const absl::Status& answer);
+  absl::Status Release(SessionId session, absl::Span<const LeaseId> leases,
+                       const absl::Status& answer);
+  absl::Status Share(SessionId session, LeaseId lease, TicketScope scope, const Secret& candidate,
+                     const absl::StatusOr<Secret>& answer);
+  absl::Status TakeDoomed(const std::vector<SegmentId>& answer);
+  void Destroyed(SegmentId segment);
+  absl::Status Trim(const std::string& tenant, const std::string& device, uint64_t keep_bytes,
+                    const absl::StatusOr<std::vector<SegmentId>>& answer);
+  absl::Status TakeForgotten(std::vector<SessionId> answer);
+
+  // Every tenant, session and segment that the ledger lists is as here; so are those that
+  // it lists for one tenant and device.
+  absl::Status Compare(const Ledger& ledger, absl::Time now) const;
+  absl::Status CompareFiltered(const Ledger& ledger, const std::string& tenant,
+                               const std::string& device, absl::Time now) const;
+
+  // --- For choosing what to do next ------------------------------------------------
+
+  struct Session {
+    std::string tenant;
+    std::string client;
+    Secret token{};
+    absl::Time opened;
+    bool live = true;
+    bool process_gone = false;
+    uint32_t calls = 0;
+  };
+  struct Lease {
+    SessionId session{};
+    SegmentId segment{};
+    std::optional<Secret> tickets[2];  // by TicketScope
+  };
+  const std::map<SessionId, Session>& sessions() const { return sessions_; }
+  const std::map<LeaseId, Lease>& leases() const { return leases_; }
+  const std::map<OperationId, Operation>& operations() const { return operations_; }
+  const std::set<SegmentId>& in_destruction() const { return in_destruction_; }
+  size_t segment_count() const { return segments_.size(); }
+  SegmentState StateOf(SegmentId segment) const;
+  bool AnyReleasing() const;
+  const std::string& OwnerOf(SegmentId segment) const { return segments_.at(segment).tenant; }
+
+ private:
+  struct Tenant {
+    Quota quota;
+    bool configured = false;
+    uint64_t denials = 0;
+    std::vector<uint64_t> peaks;  // by device
+  };
+  struct Segment {
+    std::string tenant;
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+    uint64_t bytes = 0;
+    absl::Time created;
+    uint64_t kept_since = 0;  // above 0: retained; the lower the older
+    bool given_up = false;    // doomed, perhaps taken, not yet destroyed
+    bool operator==(const Segment&) const = default;
+  };
+  // That a process was sent a segment, and may map it. One entry for each time.
+  struct Mapping {
+    SessionId session{};
+    SegmentId segment{};
+    bool operator==(const Mapping&) const = default;
+  };
+  // A limit, and how a request stands to it.
+  struct Limit {
+    gpumem::v1::Denial::Cause cause;
+    bool of_device;       // the denial names it
+    uint64_t asked;       // in all, those that are reused included
+    uint64_t used;        // of what is not reused now
+    uint64_t held;        // of that, what does not come back without its holders
+    uint64_t limit;
+    bool Fits(uint64_t taken) const { return asked <= limit && taken <= limit - asked; }
+  };
+
+  bool Live(SessionId session) const;
+  bool Held(SegmentId segment) const;
+  bool MayMap(SessionId session, SegmentId segment) const;
+  size_t DeviceIndex(const std::string& uuid) const;  // devices_.size(): none
+
+  // Sum over the segments of a tenant ("" means all) on a device (all where it is
+  // kEverywhere) that `counts` selects.
+  template <typename Select>
+  uint64_t Bytes(const std::string& tenant, size_t device, Select counts) const;
+  template <typename Select>
+  uint64_t Count(const std::string& tenant, size_t device, Select counts) const;
+
+  uint64_t LimitOn(const Tenant& tenant, size_t device) const;
+  uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
+  bool OverALimit(const std::string& tenant, size_t device) const;
+  std::vector<Limit> LimitsFor(const std::string& tenant, size_t device, uint64_t bytes,
+                               uint32_t count, const std::set<SegmentId>& reused) const;
+  void GiveUpFor(const std::string& tenant, size_t device, uint64_t bytes, uint32_t fresh);
+
+  // Gives up the segment that a tenant retained first on a device; on the first device
+  // where it retains any; false where it retains none.
+  bool GiveUpOldest(const std::string& tenant, size_t device);
+  bool GiveUpAnywhere(const std::string& tenant);
+  // Of the tenant that retains most on the device; by name where several do.
+  bool GiveUpOfTheRichest(size_t device);
+  void ApplyQuota(const std::string& tenant, const Quota& quota);
+  void GiveUpAllOf(const std::string& tenant);
+
+  // What becomes of a segment that nobody holds any more.
+  void Rest(SegmentId segment);
+  void EndLease(LeaseId lease, bool unmapped);
+  void EndSession(SessionId session);
+  void Unmap(SessionId session, SegmentId segment);  // once
+  // Forgets sessions and tenants that nothing is left of; after each step.
+  void Sweep();
+
+  absl::Status ExpectDenial(const absl::Status& answer, const std::string& tenant,
+                            gpumem::v1::Denial::Cause cause, absl::string_view device,
+                            uint64_t asked, uint64_t used, uint64_t limit);
+  absl::Status CompareTenants(const Ledger& ledger) const;
+
+  const std::vector<DeviceInfo> devices_;
+  const Bounds bounds_;
+  Quota defaults_;
+  bool draining_ = false;
+  uint64_t clock_ = 0;  // orders what is retained
+
+  std::map<std::string, Tenant> tenants_;
+  std::map<SessionId, Session> sessions_;
+  std::map<SegmentId, Segment> segments_;
+  std::map<LeaseId, Lease> leases_;
+  std::map<OperationId, Operation> operations_;
+  std::vector<Mapping> mappings_;
+  std::set<SegmentId> in_destruction_;  // taken by TakeDoomed, not yet destroyed
+  std::vector<SessionId> forgotten_;
+  // No number is ever given out twice.
+  uint64_t last_session_ = 0, last_segment_ = 0, last_lease_ = 0, last_operation_ = 0;
+};
+
+}  // namespace gpumemd

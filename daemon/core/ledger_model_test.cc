@@ -1,0 +1,489 @@
+// Random operations with faults on the ledger, each answer and each state that follows
+// compared with the naive model's (ledger_model.h). Nothing is sampled: after every single
+// call the whole of both is compared and the ledger's own invariants are checked.
+//
+//   GPUMEM_MODEL_OPS   calls of the ledger in all; 1,000,000 where unset
+//   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A
+//                      failure names its episode's seed, with which it comes first.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <iostream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/denial.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/ledger_model.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
+constexpr const char* kTenants[] = {"alpha", "beta", "gamma", "uid1", "uid2"};
+constexpr const char* kDevices[] = {"A", "B"};
+
+// What the episodes have met, so that a run that tests nothing does not pass.
+using Coverage = std::map<std::string, uint64_t, std::less<>>;
+
+class Episode {
+ public:
+  Episode(uint64_t seed, Coverage* coverage)
+      : random_(seed),
+        devices_({DeviceInfo{.uuid = kDevices[0],
+                             .capacity_bytes = 24 + Below(25),
+                             .granularity_bytes = 2,
+                             .kinds = {Kind::kVmm}},
+                  DeviceInfo{.uuid = kDevices[1],
+                             .capacity_bytes = 30 + Below(34),  // often no multiple of 4
+                             .granularity_bytes = 4,
+                             .kinds = {Kind::kVmm}}}),
+        bounds_{.max_sessions = 4 + static_cast<uint32_t>(Below(3)),
+                .max_segments = 10 + static_cast<uint32_t>(Below(25))},
+        ledger_(devices_, bounds_, [this] { return now_; }),
+        model_(devices_, bounds_),
+        coverage_(*coverage) {}
+
+  // The first thing that is wrong.
+  absl::Status Run(uint64_t calls) {
+    if (absl::Status status = Configure(); !status.ok()) return status;
+    while (calls_ < calls) {
+      if (absl::Status status = Step(); !status.ok()) return status;
+    }
+    return EverybodyLeaves();
+  }
+
+  uint64_t calls() const { return calls_; }
+  std::string LastCalls() const { return absl::StrJoin(log_, "\n  "); }
+
+ private:
+  // --- Chance ------------------------------------------------------------------------
+
+  uint64_t Below(uint64_t n) { return random_() % n; }
+  bool Chance(uint64_t percent) { return Below(100) < percent; }
+  template <typename Container>
+  auto& Pick(Container& container) {
+    return *std::next(container.begin(), static_cast<ptrdiff_t>(Below(container.size())));
+  }
+  std::string AnyTenant() { return kTenants[Below(5)]; }
+  Secret NewSecret() {
+    Secret secret{};
+    const uint64_t bits = ++secrets_;
+    std::memcpy(secret.data(), &bits, sizeof bits);
+    return secret;
+  }
+  // A session of the model's, or now and then one that is gone or never was.
+  SessionId AnySession() {
+    if (model_.sessions().empty() || Chance(3)) return SessionId{Below(40)};
+    return Pick(model_.sessions()).first;
+  }
+  LeaseId AnyLeaseOf(SessionId session) {
+    std::vector<LeaseId> own;
+    for (const auto& [id, lease] : model_.leases()) {
+      if (lease.session == session) own.push_back(id);
+    }
+    if (!own.empty() && !Chance(4)) return Pick(own);
+    if (!model_.leases().empty() && Chance(60)) return Pick(model_.leases()).first;
+    return LeaseId{Below(1000)};
+  }
+  Quota AnyQuota() {
+    Quota quota;
+    if (Chance(40)) quota.limit_bytes = Below(50);
+    if (Chance(20)) quota.device_limits[kDevices[Below(2)]] = Below(50);
+    if (Chance(35)) quota.total_limit_bytes = 6 + Below(60);
+    if (Chance(35)) quota.max_segments = static_cast<uint32_t>(1 + Below(12));
+    if (Chance(30)) quota.max_sessions = static_cast<uint32_t>(Below(4));
+    if (Chance(50)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
+    if (Chance(35)) quota.max_retained_bytes = 6 * Below(5);
+    if (Chance(15)) quota.device_max_retained[kDevices[Below(2)]] = 6 * Below(5);
+    if (Chance(30)) quota.release = ReleasePolicy::kOnExit;
+    return quota;
+  }
+
+  // --- One call ----------------------------------------------------------------------
+
+  // After every call: `verdict` is the model's on the answer; then everything is compared.
+  template <typename... What>
+  absl::Status After(const absl::Status& verdict, const What&... what) {
+    ++calls_;
+    if (log_.size() == 30) log_.pop_front();
+    log_.push_back(absl::StrCat(calls_, ": ", what...));
+    if (!verdict.ok()) return verdict;
+    if (absl::Status same = model_.TakeForgotten(ledger_.TakeForgotten()); !same.ok()) return same;
+    if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
+    absl::Status same = model_.Compare(ledger_, now_);
+    now_ += absl::Milliseconds(1);
+    return same;
+  }
+  void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
+  std::string Tell(const absl::Status& status) {
+    const auto denial = gpumem::DenialOf(status);
+    std::string told = denial ? gpumem::v1::Denial::Cause_Name(denial->cause())
+                              : absl::StatusCodeToString(status.code());
+    Met(told);
+    return told;
+  }
+
+  absl::Status Configure() {
+    std::map<std::string, Quota> tenants;
+    for (int i = 0; i < 3; ++i) {
+      if (Chance(70)) tenants[kTenants[i]] = AnyQuota();
+    }
+    const Quota defaults = AnyQuota();
+    ledger_.Configure(tenants, defaults);
+    model_.Configure(tenants, defaults);
+    return After(absl::OkStatus(), "Configure ", tenants.size(), " tenants");
+  }
+
+  absl::Status SetQuota() {
+    const std::string tenant = AnyTenant();
+    Quota quota = AnyQuota();
+    if (Chance(5)) quota.device_limits["elsewhere"] = 1;
+    const absl::Status answer = ledger_.SetQuota(tenant, quota);
+    return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ",
+                 Tell(answer));
+  }
+
+  absl::Status SetDraining(bool draining) {
+    ledger_.SetDraining(draining);
+    model_.SetDraining(draining);
+    return After(absl::OkStatus(), "SetDraining ", draining);
+  }
+
+  absl::Status OpenSession() {
+    const std::string tenant = AnyTenant();
+    const std::string client = absl::StrCat("c", calls_);
+    const Secret token = NewSecret();
+    const auto answer = ledger_.OpenSession(tenant, {.client_name = client}, token);
+    return After(model_.OpenSession(tenant, client, now_, token, answer), "OpenSession ", tenant,
+                 " -> ", answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
+  }
+
+  absl::Status SocketClosed(SessionId session) {
+    ledger_.SocketClosed(session);
+    model_.SocketClosed(session);
+    if (model_.sessions().contains(session)) Met("a session outlives its socket");
+    return After(absl::OkStatus(), "SocketClosed ", ToInt(session));
+  }
+
+  absl::Status ProcessGone(SessionId session) {
+    ledger_.ProcessGone(session);
+    model_.ProcessGone(session);
+    if (model_.sessions().contains(session)) Met("a session outlives its process");
+    return After(absl::OkStatus(), "ProcessGone ", ToInt(session));
+  }
+
+  absl::Status BeginCall() {
+    const SessionId session = AnySession();
+    const absl::Status answer = ledger_.BeginCall(session);
+    return After(model_.BeginCall(session, answer), "BeginCall ", ToInt(session), " -> ",
+                 Tell(answer));
+  }
+
+  absl::Status EndCall() {
+    for (const auto& [id, session] : model_.sessions()) {
+      if (session.calls == 0 || Chance(30)) continue;
+      const SessionId chosen = id;
+      ledger_.EndCall(chosen);
+      model_.EndCall(chosen);
+      return After(absl::OkStatus(), "EndCall ", ToInt(chosen));
+    }
+    return absl::OkStatus();
+  }
+
+  // Segments that would do are there, or not; few, or many; now and then nonsense.
+  AcquireSpec AnySpec() {
+    AcquireSpec spec;
+    const size_t device = Below(2);
+    if (device != 0 || Chance(50)) spec.device_uuid = kDevices[device];
+    if (Chance(1)) spec.device_uuid = "elsewhere";
+    spec.bytes = 1 + Below(Chance(80) ? 8 : devices_[device].capacity_bytes);
+    if (Chance(2)) spec.bytes = devices_[device].capacity_bytes + Below(2);
+    if (Chance(1)) spec.bytes = 0;
+    spec.count = Chance(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
+    if (Chance(1)) spec.count = Chance(50) ? 0 : kMaxSegmentsPerCall + Below(2);
+    if (Chance(1)) spec.kind = static_cast<Kind>(1);
+    return spec;
+  }
+
+  absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, bool patient,
+                            bool soon_is_over = false) {
+    const auto answer = ledger_.BeginAcquire(session, spec, patient);
+    const bool soon = answer.ok() && !answer->has_value();
+    const bool granted = answer.ok() && !soon;
+    std::string told = soon ? "soon" : granted ? "granted" : Tell(answer.status());
+    Met(told);
+    if (soon_is_over) Met(absl::StrCat("soon, then ", told));
+    if (granted && (*answer)->items.front().reused) {
+      Met((*answer)->items.back().fresh ? "reused and fresh" : "reused");
+    }
+    absl::Status verdict = model_.BeginAcquire(session, spec, patient, now_, answer);
+    if (verdict.ok() && granted) verdict = WithinLimits(session);
+    verdict = After(verdict, "BeginAcquire ", ToInt(session), " ", spec.count, " x ", spec.bytes,
+                    " on \"", spec.device_uuid, "\"", patient ? "" : " impatiently", " -> ", told);
+    if (!verdict.ok() || !soon) return verdict;
+    if (soon_is_over) return absl::InternalError("soon, and again soon");
+    if (Chance(60)) return verdict;
+    // It was promised: once all that is doomed is destroyed, it is yes or no.
+    if (absl::Status doomed = TakeDoomed(); !doomed.ok()) return doomed;
+    while (!model_.in_destruction().empty()) {
+      if (absl::Status destroyed = Destroyed(); !destroyed.ok()) return destroyed;
+    }
+    return BeginAcquire(session, spec, Chance(70), /*soon_is_over=*/true);
+  }
+
+  // By the ledger's own account: no limit is exceeded where something was granted.
+  absl::Status WithinLimits(SessionId session) {
+    const auto tenant = ledger_.GetTenant(model_.sessions().at(session).tenant);
+    if (!tenant.ok()) return tenant.status();
+    bool within = tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
+                  tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
+                  ledger_.segment_count() <= bounds_.max_segments;
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      // Of the other device nothing was granted: it may be over a limit that was lowered.
+      const bool granted_here = ledger_.charged(d) != charged_before_[d];
+      within = within && ledger_.charged(d) <= devices_[d].capacity_bytes &&
+               (!granted_here || tenant->devices[d].charged <= tenant->devices[d].limit);
+    }
+    return within ? absl::OkStatus() : absl::InternalError("granted beyond a limit");
+  }
+
+  absl::Status BeginOpen() {
+    const SessionId session = AnySession();
+    std::vector<Secret> tickets;
+    bool foreign = false;
+    const uint64_t count = Chance(3) ? 0 : 1 + Below(3);
+    for (const auto& [id, lease] : model_.leases()) {
+      for (const auto& ticket : lease.tickets) {
+        if (!ticket || tickets.size() == count || Chance(50)) continue;
+        tickets.push_back(*ticket);
+        if (Chance(10)) tickets.push_back(*ticket);
+        auto it = model_.sessions().find(session);
+        foreign = foreign || (it != model_.sessions().end() &&
+                              it->second.tenant != model_.OwnerOf(lease.segment));
+      }
+    }
+    if (Chance(3)) tickets.push_back(NewSecret());
+    if (!old_tickets_.empty() && Chance(3)) tickets.push_back(Pick(old_tickets_));
+    if (Chance(1)) tickets.resize(kMaxSegmentsPerCall + Below(2));
+    const auto answer = ledger_.BeginOpen(session, tickets);
+    if (answer.ok() && foreign) Met("opened across tenants");
+    return After(model_.BeginOpen(session, tickets, answer), "BeginOpen ", ToInt(session), " ",
+                 tickets.size(), " tickets -> ", Tell(answer.status()));
+  }
+
+  absl::Status FinishOperation() {
+    if (model_.operations().empty()) return absl::OkStatus();
+    const Operation operation = Pick(model_.operations()).second;
+    for (const Operation::Item& item : operation.items) {
+      const LeaseView view = ledger_.Describe(item);
+      if (view.lease != item.lease || view.segment != item.segment ||
+          view.tenant != model_.OwnerOf(item.segment) || view.reused != item.reused) {
+        return absl::InternalError("an item is described wrongly");
+      }
+    }
+    const uint64_t fate = Below(100);
+    if (fate < 75) {
+      const absl::Status answer = ledger_.Commit(operation);
+      if (absl::IsAborted(answer)) Met("committed too late");
+      return After(model_.Commit(operation.id, answer), "Commit ", ToInt(operation.id), " of ",
+                   ToInt(operation.session), " -> ", Tell(answer));
+    }
+    const bool handed_over = fate < 87;
+    ledger_.Abort(operation, handed_over);
+    model_.Abort(operation.id, handed_over);
+    return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ",
+                 ToInt(operation.session), handed_over ? " after handing over" : "");
+  }
+
+  absl::Status Release() {
+    const SessionId session = AnySession();
+    std::vector<LeaseId> leases;
+    for (uint64_t i = 1 + Below(3); i > 0; --i) leases.push_back(AnyLeaseOf(session));
+    if (Chance(10)) leases.push_back(leases.front());
+    for (LeaseId id : leases) {
+      auto it = model_.leases().find(id);
+      if (it == model_.leases().end()) continue;
+      for (const auto& ticket : it->second.tickets) {
+        if (ticket && old_tickets_.size() < 100) old_tickets_.push_back(*ticket);
+      }
+    }
+    const absl::Status answer = ledger_.Release(session, leases);
+    return After(model_.Release(session, leases, answer), "Release ", ToInt(session), " [",
+                 absl::StrJoin(leases, " ", [](std::string* out, LeaseId id) {
+                   absl::StrAppend(out, ToInt(id));
+                 }), "] -> ", Tell(answer));
+  }
+
+  absl::Status Share() {
+    const SessionId session = AnySession();
+    const LeaseId lease = AnyLeaseOf(session);
+    const auto scope = Chance(50) ? TicketScope::kTenant : TicketScope::kAny;
+    const Secret candidate = NewSecret();
+    const auto answer = ledger_.Share(session, lease, scope, candidate);
+    if (answer.ok() && *answer != candidate) Met("shared again");
+    return After(model_.Share(session, lease, scope, candidate, answer), "Share ", ToInt(session),
+                 " lease ", ToInt(lease), " -> ", Tell(answer.status()));
+  }
+
+  absl::Status TakeDoomed() {
+    const std::vector<SegmentId> doomed = ledger_.TakeDoomed();
+    return After(model_.TakeDoomed(doomed), "TakeDoomed -> ", doomed.size());
+  }
+
+  absl::Status Destroyed() {
+    if (model_.in_destruction().empty()) return absl::OkStatus();
+    const SegmentId segment = Pick(model_.in_destruction());
+    ledger_.Destroyed(segment);
+    model_.Destroyed(segment);
+    if (ledger_.HasSegment(segment)) return absl::InternalError("destroyed, and still there");
+    return After(absl::OkStatus(), "Destroyed ", ToInt(segment));
+  }
+
+  absl::Status Trim() {
+    const std::string tenant = Chance(50) ? "" : AnyTenant();
+    const std::string device = Chance(50) ? "" : Chance(5) ? "elsewhere" : kDevices[Below(2)];
+    const uint64_t keep = Chance(50) ? 0 : Below(20);
+    const auto answer = ledger_.Trim(tenant, device, keep);
+    if (answer.ok() && !answer->empty()) Met("trimmed");
+    return After(model_.Trim(tenant, device, keep, answer), "Trim \"", tenant, "\" \"", device,
+                 "\" to ", keep, " -> ", Tell(answer.status()));
+  }
+
+  absl::Status DriverHasNone() {
+    if (model_.sessions().empty()) return absl::OkStatus();
+    const SessionId session = Pick(model_.sessions()).first;
+    const size_t device = Below(2);
+    const uint64_t bytes = 1 + Below(20);
+    if (Chance(50)) {
+      const bool answer = ledger_.MakeRoomOnDevice(session, device, bytes);
+      return After(model_.MakeRoomOnDevice(session, device, bytes, answer), "MakeRoomOnDevice ",
+                   ToInt(session), " ", bytes, " on ", kDevices[device], " -> ", answer);
+    }
+    const absl::Status answer = ledger_.DriverDenial(session, device, bytes, "OUT_OF_MEMORY");
+    return After(model_.DriverDenial(session, device, bytes, answer), "DriverDenial ",
+                 ToInt(session), " -> ", Tell(answer));
+  }
+
+  absl::Status LookAtSome() {
+    const std::string tenant = Chance(30) ? "" : AnyTenant();
+    const std::string device = Chance(10) ? "elsewhere" : kDevices[Below(2)];
+    return After(model_.CompareFiltered(ledger_, tenant, device, now_), "List \"", tenant, "\" \"",
+                 device, "\"");
+  }
+
+  absl::Status Step() {
+    for (size_t d = 0; d < devices_.size(); ++d) charged_before_[d] = ledger_.charged(d);
+    if (model_.operations().size() > 6) return FinishOperation();
+    if (ledger_.draining() && Chance(10)) return SetDraining(false);
+    uint64_t die = Below(1000);
+    const auto falls_on = [&die](uint64_t share) {
+      const bool yes = die < share;
+      die = yes ? UINT64_MAX : die - share;
+      return yes;
+    };
+    if (falls_on(80)) return OpenSession();
+    if (falls_on(25)) return SocketClosed(AnySession());
+    if (falls_on(25)) return ProcessGone(AnySession());
+    if (falls_on(10)) {  // both, in either order
+      const SessionId session = AnySession();
+      const bool socket_first = Chance(50);
+      absl::Status first = socket_first ? SocketClosed(session) : ProcessGone(session);
+      if (!first.ok()) return first;
+      return socket_first ? ProcessGone(session) : SocketClosed(session);
+    }
+    if (falls_on(50)) return BeginCall();
+    if (falls_on(55)) return EndCall();
+    if (falls_on(230)) return BeginAcquire(AnySession(), AnySpec(), Chance(75));
+    if (falls_on(90)) return BeginOpen();
+    if (falls_on(180)) return FinishOperation();
+    if (falls_on(90)) return Release();
+    if (falls_on(50)) return Share();
+    if (falls_on(15)) return SetQuota();
+    if (falls_on(3)) return Configure();
+    if (falls_on(2)) return SetDraining(true);
+    if (falls_on(8)) return Trim();
+    if (falls_on(30)) return TakeDoomed();
+    if (falls_on(14)) return DriverHasNone();
+    if (falls_on(20)) return LookAtSome();
+    return Destroyed();
+  }
+
+  // Whatever the order: in the end nothing is left.
+  absl::Status EverybodyLeaves() {
+    absl::Status status;
+    const auto next = [&](absl::Status step) {
+      status = std::move(step);
+      return status.ok();
+    };
+    while (!model_.operations().empty() || !model_.sessions().empty()) {
+      const uint64_t die = Below(4);
+      if (die == 0 && !next(FinishOperation())) return status;
+      if (die == 1 && !next(EndCall())) return status;
+      if (die == 2 && !next(SocketClosed(AnySession()))) return status;
+      if (die == 3 && !next(ProcessGone(AnySession()))) return status;
+    }
+    if (!next(TakeDoomed())) return status;
+    while (!model_.in_destruction().empty()) {
+      if (!next(Destroyed())) return status;
+    }
+    if (ledger_.segment_count() != 0 || ledger_.session_count() != 0 || ledger_.charged(0) != 0 ||
+        ledger_.charged(1) != 0) {
+      return absl::InternalError("everybody is gone, and something is left");
+    }
+    for (const TenantView& tenant : ledger_.ListTenants()) {
+      if (!tenant.configured) return absl::InternalError("a rule's tenant outlived its use");
+    }
+    return absl::OkStatus();
+  }
+
+  std::mt19937_64 random_;
+  const std::vector<DeviceInfo> devices_;
+  const Bounds bounds_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  Ledger ledger_;
+  LedgerModel model_;
+  Coverage& coverage_;
+  std::array<uint64_t, 2> charged_before_{};
+  std::vector<Secret> old_tickets_;
+  std::deque<std::string> log_;
+  uint64_t calls_ = 0;
+  uint64_t secrets_ = 0;
+};
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+TEST(LedgerModelTest, RandomOperationsWithFaults) {
+  const uint64_t wanted = FromEnvironment("GPUMEM_MODEL_OPS", 1000000);
+  uint64_t seed = FromEnvironment("GPUMEM_MODEL_SEED", 1);
+  Coverage coverage;
+  uint64_t calls = 0;
+  for (; calls < wanted; ++seed) {
+    Episode episode(seed, &coverage);
+    const absl::Status status = episode.Run(std::min(kEpisode, wanted - calls));
+    ASSERT_TRUE(status.ok()) << "seed " << seed << ", call " << episode.calls() << ": "
+                             << status.message() << "\nthe last calls:\n  " << episode.LastCalls();
+    calls += episode.calls();
+  }
+  for (const auto& [what, times] : coverage) std::cout << "  " << times << " x " << what << "\n";
+  if (calls < 500000) return;  // too few to have met everything
+  for (const char* what :
+       {"granted", "soon", "soon, then granted", "soon, then CAUSE_CAPACITY", "reused",
+        "reused and fresh", "opened across tenants", "shared again", "committed too late",
+        "trimmed", "a session outlives its socket", "a session outlives its process",
+        "CAUSE_DEVICE_LIMIT", "CAUSE_TOTAL_LIMIT", "CAUSE_CAPACITY", "CAUSE_DRIVER",
+        "CAUSE_MAX_SEGMENTS", "CAUSE_MAX_SESSIONS", "CAUSE_MAX_IN_FLIGHT", "CAUSE_DAEMON_LIMIT",
+        "UNAVAILABLE", "ABORTED", "NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED",
+        "PERMISSION_DENIED"}) {
+    EXPECT_GE(coverage[what], 100) << "hardly ever met: " << what;
+  }
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,223 @@
+// What the ledger shows of itself, and the check that it is right.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+LeaseView Ledger::Describe(const Operation::Item& item) const {
+  const Segment& segment = *segments_.at(item.segment);
+  return {.lease = item.lease,
+          .segment = item.segment,
+          .device_uuid = devices_[segment.device].uuid,
+          .kind = segment.kind,
+          .bytes = segment.charge.bytes(),
+          .tenant = segment.tenant->name,
+          .reused = item.reused};
+}
+
+TenantView Ledger::View(const Tenant& tenant) const {
+  TenantView view{.name = tenant.name,
+                  .configured = tenant.configured,
+                  .quota = tenant.quota,
+                  .charged = TotalCharged(tenant),
+                  .segments = TotalSegments(tenant),
+                  .sessions = tenant.sessions,
+                  .in_flight = tenant.in_flight,
+                  .denials = tenant.denials};
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const Account& account = tenant.accounts[i];
+    view.devices.push_back({.device_uuid = devices_[i].uuid,
+                            .leased = account.bytes(SegmentState::kLeased),
+                            .retained = account.bytes(SegmentState::kRetained),
+                            .lingering = account.bytes(SegmentState::kLingering),
+                            .charged = account.charged(),
+                            .limit = LimitOn(tenant, i),
+                            .peak = account.peak()});
+  }
+  return view;
+}
+
+absl::StatusOr<TenantView> Ledger::GetTenant(absl::string_view name) const {
+  const Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  return View(*tenant);
+}
+
+absl::StatusOr<std::string> Ledger::TenantOf(SessionId id) const {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return absl::AbortedError("the session has ended; connect again");
+  return it->second->tenant->name;
+}
+
+std::vector<TenantView> Ledger::ListTenants() const {
+  std::vector<TenantView> views;
+  for (const auto& [name, tenant] : tenants_) views.push_back(View(*tenant));
+  return views;
+}
+
+absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view tenant) const {
+  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
+  std::vector<SessionView> views;
+  for (const auto& [id, session] : sessions_) {
+    if (!tenant.empty() && session->tenant->name != tenant) continue;
+    SessionView view{.id = id,
+                     .tenant = session->tenant->name,
+                     .live = session->live,
+                     .details = session->details,
+                     .leases = static_cast<uint32_t>(session->leases.size()),
+                     .age = now_() - session->opened};
+    absl::btree_set<SegmentId> counted;
+    for (LeaseId lease : session->leases) {
+      const SegmentId segment = leases_.at(lease).segment;
+      if (counted.insert(segment).second) view.leased_bytes += segments_.at(segment)->charge.bytes();
+    }
+    views.push_back(std::move(view));
+  }
+  std::sort(views.begin(), views.end(),
+            [](const SessionView& a, const SessionView& b) { return a.id < b.id; });
+  return views;
+}
+
+absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view tenant,
+                                                              absl::string_view device) const {
+  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
+  if (!device.empty()) {
+    if (auto index = FindDevice(device); !index.ok()) return index.status();
+  }
+  std::vector<SegmentView> views;
+  for (const auto& [id, segment] : segments_) {
+    if (!tenant.empty() && segment->tenant->name != tenant) continue;
+    if (!device.empty() && devices_[segment->device].uuid != device) continue;
+    SegmentView view{.id = id,
+                     .tenant = segment->tenant->name,
+                     .device_uuid = devices_[segment->device].uuid,
+                     .kind = segment->kind,
+                     .bytes = segment->charge.bytes(),
+                     .state = segment->charge.state(),
+                     .leases = segment->leases,
+                     .age = now_() - segment->created};
+    for (const auto& [session, count] : segment->exposures) view.sessions.push_back(session);
+    views.push_back(std::move(view));
+  }
+  std::sort(views.begin(), views.end(),
+            [](const SegmentView& a, const SegmentView& b) { return a.id < b.id; });
+  return views;
+}
+
+absl::Status Ledger::CheckInvariants() const {
+  const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
+  const size_t devices = devices_.size();
+
+  // Leases, and how many each segment has.
+  absl::flat_hash_map<SegmentId, uint32_t> leases_of;
+  size_t tickets = 0;
+  for (const auto& [id, lease] : leases_) {
+    auto session = sessions_.find(lease.session);
+    if (session == sessions_.end() || !session->second->live) {
+      return wrong("lease ", ToInt(id), " has no live session");
+    }
+    if (!session->second->leases.contains(id)) return wrong("session misses lease ", ToInt(id));
+    auto segment = segments_.find(lease.segment);
+    if (segment == segments_.end()) return wrong("lease ", ToInt(id), " has no segment");
+    if (!segment->second->exposures.contains(lease.session)) {
+      return wrong("the holder of lease ", ToInt(id), " does not count as exposed");
+    }
+    ++leases_of[lease.segment];
+    for (const auto& ticket : lease.tickets) {
+      if (!ticket) continue;
+      ++tickets;
+      auto entry = tickets_.find(*ticket);
+      if (entry == tickets_.end() || entry->second.lease != id) {
+        return wrong("a ticket of lease ", ToInt(id), " leads elsewhere");
+      }
+    }
+  }
+  if (tickets != tickets_.size()) return wrong("a ticket outlived its lease");
+
+  // Segments: their state follows from their holders; their charges add up.
+  std::map<std::pair<const Tenant*, size_t>, std::array<uint64_t, kSegmentStates>> by_tenant;
+  std::map<const Tenant*, uint64_t> segments_by_tenant;
+  std::vector<uint64_t> by_device(devices, 0);
+  uint64_t pins = 0;
+  for (const auto& [id, segment] : segments_) {
+    const SegmentState state = segment->charge.state();
+    if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
+    pins += segment->pins;
+    const bool held = segment->leases > 0 || segment->pins > 0 || !segment->exposures.empty();
+    if ((state == SegmentState::kRetained || state == SegmentState::kReleasing) && held) {
+      return wrong("segment ", ToInt(id), " is given up while something holds it");
+    }
+    if ((state == SegmentState::kLeased) != (segment->leases > 0)) {
+      return wrong("segment ", ToInt(id), " is in the wrong state for its leases");
+    }
+    if (state == SegmentState::kLingering && (segment->pins > 0 || segment->exposures.empty())) {
+      return wrong("segment ", ToInt(id), " lingers without cause");
+    }
+    if (state == SegmentState::kPending && segment->pins == 0) {
+      return wrong("segment ", ToInt(id), " is pending without an operation");
+    }
+    for (const auto& [session_id, count] : segment->exposures) {
+      auto session = sessions_.find(session_id);
+      if (session == sessions_.end() || session->second->process_gone ||
+          !session->second->exposed.contains(id) || count == 0) {
+        return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
+      }
+    }
+    by_tenant[{segment->tenant, segment->device}][static_cast<size_t>(state)] +=
+        segment->charge.bytes();
+    ++segments_by_tenant[segment->tenant];
+    by_device[segment->device] += segment->charge.bytes();
+  }
+  if (open_operations_ == 0 && pins != 0) return wrong("pins without operations");
+  for (size_t i = 0; i < devices; ++i) {
+    if (device_accounts_[i].charged() != by_device[i]) return wrong("device ", i, " does not add up");
+    if (by_device[i] > devices_[i].capacity_bytes) return wrong("device ", i, " is over capacity");
+  }
+
+  // Tenants and sessions.
+  std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
+  size_t live = 0;
+  for (const auto& [id, session] : sessions_) {
+    auto& [all, alive, calls] = counts[session->tenant];
+    ++all;
+    alive += session->live ? 1 : 0;
+    calls += session->in_flight;
+    live += session->live ? 1 : 0;
+    if (!session->live && !session->leases.empty()) return wrong("a closed session holds leases");
+    for (SegmentId segment : session->exposed) {
+      auto it = segments_.find(segment);
+      if (it == segments_.end() || !it->second->exposures.contains(id)) {
+        return wrong("session ", ToInt(id), " is exposed to a segment that does not know");
+      }
+    }
+  }
+  if (live != tokens_.size()) return wrong("tokens and live sessions differ");
+  for (const auto& [name, tenant] : tenants_) {
+    const auto& [all, alive, calls] = counts[tenant.get()];
+    if (tenant->sessions != all || tenant->live_sessions != alive || tenant->in_flight != calls) {
+      return wrong("tenant ", name, " miscounts its sessions or calls");
+    }
+    if (TotalSegments(*tenant) != segments_by_tenant[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its segments");
+    }
+    for (size_t i = 0; i < devices; ++i) {
+      for (size_t state = 0; state < kSegmentStates; ++state) {
+        if (tenant->accounts[i].bytes(static_cast<SegmentState>(state)) !=
+            by_tenant[{tenant.get(), i}][state]) {
+          return wrong("tenant ", name, " does not add up on device ", i);
+        }
+      }
+      if (tenant->retained[i].size() != tenant->accounts[i].segments(SegmentState::kRetained)) {
+        return wrong("tenant ", name, " lost a retained segment on device ", i);
+      }
+    }
+    if (!tenant->configured && all == 0 && TotalSegments(*tenant) == 0) {
+      return wrong("tenant ", name, " should have been forgotten");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

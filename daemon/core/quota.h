@@ -1,0 +1,36 @@
+// A tenant's limits, in the units that the ledger counts in.
+//
+// The configuration also knows percentages of a device ("50%"). Those are resolved to
+// bytes against the devices that the daemon found (daemon/config.h) before they come
+// here, into device_limits and device_max_retained.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace gpumemd {
+
+enum class ReleasePolicy {
+  kTrust,   // a client that releases a lease is believed to have unmapped the memory
+  kOnExit,  // the memory stays charged (lingering) until the client's process is gone
+};
+
+// What is absent is not limited by the tenant: bytes are then bounded by the device's
+// capacity, counts by the daemon's own bounds.
+struct Quota {
+  std::optional<uint64_t> limit_bytes;                   // on any one device
+  std::map<std::string, uint64_t> device_limits;         // by UUID; goes before limit_bytes
+  std::optional<uint64_t> total_limit_bytes;             // over all devices
+  std::optional<uint32_t> max_segments;
+  std::optional<uint32_t> max_sessions;
+  std::optional<uint32_t> max_in_flight;                 // calls being answered at one time
+  std::optional<uint64_t> max_retained_bytes;            // on any one device
+  std::map<std::string, uint64_t> device_max_retained;   // by UUID; goes before the above
+  ReleasePolicy release = ReleasePolicy::kTrust;
+
+  bool operator==(const Quota&) const = default;
+};
+
+}  // namespace gpumemd

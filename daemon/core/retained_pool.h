@@ -1,0 +1,63 @@
+// One tenant's retained segments on one device: found by size for reuse, by age for
+// giving up. Holds ids only; the ledger owns the segments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "daemon/core/ids.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+class RetainedPool {
+ public:
+  void Add(SegmentId id, Kind kind, uint64_t bytes) {
+    by_size_[{kind, bytes}].emplace(id, next_);
+    by_age_.emplace(next_++, Entry{id, kind, bytes});
+  }
+
+  // Takes a segment of exactly this kind and size.
+  std::optional<SegmentId> TakeFit(Kind kind, uint64_t bytes) {
+    auto it = by_size_.find({kind, bytes});
+    if (it == by_size_.end()) return std::nullopt;
+    SegmentId id = it->second.begin()->first;
+    Remove(id, kind, bytes);
+    return id;
+  }
+
+  // Takes the one that was retained first.
+  std::optional<SegmentId> TakeOldest() {
+    if (by_age_.empty()) return std::nullopt;
+    Entry oldest = by_age_.begin()->second;
+    Remove(oldest.id, oldest.kind, oldest.bytes);
+    return oldest.id;
+  }
+
+  bool empty() const { return by_age_.empty(); }
+  size_t size() const { return by_age_.size(); }
+
+ private:
+  struct Entry {
+    SegmentId id;
+    Kind kind;
+    uint64_t bytes;
+  };
+
+  void Remove(SegmentId id, Kind kind, uint64_t bytes) {
+    auto it = by_size_.find({kind, bytes});
+    auto entry = it->second.find(id);
+    by_age_.erase(entry->second);
+    it->second.erase(entry);
+    if (it->second.empty()) by_size_.erase(it);
+  }
+
+  uint64_t next_ = 0;
+  std::map<uint64_t, Entry> by_age_;
+  std::map<std::pair<Kind, uint64_t>, std::map<SegmentId, uint64_t>> by_size_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,82 @@
+// What the ledger shows of itself: plain values, copied out, for the services to
+// translate and for tests to compare.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/core/account.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/quota.h"
+#include "daemon/core/rules.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+// What is known of a session's client, for people and for the audit.
+struct SessionDetails {
+  PeerIdentity peer;
+  std::string client_name;
+  std::string command;  // the process's name when it connected
+  std::string rule;     // which rule named the tenant
+};
+
+struct LeaseView {
+  LeaseId lease{};
+  SegmentId segment{};
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;
+  std::string tenant;  // the segment's owner
+  bool reused = false;
+};
+
+struct DeviceUsageView {
+  std::string device_uuid;
+  uint64_t leased = 0;
+  uint64_t retained = 0;
+  uint64_t lingering = 0;
+  uint64_t charged = 0;
+  uint64_t limit = 0;
+  uint64_t peak = 0;
+};
+
+struct TenantView {
+  std::string name;
+  bool configured = false;
+  Quota quota;
+  std::vector<DeviceUsageView> devices;
+  uint64_t charged = 0;
+  uint64_t segments = 0;
+  uint32_t sessions = 0;
+  uint32_t in_flight = 0;
+  uint64_t denials = 0;
+};
+
+struct SessionView {
+  SessionId id{};
+  std::string tenant;
+  bool live = true;
+  SessionDetails details;
+  uint32_t leases = 0;
+  uint64_t leased_bytes = 0;
+  absl::Duration age;
+};
+
+struct SegmentView {
+  SegmentId id{};
+  std::string tenant;
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;
+  SegmentState state = SegmentState::kPending;
+  std::vector<SessionId> sessions;
+  uint32_t leases = 0;
+  absl::Duration age;
+};
+
+}  // namespace gpumemd

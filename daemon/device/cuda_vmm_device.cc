@@ -1,0 +1,229 @@
+#include "daemon/device/cuda_vmm_device.h"
+
+#include "common/cuda_driver.h"
+
+#if GPUMEM_WITH_CUDA
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/bytes.h"
+#include "common/nvml.h"
+#include "common/unique_fd.h"
+#include "daemon/device/create_check.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::CudaDriver;
+using gpumem::Nvml;
+
+class VmmAllocation : public Allocation {
+ public:
+  explicit VmmAllocation(gpumem::UniqueFd fd) : fd_(std::move(fd)) {}
+  int fd() const override { return fd_.get(); }
+
+ private:
+  const gpumem::UniqueFd fd_;
+};
+
+// Memory on the device itself, shareable by a file descriptor.
+CUmemAllocationProp Properties(CUdevice device) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return properties;
+}
+
+// The driver's error in the codes of Device::Create.
+absl::Status CreateError(const CudaDriver& driver, CUresult result, const std::string& what) {
+  const absl::Status status = driver.Error(result, what);
+  if (absl::IsResourceExhausted(status)) return status;
+  // The driver has no error of its own for "no descriptors left": ask the kernel.
+  const gpumem::UniqueFd probe(eventfd(0, EFD_CLOEXEC));
+  if (!probe.valid() && (errno == EMFILE || errno == ENFILE)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(status.message(), "; raise the daemon's limit of open files"));
+  }
+  return absl::InternalError(status.message());
+}
+
+class CudaVmmDevice : public Device {
+ public:
+  // `nvml_device` is null where NVML does not know the device.
+  CudaVmmDevice(const CudaDriver& driver, CUdevice device, DeviceInfo info, const Nvml* nvml,
+                Nvml::Device* nvml_device)
+      : driver_(driver),
+        device_(device),
+        info_(std::move(info)),
+        nvml_(nvml),
+        nvml_device_(nvml_device) {}
+
+  const DeviceInfo& info() const override { return info_; }
+
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(Kind kind, uint64_t bytes) override {
+    if (absl::Status status = CheckCreate(info_, kind, bytes); !status.ok()) return status;
+    const std::string what = absl::StrCat(gpumem::FormatBytes(bytes), " on ", info_.uuid);
+    const CUmemAllocationProp properties = Properties(device_);
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult result = driver_.cuMemCreate(&handle, bytes, &properties, 0);
+    if (result != CUDA_SUCCESS) {
+      return CreateError(driver_, result, absl::StrCat("allocating ", what));
+    }
+    // Success or not, the handle goes: exported memory belongs to its descriptors.
+    const absl::Cleanup release = [this, handle] { driver_.cuMemRelease(handle); };
+
+    int exported = -1;
+    result = driver_.cuMemExportToShareableHandle(&exported, handle,
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result != CUDA_SUCCESS) {
+      return CreateError(driver_, result, absl::StrCat("exporting ", what));
+    }
+    gpumem::UniqueFd fd(exported);
+    if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+      return absl::InternalError(absl::ErrnoToStatus(errno, "F_SETFD").message());
+    }
+    return std::make_unique<VmmAllocation>(std::move(fd));
+  }
+
+  absl::StatusOr<uint64_t> DriverFreeBytes() const override {
+    if (nvml_device_ == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat("NVML does not tell how much memory ", info_.uuid, " has free"));
+    }
+    return nvml_->FreeBytes(nvml_device_);
+  }
+
+ private:
+  const CudaDriver& driver_;
+  const CUdevice device_;
+  const DeviceInfo info_;
+  const Nvml* const nvml_;
+  Nvml::Device* const nvml_device_;
+};
+
+// Asks one device for its properties; the first error sticks.
+class Query {
+ public:
+  Query(const CudaDriver& driver, CUdevice device) : driver_(driver), device_(device) {}
+
+  int Attribute(CUdevice_attribute attribute) {
+    int value = 0;
+    Check(driver_.cuDeviceGetAttribute(&value, attribute, device_));
+    return value;
+  }
+
+  std::string Name() {
+    char name[256] = "";
+    Check(driver_.cuDeviceGetName(name, sizeof(name), device_));
+    return name;
+  }
+
+  uint64_t TotalBytes() {
+    size_t bytes = 0;
+    Check(driver_.cuDeviceTotalMem_v2(&bytes, device_));
+    return bytes;
+  }
+
+  // The minimum, not the recommended one: sizes are charged exactly as the driver takes
+  // them, and whoever wants larger pages asks for larger segments. (Both are 2 MiB on
+  // all GPUs that we know.)
+  uint64_t Granularity() {
+    size_t bytes = 0;
+    const CUmemAllocationProp properties = Properties(device_);
+    Check(driver_.cuMemGetAllocationGranularity(&bytes, &properties,
+                                                CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    return bytes;
+  }
+
+  CUresult result() const { return result_; }
+
+ private:
+  void Check(CUresult result) {
+    if (result_ == CUDA_SUCCESS) result_ = result;
+  }
+
+  const CudaDriver& driver_;
+  const CUdevice device_;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> CudaDeviceUuids() {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  std::vector<std::string> uuids;
+  for (const CudaDriver::VisibleDevice& device : (*driver)->devices()) {
+    uuids.push_back(device.uuid);
+  }
+  return uuids;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(const std::string& uuid) {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  absl::StatusOr<CUdevice> device = (*driver)->FindDevice(uuid);
+  if (!device.ok()) return device.status();
+
+  Query query(**driver, *device);
+  const bool maps = query.Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  const bool exports =
+      query.Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  if (query.result() == CUDA_SUCCESS && !(maps && exports)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the GPU ", uuid, " (", query.Name(), ") cannot share memory by file descriptors: its ",
+        "driver offers no ", maps ? "POSIX descriptors" : "virtual memory management"));
+  }
+  DeviceInfo info;
+  info.uuid = uuid;
+  info.name = query.Name();
+  info.backend = Backend::kCuda;
+  info.pci_bus_id =
+      absl::StrFormat("%08X:%02X:%02X.0", query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
+                      query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+                      query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
+  info.capacity_bytes = query.TotalBytes();
+  info.granularity_bytes = query.Granularity();
+  info.kinds = {Kind::kVmm};
+  if (query.result() != CUDA_SUCCESS) {
+    return absl::InternalError(
+        (*driver)->Error(query.result(), absl::StrCat("asking the GPU ", uuid)).message());
+  }
+  info.capacity_bytes -= info.capacity_bytes % info.granularity_bytes;
+
+  absl::StatusOr<const Nvml*> nvml = Nvml::Get();
+  if (!nvml.ok()) {
+    return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), nullptr, nullptr);
+  }
+  absl::StatusOr<Nvml::Device*> nvml_device = (*nvml)->FindDevice(uuid);
+  return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), *nvml,
+                                         nvml_device.ok() ? *nvml_device : nullptr);
+}
+
+}  // namespace gpumemd
+
+#else
+
+namespace gpumemd {
+
+absl::StatusOr<std::vector<std::string>> CudaDeviceUuids() {
+  return gpumem::CudaDriver::Get().status();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(const std::string&) {
+  return gpumem::CudaDriver::Get().status();
+}
+
+}  // namespace gpumemd
+
+#endif

@@ -1,0 +1,90 @@
+#include "daemon/device/devices.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/nvml.h"
+#include "daemon/device/cuda_vmm_device.h"
+#include "daemon/device/host_device.h"
+
+namespace gpumemd {
+namespace {
+
+absl::StatusOr<Devices> OpenHost(const DeviceOptions& options) {
+  if (options.host_devices == 0) {
+    return absl::InvalidArgumentError("the host backend needs at least one device");
+  }
+  Devices host;
+  host.backend = Backend::kHost;
+  for (uint32_t i = 0; i < options.host_devices; ++i) {
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        MakeHostDevice({.index = i, .capacity_bytes = options.host_device_bytes});
+    if (!device.ok()) return device.status();
+    host.devices.push_back(*std::move(device));
+  }
+  return host;
+}
+
+// Says what to know about a GPU that may lose memory while no process uses it.
+void CheckPersistence(const std::string& uuid, std::vector<std::string>* notices) {
+  absl::StatusOr<const gpumem::Nvml*> nvml = gpumem::Nvml::Get();
+  if (!nvml.ok()) {
+    notices->push_back(absl::StrCat("The free memory and the persistence mode of ", uuid,
+                                    " are unknown: ", nvml.status().message(), "."));
+    return;
+  }
+  absl::StatusOr<gpumem::Nvml::Device*> device = (*nvml)->FindDevice(uuid);
+  if (!device.ok()) {
+    notices->push_back(absl::StrCat("The free memory and the persistence mode of ", uuid,
+                                    " are unknown: ", device.status().message(), "."));
+    return;
+  }
+  absl::StatusOr<bool> persistent = (*nvml)->PersistenceMode(*device);
+  if (!persistent.ok()) {
+    notices->push_back(absl::StrCat("The persistence mode of ", uuid,
+                                    " is unknown: ", persistent.status().message(), "."));
+  } else if (!*persistent) {
+    notices->push_back(absl::StrCat(
+        "Persistence mode is off on ", uuid,
+        ": while no process uses the GPU, the driver may tear it down with the memory that is "
+        "kept on it; run nvidia-persistenced or \"nvidia-smi -pm 1\"."));
+  }
+}
+
+absl::StatusOr<Devices> OpenCuda() {
+  absl::StatusOr<std::vector<std::string>> uuids = CudaDeviceUuids();
+  if (!uuids.ok()) return uuids.status();
+  Devices cuda;
+  cuda.backend = Backend::kCuda;
+  absl::Status refused;
+  for (const std::string& uuid : *uuids) {
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaVmmDevice(uuid);
+    if (device.ok()) {
+      cuda.devices.push_back(*std::move(device));
+      CheckPersistence(uuid, &cuda.notices);
+    } else if (absl::IsUnimplemented(device.status())) {
+      cuda.notices.push_back(absl::StrCat("Left out: ", device.status().message(), "."));
+      refused = device.status();
+    } else {
+      return device.status();
+    }
+  }
+  if (cuda.devices.empty()) return refused;
+  return cuda;
+}
+
+}  // namespace
+
+absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
+  if (options.backend == Backend::kHost) return OpenHost(options);
+  absl::StatusOr<Devices> cuda = OpenCuda();
+  if (cuda.ok() || options.backend == Backend::kCuda) return cuda;
+  absl::StatusOr<Devices> host = OpenHost(options);
+  if (!host.ok()) return host;
+  host->notices.push_back(
+      absl::StrCat("Host memory stands in for GPU memory: ", cuda.status().message(), "."));
+  return host;
+}
+
+}  // namespace gpumemd

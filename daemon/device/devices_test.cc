@@ -1,0 +1,59 @@
+#include "daemon/device/devices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/device/cuda_vmm_device.h"
+
+namespace gpumemd {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+TEST(OpenDevices, MakesAsManyHostDevicesAsAskedFor) {
+  const absl::StatusOr<Devices> host =
+      OpenDevices({.backend = Backend::kHost, .host_devices = 3, .host_device_bytes = 64 * kMiB});
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ(host->backend, Backend::kHost);
+  EXPECT_THAT(host->notices, IsEmpty());
+  ASSERT_THAT(host->devices, SizeIs(3));
+  EXPECT_EQ(host->devices[2]->info().uuid, "HOST-00000002-0000-0000-0000-000000000000");
+  EXPECT_EQ(host->devices[2]->info().capacity_bytes, 64 * kMiB);
+}
+
+TEST(OpenDevices, RefusesHostDevicesThatHoldNothing) {
+  EXPECT_EQ(OpenDevices({.backend = Backend::kHost, .host_devices = 0}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(OpenDevices({.backend = Backend::kHost, .host_device_bytes = 1}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(OpenDevices, TakesTheHostByItselfOnlyWithoutCudaAndSaysWhy) {
+  const absl::StatusOr<Devices> devices = OpenDevices({});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  const absl::StatusOr<std::vector<std::string>> gpus = CudaDeviceUuids();
+  if (gpus.ok()) {
+    EXPECT_EQ(devices->backend, Backend::kCuda);
+    EXPECT_EQ(devices->devices.front()->info().uuid, gpus->front());
+    return;
+  }
+  EXPECT_EQ(devices->backend, Backend::kHost);
+  ASSERT_THAT(devices->notices, SizeIs(1));
+  EXPECT_THAT(devices->notices.front(), HasSubstr(std::string(gpus.status().message())));
+}
+
+TEST(OpenDevices, DoesNotFallBackWhereCudaIsAskedFor) {
+  const absl::StatusOr<std::vector<std::string>> gpus = CudaDeviceUuids();
+  if (gpus.ok()) GTEST_SKIP() << "there is a GPU here";
+  const absl::StatusOr<Devices> devices = OpenDevices({.backend = Backend::kCuda});
+  EXPECT_EQ(devices.status(), gpus.status());
+  EXPECT_EQ(devices.status().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace gpumemd

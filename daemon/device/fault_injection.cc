@@ -1,0 +1,76 @@
+#include "daemon/device/fault_injection.h"
+
+#include <utility>
+
+namespace gpumemd {
+namespace {
+
+class FaultyAllocation : public Allocation {
+ public:
+  FaultyAllocation(std::unique_ptr<Allocation> allocation, std::shared_ptr<const FaultPlan> plan,
+                   Kind kind, uint64_t bytes)
+      : plan_(std::move(plan)), kind_(kind), bytes_(bytes), allocation_(std::move(allocation)) {}
+  ~FaultyAllocation() override {
+    (*plan_)({.type = DeviceOp::Type::kDestroy, .kind = kind_, .bytes = bytes_}).IgnoreError();
+  }
+  int fd() const override { return allocation_->fd(); }
+
+ private:
+  const std::shared_ptr<const FaultPlan> plan_;
+  const Kind kind_;
+  const uint64_t bytes_;
+  const std::unique_ptr<Allocation> allocation_;
+};
+
+class FaultyDevice : public Device {
+ public:
+  FaultyDevice(std::unique_ptr<Device> device, FaultPlan plan)
+      : device_(std::move(device)), plan_(std::make_shared<const FaultPlan>(std::move(plan))) {}
+
+  const DeviceInfo& info() const override { return device_->info(); }
+
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(Kind kind, uint64_t bytes) override {
+    absl::Status fault = (*plan_)({.type = DeviceOp::Type::kCreate, .kind = kind, .bytes = bytes});
+    if (!fault.ok()) return fault;
+    absl::StatusOr<std::unique_ptr<Allocation>> allocation = device_->Create(kind, bytes);
+    if (!allocation.ok()) return allocation;
+    return std::make_unique<FaultyAllocation>(*std::move(allocation), plan_, kind, bytes);
+  }
+
+  absl::StatusOr<uint64_t> DriverFreeBytes() const override {
+    absl::Status fault = (*plan_)({.type = DeviceOp::Type::kDriverFreeBytes});
+    if (!fault.ok()) return fault;
+    return device_->DriverFreeBytes();
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const std::shared_ptr<const FaultPlan> plan_;  // shared with the Allocations
+};
+
+}  // namespace
+
+std::unique_ptr<Device> InjectFaults(std::unique_ptr<Device> device, FaultPlan plan) {
+  return std::make_unique<FaultyDevice>(std::move(device), std::move(plan));
+}
+
+void Gate::Pass() {
+  absl::MutexLock lock(&mutex_);
+  ++waiting_;
+  mutex_.Await(absl::Condition(&open_));
+  --waiting_;
+}
+
+void Gate::AwaitArrivals(int threads) {
+  absl::MutexLock lock(&mutex_);
+  const auto arrived = [this, threads]()
+                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return waiting_ >= threads; };
+  mutex_.Await(absl::Condition(&arrived));
+}
+
+void Gate::Open() {
+  absl::MutexLock lock(&mutex_);
+  open_ = true;
+}
+
+}  // namespace gpumemd

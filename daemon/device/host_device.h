@@ -1,0 +1,30 @@
+// A device of host memory, for machines without a GPU: each segment is a memfd.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+struct HostDeviceOptions {
+  uint32_t index = 0;                    // among this node's host devices; gives the UUID
+  uint64_t capacity_bytes = 0;           // rounded down to the granularity
+  uint64_t granularity_bytes = 2 << 20;  // a multiple of the page size
+};
+
+// A device that refuses when it is full, as a GPU does: the bytes of all its
+// Allocations never exceed its capacity. The kernel commits memory as it is written,
+// so that a device may be larger than what the machine has free.
+//
+// Its UUID follows from the index alone: "HOST-00000001-0000-0000-0000-000000000000" is
+// number 1, in every process and after every restart. Segments are sealed: whoever has
+// the descriptor can neither shrink nor grow them, nor seal them further.
+//
+// Allocations may outlive their device.
+//   INVALID_ARGUMENT  the options make no sense
+absl::StatusOr<std::unique_ptr<Device>> MakeHostDevice(const HostDeviceOptions& options);
+
+}  // namespace gpumemd

@@ -1,0 +1,233 @@
+// gpumemd: flags, signals and the log; server.h is the daemon itself.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "common/endpoints.h"
+#include "common/version.h"
+#include "daemon/config.h"
+#include "daemon/server.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+struct Flags {
+  std::string config_file;
+  std::string backend;
+  std::string runtime_dir;
+  std::string log_level;
+  uint32_t host_devices = 0;
+  std::string host_device_bytes;
+  bool check_config = false;
+};
+
+constexpr char kDescription[] =
+    "gpumemd owns the GPU memory that the processes of this machine share. Workers get and open\n"
+    "segments of it through libgpumem; tenants have quotas; what a process leaves behind when it\n"
+    "dies comes back.\n\n"
+    "With no file and no flags it uses the GPUs if there are any (else host memory), makes each\n"
+    "user a tenant of its own, and serves in /run/gpumem as root, in $XDG_RUNTIME_DIR/gpumem as\n"
+    "anybody else.\n\n"
+    "Signals: SIGHUP takes over tenants, rules and quotas from the file; SIGTERM and SIGINT stop.\n"
+    "Exit codes: 0 stopped, 1 could not start, 2 wrong flags or configuration.";
+
+// Flags win over the file.
+absl::Status ApplyFlags(const Flags& flags, Config& config) {
+  if (flags.backend == "cuda") config.backend = BackendChoice::kCuda;
+  if (flags.backend == "host") config.backend = BackendChoice::kHost;
+  if (flags.backend == "auto") config.backend = BackendChoice::kAuto;
+  if (flags.log_level == "debug") config.log_level = LogLevel::kDebug;
+  if (flags.log_level == "info") config.log_level = LogLevel::kInfo;
+  if (flags.log_level == "warn") config.log_level = LogLevel::kWarn;
+  if (flags.log_level == "error") config.log_level = LogLevel::kError;
+  if (flags.host_devices > 0) config.host_devices = flags.host_devices;
+  if (!flags.host_device_bytes.empty()) {
+    absl::StatusOr<uint64_t> bytes = gpumem::ParseBytes(flags.host_device_bytes);
+    if (!bytes.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--host-device-bytes: ", bytes.status().message()));
+    }
+    config.host_device_bytes = *bytes;
+  }
+  if (!flags.runtime_dir.empty()) config.runtime_dir = flags.runtime_dir;
+  if (config.runtime_dir.empty()) config.runtime_dir = gpumem::DaemonRuntimeDir();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Config> Load(const Flags& flags) {
+  absl::StatusOr<Config> config = flags.config_file.empty() ? absl::StatusOr<Config>(DefaultConfig())
+                                                            : LoadConfigFile(flags.config_file);
+  if (!config.ok()) return config.status();
+  if (absl::Status applied = ApplyFlags(flags, *config); !applied.ok()) return applied;
+  return config;
+}
+
+// Puts the level before each line as journald wants it (sd-daemon(3)).
+class JournalLevel : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const char* level = message.level >= spdlog::level::err    ? "<3>"
+                        : message.level == spdlog::level::warn ? "<4>"
+                        : message.level == spdlog::level::info ? "<6>"
+                                                               : "<7>";
+    out.append(level, level + 3);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JournalLevel>();
+  }
+};
+
+// Whether stderr is the journal's own stream (systemd.exec(5), $JOURNAL_STREAM).
+bool StderrIsJournal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  struct stat info;
+  return stream != nullptr && fstat(STDERR_FILENO, &info) == 0 &&
+         absl::StrCat(info.st_dev, ":", info.st_ino) == stream;
+}
+
+void StartLog() {
+  auto logger = std::make_shared<spdlog::logger>("gpumemd",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  if (StderrIsJournal()) {
+    formatter->add_flag<JournalLevel>('*').set_pattern("%*%v");  // the journal knows the time
+  } else {
+    formatter->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
+  }
+  logger->set_formatter(std::move(formatter));
+  spdlog::set_default_logger(std::move(logger));
+  spdlog::flush_on(spdlog::level::debug);
+}
+
+void SetLogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::set_level(spdlog::level::debug);
+    case LogLevel::kInfo:
+      return spdlog::set_level(spdlog::level::info);
+    case LogLevel::kWarn:
+      return spdlog::set_level(spdlog::level::warn);
+    case LogLevel::kError:
+      return spdlog::set_level(spdlog::level::err);
+  }
+}
+
+// Each segment and each session takes descriptors: ask for all that we may have.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void Reload(const Flags& flags, Server& server) {
+  if (flags.config_file.empty()) {
+    spdlog::warn("SIGHUP: there is no configuration file to read again (--config)");
+    return;
+  }
+  absl::StatusOr<Config> config = Load(flags);
+  if (!config.ok()) {
+    spdlog::error("reload: {}; the configuration in force stays",
+                  std::string(config.status().message()));
+    return;
+  }
+  SetLogLevel(config->log_level);
+  server.Reload(*config);
+  spdlog::info("reloaded {}", flags.config_file);
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(kDescription, "gpumemd");
+  app.set_version_flag("--version", "gpumemd " GPUMEM_VERSION);
+  app.add_option("--config", flags.config_file, "Configuration file (TOML)")->type_name("FILE");
+  app.add_option("--backend", flags.backend, "auto, cuda or host")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}))
+      ->type_name("NAME");
+  app.add_option("--runtime-dir", flags.runtime_dir,
+                 "Folder of the sockets; clients find it by GPUMEM_RUNTIME_DIR or --runtime-dir")
+      ->type_name("DIR");
+  app.add_option("--host-devices", flags.host_devices, "Devices of the host backend")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N");
+  app.add_option("--host-device-bytes", flags.host_device_bytes,
+                 "Memory of each device of the host backend, such as 8GiB")
+      ->type_name("SIZE");
+  app.add_option("--log-level", flags.log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->type_name("LEVEL");
+  app.add_flag("--check-config", flags.check_config,
+               "Check the configuration, say what is wrong with it, and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "gpumemd: " << error.what() << "\nSee gpumemd --help.\n";
+    return 2;
+  }
+
+  absl::StatusOr<Config> config = Load(flags);
+  if (!config.ok()) {
+    std::cerr << "gpumemd: " << config.status().message() << "\n";
+    return 2;
+  }
+  if (flags.check_config) {
+    for (const std::string& notice : config->notices) std::cout << "note: " << notice << "\n";
+    std::cout << (config->file.empty() ? "the built-in configuration" : config->file)
+              << ": ok, " << config->tenants.size() << " tenants, " << config->rules.size()
+              << " rules\n";
+    return 0;
+  }
+  StartLog();
+  SetLogLevel(config->log_level);
+  RaiseDescriptorLimit();
+
+  // Before any thread exists, so that all of them inherit it: signals come to the loop
+  // below and nowhere else.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*config);
+  if (!server.ok()) {
+    spdlog::error("{}", std::string(server.status().message()));
+    return 1;
+  }
+  spdlog::info("{}", (*server)->Summary());
+  while (true) {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (signal == SIGHUP) {
+      Reload(flags, **server);
+      continue;
+    }
+    spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    break;
+  }
+  server->reset();
+  spdlog::info("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumemd
+
+int main(int argc, char** argv) { return gpumemd::Main(argc, argv); }

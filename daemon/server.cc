@@ -1,0 +1,283 @@
+#include "daemon/server.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/endpoints.h"
+#include "common/unix_channel.h"
+#include "common/version.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+// A request is small: the largest is an Open of 253 tickets.
+constexpr int kMaxRequestBytes = 64 * 1024;
+constexpr int kMaxStreamsPerConnection = 256;
+constexpr int kHandshakeTimeoutMs = 5000;
+constexpr int kMaxThreads = 512;
+constexpr size_t kMaxTransportBytes = size_t{256} << 20;
+
+Secret RandomSecret() {
+  Secret secret;
+  // Never fails for so few bytes once the kernel's generator is seeded (getrandom(2)), and
+  // without it there is no safe way to go on.
+  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) abort();
+  return secret;
+}
+
+BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer) {
+  BrokerOptions options;
+  options.devices = std::move(devices.devices);
+  options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
+  options.random = RandomSecret;
+  options.observer = observer;
+  return options;
+}
+
+// Makes the folder and those above it; true where it was not there.
+absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    const size_t slash = path.rfind('/');
+    if (slash != std::string::npos && slash > 0) {
+      absl::StatusOr<bool> parent = MakeRuntimeDir(path.substr(0, slash));
+      if (!parent.ok()) return parent.status();
+    }
+    if (mkdir(path.c_str(), 0755) == 0) return true;
+    if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime folder ", path));
+    }
+    if (stat(path.c_str(), &found) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    }
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a folder"));
+  }
+  return false;
+}
+
+// Whoever may write to the folder could put a socket of his own in the daemon's place.
+absl::Status CheckRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+  }
+  if (found.st_uid != geteuid() && found.st_uid != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
+                     ", who could replace the daemon's sockets; use a folder of your own"));
+  }
+  if ((found.st_mode & S_IWOTH) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("anybody may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod o-w)"));
+  }
+  return absl::OkStatus();
+}
+
+void SetLimits(grpc::ServerBuilder& builder, const char* name) {
+  grpc::ResourceQuota quota(name);
+  quota.Resize(kMaxTransportBytes).SetMaxThreads(kMaxThreads);
+  builder.SetResourceQuota(quota);
+  builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+}
+
+}  // namespace
+
+Server::Server(Config config, Devices devices)
+    : config_(std::move(config)),
+      backend_(devices.backend),
+      started_(absl::Now()),
+      device_notices_(devices.notices),
+      broker_(BrokerOptionsOf(config_, std::move(devices), this)) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+  DeviceOptions options{.host_devices = config.host_devices,
+                        .host_device_bytes = config.host_device_bytes};
+  if (config.backend == BackendChoice::kCuda) options.backend = Backend::kCuda;
+  if (config.backend == BackendChoice::kHost) options.backend = Backend::kHost;
+  absl::StatusOr<Devices> devices = OpenDevices(options);
+  if (!devices.ok()) return devices.status();
+  auto server = std::unique_ptr<Server>(new Server(config, *std::move(devices)));
+  server->ApplyTenants(config);
+  if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
+  return server;
+}
+
+absl::Status Server::Listen() {
+  const std::string& dir = config_.runtime_dir;
+  absl::StatusOr<bool> made = MakeRuntimeDir(dir);
+  if (!made.ok()) return made.status();
+  made_runtime_dir_ = *made;
+  if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
+
+  // All three before any is served, so that two daemons cannot each have one of them.
+  absl::StatusOr<UniqueFd> session = gpumem::ListenUnix(
+      gpumem::SocketPath(dir, gpumem::kSessionSocket), SOCK_SEQPACKET, config_.session_socket_mode);
+  if (!session.ok()) return session.status();
+  absl::StatusOr<UniqueFd> api = gpumem::ListenUnix(gpumem::SocketPath(dir, gpumem::kApiSocket),
+                                                    SOCK_STREAM, config_.api_socket_mode);
+  if (!api.ok()) return api.status();
+  const std::string admin_path = gpumem::SocketPath(dir, gpumem::kAdminSocket);
+  absl::StatusOr<UniqueFd> admin =
+      gpumem::ListenUnix(admin_path, SOCK_STREAM, config_.admin_socket_mode);
+  if (!admin.ok()) return admin.status();
+  if (config_.admin_gid && chown(admin_path.c_str(), static_cast<uid_t>(-1), *config_.admin_gid)) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot give ", admin_path, " to group ", *config_.admin_gid));
+  }
+
+  hub_ = std::make_unique<WatchHub>(&broker_);
+  hub_for_observer_ = hub_.get();
+  sessions_ = std::make_unique<SessionServer>(
+      *std::move(session), &broker_, config_.rules,
+      [this](SessionId ended) { hub_->SessionEnded(ended); });
+  sessions_for_observer_ = sessions_.get();
+  broker_service_ = std::make_unique<BrokerService>(&broker_, sessions_.get(), hub_.get());
+  admin_service_ = std::make_unique<AdminService>(
+      &broker_, [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); });
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder api_builder;
+  SetLimits(api_builder, "api");
+  api_builder.RegisterService(broker_service_.get());
+  api_listener_ = std::make_unique<GrpcListener>(*std::move(api), &api_builder);
+  api_server_ = api_builder.BuildAndStart();
+
+  // The plugin joins every server that is built after it is known: only this one.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder admin_builder;
+  SetLimits(admin_builder, "admin");
+  admin_builder.RegisterService(admin_service_.get());
+  admin_listener_ = std::make_unique<GrpcListener>(*std::move(admin), &admin_builder);
+  admin_server_ = admin_builder.BuildAndStart();
+  if (api_server_ == nullptr || admin_server_ == nullptr) {
+    return absl::InternalError("gRPC could not start its servers");
+  }
+  for (grpc::Server* server : {api_server_.get(), admin_server_.get()}) {
+    server->GetHealthCheckService()->SetServingStatus(true);
+  }
+  api_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Broker", true);
+  admin_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
+  sessions_->Start();
+  api_listener_->Start();
+  admin_listener_->Start();
+  return absl::OkStatus();
+}
+
+Server::~Server() {
+  broker_.SetDraining(true);
+  api_listener_.reset();
+  admin_listener_.reset();
+  if (hub_ != nullptr) hub_->EndAll();
+  // Calls in flight have until then; what is still waiting after that is cancelled.
+  const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout);
+  for (auto* server : {&api_server_, &admin_server_}) {
+    if (*server != nullptr) (*server)->Shutdown(deadline);
+    server->reset();
+  }
+  const bool listening = sessions_ != nullptr;
+  sessions_.reset();
+  hub_.reset();
+  if (listening) {
+    for (const char* name : {gpumem::kSessionSocket, gpumem::kApiSocket, gpumem::kAdminSocket}) {
+      unlink(gpumem::SocketPath(config_.runtime_dir, name).c_str());
+    }
+  }
+  if (made_runtime_dir_) rmdir(config_.runtime_dir.c_str());
+}
+
+std::vector<DeviceInfo> Server::DeviceInfos() const {
+  std::vector<DeviceInfo> infos;
+  for (Broker::DeviceView& device : broker_.Devices(/*ask_driver=*/false)) {
+    infos.push_back(std::move(device.info));
+  }
+  return infos;
+}
+
+void Server::ApplyTenants(const Config& config) {
+  const std::vector<DeviceInfo> devices = DeviceInfos();
+  std::map<std::string, Quota> quotas;
+  for (const TenantConfig& tenant : config.tenants) {
+    quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
+  }
+  broker_.Configure(quotas, ResolveQuota(config.tenant_defaults, devices));
+  if (sessions_ != nullptr) sessions_->SetRules(config.rules);
+
+  std::vector<std::string> notices = device_notices_;
+  for (const auto& more : {config.notices, DeviceNotices(config, devices)}) {
+    notices.insert(notices.end(), more.begin(), more.end());
+  }
+  absl::MutexLock lock(&mutex_);
+  notices_ = std::move(notices);
+}
+
+void Server::Reload(const Config& config) {
+  ApplyTenants(config);
+  const auto fixed = [](const Config& c) {
+    return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments,
+                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes);
+  };
+  if (fixed(config) == fixed(config_)) return;
+  absl::MutexLock lock(&mutex_);
+  notices_.push_back(
+      "the configuration file changes what only a restart can apply (folder, backend, bounds, "
+      "sockets or host devices); the values of the last start hold");
+  spdlog::warn("{}", notices_.back());
+}
+
+void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
+  status.set_version(GPUMEM_VERSION);
+  status.set_pid(static_cast<uint32_t>(getpid()));
+  status.set_backend(backend_ == Backend::kCuda ? gpumem::v1::BACKEND_CUDA
+                                                : gpumem::v1::BACKEND_HOST);
+  status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
+  status.set_config_file(config_.file);
+  status.set_runtime_dir(config_.runtime_dir);
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& notice : notices_) status.add_notices(notice);
+}
+
+std::string Server::Summary() const {
+  std::string devices;
+  for (const DeviceInfo& device : DeviceInfos()) {
+    absl::StrAppend(&devices, devices.empty() ? "" : ", ", device.name, " (", device.uuid, ")");
+  }
+  return absl::StrCat("gpumemd ", GPUMEM_VERSION, " ready: ",
+                      backend_ == Backend::kCuda ? "CUDA" : "host", " backend, ", devices,
+                      "; sockets in ", config_.runtime_dir);
+}
+
+void Server::SessionForgotten(SessionId session) {
+  if (sessions_for_observer_ != nullptr) sessions_for_observer_->Forget(session);
+}
+
+void Server::QuotaChanged(absl::string_view tenant) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->QuotaChanged(tenant);
+}
+
+void Server::DrainingChanged(bool) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->DrainingChanged();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,78 @@
+// The daemon's parts, put together: devices, broker, session socket, gRPC servers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/config.h"
+#include "daemon/core/broker.h"
+#include "daemon/device/devices.h"
+#include "daemon/transport/grpc_listener.h"
+#include "daemon/transport/admin_service.h"
+#include "daemon/transport/broker_service.h"
+#include "daemon/transport/session_server.h"
+#include "daemon/transport/watch_hub.h"
+
+namespace gpumemd {
+
+// Runs from Start() until it is destroyed. Its functions may be called from any thread.
+class Server final : private BrokerObserver {
+ public:
+  // Opens the devices, makes the runtime folder and its sockets, and serves.
+  //   ALREADY_EXISTS  another daemon serves there
+  //   others          what a device, a folder or a socket answered, in a sentence
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+
+  // Admits nothing new, waits up to the configured drain time for the calls in flight,
+  // says Goodbye, and removes the sockets. Clients keep what they have mapped.
+  ~Server() override;
+
+  // Takes over tenants, rules and quotas, at once and together. What only a restart can
+  // change (sockets, backend, bounds) stays, with a notice.
+  void Reload(const Config& config);
+
+  // One line for the log: backend, devices, folder.
+  std::string Summary() const;
+
+ private:
+  Server(Config config, Devices devices);
+  absl::Status Listen();
+  void FillStatus(gpumem::v1::GetStatusResponse& status) const;
+  std::vector<DeviceInfo> DeviceInfos() const;
+  void ApplyTenants(const Config& config);
+
+  // BrokerObserver
+  void SessionForgotten(SessionId session) override;
+  void QuotaChanged(absl::string_view tenant) override;
+  void DrainingChanged(bool draining) override;
+
+  const Config config_;  // as it was at the start; what Reload may change is not read here
+  const Backend backend_;
+  const absl::Time started_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
+  const std::vector<std::string> device_notices_;
+
+  // In the order of their making; each may use those above it. The broker's observer
+  // reaches the hub and the sessions by pointers that are set once.
+  bool made_runtime_dir_ = false;
+  WatchHub* hub_for_observer_ = nullptr;
+  SessionServer* sessions_for_observer_ = nullptr;
+  Broker broker_;
+  std::unique_ptr<WatchHub> hub_;
+  std::unique_ptr<SessionServer> sessions_;
+  std::unique_ptr<BrokerService> broker_service_;
+  std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
+  std::unique_ptr<grpc::Server> api_server_, admin_server_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,108 @@
+// Reads tables of a TOML document and remembers the first mistake in it.
+//
+// The reading code stays a plain list of fields: a field that is wrong keeps its
+// default, and Mistakes::status() tells in the end. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <toml.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace gpumemd {
+
+// Keeps the mistake that stands first in the file.
+class Mistakes {
+ public:
+  explicit Mistakes(absl::string_view file) : file_(file) {}
+
+  // "FILE:LINE: KEY: MESSAGE"
+  void Add(const toml::value& where, absl::string_view key, absl::string_view message);
+
+  // OK, or INVALID_ARGUMENT with the first mistake.
+  absl::Status status() const;
+
+  const std::string& file() const { return file_; }
+
+ private:
+  std::string file_;
+  std::optional<std::pair<uint64_t, std::string>> first_;  // line, sentence
+};
+
+// How a value of type T is written.
+template <typename T>
+struct Form {
+  std::string noun;      // completes "VALUE is not …"
+  std::string expected;  // completes "expected …"
+  std::function<std::optional<T>(const toml::value&)> read;
+};
+
+// A value as an error message shows it.
+std::string Shown(const toml::value& value);
+
+// The member of `known` that `word` was probably meant to be; empty where none is near.
+std::string Nearest(absl::string_view word, const std::set<std::string>& known);
+
+// One table. Ask for every key it may have, then call Finish.
+class TableReader {
+ public:
+  // `name` is the path of the table in messages: "tenant.device"; empty for the document.
+  TableReader(const toml::value& table, std::string name, Mistakes* mistakes);
+
+  // The value of `key`, or null. The key counts as known from now on.
+  const toml::value* Find(const std::string& key);
+
+  // Reads `key`, where it is present and well formed, into `out` (a T or an optional of it).
+  template <typename T, typename Out>
+  void Read(const std::string& key, const Form<T>& form, Out* out) {
+    const toml::value* value = Find(key);
+    if (value == nullptr) return;
+    std::optional<T> read = form.read(*value);
+    if (read) {
+      *out = *std::move(read);
+    } else {
+      Complain(
+          *value, key,
+          absl::StrCat(Shown(*value), " is not ", form.noun, " (expected ", form.expected, ")"));
+    }
+  }
+
+  // As Read, and its absence is a mistake.
+  template <typename T, typename Out>
+  void Require(const std::string& key, const Form<T>& form, Out* out) {
+    if (Find(key) == nullptr) {
+      Complain(table_, key, absl::StrCat("missing (expected ", form.expected, ")"));
+    }
+    Read(key, form, out);
+  }
+
+  // The table `key`, or null. `[key]`.
+  const toml::value* Table(const std::string& key);
+  // The tables `key`. `[[key]]`.
+  std::vector<const toml::value*> Tables(const std::string& key);
+
+  void Complain(const toml::value& where, const std::string& key, absl::string_view message);
+
+  // Complains about the keys that nobody asked for.
+  void Finish();
+
+ private:
+  std::string PathOf(const std::string& key) const;
+
+  const toml::value& table_;
+  std::string name_;
+  Mistakes* mistakes_;
+  std::set<std::string> known_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,104 @@
+#include "daemon/transport/admin_service.h"
+
+#include <string>
+
+#include "common/grpc_status.h"
+#include "daemon/transport/convert.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+
+using gpumem::ToGrpcStatus;
+namespace v1 = gpumem::v1;
+
+void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
+  const Broker::Counts counts = broker_->Count();
+  response->set_draining(counts.draining);
+  response->set_sessions(static_cast<uint32_t>(counts.sessions));
+  response->set_tenants(static_cast<uint32_t>(counts.tenants));
+  response->set_segments(static_cast<uint32_t>(counts.segments));
+  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/true)) {
+    *response->add_devices() = ToProto(device);
+    response->set_backend(ToProto(device.info.backend));
+  }
+  fill_status_(*response);
+}
+
+grpc::Status AdminService::GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
+                                     v1::GetStatusResponse* response) {
+  AnswerStatus(response);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListTenants(grpc::ServerContext*, const v1::ListTenantsRequest*,
+                                       v1::ListTenantsResponse* response) {
+  for (const TenantView& tenant : broker_->ListTenants()) {
+    v1::TenantInfo& info = *response->add_tenants();
+    *info.mutable_usage() = ToProto(tenant);
+    *info.mutable_quota() = ToProto(tenant.quota);
+    info.set_configured(tenant.configured);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListSessions(grpc::ServerContext*,
+                                        const v1::ListSessionsRequest* request,
+                                        v1::ListSessionsResponse* response) {
+  absl::StatusOr<std::vector<SessionView>> sessions = broker_->ListSessions(request->tenant());
+  if (!sessions.ok()) return ToGrpcStatus(sessions.status());
+  for (const SessionView& session : *sessions) *response->add_sessions() = ToProto(session);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListSegments(grpc::ServerContext*,
+                                        const v1::ListSegmentsRequest* request,
+                                        v1::ListSegmentsResponse* response) {
+  absl::StatusOr<std::vector<SegmentView>> segments =
+      broker_->ListSegments(request->tenant(), request->device_uuid());
+  if (!segments.ok()) return ToGrpcStatus(segments.status());
+  for (const SegmentView& segment : *segments) *response->add_segments() = ToProto(segment);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::AnswerQuota(const std::string& tenant,
+                                       v1::GetQuotaResponse* response) {
+  absl::StatusOr<TenantView> view = broker_->GetTenant(tenant);
+  if (!view.ok()) return ToGrpcStatus(view.status());
+  *response->mutable_quota() = ToProto(view->quota);
+  *response->mutable_usage() = ToProto(*view);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::GetQuota(grpc::ServerContext*, const v1::GetQuotaRequest* request,
+                                    v1::GetQuotaResponse* response) {
+  return AnswerQuota(request->tenant(), response);
+}
+
+grpc::Status AdminService::SetQuota(grpc::ServerContext*, const v1::SetQuotaRequest* request,
+                                    v1::GetQuotaResponse* response) {
+  absl::Status changed = broker_->ChangeQuota(
+      request->tenant(), [&](Quota& quota) { return ApplyChange(*request, quota); });
+  if (!changed.ok()) return ToGrpcStatus(changed);
+  spdlog::info("quota of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
+  return AnswerQuota(request->tenant(), response);
+}
+
+grpc::Status AdminService::Trim(grpc::ServerContext*, const v1::TrimRequest* request,
+                                v1::TrimResponse* response) {
+  absl::StatusOr<Broker::Trimmed> trimmed =
+      broker_->Trim(request->tenant(), request->device_uuid(), request->keep_bytes());
+  if (!trimmed.ok()) return ToGrpcStatus(trimmed.status());
+  response->set_released_bytes(trimmed->bytes);
+  response->set_released_segments(trimmed->segments);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Drain(grpc::ServerContext*, const v1::DrainRequest* request,
+                                 v1::GetStatusResponse* response) {
+  broker_->SetDraining(!request->resume());
+  spdlog::info(request->resume() ? "admitting again" : "draining: nothing new is admitted");
+  AnswerStatus(response);
+  return grpc::Status::OK;
+}
+
+}  // namespace gpumemd

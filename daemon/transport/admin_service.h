@@ -1,0 +1,48 @@
+// gpumem.v1.Admin: what operators ask, translated.
+#pragma once
+
+#include <functional>
+
+#include <grpcpp/grpcpp.h>
+
+#include "daemon/core/broker.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
+
+namespace gpumemd {
+
+class AdminService final : public gpumem::v1::Admin::Service {
+ public:
+  // `fill_status` adds what the server knows and the broker does not. Thread-safe;
+  // `broker` outlives this.
+  AdminService(Broker* broker, std::function<void(gpumem::v1::GetStatusResponse&)> fill_status)
+      : broker_(broker), fill_status_(std::move(fill_status)) {}
+
+  grpc::Status GetStatus(grpc::ServerContext* context, const gpumem::v1::GetStatusRequest* request,
+                         gpumem::v1::GetStatusResponse* response) override;
+  grpc::Status ListTenants(grpc::ServerContext* context,
+                           const gpumem::v1::ListTenantsRequest* request,
+                           gpumem::v1::ListTenantsResponse* response) override;
+  grpc::Status ListSessions(grpc::ServerContext* context,
+                            const gpumem::v1::ListSessionsRequest* request,
+                            gpumem::v1::ListSessionsResponse* response) override;
+  grpc::Status ListSegments(grpc::ServerContext* context,
+                            const gpumem::v1::ListSegmentsRequest* request,
+                            gpumem::v1::ListSegmentsResponse* response) override;
+  grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,
+                        gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
+                        gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
+                    gpumem::v1::TrimResponse* response) override;
+  grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
+                     gpumem::v1::GetStatusResponse* response) override;
+
+ private:
+  grpc::Status AnswerQuota(const std::string& tenant, gpumem::v1::GetQuotaResponse* response);
+  void AnswerStatus(gpumem::v1::GetStatusResponse* response);
+
+  Broker* const broker_;
+  const std::function<void(gpumem::v1::GetStatusResponse&)> fill_status_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,220 @@
+#include "daemon/transport/convert.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gpumemd {
+namespace v1 = gpumem::v1;
+
+v1::Kind ToProto(Kind kind) {
+  switch (kind) {
+    case Kind::kVmm:
+      return v1::KIND_VMM;
+  }
+  return v1::KIND_UNSPECIFIED;
+}
+
+absl::StatusOr<std::optional<Kind>> FromProto(v1::Kind kind) {
+  switch (kind) {
+    case v1::KIND_UNSPECIFIED:
+      return std::nullopt;
+    case v1::KIND_VMM:
+      return Kind::kVmm;
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "this daemon does not know segments of kind ", static_cast<int>(kind), "; use KIND_VMM"));
+  }
+}
+
+v1::Backend ToProto(Backend backend) {
+  return backend == Backend::kCuda ? v1::BACKEND_CUDA : v1::BACKEND_HOST;
+}
+
+v1::Device ToProto(const Broker::DeviceView& device) {
+  v1::Device proto;
+  proto.set_device_uuid(device.info.uuid);
+  proto.set_name(device.info.name);
+  proto.set_backend(ToProto(device.info.backend));
+  proto.set_capacity_bytes(device.info.capacity_bytes);
+  proto.set_charged_bytes(device.charged);
+  proto.set_granularity_bytes(device.info.granularity_bytes);
+  for (Kind kind : device.info.kinds) proto.add_kinds(ToProto(kind));
+  proto.set_driver_free_bytes(device.driver_free);
+  proto.set_pci_bus_id(device.info.pci_bus_id);
+  proto.set_index(device.index);
+  return proto;
+}
+
+v1::Lease ToProto(const LeaseView& lease) {
+  v1::Lease proto;
+  proto.set_lease_id(ToInt(lease.lease));
+  proto.set_segment_id(ToInt(lease.segment));
+  proto.set_device_uuid(lease.device_uuid);
+  proto.set_kind(ToProto(lease.kind));
+  proto.set_size_bytes(lease.bytes);
+  proto.set_tenant(lease.tenant);
+  proto.set_reused(lease.reused);
+  return proto;
+}
+
+v1::Quota ToProto(const Quota& quota) {
+  v1::Quota proto;
+  if (quota.limit_bytes) proto.set_limit_bytes(*quota.limit_bytes);
+  if (quota.total_limit_bytes) proto.set_total_limit_bytes(*quota.total_limit_bytes);
+  if (quota.max_segments) proto.set_max_segments(*quota.max_segments);
+  if (quota.max_sessions) proto.set_max_sessions(*quota.max_sessions);
+  if (quota.max_in_flight) proto.set_max_in_flight(*quota.max_in_flight);
+  if (quota.max_retained_bytes) proto.set_max_retained_bytes(*quota.max_retained_bytes);
+  for (const auto& [uuid, limit] : quota.device_limits) {
+    v1::DeviceLimit& device = *proto.add_devices();
+    device.set_device_uuid(uuid);
+    device.set_limit_bytes(limit);
+  }
+  return proto;
+}
+
+v1::Usage ToProto(const TenantView& tenant) {
+  v1::Usage proto;
+  proto.set_tenant(tenant.name);
+  for (const DeviceUsageView& device : tenant.devices) {
+    v1::DeviceUsage& usage = *proto.add_devices();
+    usage.set_device_uuid(device.device_uuid);
+    usage.set_leased_bytes(device.leased);
+    usage.set_retained_bytes(device.retained);
+    usage.set_lingering_bytes(device.lingering);
+    usage.set_charged_bytes(device.charged);
+    usage.set_limit_bytes(device.limit);
+    usage.set_peak_bytes(device.peak);
+  }
+  proto.set_charged_bytes(tenant.charged);
+  proto.set_segments(static_cast<uint32_t>(tenant.segments));
+  proto.set_sessions(tenant.sessions);
+  proto.set_in_flight(tenant.in_flight);
+  proto.set_denials(tenant.denials);
+  return proto;
+}
+
+v1::SessionInfo ToProto(const SessionView& session) {
+  v1::SessionInfo proto;
+  const PeerIdentity& peer = session.details.peer;
+  proto.set_session_id(ToInt(session.id));
+  proto.set_tenant(session.tenant);
+  proto.set_state(session.live ? v1::SessionInfo::STATE_LIVE : v1::SessionInfo::STATE_LINGERING);
+  proto.set_pid(peer.pid);
+  proto.set_uid(peer.uid);
+  proto.set_gid(peer.gid);
+  proto.set_client_name(session.details.client_name);
+  proto.set_cgroup(peer.cgroup);
+  proto.set_rule(session.details.rule);
+  proto.set_leases(session.leases);
+  proto.set_leased_bytes(session.leased_bytes);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(session.age)));
+  proto.set_command(session.details.command);
+  return proto;
+}
+
+namespace {
+
+v1::SegmentInfo::State ToProto(SegmentState state) {
+  switch (state) {
+    case SegmentState::kPending:
+      return v1::SegmentInfo::STATE_PENDING;
+    case SegmentState::kLeased:
+      return v1::SegmentInfo::STATE_LEASED;
+    case SegmentState::kRetained:
+      return v1::SegmentInfo::STATE_RETAINED;
+    case SegmentState::kLingering:
+      return v1::SegmentInfo::STATE_LINGERING;
+    case SegmentState::kReleasing:
+      return v1::SegmentInfo::STATE_RELEASING;
+  }
+  return v1::SegmentInfo::STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+v1::SegmentInfo ToProto(const SegmentView& segment) {
+  v1::SegmentInfo proto;
+  proto.set_segment_id(ToInt(segment.id));
+  proto.set_tenant(segment.tenant);
+  proto.set_device_uuid(segment.device_uuid);
+  proto.set_kind(ToProto(segment.kind));
+  proto.set_size_bytes(segment.bytes);
+  proto.set_state(ToProto(segment.state));
+  for (SessionId session : segment.sessions) proto.add_session_ids(ToInt(session));
+  proto.set_leases(segment.leases);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
+  return proto;
+}
+
+absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
+  const v1::Quota& set = change.quota();
+  bool changed = !set.devices().empty();
+
+  // One row a field: what the request says, and what it is about.
+  const auto apply = [&changed](bool has, auto value, auto& field) {
+    if (!has) return;
+    field = value;
+    changed = true;
+  };
+  apply(set.has_limit_bytes(), set.limit_bytes(), quota.limit_bytes);
+  apply(set.has_total_limit_bytes(), set.total_limit_bytes(), quota.total_limit_bytes);
+  apply(set.has_max_segments(), set.max_segments(), quota.max_segments);
+  apply(set.has_max_sessions(), set.max_sessions(), quota.max_sessions);
+  apply(set.has_max_in_flight(), set.max_in_flight(), quota.max_in_flight);
+  apply(set.has_max_retained_bytes(), set.max_retained_bytes(), quota.max_retained_bytes);
+  // A plain limit is for all devices: what the configuration's percentages became goes.
+  if (set.has_limit_bytes()) quota.device_limits.clear();
+  if (set.has_max_retained_bytes()) quota.device_max_retained.clear();
+  for (const v1::DeviceLimit& device : set.devices()) {
+    quota.device_limits[device.device_uuid()] = device.limit_bytes();
+  }
+
+  for (const std::string& name : change.clear()) {
+    bool also_set;
+    if (name == "limit_bytes") {
+      also_set = set.has_limit_bytes();
+      quota.limit_bytes.reset();
+      if (set.devices().empty()) quota.device_limits.clear();
+    } else if (name == "total_limit_bytes") {
+      also_set = set.has_total_limit_bytes();
+      quota.total_limit_bytes.reset();
+    } else if (name == "max_segments") {
+      also_set = set.has_max_segments();
+      quota.max_segments.reset();
+    } else if (name == "max_sessions") {
+      also_set = set.has_max_sessions();
+      quota.max_sessions.reset();
+    } else if (name == "max_in_flight") {
+      also_set = set.has_max_in_flight();
+      quota.max_in_flight.reset();
+    } else if (name == "max_retained_bytes") {
+      also_set = set.has_max_retained_bytes();
+      quota.max_retained_bytes.reset();
+      quota.device_max_retained.clear();
+    } else if (name == "devices") {
+      also_set = !set.devices().empty();
+      quota.device_limits.clear();
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a quota has no field \"", name,
+          "\" to clear; it has limit_bytes, total_limit_bytes, max_segments, max_sessions, "
+          "max_in_flight, max_retained_bytes and devices"));
+    }
+    if (also_set) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" is both set and cleared; choose one"));
+    }
+    changed = true;
+  }
+  if (!changed) return absl::InvalidArgumentError("nothing to change: name at least one limit");
+  if (quota.max_in_flight == 0u) {
+    return absl::InvalidArgumentError(
+        "max_in_flight of 0 would let the tenant make no call, not even to release; use at least 1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

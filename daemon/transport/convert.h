@@ -1,0 +1,35 @@
+// The ledger's values to the protocol's, and the few that come the other way.
+#pragma once
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "daemon/core/broker.h"
+#include "daemon/core/quota.h"
+#include "daemon/core/views.h"
+#include "proto/gpumem/v1/admin.pb.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd {
+
+gpumem::v1::Kind ToProto(Kind kind);
+// Absent for KIND_UNSPECIFIED.
+//   UNIMPLEMENTED  a kind that this daemon does not know
+absl::StatusOr<std::optional<Kind>> FromProto(gpumem::v1::Kind kind);
+
+gpumem::v1::Backend ToProto(Backend backend);
+gpumem::v1::Device ToProto(const Broker::DeviceView& device);
+gpumem::v1::Lease ToProto(const LeaseView& lease);
+gpumem::v1::Quota ToProto(const Quota& quota);
+gpumem::v1::Usage ToProto(const TenantView& tenant);
+gpumem::v1::SessionInfo ToProto(const SessionView& session);
+gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
+
+// Applies the fields that are present in `change`, and removes those named in `clear`.
+//   INVALID_ARGUMENT  nothing is changed, a name in `clear` is no field of Quota, or a
+//                     field is both set and cleared
+absl::Status ApplyChange(const gpumem::v1::SetQuotaRequest& change, Quota& quota);
+
+}  // namespace gpumemd

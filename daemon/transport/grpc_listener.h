@@ -1,0 +1,62 @@
+// Hands the connections of a unix socket to a gRPC server.
+//
+// gRPC could listen by itself, but then nobody would count: one user could take every
+// descriptor of the daemon with idle connections. Here the kernel says who connects, and
+// each user may have so many.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/unique_fd.h"
+
+namespace gpumemd {
+
+struct GrpcListenerOptions {
+  uint32_t max_connections = 8192;
+  uint32_t max_connections_per_uid = 1024;
+};
+
+class GrpcListener {
+ public:
+  // Adds itself to the builder of a server that is built next. `listener` is a listening
+  // STREAM socket.
+  GrpcListener(gpumem::UniqueFd listener, grpc::ServerBuilder* builder,
+               GrpcListenerOptions options = {});
+  // Stops accepting. After that the server may be shut down, not before.
+  ~GrpcListener();
+  GrpcListener(const GrpcListener&) = delete;
+  GrpcListener& operator=(const GrpcListener&) = delete;
+
+  // Once the server runs.
+  void Start();
+
+ private:
+  struct Connection {
+    gpumem::UniqueFd fd;  // a duplicate of gRPC's, to see its end
+    uid_t uid = 0;
+  };
+
+  void Serve();
+  void AcceptAll();
+  void Ended(uint64_t key);
+
+  const gpumem::UniqueFd listener_;
+  const GrpcListenerOptions options_;
+  const gpumem::UniqueFd epoll_;
+  const gpumem::UniqueFd stop_;  // eventfd
+  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+
+  // The serving thread's.
+  uint64_t next_key_;
+  absl::flat_hash_map<uint64_t, Connection> connections_;
+  absl::flat_hash_map<uid_t, uint32_t> by_uid_;
+
+  std::thread thread_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,112 @@
+#include "daemon/transport/peer.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace gpumemd {
+namespace {
+
+// Linux 6.5; Debian 12's headers do not name it.
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+std::string ReadProc(pid_t pid, const char* name) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/", name));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  // The socket itself knows its peer's process: no pid that could have been reused.
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
+    return gpumem::UniqueFd(fd);
+  }
+  // An older kernel: by number, which may name another process by now if the one that
+  // connected has ended since.
+  fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch process ", pid));
+  }
+  return gpumem::UniqueFd(fd);
+}
+
+}  // namespace
+
+std::string ParseCgroup(absl::string_view text) {
+  std::string unified, systemd, other;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    // "hierarchy-ID:controllers:path"; the path may hold colons.
+    std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    if (parts[0] == "0" && parts[1].empty()) {
+      unified = parts[2];
+    } else if (parts[1] == "name=systemd") {
+      systemd = parts[2];
+    } else if (other.empty()) {
+      other = parts[2];
+    }
+  }
+  // In the hybrid layout the unified hierarchy may be mounted and hold nobody but "/".
+  if (!unified.empty() && (unified != "/" || (systemd.empty() && other.empty()))) return unified;
+  if (!systemd.empty()) return systemd;
+  return unified.empty() ? other : unified;
+}
+
+absl::StatusOr<Peer> IdentifyPeer(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot read the peer's credentials");
+  }
+  if (credentials.pid <= 0) {
+    return absl::FailedPreconditionError(
+        "this process's PID namespace is hidden from the daemon, which must be able to watch it; "
+        "run the daemon in the host's PID namespace (hostPID)");
+  }
+  Peer peer;
+  peer.identity.pid = credentials.pid;
+  peer.identity.uid = credentials.uid;
+  peer.identity.gid = credentials.gid;
+  absl::StatusOr<gpumem::UniqueFd> pidfd = PidfdOf(socket, credentials.pid);
+  if (!pidfd.ok()) return pidfd.status();
+  peer.pidfd = *std::move(pidfd);
+
+  std::vector<gid_t> groups(64);
+  size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  while (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) != 0) {
+    if (errno != ERANGE) {
+      size = 0;
+      break;
+    }
+    groups.resize(size / sizeof(gid_t));  // the kernel says how many there are
+  }
+  groups.resize(size / sizeof(gid_t));
+  peer.identity.groups = std::move(groups);
+
+  peer.identity.cgroup = ParseCgroup(ReadProc(credentials.pid, "cgroup"));
+  peer.command = std::string(absl::StripSuffix(ReadProc(credentials.pid, "comm"), "\n"));
+  // What /proc said was said of the process behind the pidfd only if that still lives.
+  pollfd gone{peer.pidfd.get(), POLLIN, 0};
+  if (poll(&gone, 1, 0) != 0) {
+    return absl::UnavailableError("the process that connected has exited");
+  }
+  return peer;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,29 @@
+// Who is at the other end of a unix socket, by the kernel's word.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/unique_fd.h"
+#include "daemon/core/rules.h"
+
+namespace gpumemd {
+
+struct Peer {
+  PeerIdentity identity;
+  std::string command;     // /proc/PID/comm
+  gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
+};
+
+// The process that connected this socket.
+//   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
+//   UNAVAILABLE          it is gone already
+absl::StatusOr<Peer> IdentifyPeer(int socket);
+
+// The cgroup path in the text of /proc/PID/cgroup (cgroups(7)): the unified hierarchy's
+// where the process is in one of its groups, else that of systemd's own hierarchy, else
+// the first other. Empty where there is none.
+std::string ParseCgroup(absl::string_view proc_pid_cgroup);
+
+}  // namespace gpumemd

@@ -1,0 +1,348 @@
+#include "daemon/transport/session_server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/denial.h"
+#include "common/endpoints.h"
+#include "common/version.h"
+#include "daemon/transport/convert.h"
+#include "proto/gpumem/v1/session.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+using gpumem::UnixMessage;
+namespace v1 = gpumem::v1;
+
+// What epoll gives back. Of a connection: its key, and which of its two descriptors.
+constexpr uint64_t kListenerId = 0;
+constexpr uint64_t kStopId = 1;
+constexpr uint64_t SocketId(uint64_t key) { return key * 2; }
+constexpr uint64_t PidfdId(uint64_t key) { return key * 2 + 1; }
+
+// Bounds the descriptors in flight to a client that does not read: the kernel counts them
+// against the daemon. A few Deliveries fit.
+constexpr int kSendBufferBytes = 16 * 1024;
+
+constexpr size_t kMaxClientName = 64;
+
+UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+void SendLast(int socket, const v1::ServerMessage& message) {
+  // A peer with unread messages of its own would get ECONNRESET before our last word.
+  for (int i = 0; i < 8; ++i) {
+    if (!gpumem::ReceiveMessage(socket, absl::InfinitePast()).ok()) break;
+  }
+  gpumem::SendMessage(socket, message.SerializeAsString(), {}, absl::InfinitePast()).IgnoreError();
+}
+
+v1::ServerMessage RefusalOf(const absl::Status& why) {
+  v1::ServerMessage message;
+  message.mutable_refusal()->set_code(static_cast<int>(why.code()));
+  message.mutable_refusal()->set_message(std::string(why.message()));
+  if (auto denial = gpumem::DenialOf(why)) *message.mutable_refusal()->mutable_denial() = *denial;
+  return message;
+}
+
+v1::ServerMessage GoodbyeOf(const absl::Status& why) {
+  v1::ServerMessage message;
+  message.mutable_goodbye()->set_reason(std::string(why.message()));
+  return message;
+}
+
+bool IsPrintable(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+}
+
+}  // namespace
+
+SessionServer::SessionServer(UniqueFd listener, Broker* broker, std::vector<Rule> rules,
+                             std::function<void(SessionId)> on_ended, SessionServerOptions options)
+    : listener_(std::move(listener)),
+      broker_(broker),
+      on_ended_(std::move(on_ended)),
+      options_(options),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      spare_(OpenSpare()),
+      rules_(std::move(rules)) {
+  Watch(listener_.get(), kListenerId);
+  Watch(stop_.get(), kStopId);
+}
+
+SessionServer::~SessionServer() {
+  eventfd_write(stop_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+void SessionServer::Start() {
+  thread_ = std::thread([this] { Serve(); });
+}
+
+void SessionServer::SetRules(std::vector<Rule> rules) {
+  absl::MutexLock lock(&mutex_);
+  rules_ = std::move(rules);
+}
+
+void SessionServer::Watch(int fd, uint64_t id) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = id;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void SessionServer::Serve() {
+  std::array<epoll_event, 64> events;
+  while (true) {
+    int timeout_ms = -1;
+    if (!greeting_.empty()) {
+      const absl::Duration left = greeting_.front()->greeting_ends - absl::Now();
+      timeout_ms = static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1));
+    }
+    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
+    for (int i = 0; i < n; ++i) {
+      const uint64_t id = events[i].data.u64;
+      if (id == kStopId) return CloseAll();
+      if (id == kListenerId) {
+        AcceptAll();
+        continue;
+      }
+      ConnectionPtr connection;
+      {
+        absl::MutexLock lock(&mutex_);
+        auto it = connections_.find(id / 2);
+        if (it == connections_.end()) continue;  // closed earlier in this round
+        connection = it->second;
+      }
+      if (id == PidfdId(connection->key)) {
+        // It stays readable, and the session may stay until its calls have been answered.
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->peer.pidfd.get(), nullptr);
+        // First the death, so that the broker knows that nothing maps its memory.
+        if (connection->welcomed) broker_->ProcessGone(connection->session);
+        Close(connection, absl::UnavailableError("its process is gone"));
+      } else {
+        OnSocket(connection);
+      }
+    }
+    EndExpiredGreetings();
+  }
+}
+
+void SessionServer::AcceptAll() {
+  while (true) {
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      Accept(std::move(socket));
+      continue;
+    }
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (errno != EMFILE && errno != ENFILE) return;
+    // Out of descriptors: a connection left waiting would wake this thread for ever.
+    spare_.reset();
+    UniqueFd refused(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (refused.valid()) {
+      SendLast(refused.get(), RefusalOf(absl::ResourceExhaustedError(
+                                  "the daemon has no file descriptors left; raise its "
+                                  "LimitNOFILE, or try again when sessions have ended")));
+    }
+    const bool more = refused.valid();
+    refused.reset();
+    spare_ = OpenSpare();
+    if (!more) return;
+  }
+}
+
+void SessionServer::Accept(UniqueFd socket) {
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
+  absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
+  if (!peer.ok()) return SendLast(socket.get(), RefusalOf(peer.status()));
+  const uid_t uid = peer->identity.uid;
+  const auto same_user =
+      std::count_if(greeting_.begin(), greeting_.end(),
+                    [uid](const ConnectionPtr& other) { return other->peer.identity.uid == uid; });
+  if (greeting_.size() >= options_.max_greeting || same_user >= options_.max_greeting_per_uid) {
+    return SendLast(socket.get(),
+                    RefusalOf(absl::ResourceExhaustedError(
+                        "too many connections have not said Hello yet; try again in a moment")));
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->key = next_key_++;
+  connection->socket = std::make_shared<const UniqueFd>(std::move(socket));
+  connection->peer = *std::move(peer);
+  connection->greeting_ends = absl::Now() + options_.hello_timeout;
+  greeting_.push_back(connection);
+  {
+    absl::MutexLock lock(&mutex_);
+    connections_.emplace(connection->key, connection);
+  }
+  Watch(connection->socket->get(), SocketId(connection->key));
+  Watch(connection->peer.pidfd.get(), PidfdId(connection->key));
+}
+
+void SessionServer::OnSocket(const ConnectionPtr& connection) {
+  if (connection->socket == nullptr) return;  // closed; its process is still watched
+  absl::StatusOr<UnixMessage> message =
+      gpumem::ReceiveMessage(connection->socket->get(), absl::InfinitePast());
+  if (!message.ok()) {
+    if (absl::IsDeadlineExceeded(message.status())) return;
+    return Close(connection, message.status());
+  }
+  if (connection->welcomed) {
+    return Close(connection, absl::InvalidArgumentError(
+                                 "a client says nothing on this socket after Hello"));
+  }
+  absl::Status welcome = Welcome(connection, *message);
+  if (!welcome.ok()) Close(connection, welcome);
+}
+
+absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const UnixMessage& message) {
+  v1::Hello hello;
+  if (!message.fds.empty()) {
+    return absl::InvalidArgumentError("Hello carries no file descriptors");
+  }
+  if (!hello.ParseFromString(message.bytes)) {
+    return absl::InvalidArgumentError("the first message on this socket must be a Hello");
+  }
+  if (hello.protocol_version() != gpumem::kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the client speaks protocol version ", hello.protocol_version(), ", this daemon (",
+        GPUMEM_VERSION, ") speaks ", gpumem::kProtocolVersion, "; use a libgpumem that matches"));
+  }
+  if (hello.client_name().size() > kMaxClientName || !IsPrintable(hello.client_name())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a client's name is at most ", kMaxClientName, " printable characters"));
+  }
+  absl::StatusOr<TenantMatch> match = [&] {
+    absl::MutexLock lock(&mutex_);
+    return MatchTenant(rules_, connection->peer.identity, hello.tenant());
+  }();
+  if (!match.ok()) return match.status();
+
+  absl::StatusOr<Broker::NewSession> session =
+      broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
+                                           .client_name = hello.client_name(),
+                                           .command = connection->peer.command,
+                                           .rule = match->rule});
+  if (!session.ok()) return session.status();
+  greeting_.remove(connection);
+  connection->welcomed = true;
+  connection->session = session->id;
+  {
+    absl::MutexLock lock(&mutex_);
+    sessions_.emplace(session->id, connection);
+  }
+  v1::ServerMessage reply;
+  v1::Welcome& welcome = *reply.mutable_welcome();
+  welcome.set_protocol_version(gpumem::kProtocolVersion);
+  welcome.set_session_id(ToInt(session->id));
+  welcome.set_token(session->token.data(), session->token.size());
+  welcome.set_tenant(match->tenant);
+  welcome.set_daemon_version(GPUMEM_VERSION);
+  welcome.set_rule(match->rule);
+  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+    *welcome.add_devices() = ToProto(device);
+  }
+  spdlog::debug("session {}: {} (pid {}, uid {}) is tenant {} by {}", ToInt(session->id),
+                connection->peer.command, connection->peer.identity.pid,
+                connection->peer.identity.uid, match->tenant, match->rule);
+  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), {},
+                             absl::InfinitePast());
+}
+
+absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
+                                    const std::vector<Broker::Handover>& handovers) {
+  std::shared_ptr<const UniqueFd> socket;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = sessions_.find(session);
+    if (it != sessions_.end()) socket = it->second->socket;
+  }
+  if (socket == nullptr) return absl::UnavailableError("the session's socket is closed");
+  v1::ServerMessage message;
+  message.mutable_delivery()->set_delivery_id(delivery_id);
+  std::vector<int> fds;
+  for (const Broker::Handover& handover : handovers) {
+    message.mutable_delivery()->add_lease_ids(ToInt(handover.lease.lease));
+    fds.push_back(handover.fd);
+  }
+  absl::Status sent = gpumem::SendMessage(socket->get(), message.SerializeAsString(), fds,
+                                          absl::Now() + options_.send_timeout);
+  if (absl::IsDeadlineExceeded(sent)) {
+    spdlog::warn("session {} does not read its socket: dropped", ToInt(session));
+    shutdown(socket->get(), SHUT_RDWR);  // the serving thread sees it and ends the session
+    return absl::ResourceExhaustedError(
+        "the client does not read its session socket; its session is ended");
+  }
+  return sent;
+}
+
+void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& why) {
+  std::shared_ptr<const UniqueFd> socket;
+  {
+    absl::MutexLock lock(&mutex_);
+    socket = std::exchange(connection->socket, nullptr);
+    // A session stays, without its socket, until the broker forgets it.
+    if (!connection->welcomed) connections_.erase(connection->key);
+  }
+  if (socket != nullptr) {
+    SendLast(socket->get(), connection->welcomed ? GoodbyeOf(why) : RefusalOf(why));
+    // Deliver may still hold the descriptor: end it for the peer all the same.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
+    shutdown(socket->get(), SHUT_RDWR);
+    if (connection->welcomed) {
+      spdlog::debug("session {} ended: {}", ToInt(connection->session), std::string(why.message()));
+      broker_->SocketClosed(connection->session);
+      on_ended_(connection->session);
+    } else {
+      spdlog::info("refused {} (pid {}, uid {}): {}", connection->peer.command,
+                   connection->peer.identity.pid, connection->peer.identity.uid,
+                   std::string(why.message()));
+    }
+  }
+  if (!connection->welcomed) greeting_.remove(connection);
+}
+
+void SessionServer::Forget(SessionId session) {
+  ConnectionPtr last;  // closes its descriptors outside the lock
+  absl::MutexLock lock(&mutex_);
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  last = std::move(it->second);
+  sessions_.erase(it);
+  connections_.erase(last->key);
+}
+
+void SessionServer::EndExpiredGreetings() {
+  const absl::Time now = absl::Now();
+  while (!greeting_.empty() && greeting_.front()->greeting_ends <= now) {
+    const ConnectionPtr silent = greeting_.front();
+    Close(silent, absl::DeadlineExceededError(absl::StrCat(
+                      "no Hello within ", absl::FormatDuration(options_.hello_timeout))));
+  }
+}
+
+void SessionServer::CloseAll() {
+  std::vector<ConnectionPtr> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, connection] : connections_) all.push_back(connection);
+  }
+  for (const ConnectionPtr& connection : all) {
+    Close(connection, absl::UnavailableError("the daemon is stopping"));
+  }
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,113 @@
+// The session socket: who connects is identified, given a tenant, a session and a token,
+// and from then on watched. File descriptors go out here and nowhere else.
+//
+// One thread serves all sockets and pidfds. A peer is assumed hostile: it has
+// hello_timeout to say Hello, in one message of the right shape; anything else, then or
+// later, ends its connection with a sentence that says why, and nobody else's.
+//
+//   accepted ── Hello ok ──▶ live ── socket closed ──▶ watched ── pidfd ──▶ forgotten
+//       └─ Refusal, timeout ─▶ closed                     (only while its process may
+//                                                          still map memory)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+#include "common/unix_channel.h"
+#include "daemon/core/broker.h"
+#include "daemon/core/rules.h"
+#include "daemon/transport/peer.h"
+
+namespace gpumemd {
+
+struct SessionServerOptions {
+  absl::Duration hello_timeout = absl::Seconds(5);
+  // Connections that have not said Hello yet.
+  uint32_t max_greeting = 512;
+  uint32_t max_greeting_per_uid = 64;
+  // How long a client that does not read its socket holds up its own request.
+  absl::Duration send_timeout = absl::Seconds(2);
+};
+
+class SessionServer {
+ public:
+  // `listener` is a listening SEQPACKET socket. `broker` outlives this. `on_ended` is
+  // called once for each session whose socket has closed or whose process has gone.
+  SessionServer(gpumem::UniqueFd listener, Broker* broker, std::vector<Rule> rules,
+                std::function<void(SessionId)> on_ended, SessionServerOptions options = {});
+  // Says Goodbye to everybody, and ends every session.
+  ~SessionServer();
+
+  // Serves from here on. Once.
+  void Start();
+
+  SessionServer(const SessionServer&) = delete;
+  SessionServer& operator=(const SessionServer&) = delete;
+  // Rules for those who connect from now on. Thread-safe.
+  void SetRules(std::vector<Rule> rules);
+
+  // Sends a Delivery to the session's own socket. Thread-safe.
+  //   UNAVAILABLE         the session's socket is closed
+  //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
+  absl::Status Deliver(SessionId session, uint64_t delivery_id,
+                       const std::vector<Broker::Handover>& handovers);
+
+  // Stops watching the session's process. Thread-safe; calls nobody.
+  void Forget(SessionId session);
+
+ private:
+  struct Connection {
+    uint64_t key = 0;  // names it in epoll
+    // Shared with Deliver, so that the number is not closed and reused under a send.
+    // Null once closed. Changed only by the serving thread, under mutex_.
+    std::shared_ptr<const gpumem::UniqueFd> socket;
+    Peer peer;
+    absl::Time greeting_ends;
+    bool welcomed = false;
+    SessionId session{};  // once welcomed
+  };
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  void Serve();
+  void AcceptAll();
+  void Accept(gpumem::UniqueFd socket);
+  void OnSocket(const ConnectionPtr& connection);
+  absl::Status Welcome(const ConnectionPtr& connection, const gpumem::UnixMessage& hello);
+  void EndExpiredGreetings();
+  // Sends a last message, if any, closes the socket, and tells the broker.
+  void Close(const ConnectionPtr& connection, const absl::Status& why);
+  void CloseAll();
+  void Watch(int fd, uint64_t id);
+
+  const gpumem::UniqueFd listener_;
+  Broker* const broker_;
+  const std::function<void(SessionId)> on_ended_;
+  const SessionServerOptions options_;
+  const gpumem::UniqueFd epoll_;
+  const gpumem::UniqueFd stop_;  // eventfd
+  gpumem::UniqueFd spare_;  // given up for a moment when descriptors run out, to say so
+
+  absl::Mutex mutex_;
+  std::vector<Rule> rules_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, ConnectionPtr> connections_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SessionId, ConnectionPtr> sessions_ ABSL_GUARDED_BY(mutex_);
+
+  // Only the serving thread's.
+  uint64_t next_key_ = 1;
+  std::list<ConnectionPtr> greeting_;  // in the order of their expiry
+
+  std::thread thread_;
+};
+
+}  // namespace gpumemd

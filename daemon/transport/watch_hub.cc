@@ -1,0 +1,207 @@
+#include "daemon/transport/watch_hub.h"
+
+#include <utility>
+#include <vector>
+
+#include "daemon/transport/convert.h"
+
+namespace gpumemd {
+namespace v1 = gpumem::v1;
+
+// One stream. Never calls gRPC under its mutex: gRPC may call back on the same thread.
+class Watcher final : public grpc::ServerWriteReactor<v1::Event>,
+                      public std::enable_shared_from_this<Watcher> {
+ public:
+  Watcher(Broker* broker, WatchHub* hub, grpc::CallbackServerContext* context, Broker::Call call,
+          std::string tenant)
+      : broker_(broker),
+        hub_(hub),
+        context_(context),
+        call_(std::move(call)),
+        tenant_(std::move(tenant)) {}
+
+  SessionId session() const { return call_.session(); }
+  const std::string& tenant() const { return tenant_; }
+
+  void Begin() {
+    self_ = shared_from_this();
+    Tell(/*quota=*/true, /*draining=*/false);
+  }
+
+  void Tell(bool quota, bool draining) {
+    {
+      absl::MutexLock lock(&mutex_);
+      quota_news_ |= quota;
+      draining_news_ |= draining;
+      if (writing_) {
+        if (!ending_ && absl::Now() - write_began_ > WatchHub::kStuckAfter) {
+          ending_ = true;
+          context_->TryCancel();  // the write fails, and the stream ends there
+        }
+        return;
+      }
+    }
+    Continue();
+  }
+
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    if (finished_ || ending_) return;
+    ending_ = true;
+    context_->TryCancel();
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      if (!ok) ending_ = true;
+    }
+    Continue();
+  }
+
+  void OnCancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      ending_ = true;
+      if (writing_) return;  // OnWriteDone ends it
+    }
+    Continue();
+  }
+
+  void OnDone() override {
+    hub_->Remove(this);
+    self_.reset();
+  }
+
+ private:
+  // Sends the next event, or finishes: at most one of them is ever under way.
+  void Continue() {
+    bool finish = false, quota = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (finished_ || writing_) return;
+      if (ending_) {
+        finished_ = finish = true;
+      } else if (quota_news_) {
+        quota_news_ = false;
+        writing_ = quota = true;
+      } else if (draining_news_) {
+        draining_news_ = false;
+        writing_ = true;
+      } else {
+        return;
+      }
+      write_began_ = absl::Now();
+    }
+    if (finish) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the watch has ended"));
+    event_.Clear();
+    if (quota) {
+      absl::StatusOr<TenantView> usage = broker_->Usage(call_);
+      if (usage.ok()) *event_.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
+    } else {
+      event_.mutable_draining()->set_draining(broker_->Count().draining);
+    }
+    StartWrite(&event_);
+  }
+
+  Broker* const broker_;
+  WatchHub* const hub_;
+  grpc::CallbackServerContext* const context_;
+  const Broker::Call call_;
+  const std::string tenant_;
+  std::shared_ptr<Watcher> self_;
+  v1::Event event_;  // while writing_, gRPC's
+
+  absl::Mutex mutex_;
+  bool quota_news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time write_began_ ABSL_GUARDED_BY(mutex_);
+};
+
+WatchHub::WatchHub(Broker* broker) : broker_(broker), thread_([this] { Tell(); }) {}
+
+WatchHub::~WatchHub() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+grpc::ServerWriteReactor<v1::Event>* WatchHub::Start(grpc::CallbackServerContext* context,
+                                                     Broker::Call call, std::string tenant) {
+  auto watcher =
+      std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant));
+  {
+    absl::MutexLock lock(&mutex_);
+    watchers_.insert(watcher);
+  }
+  watcher->Begin();
+  return watcher.get();
+}
+
+void WatchHub::Remove(Watcher* watcher) {
+  absl::MutexLock lock(&mutex_);
+  watchers_.erase(watcher->shared_from_this());
+}
+
+void WatchHub::QuotaChanged(absl::string_view tenant) {
+  absl::MutexLock lock(&mutex_);
+  if (tenant.empty()) {
+    news_.every_tenant = true;
+  } else {
+    news_.tenants.emplace(tenant);
+  }
+}
+
+void WatchHub::DrainingChanged() {
+  absl::MutexLock lock(&mutex_);
+  news_.draining = true;
+}
+
+void WatchHub::SessionEnded(SessionId session) {
+  std::vector<std::shared_ptr<Watcher>> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& watcher : watchers_) {
+      if (watcher->session() == session) ended.push_back(watcher);
+    }
+  }
+  for (const auto& watcher : ended) watcher->End();
+}
+
+void WatchHub::EndAll() {
+  std::vector<std::shared_ptr<Watcher>> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    all.assign(watchers_.begin(), watchers_.end());
+  }
+  for (const auto& watcher : all) watcher->End();
+}
+
+void WatchHub::Tell() {
+  while (true) {
+    News news;
+    std::vector<std::shared_ptr<Watcher>> watchers;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || news_.any();
+      };
+      mutex_.Await(absl::Condition(&wake));
+      if (stopping_) return;
+      news = std::exchange(news_, {});
+      watchers.assign(watchers_.begin(), watchers_.end());
+    }
+    for (const auto& watcher : watchers) {
+      const bool quota = news.every_tenant || news.tenants.contains(watcher->tenant());
+      if (quota || news.draining) watcher->Tell(quota, news.draining);
+    }
+  }
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,98 @@
+#!/bin/bash
+# dist_test.sh DIST: proves that a release made by `./run dist` is complete.
+#
+#  1. Its programs and libraries need no library but the C library's and those that it brings, and
+#     nothing from the C library newer than glibc 2.36.
+#  2. Its headers stand on their own, and a program links against the library.
+#  3. Its programs run, and the demo succeeds, in a root directory that holds the C library and the
+#     release, nothing else. Where namespaces are not permitted, this step is skipped, and says so.
+set -euo pipefail
+shopt -s inherit_errexit
+
+DIST=$(readlink -f "$1")
+readonly DIST
+readonly GLIBC=2.36
+readonly LIBC=(libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 ld-linux-x86-64.so.2)
+
+fail() {
+  echo "dist: failed: $*" >&2
+  exit 1
+}
+
+check_needs() {
+  local -a files
+  mapfile -t files < <(find "$DIST/bin" "$DIST/lib" -type f ! -name '*.a' ! -name '*.pc')
+  local known file name newest
+  known=$(printf '%s\n' "${LIBC[@]}" "${files[@]##*/}")
+  for file in "${files[@]}"; do
+    for name in $(objdump -p "$file" | awk '$1 == "NEEDED" {print $2}'); do
+      grep -qxF "$name" <<<"$known" || fail "${file##*/} needs $name"
+    done
+    newest=$({ objdump -T "$file" | grep -o 'GLIBC_[0-9.]*' || true; } | sort -uV | tail -n 1)
+    [[ $(printf '%s\n' "$newest" "GLIBC_$GLIBC" | sort -V | tail -n 1) == "GLIBC_$GLIBC" ]] ||
+      fail "${file##*/} needs $newest"
+  done
+  echo "dist: ${#files[@]} programs and libraries need glibc $GLIBC and each other"
+}
+
+check_library() {
+  local work header
+  work=$(mktemp -d)
+  for header in "$DIST"/include/gpumem/*.h; do
+    echo "#include <gpumem/${header##*/}>"
+  done >"$work/program.cc"
+  echo 'int main() {}' >>"$work/program.cc"
+  local -a flags
+  read -ra flags < <(PKG_CONFIG_PATH=$DIST/lib/pkgconfig pkg-config --cflags --libs gpumem)
+  g++ -std=c++20 -Wall -Wextra -Werror "$work/program.cc" "${flags[@]}" -Wl,--no-as-needed \
+    -o "$work/program"
+  LD_LIBRARY_PATH=$DIST/lib "$work/program"
+  rm -r "$work"
+  echo "dist: its headers compile and its library links"
+}
+
+# The part of check_bare_root that runs in namespaces of its own, so that no mount stays behind.
+in_bare_root() {
+  local root=$1 name
+  local libs=$root/lib/x86_64-linux-gnu bin=/opt/gpumem/bin
+  mount -t tmpfs bare "$root"
+  mkdir -p "$libs" "$root"/{dev,lib64,opt,proc,run,tmp}
+  for name in "${LIBC[@]}"; do
+    cp -L "$(gcc -print-file-name="$name")" "$libs/"
+  done
+  mv "$libs"/ld-linux-x86-64.so.2 "$root/lib64/"
+  cp -r "$DIST" "$root/opt/gpumem"
+  # These every container has.
+  mount -t proc proc "$root/proc"
+  for name in null random urandom zero; do
+    touch "$root/dev/$name"
+    mount --bind "/dev/$name" "$root/dev/$name"
+  done
+
+  bare() { env -i PATH="$PATH" timeout 120 chroot "$root" "$@"; }
+  bare $bin/gpumemd --version
+  bare $bin/gpumemctl --help >/dev/null
+  bare $bin/gpumem_demo --gpumemd $bin/gpumemd --gpumemctl $bin/gpumemctl
+}
+
+check_bare_root() {
+  local -a unshare=(unshare --mount --pid --fork --kill-child)
+  ((EUID == 0)) || unshare+=(--map-root-user)
+  if ! "${unshare[@]}" true 2>/dev/null; then
+    echo "dist: SKIPPED the run in a bare root: this machine does not permit namespaces"
+    return
+  fi
+  local root
+  root=$(mktemp -d)
+  "${unshare[@]}" "$0" "$DIST" --in-bare-root "$root" || fail "it does not run in a bare root"
+  rmdir "$root"
+  echo "dist: the demo ran in a root with nothing but the C library"
+}
+
+if [[ ${2:-} == --in-bare-root ]]; then
+  in_bare_root "$3"
+else
+  check_needs
+  check_library
+  check_bare_root
+fi

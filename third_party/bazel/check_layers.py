@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""check_layers.py CHECKOUT <QUERY: does every source include only what its layer and target may?
+
+QUERY is `bazel query --output=xml //...`. Three rules:
+  1. A directory depends only on the directories that LAYERS gives it.
+  2. It includes nothing from outside that FORBIDDEN denies it.
+  3. Who includes a header depends directly on the library that has it.
+"""
+import collections
+import os
+import re
+import sys
+import xml.etree.ElementTree as ET
+
+# Directory -> what it may use beside itself; a header stands for itself alone. The longest
+# directory that holds a file counts, and a directory below daemon/ without an entry is an error.
+LAYERS = {
+    "proto": (),
+    "common": ("proto",),
+    "client": ("common", "proto"),
+    "daemon/device": ("common",),
+    "daemon/core": ("common", "daemon/device/device.h", "proto"),
+    "daemon/transport": ("common", "daemon/core", "daemon/device/device.h", "proto"),
+    "daemon/keeper": ("common",),
+    "daemon": ("common", "daemon/core", "daemon/device", "daemon/transport", "proto"),
+    "tests": ("client", "common", "daemon", "proto"),
+}
+
+# The core has no I/O: messages, but no services, sockets or devices.
+FORBIDDEN = {
+    "daemon/core": re.compile(
+        r"grpc|cuda|^(poll|unistd|fcntl|netinet/.*|sys/(epoll|eventfd|mman|poll|socket|un))\.h$"),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
+OURS = re.compile(r"(client|common|daemon|proto|tests)/")
+
+
+def layer_of(path):
+    directory = os.path.dirname(path)
+    while directory and directory not in LAYERS:
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def may_use(layer, path):
+    return layer_of(path) == layer or any(
+        path == allowed or layer_of(path) == allowed or
+        # tests may use all of daemon/, not only its top layer.
+        (layer == "tests" and path.startswith(allowed + "/"))
+        for allowed in LAYERS[layer])
+
+
+def path_of(label):
+    """//client:cli/main.cc or //client/cli:main.cc -> client/cli/main.cc"""
+    package, name = label[2:].split(":")
+    return os.path.join(package, name)
+
+
+class Library:
+    """A cc_* rule: its labels, by attribute."""
+
+    def __init__(self, rule):
+        self.label = rule.get("name")
+        self.attributes = {
+            attribute.get("name"): [item.get("value") for item in attribute.findall("label")]
+            for attribute in rule.findall("list")
+        }
+
+    def files(self, *attributes):
+        return [path_of(label) for name in attributes for label in self.attributes.get(name, ())
+                if label.startswith("//")]
+
+
+def main():
+    checkout = sys.argv[1]
+    rules = [rule for rule in ET.parse(sys.stdin).getroot().iter("rule")]
+    libraries = [Library(rule) for rule in rules if rule.get("class").startswith("cc_")]
+
+    owners = collections.defaultdict(set)  # header -> libraries
+    for library in libraries:
+        for header in library.files("hdrs"):
+            owners[header].add(library.label)
+    for rule in rules:
+        if rule.get("class") == "_grpc_cc_sources":  # of grpc_cc_library, which names it so
+            label = rule.get("name")[:-len("_sources")]
+            for proto in Library(rule).files("srcs"):
+                for extension in (".pb.h", ".grpc.pb.h"):
+                    owners[proto[:-len(".proto")] + extension].add(label)
+
+    problems = set()
+    for library in libraries:
+        direct = set(library.attributes.get("deps", ())) | {library.label}
+        own = library.files("srcs", "hdrs")
+        for path in own:
+            layer = layer_of(path)
+            if not os.path.exists(os.path.join(checkout, path)):
+                continue  # generated
+            if layer == "daemon" and os.path.dirname(path) != "daemon":
+                problems.add("%s: no layer for this directory in check_layers.py" % path)
+                continue
+            with open(os.path.join(checkout, path)) as source:
+                included = INCLUDE.findall(source.read())
+            for header in included:
+                if layer in FORBIDDEN and FORBIDDEN[layer].search(header):
+                    problems.add("%s: %s may not use <%s>" % (path, layer, header))
+                if not OURS.match(header):
+                    continue
+                if not may_use(layer, header):
+                    problems.add("%s: %s may not use %s" % (path, layer, header))
+                elif header not in own and not owners[header] & direct:
+                    problems.add("%s: %s needs a direct dependency on %s for %s" % (
+                        path, library.label, " or ".join(sorted(owners[header])) or "a library",
+                        header))
+    for problem in sorted(problems):
+        print(problem)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

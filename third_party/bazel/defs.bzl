@@ -1,0 +1,89 @@
+"""The rules that gpumem's BUILD files use: native rules with the project's defaults."""
+
+# Errors in our own code only: generated code and external repositories do not get these.
+_COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wcast-qual",
+    "-Wextra-semi",
+    "-Wformat=2",
+    "-Wnon-virtual-dtor",
+    "-Woverloaded-virtual",
+    "-Wshadow",
+    "-Wundef",
+    "-Wvla",
+    # Designated initializers leave out members on purpose.
+    "-Wno-missing-field-initializers",
+    # GCC 12 sees overlaps inside std::string that are not there (GCC bug 105651).
+    "-Wno-restrict",
+]
+
+# Where the programs and libraries of a release find the shared libraries beside them. DT_RPATH,
+# because unlike DT_RUNPATH it also serves what those libraries need in turn.
+_OLD_DTAGS = "-Wl,--disable-new-dtags"
+_BUNDLE_OF_BIN = [
+    _OLD_DTAGS,
+    "-Wl,-rpath,$$ORIGIN/../lib/gpumem",
+    "-Wl,-rpath,$$ORIGIN/../lib/gpumem/c++",
+]
+
+# Not the C++ runtime: the process that loads the library brings its own, perhaps a newer one.
+_BUNDLE_OF_LIB = [_OLD_DTAGS, "-Wl,-rpath,$$ORIGIN/gpumem"]
+
+def _when_bundled(linkopts):
+    return select({
+        "//third_party/bazel:bundled_syslibs": linkopts,
+        "//conditions:default": [],
+    })
+
+def gpumem_cc_library(name, copts = [], **kwargs):
+    native.cc_library(
+        name = name,
+        copts = _COPTS + copts,
+        # No lib<name>.so of Bazel's own making, which would take the name from ours.
+        linkstatic = True,
+        **kwargs
+    )
+
+def gpumem_cc_binary(name, copts = [], linkopts = [], **kwargs):
+    native.cc_binary(
+        name = name,
+        copts = _COPTS + copts,
+        linkopts = linkopts + _when_bundled(_BUNDLE_OF_BIN),
+        **kwargs
+    )
+
+def gpumem_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+    """A GoogleTest suite; main() and GoogleMock come with it."""
+    native.cc_test(
+        name = name,
+        size = size,
+        copts = _COPTS + copts,
+        deps = deps + ["@googletest//:gmock_main"],
+        **kwargs
+    )
+
+def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
+    """lib*.so holding the whole of deps, exporting only what the version script allows.
+
+    Args:
+      name: the file's name, such as "libgpumem.so".
+      exports: the linker version script.
+      deps: libraries; all their code goes in, used or not (see whole_archive in .bazelrc).
+      linkopts: more linker flags.
+      **kwargs: as for cc_binary.
+    """
+    native.cc_binary(
+        name = name,
+        linkshared = True,
+        linkopts = [
+            "-Wl,--version-script=$(location %s)" % exports,
+            "-Wl,-soname,%s" % name,
+            "-Wl,-z,defs",
+            # Calls inside the library stay inside it, whatever the program defines.
+            "-Wl,-Bsymbolic",
+        ] + linkopts + _when_bundled(_BUNDLE_OF_LIB),
+        deps = deps + [exports],
+        **kwargs
+    )
