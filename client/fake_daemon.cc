@@ -82,8 +82,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
       if (absl::SimpleAtoi(ticket, &lease_id)) origin.set_lease_id(lease_id);
       UniqueFd fd(::dup(daemon_->Memory(origin)));
       if (!fd.valid()) return {grpc::StatusCode::NOT_FOUND, "no such ticket"};
-      leases.push_back(
-          daemon_->NewLease(static_cast<uint64_t>(::lseek(fd.get(), 0, SEEK_END))));
+      leases.push_back(daemon_->NewLease(static_cast<uint64_t>(::lseek(fd.get(), 0, SEEK_END))));
       borrowed.push_back(fd.get());
       fds.push_back(std::move(fd));
       *response->add_leases() = leases.back();
@@ -110,9 +109,9 @@ class FakeDaemon::Service : public v1::Broker::Service {
     }
     std::lock_guard lock(daemon_->mutex_);
     for (uint64_t id : request->lease_ids()) {
-      if (daemon_->segments_.count(id) == 0) return {grpc::StatusCode::NOT_FOUND, "no such lease"};
+      if (daemon_->memory_.count(id) == 0) return {grpc::StatusCode::NOT_FOUND, "no such lease"};
     }
-    for (uint64_t id : request->lease_ids()) daemon_->segments_.erase(id);
+    for (uint64_t id : request->lease_ids()) daemon_->memory_.erase(id);
     return grpc::Status::OK;
   }
 
@@ -176,20 +175,15 @@ void FakeDaemon::Accept() {
     ::poll(&wait, 1, -1);
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) return;  // Crash() has shut the listener down
-    v1::Hello hello;
-    if (script_.hello) {
-      // Not read: a script may want to answer somebody that it did not listen to.
-      absl::StatusOr<UnixMessage> message = ReceiveMessage(socket.get(), absl::Now() + kLong);
-      if (message.ok()) hello.ParseFromString(message->bytes);
-    }
     std::unique_lock lock(mutex_);
     sockets_.push_back(std::move(socket));
     const uint64_t session = sockets_.size();
     const int fd = sockets_.back().get();
     lock.unlock();
     if (!script_.hello) {
+      ReadHello(fd);
       Send(fd, WelcomeTo(session));
-    } else if (!script_.hello(fd, hello)) {
+    } else if (!script_.hello(fd, session)) {
       Hangup(session);
     }
   }
@@ -226,14 +220,14 @@ v1::Lease FakeDaemon::NewLease(uint64_t bytes) {
   lease.set_kind(v1::KIND_VMM);
   lease.set_size_bytes(bytes);
   lease.set_tenant("testers");
-  segments_[lease.lease_id()] = {bytes, std::move(fd)};
+  memory_[lease.lease_id()] = std::move(fd);
   return lease;
 }
 
 int FakeDaemon::Memory(const v1::Lease& lease) {
   std::lock_guard lock(mutex_);
-  const auto found = segments_.find(lease.lease_id());
-  return found == segments_.end() ? -1 : found->second.fd.get();
+  const auto found = memory_.find(lease.lease_id());
+  return found == memory_.end() ? -1 : found->second.get();
 }
 
 void FakeDaemon::Deliver(uint64_t session, uint64_t delivery_id,
@@ -244,6 +238,13 @@ void FakeDaemon::Deliver(uint64_t session, uint64_t delivery_id,
     message.mutable_delivery()->add_lease_ids(lease.lease_id());
   }
   Send(SocketOf(session), message, fds);
+}
+
+v1::Hello FakeDaemon::ReadHello(int socket) {
+  v1::Hello hello;
+  absl::StatusOr<UnixMessage> message = ReceiveMessage(socket, absl::Now() + kLong);
+  if (message.ok()) hello.ParseFromString(message->bytes);
+  return hello;
 }
 
 v1::ServerMessage FakeDaemon::WelcomeTo(uint64_t session) {
@@ -285,12 +286,12 @@ void FakeDaemon::Crash() {
   server_->Shutdown(absl::ToChronoTime(absl::Now()));
   std::lock_guard lock(mutex_);
   for (UniqueFd& socket : sockets_) socket.reset();
-  segments_.clear();
+  memory_.clear();
 }
 
 size_t FakeDaemon::live_leases() {
   std::lock_guard lock(mutex_);
-  return segments_.size();
+  return memory_.size();
 }
 
 }  // namespace gpumem::internal

@@ -32,8 +32,8 @@ class FakeDaemon {
 
   // What it does in another way than described above. Called from many threads.
   struct Script {
-    // False closes the connection.
-    std::function<bool(int socket, const v1::Hello& hello)> hello;
+    // Meets who has just connected; closes the connection where it says false.
+    std::function<bool(int socket, uint64_t session)> hello;
     std::function<grpc::Status(uint64_t session, const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
@@ -56,6 +56,7 @@ class FakeDaemon {
   uint64_t NewDeliveryId() { return next_delivery_++; }
   void Deliver(uint64_t session, uint64_t delivery_id, const std::vector<v1::Lease>& leases,
                absl::Span<const int> fds);
+  static v1::Hello ReadHello(int socket);
   static v1::ServerMessage WelcomeTo(uint64_t session);
   static void Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds = {});
 
@@ -70,10 +71,6 @@ class FakeDaemon {
 
  private:
   class Service;
-  struct Segment {
-    uint64_t bytes;
-    UniqueFd fd;
-  };
 
   void Accept();
   int SocketOf(uint64_t session);
@@ -89,7 +86,7 @@ class FakeDaemon {
 
   std::mutex mutex_;
   std::vector<UniqueFd> sockets_;        // of sessions 1, 2, …
-  std::map<uint64_t, Segment> segments_;  // by lease
+  std::map<uint64_t, UniqueFd> memory_;  // by lease
   uint64_t next_lease_ = 1;
 };
 

@@ -63,6 +63,7 @@ class CudaDriver {
   static absl::StatusOr<const CudaDriver*> Get();
 
 #if GPUMEM_WITH_CUDA
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares a member of that name.
 #define GPUMEM_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   GPUMEM_CUDA_FUNCTIONS(GPUMEM_CUDA_MEMBER)
 #undef GPUMEM_CUDA_MEMBER

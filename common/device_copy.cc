@@ -65,7 +65,7 @@ class CudaCopier : public DeviceCopier {
 
   const CudaDriver& driver_;
   const CUdevice device_;
-  const CUcontext context_;
+  CUcontext context_;
 };
 
 #endif

@@ -44,18 +44,9 @@ class CudaMapping : public Mapping {
   const std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
 };
 
-// What the driver makes of a descriptor that is not memory, or of another size.
-absl::Status BadDescriptorOr(const CudaDriver& driver, CUresult result, const MapRequest& request,
-                             absl::string_view what) {
-  const absl::Status status = driver.Error(
-      result, absl::StrCat(what, " descriptor ", request.fd, " as ", request.bytes, " bytes"));
-  switch (result) {
-    case CUDA_ERROR_INVALID_VALUE:
-    case CUDA_ERROR_INVALID_HANDLE:
-      return absl::InvalidArgumentError(status.message());
-    default:
-      return status;
-  }
+// An error that the driver gives for what it was asked, not for its own state.
+absl::Status InvalidArgument(const absl::Status& error) {
+  return absl::InvalidArgumentError(error.message());
 }
 
 // Maps the memory behind `request.fd` at `at`.
@@ -64,15 +55,22 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   CUresult result = driver.cuMemImportFromShareableHandle(
       &handle, reinterpret_cast<void*>(static_cast<intptr_t>(request.fd)),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result != CUDA_SUCCESS) return BadDescriptorOr(driver, result, request, "importing");
+  if (result != CUDA_SUCCESS) {
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("importing descriptor ", request.fd));
+    const bool not_memory =
+        result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE;
+    return not_memory ? InvalidArgument(error) : error;
+  }
   result = driver.cuMemMap(at, request.bytes, 0, handle, 0);
   // The mapping, if there is one now, keeps the memory by itself.
   driver.cuMemRelease(handle);
   if (result == CUDA_SUCCESS) return absl::OkStatus();
-  if (result == CUDA_ERROR_NOT_SUPPORTED) {  // the driver's word for a part of an allocation
-    result = CUDA_ERROR_INVALID_VALUE;
-  }
-  return BadDescriptorOr(driver, result, request, "mapping");
+  const absl::Status error = driver.Error(
+      result, absl::StrCat("mapping descriptor ", request.fd, " as ", request.bytes, " bytes"));
+  // "Not supported" is the driver's word for a part of an allocation.
+  const bool wrong_size = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
+  return wrong_size ? InvalidArgument(error) : error;
 }
 
 }  // namespace
@@ -100,12 +98,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string&
 
   CUdeviceptr base = 0;
   CUresult result = driver.cuMemAddressReserve(&base, total, 0, 0, 0);
-  if (result == CUDA_ERROR_INVALID_VALUE) {
-    return absl::InvalidArgumentError(
-        driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes")).message());
-  }
   if (result != CUDA_SUCCESS) {
-    return driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes"));
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes"));
+    return result == CUDA_ERROR_INVALID_VALUE ? InvalidArgument(error) : error;
   }
   const auto range = std::make_shared<const AddressRange>(driver, base, total);
 

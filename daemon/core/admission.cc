@@ -30,6 +30,22 @@ uint64_t RecoverableSegments(const Account& account) {
   return account.segments(SegmentState::kRetained) + account.segments(SegmentState::kReleasing);
 }
 
+// What stays where nobody gives anything up: all but what is releasing.
+uint64_t Staying(const Account& account) {
+  return account.charged() - account.bytes(SegmentState::kReleasing);
+}
+
+uint64_t StayingSegments(const Account& account) {
+  return account.segments() - account.segments(SegmentState::kReleasing);
+}
+
+template <typename Measure>
+uint64_t SumOver(const std::vector<Account>& accounts, Measure measure) {
+  uint64_t sum = 0;
+  for (const Account& account : accounts) sum += measure(account);
+  return sum;
+}
+
 // One limit and how a request stands to it. All in bytes, or all in counts.
 struct Standing {
   Denial::Cause cause;
@@ -45,15 +61,11 @@ struct Standing {
 }  // namespace
 
 uint64_t Ledger::TotalCharged(const Tenant& tenant) {
-  uint64_t sum = 0;
-  for (const Account& account : tenant.accounts) sum += account.charged();
-  return sum;
+  return SumOver(tenant.accounts, [](const Account& account) { return account.charged(); });
 }
 
 uint64_t Ledger::TotalSegments(const Tenant& tenant) {
-  uint64_t sum = 0;
-  for (const Account& account : tenant.accounts) sum += account.segments();
-  return sum;
+  return SumOver(tenant.accounts, [](const Account& account) { return account.segments(); });
 }
 
 uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
@@ -69,14 +81,21 @@ uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
   return tenant.quota.max_retained_bytes.value_or(kUnlimited);
 }
 
+bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {
+  return Staying(tenant.accounts[device]) <= LimitOn(tenant, device) &&
+         SumOver(tenant.accounts, Staying) <= tenant.quota.total_limit_bytes.value_or(kUnlimited) &&
+         SumOver(tenant.accounts, StayingSegments) <=
+             tenant.quota.max_segments.value_or(kUnlimited);
+}
+
 absl::Status Ledger::Draining() {
   return absl::UnavailableError(
       "the daemon is draining: it admits nothing new; what is held stays held");
 }
 
 absl::Status Ledger::NoSuchTenant(absl::string_view name) {
-  return absl::NotFoundError(absl::StrCat(
-      "no tenant \"", name, "\" is configured, holds memory or has a session"));
+  return absl::NotFoundError(
+      absl::StrCat("no tenant \"", name, "\" is configured, holds memory or has a session"));
 }
 
 absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
@@ -88,8 +107,8 @@ absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].uuid == uuid) return i;
   }
-  return absl::NotFoundError(absl::StrCat("this node has no device \"", uuid,
-                                          "\"; gpumemctl devices lists those it has"));
+  return absl::NotFoundError(
+      absl::StrCat("this node has no device \"", uuid, "\"; gpumemctl devices lists those it has"));
 }
 
 absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) const {
@@ -111,12 +130,13 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) 
                                                    " segments; this asks for ", spec.count));
   }
   if (spec.bytes == 0) {
-    return absl::InvalidArgumentError("a segment of 0 bytes cannot be acquired; ask for at least 1");
+    return absl::InvalidArgumentError(
+        "a segment of 0 bytes cannot be acquired; ask for at least 1");
   }
   if (spec.bytes > info.capacity_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a segment of ", spec.bytes, " bytes is more than device ", info.uuid, " has (",
-        info.capacity_bytes, " bytes)"));
+    return absl::InvalidArgumentError(absl::StrCat("a segment of ", spec.bytes,
+                                                   " bytes is more than device ", info.uuid,
+                                                   " has (", info.capacity_bytes, " bytes)"));
   }
   absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, info.granularity_bytes);
   if (!rounded.ok()) return rounded.status();
@@ -134,10 +154,9 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant) {
   denial.set_asked(1);
   denial.set_used(tenant_full ? tenant.sessions : sessions_.size());
   denial.set_limit(tenant_full ? tenant_limit : bounds_.max_sessions);
-  denial.set_help(tenant_full
-                      ? "close sessions that are not needed (gpumemctl ps lists them)"
-                      : "the daemon has as many sessions as it is configured for "
-                        "(daemon.max_sessions)");
+  denial.set_help(tenant_full ? "close sessions that are not needed (gpumemctl ps lists them)"
+                              : "the daemon has as many sessions as it is configured for "
+                                "(daemon.max_sessions)");
   return Deny(tenant, denial);
 }
 
@@ -155,35 +174,31 @@ absl::Status Ledger::CheckInFlight(Tenant& tenant) {
 }
 
 absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uint64_t bytes,
-                                              uint32_t count, bool patient) {
-  if (count == 0) return Room::kFits;
+                                              uint32_t fresh, uint32_t reused, bool patient) {
+  const uint32_t count = fresh + reused;
   const Account& own = tenant.accounts[device];
   const Account& all = device_accounts_[device];
   // No overflow: bytes is at most a device's capacity, count at most 253.
   const uint64_t asked = bytes * count;
-  Standing total{Denial::CAUSE_TOTAL_LIMIT, 0, 0, asked,
-                 tenant.quota.total_limit_bytes.value_or(kUnlimited)};
-  Standing segments{Denial::CAUSE_MAX_SEGMENTS, 0, 0, count,
-                    tenant.quota.max_segments.value_or(kUnlimited)};
-  for (const Account& account : tenant.accounts) {
-    total.used += account.charged();
-    total.recoverable += Recoverable(account);
-    segments.used += account.segments();
-    segments.recoverable += RecoverableSegments(account);
-  }
-  Standing everybody{Denial::CAUSE_DAEMON_LIMIT, 0, 0, count, bounds_.max_segments};
-  for (const Account& account : device_accounts_) {
-    everybody.used += account.segments();
-    everybody.recoverable += RecoverableSegments(account);
-  }
+  // What is reused is charged already. It counts as asked for, so not as used.
+  const uint64_t taken = bytes * reused;
+  const uint64_t capacity = devices_[device].capacity_bytes;
+  const uint64_t limit = LimitOn(tenant, device);
+  const auto charged = [](const Account& account) { return account.charged(); };
+  const auto segments = [](const Account& account) { return account.segments(); };
   const Standing standings[] = {
-      {Denial::CAUSE_DEVICE_LIMIT, own.charged(), Recoverable(own), asked,
-       LimitOn(tenant, device)},
-      total,
-      segments,
-      {Denial::CAUSE_CAPACITY, all.charged(), Recoverable(all), asked,
-       devices_[device].capacity_bytes},
-      everybody,
+      // Where it is the capacity that limits the tenant, the capacity shall be the cause.
+      {Denial::CAUSE_DEVICE_LIMIT, own.charged() - taken, Recoverable(own), asked,
+       limit < capacity ? limit : kUnlimited},
+      {Denial::CAUSE_TOTAL_LIMIT, SumOver(tenant.accounts, charged) - taken,
+       SumOver(tenant.accounts, Recoverable), asked,
+       tenant.quota.total_limit_bytes.value_or(kUnlimited)},
+      {Denial::CAUSE_MAX_SEGMENTS, SumOver(tenant.accounts, segments) - reused,
+       SumOver(tenant.accounts, RecoverableSegments), count,
+       tenant.quota.max_segments.value_or(kUnlimited)},
+      {Denial::CAUSE_CAPACITY, all.charged() - taken, Recoverable(all), asked, capacity},
+      {Denial::CAUSE_DAEMON_LIMIT, SumOver(device_accounts_, segments) - reused,
+       SumOver(device_accounts_, RecoverableSegments), count, bounds_.max_segments},
   };
   bool now = true;
   for (const Standing& standing : standings) {
@@ -196,13 +211,18 @@ absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uin
       denial.set_device_uuid(devices_[device].uuid);
     }
     denial.set_asked(standing.asked);
-    denial.set_used(standing.used - standing.recoverable);
     denial.set_limit(standing.limit);
-    denial.set_help(HelpFor(tenant, denial));
+    if (standing.fits_soon()) {
+      denial.set_used(standing.used);
+      denial.set_help("memory that makes room for it is on its way back to the driver; ask again");
+    } else {
+      denial.set_used(standing.used - standing.recoverable);
+      denial.set_help(HelpFor(tenant, denial));
+    }
     return Deny(tenant, denial);
   }
   if (now) return Room::kFits;
-  TrimForShortfall(tenant, device, asked, count);
+  TrimForShortfall(tenant, device, bytes * fresh, fresh);
   return Room::kSoon;
 }
 
@@ -211,18 +231,26 @@ std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& deni
     case Denial::CAUSE_DEVICE_LIMIT:
     case Denial::CAUSE_TOTAL_LIMIT: {
       const bool whole = denial.cause() == Denial::CAUSE_TOTAL_LIMIT;
-      const std::string raise = absl::StrCat("ask an operator for a higher limit (gpumemctl quota "
-                                             "set ", tenant.name, whole ? " --total-limit" : " --limit",
-                                             " SIZE)");
+      const std::string raise = absl::StrCat(
+          "ask an operator for a higher limit (gpumemctl quota "
+          "set ",
+          tenant.name, whole ? " --total-limit" : " --limit", " SIZE)");
       if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
-      return absl::StrCat("release ", FormatBytes(denial.asked() - (denial.limit() - std::min(denial.limit(), denial.used()))),
-                          ", or ", raise);
+      return absl::StrCat("release ",
+                          FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
+                          raise);
     }
     case Denial::CAUSE_MAX_SEGMENTS:
-      return absl::StrCat("use fewer and larger segments, or ask an operator for more (gpumemctl "
-                          "quota set ", tenant.name, " --max-segments N)");
+      return absl::StrCat(
+          "use fewer and larger segments, or ask an operator for more (gpumemctl "
+          "quota set ",
+          tenant.name, " --max-segments N)");
     case Denial::CAUSE_CAPACITY:
-      return "wait until other tenants release memory (gpumemctl segments shows who holds it), or "
+      if (denial.asked() > denial.limit()) {
+        return "ask for less, or spread it over several devices";
+      }
+      return "release memory, or wait until other tenants do (gpumemctl segments shows who holds "
+             "it), or "
              "use another device";
     default:
       return "the daemon has as many segments as it is configured for (daemon.max_segments)";
@@ -232,12 +260,6 @@ std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& deni
 // Dooms retained segments until `bytes` in `count` segments would fit once they, and what
 // is releasing already, are destroyed. The caller has seen that they are enough.
 void Ledger::TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count) {
-  const auto still_used = [](const Account& account) {
-    return account.charged() - account.bytes(SegmentState::kReleasing);
-  };
-  const auto still_there = [](const Account& account) {
-    return account.segments() - account.segments(SegmentState::kReleasing);
-  };
   const auto over = [](uint64_t used, uint64_t more, uint64_t limit) {
     return more > limit || used > limit - more;
   };
@@ -248,33 +270,24 @@ void Ledger::TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uin
     return false;
   };
 
-  while (over(still_used(tenant.accounts[device]), bytes, LimitOn(tenant, device)) &&
+  while (over(Staying(tenant.accounts[device]), bytes, LimitOn(tenant, device)) &&
          DoomOldest(tenant, device)) {
   }
-  const auto own = [&](auto measure) {
-    uint64_t sum = 0;
-    for (const Account& account : tenant.accounts) sum += measure(account);
-    return sum;
-  };
   const uint64_t total_limit = tenant.quota.total_limit_bytes.value_or(kUnlimited);
-  while (over(own(still_used), bytes, total_limit) && doom_anywhere(tenant)) {
+  while (over(SumOver(tenant.accounts, Staying), bytes, total_limit) && doom_anywhere(tenant)) {
   }
   const uint64_t max_segments = tenant.quota.max_segments.value_or(kUnlimited);
-  while (over(own(still_there), count, max_segments) && doom_anywhere(tenant)) {
+  while (over(SumOver(tenant.accounts, StayingSegments), count, max_segments) &&
+         doom_anywhere(tenant)) {
   }
   const uint64_t capacity = devices_[device].capacity_bytes;
-  while (over(still_used(device_accounts_[device]), bytes, capacity)) {
+  while (over(Staying(device_accounts_[device]), bytes, capacity)) {
     if (DoomOldest(tenant, device)) continue;
     Tenant* other = RichestRetainer(device);
     if (other == nullptr) break;
     DoomOldest(*other, device);
   }
-  const auto everybody = [&] {
-    uint64_t sum = 0;
-    for (const Account& account : device_accounts_) sum += still_there(account);
-    return sum;
-  };
-  while (over(everybody(), count, bounds_.max_segments)) {
+  while (over(SumOver(device_accounts_, StayingSegments), count, bounds_.max_segments)) {
     if (doom_anywhere(tenant)) continue;
     Tenant* other = nullptr;
     for (size_t d = 0; d < devices_.size() && other == nullptr; ++d) other = RichestRetainer(d);

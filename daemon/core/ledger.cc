@@ -57,6 +57,9 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   tenant.quota = quota;
   // What is only kept for reuse goes at once where the new limit is below it.
   for (size_t device = 0; device < devices_.size(); ++device) {
+    while (tenant.accounts[device].bytes(SegmentState::kRetained) > MaxRetainedOn(tenant, device)) {
+      DoomOldest(tenant, device);
+    }
     TrimForShortfall(tenant, device, 0, 0);
   }
 }
@@ -167,8 +170,7 @@ void Ledger::ProcessGone(SessionId id) {
 }
 
 void Ledger::ForgetIfDone(SessionId id, Session& session) {
-  if (session.live || !session.exposed.empty() || session.operations > 0 ||
-      session.in_flight > 0) {
+  if (session.live || !session.exposed.empty() || session.operations > 0 || session.in_flight > 0) {
     return;
   }
   Tenant& tenant = *session.tenant;
@@ -216,8 +218,9 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
     segments_.at(*fit)->charge.MoveTo(SegmentState::kPending);
     reused.push_back(*fit);
   }
-  uint32_t fresh = spec.count - static_cast<uint32_t>(reused.size());
-  absl::StatusOr<Room> room = MakeRoom(tenant, terms->device, terms->bytes, fresh, patient);
+  const auto taken = static_cast<uint32_t>(reused.size());
+  const uint32_t fresh = spec.count - taken;
+  absl::StatusOr<Room> room = MakeRoom(tenant, terms->device, terms->bytes, fresh, taken, patient);
   if (!room.ok() || *room == Room::kSoon) {
     for (SegmentId id : reused) Settle(id, *segments_.at(id));
     if (!room.ok()) return room.status();
@@ -229,7 +232,8 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
   operation.session = session_id;
   operation.device = terms->device;
   operation.kind = terms->kind;
-  for (SegmentId id : reused) operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
+  for (SegmentId id : reused)
+    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
   for (uint32_t i = 0; i < fresh; ++i) {
     SegmentId id{next_segment_++};
     auto segment = std::make_unique<Segment>();
@@ -252,8 +256,8 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "one Open takes 1 to ", kMaxSegmentsPerCall, " tickets; this has ", tickets.size()));
+    return absl::InvalidArgumentError(absl::StrCat("one Open takes 1 to ", kMaxSegmentsPerCall,
+                                                   " tickets; this has ", tickets.size()));
   }
   Operation operation;
   operation.session = session_id;
@@ -393,11 +397,10 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     segment.charge.MoveTo(SegmentState::kLingering);
   } else {
     const Tenant& tenant = *segment.tenant;
-    const Account& account = tenant.accounts[segment.device];
+    const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);
     const bool keep = !draining_ && tenant.live_sessions > 0 &&
-                      account.bytes(SegmentState::kRetained) + segment.charge.bytes() <=
-                          MaxRetainedOn(tenant, segment.device) &&
-                      account.charged() <= LimitOn(tenant, segment.device);
+                      WithinLimits(tenant, segment.device) &&
+                      retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());

@@ -21,6 +21,8 @@
 //   - a segment belongs to one tenant for life
 //   - nothing is retained or releasing while a lease, an operation, or a process that
 //     may still map it holds it
+//   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
+//     while draining
 //   - every lease has one live session
 #pragma once
 
@@ -98,7 +100,7 @@ class Ledger {
   // Takes effect at once; breaks no holder.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
 
-  // NOT_FOUND  no such tenant
+  // NOT_FOUND  no such tenant or device
   absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
@@ -128,6 +130,7 @@ class Ledger {
 
   // Counts a call that the session waits for.
   //   RESOURCE_EXHAUSTED  its tenant has too many
+  //   ABORTED             the session has ended
   absl::Status BeginCall(SessionId session);
   void EndCall(SessionId session);
 
@@ -136,8 +139,8 @@ class Ledger {
   // nullopt: it would fit once memory that is releasing has been destroyed (the ledger
   // may just have doomed retained segments for it): call again after a Destroyed(). With
   // `patient` false that is a denial too.
-  absl::StatusOr<std::optional<Operation>> BeginAcquire(SessionId session,
-                                                        const AcquireSpec& spec, bool patient);
+  absl::StatusOr<std::optional<Operation>> BeginAcquire(SessionId session, const AcquireSpec& spec,
+                                                        bool patient);
   absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets);
 
   // ABORTED  the session has ended; what its process was sent lingers until it is gone
@@ -210,10 +213,10 @@ class Ledger {
     SessionDetails details;
     Secret token{};
     absl::Time opened;
-    bool live = true;           // its socket is open
+    bool live = true;  // its socket is open
     bool process_gone = false;
-    uint32_t in_flight = 0;     // calls
-    uint32_t operations = 0;    // begun, neither committed nor aborted
+    uint32_t in_flight = 0;   // calls
+    uint32_t operations = 0;  // begun, neither committed nor aborted
     absl::btree_set<LeaseId> leases;
     absl::btree_set<SegmentId> exposed;  // segments that its process may map
   };
@@ -243,6 +246,9 @@ class Ledger {
   static uint64_t TotalSegments(const Tenant& tenant);
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
+  // Whether what the tenant has, but for what is releasing, is within its own limits: on
+  // this device, over all, and in number. Above them nothing is kept for reuse.
+  bool WithinLimits(const Tenant& tenant, size_t device) const;
 
   Tenant* FindTenant(absl::string_view name);
   const Tenant* FindTenant(absl::string_view name) const;
@@ -264,11 +270,12 @@ class Ledger {
   absl::StatusOr<AcquireTerms> CheckSpec(const AcquireSpec& spec) const;
   absl::Status CheckSessionCount(Tenant& tenant);
   absl::Status CheckInFlight(Tenant& tenant);
-  // Whether `count` fresh segments of `bytes` each fit: now, or once what is releasing is
-  // destroyed (retained segments may have been doomed for it).
+  // Whether `fresh` new segments of `bytes` each fit beside `reused` ones that are pending
+  // already: now, or once what is releasing is destroyed (retained segments may have been
+  // doomed for it).
   enum class Room { kFits, kSoon };
-  absl::StatusOr<Room> MakeRoom(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count,
-                                bool patient);
+  absl::StatusOr<Room> MakeRoom(Tenant& tenant, size_t device, uint64_t bytes, uint32_t fresh,
+                                uint32_t reused, bool patient);
   void TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count);
   // The tenant with the most retained bytes on the device; null where there are none.
   Tenant* RichestRetainer(size_t device);

@@ -13,7 +13,6 @@ namespace {
 using gpumem::v1::Denial;
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
-constexpr size_t kEverywhere = SIZE_MAX;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -77,161 +76,30 @@ size_t LedgerModel::DeviceIndex(const std::string& uuid) const {
   return index;
 }
 
-template <typename Select>
-uint64_t LedgerModel::Bytes(const std::string& tenant, size_t device, Select counts) const {
-  uint64_t sum = 0;
+LedgerModel::Sum LedgerModel::Of(absl::string_view tenant, size_t device, Which which,
+                                 const std::set<SegmentId>& without) const {
+  Sum sum;
   for (const auto& [id, segment] : segments_) {
     if (!tenant.empty() && segment.tenant != tenant) continue;
     if (device != kEverywhere && segment.device != device) continue;
-    if (counts(id, segment)) sum += segment.bytes;
+    const bool kept = segment.kept_since > 0;
+    const bool counts = which == Which::kAll || (which == Which::kStaying && !segment.given_up) ||
+                        (which == Which::kHeld && !segment.given_up && !kept) ||
+                        (which == Which::kRetained && kept) ||
+                        (which == Which::kGivenUp && segment.given_up);
+    if (!counts || without.contains(id)) continue;
+    sum.bytes += segment.bytes;
+    ++sum.segments;
   }
   return sum;
-}
-
-template <typename Select>
-uint64_t LedgerModel::Count(const std::string& tenant, size_t device, Select counts) const {
-  uint64_t sum = 0;
-  for (const auto& [id, segment] : segments_) {
-    if (!tenant.empty() && segment.tenant != tenant) continue;
-    if (device != kEverywhere && segment.device != device) continue;
-    if (counts(id, segment)) ++sum;
-  }
-  return sum;
-}
-
-// --- Limits --------------------------------------------------------------------------
-
-uint64_t LedgerModel::LimitOn(const Tenant& tenant, size_t device) const {
-  uint64_t limit = tenant.quota.limit_bytes.value_or(kUnlimited);
-  auto it = tenant.quota.device_limits.find(devices_[device].uuid);
-  if (it != tenant.quota.device_limits.end()) limit = it->second;
-  return std::min(limit, devices_[device].capacity_bytes);
-}
-
-uint64_t LedgerModel::MaxRetainedOn(const Tenant& tenant, size_t device) const {
-  auto it = tenant.quota.device_max_retained.find(devices_[device].uuid);
-  if (it != tenant.quota.device_max_retained.end()) return it->second;
-  return tenant.quota.max_retained_bytes.value_or(kUnlimited);
-}
-
-// Whether what the tenant has, and has not given up, is more than a limit of its own.
-bool LedgerModel::OverALimit(const std::string& name, size_t device) const {
-  const Tenant& tenant = tenants_.at(name);
-  const auto stays = [](SegmentId, const Segment& segment) { return !segment.given_up; };
-  return Bytes(name, device, stays) > LimitOn(tenant, device) ||
-         Bytes(name, kEverywhere, stays) > tenant.quota.total_limit_bytes.value_or(kUnlimited) ||
-         Count(name, kEverywhere, stays) > tenant.quota.max_segments.value_or(UINT32_MAX);
-}
-
-// In the order in which they are given as the reason.
-std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const std::string& name, size_t device,
-                                                       uint64_t bytes, uint32_t count,
-                                                       const std::set<SegmentId>& reused) const {
-  const Tenant& tenant = tenants_.at(name);
-  const auto used = [&](SegmentId id, const Segment&) { return !reused.contains(id); };
-  const auto held = [&](SegmentId id, const Segment& segment) {
-    return !reused.contains(id) && !segment.given_up && segment.kept_since == 0;
-  };
-  std::vector<Limit> limits;
-  const auto of_bytes = [&](Denial::Cause cause, const std::string& whose, size_t where,
-                            uint64_t limit) {
-    limits.push_back({cause, where != kEverywhere, bytes * count, Bytes(whose, where, used),
-                      Bytes(whose, where, held), limit});
-  };
-  const auto of_segments = [&](Denial::Cause cause, const std::string& whose, uint64_t limit) {
-    limits.push_back({cause, false, count, Count(whose, kEverywhere, used),
-                      Count(whose, kEverywhere, held), limit});
-  };
-  const uint64_t capacity = devices_[device].capacity_bytes;
-  // A tenant without a limit below the capacity is denied for the capacity's sake.
-  if (LimitOn(tenant, device) < capacity) {
-    of_bytes(Denial::CAUSE_DEVICE_LIMIT, name, device, LimitOn(tenant, device));
-  }
-  of_bytes(Denial::CAUSE_TOTAL_LIMIT, name, kEverywhere,
-           tenant.quota.total_limit_bytes.value_or(kUnlimited));
-  of_segments(Denial::CAUSE_MAX_SEGMENTS, name, tenant.quota.max_segments.value_or(UINT32_MAX));
-  of_bytes(Denial::CAUSE_CAPACITY, "", device, capacity);
-  of_segments(Denial::CAUSE_DAEMON_LIMIT, "", bounds_.max_segments);
-  return limits;
-}
-
-bool LedgerModel::GiveUpOldest(const std::string& tenant, size_t device) {
-  Segment* oldest = nullptr;
-  for (auto& [id, segment] : segments_) {
-    if (segment.tenant != tenant || segment.device != device || segment.kept_since == 0) continue;
-    if (oldest == nullptr || segment.kept_since < oldest->kept_since) oldest = &segment;
-  }
-  if (oldest == nullptr) return false;
-  oldest->kept_since = 0;
-  oldest->given_up = true;
-  return true;
-}
-
-bool LedgerModel::GiveUpAnywhere(const std::string& tenant) {
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    if (GiveUpOldest(tenant, device)) return true;
-  }
-  return false;
-}
-
-bool LedgerModel::GiveUpOfTheRichest(size_t device) {
-  const auto kept = [](SegmentId, const Segment& segment) { return segment.kept_since > 0; };
-  std::string richest;
-  uint64_t most = 0;
-  for (const auto& [name, tenant] : tenants_) {
-    const uint64_t bytes = Bytes(name, device, kept);
-    if (bytes <= most) continue;
-    most = bytes;
-    richest = name;
-  }
-  return most > 0 && GiveUpOldest(richest, device);
-}
-
-void LedgerModel::GiveUpAllOf(const std::string& tenant) {
-  while (GiveUpAnywhere(tenant)) {
-  }
-}
-
-// What is retained goes, as far as `fresh` more segments of `bytes` in all need it: the
-// tenant's own before others'.
-void LedgerModel::GiveUpFor(const std::string& name, size_t device, uint64_t bytes,
-                            uint32_t fresh) {
-  const Tenant& tenant = tenants_.at(name);
-  const auto stays = [](SegmentId, const Segment& segment) { return !segment.given_up; };
-  while (Bytes(name, device, stays) + bytes > LimitOn(tenant, device) &&
-         GiveUpOldest(name, device)) {
-  }
-  if (tenant.quota.total_limit_bytes) {
-    while (Bytes(name, kEverywhere, stays) + bytes > *tenant.quota.total_limit_bytes &&
-           GiveUpAnywhere(name)) {
-    }
-  }
-  if (tenant.quota.max_segments) {
-    while (Count(name, kEverywhere, stays) + fresh > *tenant.quota.max_segments &&
-           GiveUpAnywhere(name)) {
-    }
-  }
-  while (Bytes("", device, stays) + bytes > devices_[device].capacity_bytes &&
-         (GiveUpOldest(name, device) || GiveUpOfTheRichest(device))) {
-  }
-  const auto of_anybody = [&] {
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      if (GiveUpOfTheRichest(d)) return true;
-    }
-    return false;
-  };
-  while (Count("", kEverywhere, stays) + fresh > bounds_.max_segments &&
-         (GiveUpAnywhere(name) || of_anybody())) {
-  }
 }
 
 // --- Tenants -------------------------------------------------------------------------
 
 void LedgerModel::ApplyQuota(const std::string& name, const Quota& quota) {
   tenants_.at(name).quota = quota;
-  const auto kept = [](SegmentId, const Segment& segment) { return segment.kept_since > 0; };
   for (size_t device = 0; device < devices_.size(); ++device) {
-    while (Bytes(name, device, kept) > MaxRetainedOn(tenants_.at(name), device)) {
+    while (Of(name, device, Which::kRetained).bytes > MaxRetainedOn(tenants_.at(name), device)) {
       GiveUpOldest(name, device);
     }
     GiveUpFor(name, device, 0, 0);
@@ -281,8 +149,8 @@ absl::Status LedgerModel::ExpectDenial(const absl::Status& answer, const std::st
     return absl::OkStatus();
   }
   return Wrong("expected a denial of ", tenant, " by ", Denial::Cause_Name(cause), " on \"", device,
-               "\", asked ", asked, ", used ", used, ", limit ", limit, "; got ",
-               answer.ToString(), denial ? denial->ShortDebugString() : "");
+               "\", asked ", asked, ", used ", used, ", limit ", limit, "; got ", answer.ToString(),
+               denial ? denial->ShortDebugString() : "");
 }
 
 absl::Status LedgerModel::OpenSession(const std::string& name, const std::string& client,
@@ -298,8 +166,8 @@ absl::Status LedgerModel::OpenSession(const std::string& name, const std::string
   const uint64_t limit = tenants_.at(name).quota.max_sessions.value_or(UINT32_MAX);
   absl::Status verdict;
   if (sessions >= limit) {
-    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_MAX_SESSIONS, "", 1, sessions,
-                           limit);
+    verdict =
+        ExpectDenial(answer.status(), name, Denial::CAUSE_MAX_SESSIONS, "", 1, sessions, limit);
   } else if (sessions_.size() >= bounds_.max_sessions) {
     verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_DAEMON_LIMIT, "", 1,
                            sessions_.size(), bounds_.max_sessions);
@@ -403,228 +271,43 @@ void LedgerModel::EndCall(SessionId id) {
   Sweep();
 }
 
-// --- Operations ----------------------------------------------------------------------
-
-absl::Status LedgerModel::BeginAcquire(SessionId session_id, const AcquireSpec& spec, bool patient,
-                                       absl::Time now,
-                                       const absl::StatusOr<std::optional<Operation>>& answer) {
-  using absl::StatusCode;
-  if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
-  if (!Live(session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
-  const size_t device = spec.device_uuid.empty() ? 0 : DeviceIndex(spec.device_uuid);
-  if (device >= devices_.size()) return ExpectCode(answer.status(), StatusCode::kNotFound);
-  const DeviceInfo& info = devices_[device];
-  const Kind kind = spec.kind.value_or(info.kinds.front());
-  if (kind != Kind::kVmm) return ExpectCode(answer.status(), StatusCode::kUnimplemented);
-  if (spec.count == 0 || spec.count > kMaxSegmentsPerCall || spec.bytes == 0 ||
-      spec.bytes > info.capacity_bytes) {
-    return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
-  }
-  uint64_t bytes = spec.bytes;
-  while (bytes % info.granularity_bytes != 0) ++bytes;
-
-  const std::string tenant = sessions_.at(session_id).tenant;
-  std::set<SegmentId> reused;
-  for (const auto& [id, segment] : segments_) {
-    if (reused.size() == spec.count) break;
-    if (segment.tenant == tenant && segment.device == device && segment.kind == kind &&
-        segment.bytes == bytes && segment.kept_since > 0) {
-      reused.insert(id);
-    }
-  }
-  const uint32_t fresh = spec.count - static_cast<uint32_t>(reused.size());
-
-  bool fits = true;
-  absl::Status denied;
-  bool denial = false;
-  for (const Limit& limit : LimitsFor(tenant, device, bytes, spec.count, reused)) {
-    if (limit.Fits(limit.used)) continue;
-    fits = false;
-    const bool soon = limit.Fits(limit.held);
-    if (soon && patient) continue;
-    denial = true;
-    denied = ExpectDenial(answer.status(), tenant, limit.cause, limit.of_device ? info.uuid : "",
-                          limit.asked, soon ? limit.used : limit.held, limit.limit);
-    break;
-  }
-  // They are not free to be given up while the request is looked at, and count as used
-  // just now whatever comes of it.
-  for (SegmentId id : reused) segments_.at(id).kept_since = 0;
-  if (!fits) {
-    if (!denial) GiveUpFor(tenant, device, bytes * fresh, fresh);
-    for (SegmentId id : reused) segments_.at(id).kept_since = ++clock_;
-    if (denial) return denied;
-    if (answer.ok() && !answer->has_value()) {
-      if (!AnyReleasing()) return Wrong("soon, but nothing is on its way back");
-      return absl::OkStatus();
-    }
-    return Wrong("expected soon, got ",
-                 answer.ok() ? std::string("a grant") : answer.status().ToString());
-  }
-
-  if (!answer.ok()) return Wrong("expected a grant, got ", answer.status().ToString());
-  if (!answer->has_value()) return Wrong("expected a grant, got soon");
-  const Operation& operation = **answer;
-  if (ToInt(operation.id) <= last_operation_ || operation.session != session_id ||
-      operation.device != device || operation.kind != kind ||
-      operation.items.size() != spec.count) {
-    return Wrong("the operation is not what was asked for");
-  }
-  last_operation_ = ToInt(operation.id);
-  auto expected_reuse = reused.begin();
-  for (const Operation::Item& item : operation.items) {
-    if (ToInt(item.lease) <= last_lease_) return Wrong("a lease's number is used twice");
-    last_lease_ = ToInt(item.lease);
-    if (expected_reuse != reused.end()) {
-      if (item.segment != *expected_reuse++ || !item.reused || item.fresh) {
-        return Wrong("expected segment ", ToInt(*std::prev(expected_reuse)), " to be reused");
-      }
-    } else {
-      if (item.reused || !item.fresh || ToInt(item.segment) <= last_segment_) {
-        return Wrong("expected a fresh segment with a number of its own");
-      }
-      last_segment_ = ToInt(item.segment);
-      segments_[item.segment] = {
-          .tenant = tenant, .device = device, .kind = kind, .bytes = bytes, .created = now};
-    }
-    mappings_.push_back({session_id, item.segment});
-  }
-  operations_.emplace(operation.id, operation);
-  uint64_t& peak = tenants_.at(tenant).peaks[device];
-  peak = std::max(peak, Bytes(tenant, device, [](SegmentId, const Segment&) { return true; }));
-  return absl::OkStatus();
-}
-
-absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
-                                    const absl::StatusOr<Operation>& answer) {
-  using absl::StatusCode;
-  if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
-  if (!Live(session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
-  if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
-    return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
-  }
-  std::vector<SegmentId> expected;
-  for (const Secret& ticket : tickets) {
-    const Lease* found = nullptr;
-    size_t scope = 0;
-    for (const auto& [id, lease] : leases_) {
-      for (size_t s : {0, 1}) {
-        if (lease.tickets[s] == ticket) {
-          found = &lease;
-          scope = s;
-        }
-      }
-    }
-    if (found == nullptr) return ExpectCode(answer.status(), StatusCode::kNotFound);
-    if (scope == static_cast<size_t>(TicketScope::kTenant) &&
-        segments_.at(found->segment).tenant != sessions_.at(session_id).tenant) {
-      return ExpectCode(answer.status(), StatusCode::kPermissionDenied);
-    }
-    expected.push_back(found->segment);
-  }
-  if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());
-  if (ToInt(answer->id) <= last_operation_ || answer->session != session_id ||
-      answer->items.size() != expected.size()) {
-    return Wrong("the operation is not what was asked for");
-  }
-  last_operation_ = ToInt(answer->id);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const Operation::Item& item = answer->items[i];
-    if (item.segment != expected[i] || item.fresh || item.reused ||
-        ToInt(item.lease) <= last_lease_) {
-      return Wrong("ticket ", i, " opened the wrong thing");
-    }
-    last_lease_ = ToInt(item.lease);
-    mappings_.push_back({session_id, item.segment});
-  }
-  operations_.emplace(answer->id, *answer);
-  return absl::OkStatus();
-}
-
-absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
-  Operation& operation = operations_.at(id);
-  const bool live = Live(operation.session);
-  while (!operation.items.empty()) {
-    const Operation::Item item = operation.items.front();
-    operation.items.erase(operation.items.begin());
-    if (live) leases_[item.lease] = {operation.session, item.segment, {}};
-    Rest(item.segment);
-  }
-  operations_.erase(id);
-  Sweep();
-  return ExpectCode(answer, live ? absl::StatusCode::kOk : absl::StatusCode::kAborted);
-}
-
-void LedgerModel::Abort(OperationId id, bool handed_over) {
-  Operation& operation = operations_.at(id);
-  while (!operation.items.empty()) {
-    const Operation::Item item = operation.items.front();
-    operation.items.erase(operation.items.begin());
-    if (!handed_over && MayMap(operation.session, item.segment)) {
-      Unmap(operation.session, item.segment);
-    }
-    if (item.fresh && !handed_over) {
-      segments_.at(item.segment).given_up = true;
-    } else {
-      Rest(item.segment);
-    }
-  }
-  operations_.erase(id);
-  Sweep();
-}
-
-absl::Status LedgerModel::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes,
-                                           bool answer) {
-  const auto releasing = [](SegmentId, const Segment& segment) { return segment.given_up; };
-  while (Bytes("", device, releasing) < bytes &&
-         (GiveUpOldest(sessions_.at(session).tenant, device) || GiveUpOfTheRichest(device))) {
-  }
-  const bool expected = Bytes("", device, releasing) > 0;
-  if (answer == expected) return absl::OkStatus();
-  return Wrong("expected ", expected ? "" : "no ", "memory to come back");
-}
-
-absl::Status LedgerModel::DriverDenial(SessionId session, size_t device, uint64_t bytes,
-                                       const absl::Status& answer) {
-  return ExpectDenial(answer, sessions_.at(session).tenant, Denial::CAUSE_DRIVER,
-                      devices_[device].uuid, bytes,
-                      Bytes("", device, [](SegmentId, const Segment&) { return true; }),
-                      devices_[device].capacity_bytes);
-}
-
-absl::Status LedgerModel::Release(SessionId id, absl::Span<const LeaseId> leases,
-                                  const absl::Status& answer) {
-  if (!Live(id)) return ExpectCode(answer, absl::StatusCode::kAborted);
-  const std::set<LeaseId> distinct(leases.begin(), leases.end());
-  for (LeaseId lease : distinct) {
-    auto it = leases_.find(lease);
-    if (it == leases_.end() || it->second.session != id) {
-      return ExpectCode(answer, absl::StatusCode::kNotFound);
-    }
-  }
-  for (LeaseId lease : distinct) {
-    const auto trusts = [&](const std::string& tenant) {
-      return tenants_.at(tenant).quota.release == ReleasePolicy::kTrust;
-    };
-    EndLease(lease, trusts(sessions_.at(id).tenant) && trusts(OwnerOf(leases_.at(lease).segment)));
-  }
-  return ExpectCode(answer, absl::StatusCode::kOk);
-}
-
-absl::Status LedgerModel::Share(SessionId session, LeaseId lease, TicketScope scope,
-                                const Secret& candidate, const absl::StatusOr<Secret>& answer) {
-  if (!Live(session)) return ExpectCode(answer.status(), absl::StatusCode::kAborted);
-  auto it = leases_.find(lease);
-  if (it == leases_.end() || it->second.session != session) {
-    return ExpectCode(answer.status(), absl::StatusCode::kNotFound);
-  }
-  std::optional<Secret>& ticket = it->second.tickets[static_cast<size_t>(scope)];
-  if (!ticket) ticket = candidate;
-  if (answer.ok() && *answer == *ticket) return absl::OkStatus();
-  return Wrong("expected the lease's one ticket of this scope, got ", answer.status().ToString());
-}
-
 // --- Giving memory back --------------------------------------------------------------
+
+bool LedgerModel::GiveUpOldest(const std::string& tenant, size_t device) {
+  Segment* oldest = nullptr;
+  for (auto& [id, segment] : segments_) {
+    if (segment.tenant != tenant || segment.device != device || segment.kept_since == 0) continue;
+    if (oldest == nullptr || segment.kept_since < oldest->kept_since) oldest = &segment;
+  }
+  if (oldest == nullptr) return false;
+  oldest->kept_since = 0;
+  oldest->given_up = true;
+  return true;
+}
+
+bool LedgerModel::GiveUpAnywhere(const std::string& tenant) {
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    if (GiveUpOldest(tenant, device)) return true;
+  }
+  return false;
+}
+
+bool LedgerModel::GiveUpOfTheRichest(size_t device) {
+  std::string richest;
+  uint64_t most = 0;
+  for (const auto& [name, tenant] : tenants_) {
+    const uint64_t bytes = Of(name, device, Which::kRetained).bytes;
+    if (bytes <= most) continue;
+    most = bytes;
+    richest = name;
+  }
+  return most > 0 && GiveUpOldest(richest, device);
+}
+
+void LedgerModel::GiveUpAllOf(const std::string& tenant) {
+  while (GiveUpAnywhere(tenant)) {
+  }
+}
 
 void LedgerModel::Unmap(SessionId session, SegmentId segment) {
   mappings_.erase(std::find(mappings_.begin(), mappings_.end(), Mapping{session, segment}));
@@ -644,9 +327,8 @@ void LedgerModel::Rest(SegmentId id) {
   const bool tenant_lives = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second.live && entry.second.tenant == segment.tenant;
   });
-  const auto kept = [](SegmentId, const Segment& other) { return other.kept_since > 0; };
   if (!draining_ && tenant_lives && !OverALimit(segment.tenant, segment.device) &&
-      Bytes(segment.tenant, segment.device, kept) + segment.bytes <=
+      Of(segment.tenant, segment.device, Which::kRetained).bytes + segment.bytes <=
           MaxRetainedOn(tenant, segment.device)) {
     segment.kept_since = ++clock_;
   } else {
@@ -687,21 +369,19 @@ absl::Status LedgerModel::Trim(const std::string& tenant, const std::string& dev
     return ExpectCode(answer.status(), absl::StatusCode::kNotFound);
   }
   if (!answer.ok()) return Wrong("expected a trim, got ", answer.status().ToString());
-  const auto given_up = [](SegmentId, const Segment& segment) { return segment.given_up; };
-  const auto kept = [](SegmentId, const Segment& segment) { return segment.kept_since > 0; };
-  const uint64_t before = Count("", kEverywhere, given_up);
+  const uint64_t before = Of("", kEverywhere, Which::kGivenUp).segments;
   for (const auto& [name, entry] : tenants_) {
     if (!tenant.empty() && name != tenant) continue;
     for (size_t d = 0; d < devices_.size(); ++d) {
       if (!device.empty() && devices_[d].uuid != device) continue;
-      while (Bytes(name, d, kept) > keep_bytes) GiveUpOldest(name, d);
+      while (Of(name, d, Which::kRetained).bytes > keep_bytes) GiveUpOldest(name, d);
     }
   }
   const std::set<SegmentId> distinct(answer->begin(), answer->end());
   if (distinct.size() != answer->size() ||
-      answer->size() != Count("", kEverywhere, given_up) - before) {
-    return Wrong("expected ", Count("", kEverywhere, given_up) - before, " trimmed segments, got ",
-                 answer->size());
+      answer->size() != Of("", kEverywhere, Which::kGivenUp).segments - before) {
+    return Wrong("expected ", Of("", kEverywhere, Which::kGivenUp).segments - before,
+                 " trimmed segments, got ", answer->size());
   }
   for (SegmentId id : distinct) {
     auto it = segments_.find(id);

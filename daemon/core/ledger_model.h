@@ -42,8 +42,7 @@ class LedgerModel {
   absl::Status BeginCall(SessionId session, const absl::Status& answer);
   void EndCall(SessionId session);
   absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, bool patient,
-                            absl::Time now,
-                            const absl::StatusOr<std::optional<Operation>>& answer);
+                            absl::Time now, const absl::StatusOr<std::optional<Operation>>& answer);
   absl::Status BeginOpen(SessionId session, absl::Span<const Secret> tickets,
                          const absl::StatusOr<Operation>& answer);
   absl::Status Commit(OperationId operation, const absl::Status& answer);
@@ -118,10 +117,10 @@ class LedgerModel {
   // A limit, and how a request stands to it.
   struct Limit {
     gpumem::v1::Denial::Cause cause;
-    bool of_device;       // the denial names it
-    uint64_t asked;       // in all, those that are reused included
-    uint64_t used;        // of what is not reused now
-    uint64_t held;        // of that, what does not come back without its holders
+    bool of_device;  // the denial names it
+    uint64_t asked;  // in all, those that are reused included
+    uint64_t used;   // of what is not reused now
+    uint64_t held;   // of that, what does not come back without its holders
     uint64_t limit;
     bool Fits(uint64_t taken) const { return asked <= limit && taken <= limit - asked; }
   };
@@ -131,12 +130,21 @@ class LedgerModel {
   bool MayMap(SessionId session, SegmentId segment) const;
   size_t DeviceIndex(const std::string& uuid) const;  // devices_.size(): none
 
-  // Sum over the segments of a tenant ("" means all) on a device (all where it is
-  // kEverywhere) that `counts` selects.
-  template <typename Select>
-  uint64_t Bytes(const std::string& tenant, size_t device, Select counts) const;
-  template <typename Select>
-  uint64_t Count(const std::string& tenant, size_t device, Select counts) const;
+  // Counts the segments of a tenant ("" means all) on a device, or everywhere.
+  enum class Which {
+    kAll,
+    kStaying,  // all but those that are given up
+    kHeld,     // neither retained nor given up
+    kRetained,
+    kGivenUp,
+  };
+  static constexpr size_t kEverywhere = SIZE_MAX;
+  struct Sum {
+    uint64_t bytes = 0;
+    uint64_t segments = 0;
+  };
+  Sum Of(absl::string_view tenant, size_t device, Which which,
+         const std::set<SegmentId>& without = {}) const;
 
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;

@@ -33,9 +33,11 @@ class Differences {
   static std::string Show(Kind value) { return Show(static_cast<uint64_t>(value)); }
   static std::string Show(const Quota&) { return "another quota"; }
   static std::string Show(const std::vector<SessionId>& value) {
-    return absl::StrCat("[", absl::StrJoin(value, " ", [](std::string* out, SessionId id) {
-                          absl::StrAppend(out, ToInt(id));
-                        }), "]");
+    return absl::StrCat(
+        "[",
+        absl::StrJoin(value, " ",
+                      [](std::string* out, SessionId id) { absl::StrAppend(out, ToInt(id)); }),
+        "]");
   }
   static std::string Show(uint64_t value) { return absl::StrCat(value); }
 
@@ -52,7 +54,7 @@ absl::Status LedgerModel::Compare(const Ledger& ledger, absl::Time now) const {
   counts.Check<uint64_t>("tenant_count", ledger.tenant_count(), tenants_.size());
   for (size_t device = 0; device < devices_.size(); ++device) {
     counts.Check<uint64_t>(devices_[device].uuid, ledger.charged(device),
-                           Bytes("", device, [](SegmentId, const Segment&) { return true; }));
+                           Of("", device, Which::kAll).bytes);
   }
   if (absl::Status same = counts.Of("in all"); !same.ok()) return same;
   return CompareFiltered(ledger, "", "", now);

@@ -5,6 +5,8 @@
 //   GPUMEM_MODEL_OPS   calls of the ledger in all; 1,000,000 where unset
 //   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A
 //                      failure names its episode's seed, with which it comes first.
+#include "daemon/core/ledger_model.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +18,6 @@
 #include "absl/strings/str_join.h"
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/ledger_model.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -143,8 +144,7 @@ class Episode {
     Quota quota = AnyQuota();
     if (Chance(5)) quota.device_limits["elsewhere"] = 1;
     const absl::Status answer = ledger_.SetQuota(tenant, quota);
-    return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ",
-                 Tell(answer));
+    return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ", Tell(answer));
   }
 
   absl::Status SetDraining(bool draining) {
@@ -221,7 +221,7 @@ class Episode {
       Met((*answer)->items.back().fresh ? "reused and fresh" : "reused");
     }
     absl::Status verdict = model_.BeginAcquire(session, spec, patient, now_, answer);
-    if (verdict.ok() && granted) verdict = WithinLimits(session);
+    if (verdict.ok() && granted) verdict = WithinLimits(session, (*answer)->device);
     verdict = After(verdict, "BeginAcquire ", ToInt(session), " ", spec.count, " x ", spec.bytes,
                     " on \"", spec.device_uuid, "\"", patient ? "" : " impatiently", " -> ", told);
     if (!verdict.ok() || !soon) return verdict;
@@ -236,18 +236,15 @@ class Episode {
   }
 
   // By the ledger's own account: no limit is exceeded where something was granted.
-  absl::Status WithinLimits(SessionId session) {
+  absl::Status WithinLimits(SessionId session, size_t device) {
     const auto tenant = ledger_.GetTenant(model_.sessions().at(session).tenant);
     if (!tenant.ok()) return tenant.status();
-    bool within = tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
-                  tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
-                  ledger_.segment_count() <= bounds_.max_segments;
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      // Of the other device nothing was granted: it may be over a limit that was lowered.
-      const bool granted_here = ledger_.charged(d) != charged_before_[d];
-      within = within && ledger_.charged(d) <= devices_[d].capacity_bytes &&
-               (!granted_here || tenant->devices[d].charged <= tenant->devices[d].limit);
-    }
+    const bool within =
+        tenant->devices[device].charged <= tenant->devices[device].limit &&
+        tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
+        tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
+        ledger_.charged(device) <= devices_[device].capacity_bytes &&
+        ledger_.segment_count() <= bounds_.max_segments;
     return within ? absl::OkStatus() : absl::InternalError("granted beyond a limit");
   }
 
@@ -295,8 +292,8 @@ class Episode {
     const bool handed_over = fate < 87;
     ledger_.Abort(operation, handed_over);
     model_.Abort(operation.id, handed_over);
-    return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ",
-                 ToInt(operation.session), handed_over ? " after handing over" : "");
+    return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
+                 handed_over ? " after handing over" : "");
   }
 
   absl::Status Release() {
@@ -312,10 +309,11 @@ class Episode {
       }
     }
     const absl::Status answer = ledger_.Release(session, leases);
-    return After(model_.Release(session, leases, answer), "Release ", ToInt(session), " [",
-                 absl::StrJoin(leases, " ", [](std::string* out, LeaseId id) {
-                   absl::StrAppend(out, ToInt(id));
-                 }), "] -> ", Tell(answer));
+    return After(
+        model_.Release(session, leases, answer), "Release ", ToInt(session), " [",
+        absl::StrJoin(leases, " ",
+                      [](std::string* out, LeaseId id) { absl::StrAppend(out, ToInt(id)); }),
+        "] -> ", Tell(answer));
   }
 
   absl::Status Share() {
@@ -376,7 +374,6 @@ class Episode {
   }
 
   absl::Status Step() {
-    for (size_t d = 0; d < devices_.size(); ++d) charged_before_[d] = ledger_.charged(d);
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && Chance(10)) return SetDraining(false);
     uint64_t die = Below(1000);
@@ -447,7 +444,6 @@ class Episode {
   Ledger ledger_;
   LedgerModel model_;
   Coverage& coverage_;
-  std::array<uint64_t, 2> charged_before_{};
   std::vector<Secret> old_tickets_;
   std::deque<std::string> log_;
   uint64_t calls_ = 0;
@@ -473,14 +469,32 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
   }
   for (const auto& [what, times] : coverage) std::cout << "  " << times << " x " << what << "\n";
   if (calls < 500000) return;  // too few to have met everything
-  for (const char* what :
-       {"granted", "soon", "soon, then granted", "soon, then CAUSE_CAPACITY", "reused",
-        "reused and fresh", "opened across tenants", "shared again", "committed too late",
-        "trimmed", "a session outlives its socket", "a session outlives its process",
-        "CAUSE_DEVICE_LIMIT", "CAUSE_TOTAL_LIMIT", "CAUSE_CAPACITY", "CAUSE_DRIVER",
-        "CAUSE_MAX_SEGMENTS", "CAUSE_MAX_SESSIONS", "CAUSE_MAX_IN_FLIGHT", "CAUSE_DAEMON_LIMIT",
-        "UNAVAILABLE", "ABORTED", "NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED",
-        "PERMISSION_DENIED"}) {
+  for (const char* what : {"granted",
+                           "soon",
+                           "soon, then granted",
+                           "soon, then CAUSE_CAPACITY",
+                           "reused",
+                           "reused and fresh",
+                           "opened across tenants",
+                           "shared again",
+                           "committed too late",
+                           "trimmed",
+                           "a session outlives its socket",
+                           "a session outlives its process",
+                           "CAUSE_DEVICE_LIMIT",
+                           "CAUSE_TOTAL_LIMIT",
+                           "CAUSE_CAPACITY",
+                           "CAUSE_DRIVER",
+                           "CAUSE_MAX_SEGMENTS",
+                           "CAUSE_MAX_SESSIONS",
+                           "CAUSE_MAX_IN_FLIGHT",
+                           "CAUSE_DAEMON_LIMIT",
+                           "UNAVAILABLE",
+                           "ABORTED",
+                           "NOT_FOUND",
+                           "INVALID_ARGUMENT",
+                           "UNIMPLEMENTED",
+                           "PERMISSION_DENIED"}) {
     EXPECT_GE(coverage[what], 100) << "hardly ever met: " << what;
   }
 }

@@ -71,7 +71,8 @@ absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view 
     absl::btree_set<SegmentId> counted;
     for (LeaseId lease : session->leases) {
       const SegmentId segment = leases_.at(lease).segment;
-      if (counted.insert(segment).second) view.leased_bytes += segments_.at(segment)->charge.bytes();
+      if (counted.insert(segment).second)
+        view.leased_bytes += segments_.at(segment)->charge.bytes();
     }
     views.push_back(std::move(view));
   }
@@ -152,6 +153,10 @@ absl::Status Ledger::CheckInvariants() const {
     if ((state == SegmentState::kLeased) != (segment->leases > 0)) {
       return wrong("segment ", ToInt(id), " is in the wrong state for its leases");
     }
+    if (state == SegmentState::kRetained && !segment->tenant->retained[segment->device].Contains(
+                                                id, segment->kind, segment->charge.bytes())) {
+      return wrong("segment ", ToInt(id), " is retained and in no pool");
+    }
     if (state == SegmentState::kLingering && (segment->pins > 0 || segment->exposures.empty())) {
       return wrong("segment ", ToInt(id), " lingers without cause");
     }
@@ -170,20 +175,22 @@ absl::Status Ledger::CheckInvariants() const {
     ++segments_by_tenant[segment->tenant];
     by_device[segment->device] += segment->charge.bytes();
   }
-  if (open_operations_ == 0 && pins != 0) return wrong("pins without operations");
   for (size_t i = 0; i < devices; ++i) {
-    if (device_accounts_[i].charged() != by_device[i]) return wrong("device ", i, " does not add up");
+    if (device_accounts_[i].charged() != by_device[i])
+      return wrong("device ", i, " does not add up");
     if (by_device[i] > devices_[i].capacity_bytes) return wrong("device ", i, " is over capacity");
   }
 
   // Tenants and sessions.
   std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
   size_t live = 0;
+  uint64_t operations = 0;
   for (const auto& [id, session] : sessions_) {
     auto& [all, alive, calls] = counts[session->tenant];
     ++all;
     alive += session->live ? 1 : 0;
     calls += session->in_flight;
+    operations += session->operations;
     live += session->live ? 1 : 0;
     if (!session->live && !session->leases.empty()) return wrong("a closed session holds leases");
     for (SegmentId segment : session->exposed) {
@@ -194,6 +201,8 @@ absl::Status Ledger::CheckInvariants() const {
     }
   }
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
+  if (operations != open_operations_) return wrong("sessions miscount their operations");
+  if (operations == 0 && pins != 0) return wrong("pins without operations");
   for (const auto& [name, tenant] : tenants_) {
     const auto& [all, alive, calls] = counts[tenant.get()];
     if (tenant->sessions != all || tenant->live_sessions != alive || tenant->in_flight != calls) {
@@ -211,6 +220,11 @@ absl::Status Ledger::CheckInvariants() const {
       }
       if (tenant->retained[i].size() != tenant->accounts[i].segments(SegmentState::kRetained)) {
         return wrong("tenant ", name, " lost a retained segment on device ", i);
+      }
+      const uint64_t retained = tenant->accounts[i].bytes(SegmentState::kRetained);
+      if (retained > 0 && (draining_ || alive == 0 || !WithinLimits(*tenant, i) ||
+                           retained > MaxRetainedOn(*tenant, i))) {
+        return wrong("tenant ", name, " retains what it should give up on device ", i);
       }
     }
     if (!tenant->configured && all == 0 && TotalSegments(*tenant) == 0) {

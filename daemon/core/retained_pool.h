@@ -37,6 +37,11 @@ class RetainedPool {
     return oldest.id;
   }
 
+  bool Contains(SegmentId id, Kind kind, uint64_t bytes) const {
+    auto it = by_size_.find({kind, bytes});
+    return it != by_size_.end() && it->second.count(id) > 0;
+  }
+
   bool empty() const { return by_age_.empty(); }
   size_t size() const { return by_age_.size(); }
 

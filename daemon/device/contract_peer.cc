@@ -59,7 +59,7 @@ class Server {
     }
     if (words[0] == "give-back") return std::move(kept_);
     if (words[0] == "map") {
-      return Map(words.at(3), number, words.at(2) == "ro", std::move(message.fds));
+      return Map(words.at(3), number, words.at(2) == "ro", message.fds);
     }
     if (words[0] == "unmap") {
       mappings_.clear();
@@ -75,7 +75,7 @@ class Server {
 
  private:
   absl::StatusOr<UniqueFd> Map(const std::string& device_uuid, uint64_t bytes, bool read_only,
-                               std::vector<UniqueFd> fds) {
+                               const std::vector<UniqueFd>& fds) {
     mappings_.clear();
     device_uuid_ = device_uuid;
     std::vector<gpumem::MapRequest> requests;

@@ -46,7 +46,7 @@ CUmemAllocationProp Properties(CUdevice device) {
 
 // The driver's error in the codes of Device::Create.
 absl::Status CreateError(const CudaDriver& driver, CUresult result, const std::string& what) {
-  const absl::Status status = driver.Error(result, what);
+  absl::Status status = driver.Error(result, what);
   if (absl::IsResourceExhausted(status)) return status;
   // The driver has no error of its own for "no descriptors left": ask the kernel.
   const gpumem::UniqueFd probe(eventfd(0, EFD_CLOEXEC));

@@ -55,22 +55,18 @@ std::unique_ptr<Device> InjectFaults(std::unique_ptr<Device> device, FaultPlan p
 }
 
 void Gate::Pass() {
-  absl::MutexLock lock(&mutex_);
-  ++waiting_;
-  mutex_.Await(absl::Condition(&open_));
-  --waiting_;
+  ++arrivals_;
+  arrivals_.notify_all();
+  open_.wait(false);
 }
 
-void Gate::AwaitArrivals(int threads) {
-  absl::MutexLock lock(&mutex_);
-  const auto arrived = [this, threads]()
-                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return waiting_ >= threads; };
-  mutex_.Await(absl::Condition(&arrived));
+void Gate::AwaitArrivals(int arrivals) {
+  for (int seen = arrivals_; seen < arrivals; seen = arrivals_) arrivals_.wait(seen);
 }
 
 void Gate::Open() {
-  absl::MutexLock lock(&mutex_);
   open_ = true;
+  open_.notify_all();
 }
 
 }  // namespace gpumemd

@@ -1,13 +1,12 @@
 // Devices that fail, and stall, when a test says so.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -35,16 +34,15 @@ std::unique_ptr<Device> InjectFaults(std::unique_ptr<Device> device, FaultPlan p
 class Gate {
  public:
   // Returns when the gate is open.
-  void Pass() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns when `threads` threads stand before the gate.
-  void AwaitArrivals(int threads) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Pass();
+  // Returns when Pass() has been called `arrivals` times in all.
+  void AwaitArrivals(int arrivals);
   // Lets all through, for good.
-  void Open() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Open();
 
  private:
-  absl::Mutex mutex_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;
-  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int> arrivals_{0};
+  std::atomic<bool> open_{false};
 };
 
 }  // namespace gpumemd

@@ -1,0 +1,182 @@
+// How a session begins: Client::Connect against daemons of every temper.
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "client/client.h"
+#include "client/fake_daemon.h"
+#include "common/endpoints.h"
+#include "common/unix_channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace {
+
+using internal::FakeDaemon;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Connects to a daemon that meets its clients so.
+absl::Status ConnectStatus(std::function<bool(int socket, uint64_t session)> hello,
+                           absl::Duration timeout = absl::Seconds(20)) {
+  FakeDaemon daemon({.hello = std::move(hello)});
+  return Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = timeout}).status();
+}
+
+v1::ServerMessage Refusal(absl::StatusCode code, const std::string& message) {
+  v1::ServerMessage refusal;
+  refusal.mutable_refusal()->set_code(static_cast<int>(code));
+  refusal.mutable_refusal()->set_message(message);
+  return refusal;
+}
+
+TEST(ConnectTest, TellsWhatTheDaemonSaid) {
+  FakeDaemon daemon;
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->tenant(), "testers");
+  EXPECT_EQ((*client)->rule(), "everybody");
+  EXPECT_EQ((*client)->session_id(), 1u);
+  EXPECT_EQ((*client)->daemon_version(), "9.9");
+}
+
+TEST(ConnectTest, SaysWhoItIsAndWhatItWants) {
+  std::vector<v1::Hello> hellos;
+  FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
+    hellos.push_back(FakeDaemon::ReadHello(socket));
+    FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(session));
+    return true;
+  }});
+  ASSERT_TRUE(Client::Connect({.runtime_dir = daemon.runtime_dir()}).ok());
+  ASSERT_TRUE(Client::Connect(
+                  {.runtime_dir = daemon.runtime_dir(), .tenant = "training", .name = "trainer-3"})
+                  .ok());
+  EXPECT_EQ(hellos[0].protocol_version(), kProtocolVersion);
+  EXPECT_EQ(hellos[0].client_name(), program_invocation_short_name);
+  EXPECT_EQ(hellos[0].tenant(), "");
+  EXPECT_EQ(hellos[1].client_name(), "trainer-3");
+  EXPECT_EQ(hellos[1].tenant(), "training");
+}
+
+TEST(ConnectTest, WithoutADaemonItSaysWhatToDo) {
+  const absl::Status status = Client::Connect({.runtime_dir = "/tmp/no-such-folder"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("/tmp/no-such-folder"), HasSubstr("start gpumemd")));
+}
+
+TEST(ConnectTest, ARefusalIsPassedOn) {
+  const auto refuse = [](int socket, uint64_t) {
+    FakeDaemon::ReadHello(socket);
+    FakeDaemon::Send(socket, Refusal(absl::StatusCode::kPermissionDenied, "no rule for you"));
+    return false;
+  };
+  EXPECT_EQ(ConnectStatus(refuse), absl::PermissionDeniedError("no rule for you"));
+}
+
+TEST(ConnectTest, ARefusalOfOneWhoWasNotHeardIsPassedOn) {
+  const auto refuse = [](int socket, uint64_t) {
+    FakeDaemon::Send(socket, Refusal(absl::StatusCode::kResourceExhausted, "full"));
+    return false;
+  };
+  EXPECT_EQ(ConnectStatus(refuse), absl::ResourceExhaustedError("full"));
+}
+
+TEST(ConnectTest, ARefusalForWantOfASessionCarriesItsDenial) {
+  const absl::Status status = ConnectStatus([](int socket, uint64_t) {
+    v1::ServerMessage message = Refusal(absl::StatusCode::kResourceExhausted, "too many");
+    v1::Denial* denial = message.mutable_refusal()->mutable_denial();
+    denial->set_cause(v1::Denial::CAUSE_MAX_SESSIONS);
+    denial->set_tenant("training");
+    denial->set_limit(8);
+    FakeDaemon::Send(socket, message);
+    return false;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::optional<Denial> denial = GetDenial(status);
+  ASSERT_TRUE(denial.has_value());
+  EXPECT_EQ(denial->cause, Denial::Cause::kMaxSessions);
+  EXPECT_EQ(denial->tenant, "training");
+  EXPECT_EQ(denial->limit, 8u);
+}
+
+TEST(ConnectTest, ARefusalIsNeverTakenForSuccess) {
+  EXPECT_EQ(ConnectStatus([](int socket, uint64_t) {
+              FakeDaemon::Send(socket, Refusal(absl::StatusCode::kOk, "odd"));
+              return false;
+            }),
+            absl::UnknownError("odd"));
+}
+
+TEST(ConnectTest, AnotherVersionIsUnimplemented) {
+  const absl::Status status = ConnectStatus([](int socket, uint64_t session) {
+    v1::ServerMessage message = FakeDaemon::WelcomeTo(session);
+    message.mutable_welcome()->set_protocol_version(2);
+    FakeDaemon::Send(socket, message);
+    return true;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 2"));
+}
+
+TEST(ConnectTest, AnotherProtocolIsUnimplemented) {
+  EXPECT_EQ(ConnectStatus([](int socket, uint64_t) {
+              return SendMessage(socket, "\xff\xff\xff", {}, absl::InfiniteFuture()).ok();
+            }).code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(ConnectStatus([](int socket, uint64_t) {
+              v1::ServerMessage message;
+              message.mutable_delivery();
+              FakeDaemon::Send(socket, message);
+              return true;
+            }).code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(ConnectTest, ASilentDaemonIsGivenUpOnInTime) {
+  const absl::Status status =
+      ConnectStatus([](int, uint64_t) { return true; }, absl::Milliseconds(50));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("50ms"));
+}
+
+TEST(ConnectTest, ADaemonThatHangsUpOrSaysGoodbyeIsUnavailable) {
+  EXPECT_EQ(ConnectStatus([](int, uint64_t) { return false; }).code(),
+            absl::StatusCode::kUnavailable);
+  const absl::Status status = ConnectStatus([](int socket, uint64_t) {
+    v1::ServerMessage message;
+    message.mutable_goodbye()->set_reason("draining");
+    FakeDaemon::Send(socket, message);
+    return false;
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("draining"));
+}
+
+TEST(ConnectTest, WithoutTheApiSocketItGivesUpInTime) {
+  FakeDaemon daemon;
+  ASSERT_EQ(unlink(SocketPath(daemon.runtime_dir(), kApiSocket).c_str()), 0);
+  EXPECT_EQ(
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Milliseconds(100)})
+          .status()
+          .code(),
+      absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(ConnectTest, FailedAndEndedConnectionsLeaveNoDescriptors) {
+  FakeDaemon daemon;
+  const ConnectOptions options = {.runtime_dir = daemon.runtime_dir()};
+  ASSERT_TRUE(Client::Connect(options).ok());  // gRPC keeps some for itself from here on
+  FakeDaemon refusing({.hello = [](int, uint64_t) { return false; }});
+  const size_t before = internal::OpenFds();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_FALSE(Client::Connect({.runtime_dir = refusing.runtime_dir()}).ok());
+  }
+  // Fewer, when gRPC's server has only now noticed that the first client is gone.
+  EXPECT_LE(internal::OpenFds(), before);
+}
+
+}  // namespace
+}  // namespace gpumem

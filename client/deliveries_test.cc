@@ -1,0 +1,207 @@
+#include "client/deliveries.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "client/fake_daemon.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/gpumem/v1/session.pb.h"
+
+namespace gpumem::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class DeliveriesTest : public ::testing::Test {
+ protected:
+  DeliveriesTest() {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    daemon_.reset(pair[0]);
+    deliveries_ = std::make_unique<Deliveries>(UniqueFd(pair[1]));
+  }
+
+  // A Delivery of one lease and one descriptor.
+  void Deliver(uint64_t delivery_id, uint64_t lease_id) {
+    v1::ServerMessage message;
+    message.mutable_delivery()->set_delivery_id(delivery_id);
+    message.mutable_delivery()->add_lease_ids(lease_id);
+    ASSERT_TRUE(SendMessage(daemon_.get(), message.SerializeAsString(), {daemon_.get()},
+                            absl::Now() + absl::Seconds(10))
+                    .ok());
+  }
+
+  static absl::Time Soon() { return absl::Now() + absl::Seconds(10); }
+
+  UniqueFd daemon_;
+  std::unique_ptr<Deliveries> deliveries_;
+};
+
+TEST_F(DeliveriesTest, CallsGetTheirOwnInAnyOrder) {
+  Deliveries::Call first(deliveries_.get());
+  Deliveries::Call second(deliveries_.get());
+  Deliver(1, 11);
+  Deliver(2, 12);
+  EXPECT_EQ(second.Collect(2, Soon()).value().size(), 1u);
+  EXPECT_EQ(first.Collect(1, Soon()).value().size(), 1u);
+  EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+}
+
+TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
+  constexpr uint64_t kCalls = 16;
+  std::vector<std::thread> threads;
+  for (uint64_t id = 1; id <= kCalls; ++id) {
+    threads.emplace_back([this, id] {
+      Deliveries::Call call(deliveries_.get());
+      EXPECT_EQ(call.Collect(id, Soon()).value().size(), 1u);
+    });
+  }
+  // A call that never ends keeps those from being abandoned that come before their call.
+  Deliveries::Call oldest(deliveries_.get());
+  for (uint64_t id = kCalls; id >= 1; --id) Deliver(id, id);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(DeliveriesTest, WhatNobodyCanCollectIsAbandonedAndItsDescriptorsClosed) {
+  const size_t before = OpenFds();
+  { Deliveries::Call gave_up(deliveries_.get()); }
+  Deliver(1, 11);
+  Deliver(2, 12);
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  EXPECT_THAT(deliveries_->TakeAbandoned(), ElementsAre(ElementsAre(11), ElementsAre(12)));
+  EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(DeliveriesTest, ADeliveryWaitsForEveryCallThatBeganBeforeIt) {
+  const size_t before = OpenFds();
+  auto older = std::make_unique<Deliveries::Call>(deliveries_.get());
+  auto younger = std::make_unique<Deliveries::Call>(deliveries_.get());
+  Deliver(1, 11);
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  Deliveries::Call began_later(deliveries_.get());
+  older.reset();
+  EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+  EXPECT_EQ(OpenFds(), before + 1);
+  younger.reset();
+  EXPECT_THAT(deliveries_->TakeAbandoned(), ElementsAre(ElementsAre(11)));
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(DeliveriesTest, ACallThatCollectedLeavesNothing) {
+  const size_t before = OpenFds();
+  {
+    Deliveries::Call call(deliveries_.get());
+    Deliver(1, 11);
+    EXPECT_TRUE(deliveries_->Poll().ok());
+    EXPECT_TRUE(call.Collect(1, Soon()).ok());
+  }
+  EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(DeliveriesTest, CollectHonoursItsDeadline) {
+  Deliveries::Call call(deliveries_.get());
+  EXPECT_EQ(call.Collect(1, absl::Now() + absl::Milliseconds(20)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  // Also behind another reader that waits longer.
+  std::thread reader([this] {
+    Deliveries::Call other(deliveries_.get());
+    EXPECT_TRUE(other.Collect(2, Soon()).ok());
+  });
+  EXPECT_EQ(call.Collect(1, absl::Now() + absl::Milliseconds(20)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  Deliver(2, 12);
+  reader.join();
+}
+
+TEST_F(DeliveriesTest, GoodbyeEndsTheSessionWithItsReason) {
+  Deliveries::Call call(deliveries_.get());
+  Deliver(1, 11);
+  v1::ServerMessage goodbye;
+  goodbye.mutable_goodbye()->set_reason("an operator said so");
+  ASSERT_TRUE(SendMessage(daemon_.get(), goodbye.SerializeAsString(), {}, Soon()).ok());
+  const absl::Status end = deliveries_->Poll();
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(end.message()), HasSubstr("an operator said so"));
+  // What came before is still there; nothing else will come.
+  EXPECT_TRUE(call.Collect(1, Soon()).ok());
+  EXPECT_EQ(call.Collect(2, absl::InfiniteFuture()).status(), end);
+  EXPECT_EQ(deliveries_->Poll(), end);
+}
+
+TEST_F(DeliveriesTest, AClosedSocketWakesAllWhoWait) {
+  std::vector<std::thread> threads;
+  for (uint64_t id = 1; id <= 4; ++id) {
+    threads.emplace_back([this, id] {
+      Deliveries::Call call(deliveries_.get());
+      EXPECT_EQ(call.Collect(id, absl::InfiniteFuture()).status().code(),
+                absl::StatusCode::kUnavailable);
+    });
+  }
+  daemon_.reset();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(DeliveriesTest, NonsenseEndsTheSession) {
+  ASSERT_TRUE(SendMessage(daemon_.get(), "\xff\xff\xff", {}, Soon()).ok());
+  EXPECT_EQ(deliveries_->Poll().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DeliveriesTest, MessagesOfAYoungerDaemonAreIgnored) {
+  // Field 15, a message of no bytes.
+  ASSERT_TRUE(SendMessage(daemon_.get(), std::string("\x7a\x00", 2), {}, Soon()).ok());
+  Deliveries::Call call(deliveries_.get());
+  Deliver(1, 11);
+  EXPECT_TRUE(call.Collect(1, Soon()).ok());
+}
+
+TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
+  Deliveries::Call call(deliveries_.get());
+  Deliver(1, 11);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  UniqueFd lowest_free(dup(daemon_.get()));
+  rlimit low = limit;
+  low.rlim_cur = static_cast<rlim_t>(lowest_free.get());
+  lowest_free.reset();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const absl::Status status = call.Collect(1, absl::InfiniteFuture()).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
+
+  // Later calls are not the worse for it.
+  Deliveries::Call next(deliveries_.get());
+  Deliver(2, 12);
+  EXPECT_TRUE(next.Collect(2, Soon()).ok());
+}
+
+TEST_F(DeliveriesTest, ItsEndEndsTheSessionThoughAForkedChildHasTheSocket) {
+  int go[2];
+  ASSERT_EQ(pipe2(go, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(go[1]);
+    char byte;
+    (void)!read(go[0], &byte, 1);  // until the parent is done
+    _exit(0);
+  }
+  deliveries_.reset();
+  EXPECT_EQ(ReceiveMessage(daemon_.get(), Soon()).status().code(), absl::StatusCode::kUnavailable);
+  close(go[0]);
+  close(go[1]);
+}
+
+}  // namespace
+}  // namespace gpumem::internal

@@ -1,0 +1,28 @@
+// The demo's worker processes.
+//
+// Each talks to the director in lines. It writes
+//   say TEXT      what it does, for people
+//   ok TEXT       a check that held
+//   fail TEXT     one that did not; the worker ends
+//   ticket TEXT   a ticket for the director to hand over
+//   ready         it has done what it was told so far, and waits
+// and reads "go" to do its next part.
+#pragma once
+
+#include <string>
+
+namespace gpumem::demo {
+
+// What is held, and by whom.
+inline constexpr char kTraining[] = "training";
+inline constexpr char kInference[] = "inference";
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+inline constexpr int kProducerSegments = 4;
+inline constexpr uint64_t kProducerSegmentBytes = 16 * kMiB;
+inline constexpr uint64_t kTrainingLimit = 96 * kMiB;
+inline constexpr uint64_t kInferenceLimit = 32 * kMiB;
+
+// Plays `role` ("producer", "consumer", "greedy", "holder") and returns the exit code.
+int RunWorker(const std::string& role);
+
+}  // namespace gpumem::demo

@@ -1,0 +1,53 @@
+// Child processes for tests and benchmarks: each is killed and reaped at its end, on
+// every path, so that a failed test leaves nothing behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+
+namespace gpumem::testing {
+
+class Child {
+ public:
+  Child() = default;
+  // Runs a program. It is killed with its parent, whatever happens to that.
+  explicit Child(std::vector<std::string> args,
+                 std::vector<std::pair<std::string, std::string>> env = {});
+  // Runs this very program again (/proc/self/exe) with these arguments, and a socket in
+  // descriptor 3 whose other end is channel(). A plain fork would not do: neither CUDA
+  // nor gRPC survives it.
+  static Child Self(std::vector<std::string> args);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&& other) noexcept;
+  ~Child();  // SIGKILL, then Wait
+
+  pid_t pid() const { return pid_; }
+  bool running() const { return pid_ > 0; }
+  int channel() const { return channel_.get(); }
+  void Signal(int signal) const;
+  // Reaps it: its exit code, or 128 + the signal that ended it. -1 where there is none.
+  int Wait();
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd channel_;
+};
+
+// Open descriptors of a process, by /proc/PID/fd.
+int CountFds(pid_t pid);
+// Resident memory in bytes, by /proc/PID/status.
+uint64_t ResidentBytes(pid_t pid);
+
+// Calls `done` until it answers true; false where it does not within `patience`. For
+// what no call waits for: the caller's condition decides, not the time.
+bool Eventually(const std::function<bool()>& done, absl::Duration patience = absl::Seconds(20));
+
+}  // namespace gpumem::testing

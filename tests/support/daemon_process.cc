@@ -1,0 +1,103 @@
+#include "tests/support/daemon_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace gpumem::testing {
+namespace {
+
+// Run by a shell-free wrapper would lose the pid: the log's descriptor is inherited.
+class StderrTo {
+ public:
+  explicit StderrTo(const std::string& path)
+      : saved_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10)),
+        file_(open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600)) {
+    dup2(file_.get(), STDERR_FILENO);
+  }
+  ~StderrTo() { dup2(saved_.get(), STDERR_FILENO); }
+
+ private:
+  UniqueFd saved_, file_;
+};
+
+void WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::trunc) << text;
+}
+
+}  // namespace
+
+std::string ProgramPath(absl::string_view name) {
+  const std::string variable = absl::StrCat("GPUMEM_", absl::AsciiStrToUpper(name));
+  if (const char* path = std::getenv(variable.c_str())) return path;
+  char self[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));
+  std::filesystem::path folder(std::string(self, length > 0 ? static_cast<size_t>(length) : 0));
+  return (folder.parent_path() / std::string(name)).string();
+}
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const DaemonOptions& options) {
+  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess);
+  // Not under TEST_TMPDIR: its path is longer than a socket's name may be.
+  char dir[] = "/tmp/gpumem-test-XXXXXX";
+  if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
+  daemon->dir_ = dir;
+  daemon->runtime_dir_ = absl::StrCat(dir, "/run");
+  std::vector<std::string> args = {ProgramPath("gpumemd"),   "--backend", options.backend,
+                                   "--runtime-dir", daemon->runtime_dir_};
+  if (!options.config.empty()) {
+    WriteFile(daemon->dir_ + "/gpumemd.toml", options.config);
+    args.insert(args.end(), {"--config", daemon->dir_ + "/gpumemd.toml"});
+  }
+  args.insert(args.end(), options.flags.begin(), options.flags.end());
+  {
+    StderrTo log(daemon->dir_ + "/log");
+    daemon->child_ = Child(args);
+  }
+  // "ready" is the daemon's word for it; no session is spent on finding out.
+  const bool ready = Eventually([&] {
+    return daemon->Log().find(" ready: ") != std::string::npos ||
+           kill(daemon->pid(), 0) != 0 || daemon->Log().find(" error: ") != std::string::npos;
+  });
+  if (!ready || daemon->Log().find(" ready: ") == std::string::npos) {
+    return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", daemon->Log()));
+  }
+  return daemon;
+}
+
+DaemonProcess::~DaemonProcess() {
+  child_ = Child();
+  if (!dir_.empty()) std::filesystem::remove_all(dir_);
+}
+
+std::string DaemonProcess::Socket(absl::string_view name) const {
+  return absl::StrCat(runtime_dir_, "/", name);
+}
+
+void DaemonProcess::Reconfigure(const std::string& config) {
+  WriteFile(dir_ + "/gpumemd.toml", config);
+  child_.Signal(SIGHUP);
+}
+
+std::string DaemonProcess::Log() const {
+  std::stringstream text;
+  text << std::ifstream(dir_ + "/log").rdbuf();
+  return text.str();
+}
+
+absl::StatusOr<std::unique_ptr<Client>> DaemonProcess::Connect(const std::string& tenant,
+                                                               const std::string& name) const {
+  return Client::Connect({.runtime_dir = runtime_dir_, .tenant = tenant, .name = name});
+}
+
+}  // namespace gpumem::testing
