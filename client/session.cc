@@ -119,16 +119,15 @@ Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
       welcome_(std::move(welcome)),
       timeout_(timeout),
       api_path_(std::move(api_path)),
-      deliveries_(std::make_unique<Deliveries>(std::move(socket))),
       channel_(std::move(channel)),
+      deliveries_(std::make_unique<Deliveries>(std::move(socket))),
       stub_(v1::Broker::NewStub(channel_)) {}
 
 Session::~Session() {
   if (!forked()) return;
   // Left as they are: their locks may be held by threads that exist in the parent only.
   (void)deliveries_.release();
-  (void)stub_.release();
-  (void)new std::shared_ptr<grpc::Channel>(std::move(channel_));
+  (void)stub_.release();  // keeps the channel, too
 }
 
 bool Session::forked() const { return ::getpid() != pid_; }

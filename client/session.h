@@ -114,9 +114,9 @@ class Session : public std::enable_shared_from_this<Session> {
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string api_path_;
+  std::shared_ptr<grpc::Channel> channel_;
   // Not destroyed in a forked child.
   std::unique_ptr<Deliveries> deliveries_;
-  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Broker::Stub> stub_;
 
   absl::Mutex mutex_;

