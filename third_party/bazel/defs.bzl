@@ -24,6 +24,7 @@ _COPTS = [
 _OLD_DTAGS = "-Wl,--disable-new-dtags"
 _BUNDLE_OF_BIN = [
     _OLD_DTAGS,
+    "-Wl,-rpath,$$ORIGIN/../lib",
     "-Wl,-rpath,$$ORIGIN/../lib/gpumem",
     "-Wl,-rpath,$$ORIGIN/../lib/gpumem/c++",
 ]
@@ -71,7 +72,7 @@ def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
       name: the file's name, such as "libgpumem.so".
       exports: the linker version script.
       deps: libraries; all their code goes in, used or not (see whole_archive in .bazelrc).
-      linkopts: more linker flags.
+      linkopts: more linker flags; -soname, for one.
       **kwargs: as for cc_binary.
     """
     native.cc_binary(
@@ -79,7 +80,6 @@ def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
         linkshared = True,
         linkopts = [
             "-Wl,--version-script=$(location %s)" % exports,
-            "-Wl,-soname,%s" % name,
             "-Wl,-z,defs",
             # Calls inside the library stay inside it, whatever the program defines.
             "-Wl,-Bsymbolic",
