@@ -64,6 +64,14 @@ absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
   return duration;
 }
 
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  if (bytes.ok() && *bytes == 0) {
+    return absl::InvalidArgumentError("a segment has at least one byte");
+  }
+  return bytes;
+}
+
 // The limits of a Quota as options ("total-limit") and as fields ("total_limit_bytes").
 const std::map<std::string, std::string>& LimitFields() {
   static const auto& fields =
@@ -119,6 +127,7 @@ class Parser {
     app_.add_option("--runtime-dir", line_.global.runtime_dir,
                     "The folder of the daemon's sockets (default: $GPUMEM_RUNTIME_DIR, else this "
                     "user's own, else /run/gpumem)")
+        ->take_last()
         ->type_name("DIR");
     app_.add_flag("--json", line_.global.json, "Answer in JSON");
     app_.add_flag("--exact", line_.global.exact, "Show sizes in bytes instead of GiB and MiB");
@@ -154,7 +163,7 @@ class Parser {
   CLI::App* Add(CLI::App* parent, const std::string& name, C* command, const std::string& what,
                 const std::string& footer) {
     CLI::App* sub = parent->add_subcommand(name, what);
-    sub->footer(footer);
+    sub->footer(footer + "\nHere, too: --runtime-dir, --json, --exact (gpumemctl --help).");
     // Parents finish after their children: the innermost subcommand is the one meant.
     sub->final_callback([this, command] {
       if (!make_) make_ = [command] { return Command(*command); };
@@ -306,9 +315,8 @@ class Parser {
                          "Prints each segment with its ticket, by which another process of the "
                          "tenant can open it. Ends on time, or on SIGINT or SIGTERM.\n"
                          "Needs no privilege.");
-    AddParsed(
-        hold, "--bytes", &hold_.bytes, [](const std::string& t) { return ParseBytes(t); },
-        "The size of each segment, rounded up to what the device can do")
+    AddParsed(hold, "--bytes", &hold_.bytes, ParseSegmentSize,
+              "The size of each segment, rounded up to what the device can do")
         ->type_name("BYTES")
         ->required();
     hold->add_option("--device", hold_.device, "The device (default: the first)")

@@ -145,6 +145,7 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "0s"}),
             "--for: \"0s\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
   EXPECT_EQ(ErrorOf({"hold"}), "--bytes is required");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "0"}), "--bytes: a segment has at least one byte");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--count", "254"}),
             "--count: Value 254 not in range 1 to 253");
   EXPECT_THAT(ErrorOf({"hold", "--bytes", "lots"}), HasSubstr("--bytes: "));

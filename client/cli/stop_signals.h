@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -43,7 +44,14 @@ class StopSignals {
       const int64_t wait = absl::ToInt64Milliseconds(
           std::min(absl::Ceil(left, absl::Milliseconds(1)), absl::Hours(1)));
       const int ready = poll(events, 2, static_cast<int>(wait));
-      if (ready > 0) return events[0].revents != 0 ? Event::kStop : Event::kInput;
+      if (ready > 0 && events[0].revents == 0) return Event::kInput;
+      if (ready > 0) {
+        // Taken, so that it does not strike when the signals are let through again.
+        signalfd_siginfo taken;
+        while (read(fd_.get(), &taken, sizeof taken) > 0) {
+        }
+        return Event::kStop;
+      }
       if (ready < 0 && errno != EINTR) return Event::kStop;
       if (absl::Now() >= deadline) return Event::kTimeout;
     }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
 #include "common/denial.h"
 
 namespace gpumemd {
@@ -14,20 +13,15 @@ using gpumem::v1::Denial;
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InternalError(absl::StrCat(what...));
-}
-
-absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code) {
-  if (answer.code() == code) return absl::OkStatus();
-  return Wrong("expected ", absl::StatusCodeToString(code), ", got ", answer.ToString());
-}
-
 }  // namespace
 
 LedgerModel::LedgerModel(std::vector<DeviceInfo> devices, Bounds bounds)
     : devices_(std::move(devices)), bounds_(bounds) {}
+
+absl::Status LedgerModel::ExpectCode(const absl::Status& answer, absl::StatusCode code) {
+  if (answer.code() == code) return absl::OkStatus();
+  return Wrong("expected ", absl::StatusCodeToString(code), ", got ", answer.ToString());
+}
 
 // --- Who holds what ------------------------------------------------------------------
 

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -170,6 +171,11 @@ class LedgerModel {
   // Forgets sessions and tenants that nothing is left of; after each step.
   void Sweep();
 
+  template <typename... What>
+  static absl::Status Wrong(const What&... what) {
+    return absl::InternalError(absl::StrCat(what...));
+  }
+  static absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code);
   absl::Status ExpectDenial(const absl::Status& answer, const std::string& tenant,
                             gpumem::v1::Denial::Cause cause, absl::string_view device,
                             uint64_t asked, uint64_t used, uint64_t limit);

@@ -8,11 +8,6 @@
 namespace gpumemd {
 namespace {
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InternalError(absl::StrCat(what...));
-}
-
 // Collects every difference, for one message.
 class Differences {
  public:
@@ -23,7 +18,7 @@ class Differences {
                     Show(expected));
   }
   absl::Status Of(absl::string_view what) const {
-    return text_.empty() ? absl::OkStatus() : Wrong(what, ": ", text_);
+    return text_.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat(what, ": ", text_));
   }
 
  private:

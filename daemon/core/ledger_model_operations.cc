@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
 #include "common/denial.h"
 #include "daemon/core/ledger_model.h"
 
@@ -13,16 +12,6 @@ namespace {
 using gpumem::v1::Denial;
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
-
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InternalError(absl::StrCat(what...));
-}
-
-absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code) {
-  if (answer.code() == code) return absl::OkStatus();
-  return Wrong("expected ", absl::StatusCodeToString(code), ", got ", answer.ToString());
-}
 
 }  // namespace
 

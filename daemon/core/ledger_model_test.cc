@@ -9,23 +9,20 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <iostream>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/ledger_model_chance.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
 namespace {
 
 constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
-constexpr const char* kTenants[] = {"alpha", "beta", "gamma", "uid1", "uid2"};
-constexpr const char* kDevices[] = {"A", "B"};
 
 // What the episodes have met, so that a run that tests nothing does not pass.
 using Coverage = std::map<std::string, uint64_t, std::less<>>;
@@ -33,17 +30,9 @@ using Coverage = std::map<std::string, uint64_t, std::less<>>;
 class Episode {
  public:
   Episode(uint64_t seed, Coverage* coverage)
-      : random_(seed),
-        devices_({DeviceInfo{.uuid = kDevices[0],
-                             .capacity_bytes = 24 + Below(25),
-                             .granularity_bytes = 2,
-                             .kinds = {Kind::kVmm}},
-                  DeviceInfo{.uuid = kDevices[1],
-                             .capacity_bytes = 30 + Below(34),  // often no multiple of 4
-                             .granularity_bytes = 4,
-                             .kinds = {Kind::kVmm}}}),
-        bounds_{.max_sessions = 4 + static_cast<uint32_t>(Below(3)),
-                .max_segments = 10 + static_cast<uint32_t>(Below(25))},
+      : chance_(seed),
+        devices_(chance_.Devices()),
+        bounds_(chance_.DaemonBounds()),
         ledger_(devices_, bounds_, [this] { return now_; }),
         model_(devices_, bounds_),
         coverage_(*coverage) {}
@@ -61,27 +50,14 @@ class Episode {
   std::string LastCalls() const { return absl::StrJoin(log_, "\n  "); }
 
  private:
-  // --- Chance ------------------------------------------------------------------------
+  // --- Choices -----------------------------------------------------------------------
 
-  uint64_t Below(uint64_t n) { return random_() % n; }
-  bool Chance(uint64_t percent) { return Below(100) < percent; }
-  template <typename Container>
-  auto& Pick(Container& container) {
-    return *std::next(container.begin(), static_cast<ptrdiff_t>(Below(container.size())));
-  }
-  std::string AnyTenant() { return kTenants[Below(5)]; }
-  Secret NewSecret() {
-    Secret secret{};
-    const uint64_t bits = ++secrets_;
-    std::memcpy(secret.data(), &bits, sizeof bits);
-    return secret;
-  }
   // A session of the model's, mostly a live one; now and then one that is gone or never was.
   SessionId AnySession() {
-    if (model_.sessions().empty() || Chance(1)) return SessionId{Below(40)};
+    if (model_.sessions().empty() || chance_.In100(1)) return SessionId{chance_.Below(40)};
     SessionId chosen{};
     for (int tries = 0; tries < 5; ++tries) {
-      const auto& [id, session] = Pick(model_.sessions());
+      const auto& [id, session] = chance_.Of(model_.sessions());
       chosen = id;
       if (session.live) break;
     }
@@ -89,8 +65,8 @@ class Episode {
   }
   // Mostly one that has leases.
   SessionId AnyHolder() {
-    if (model_.leases().empty() || Chance(5)) return AnySession();
-    return Pick(model_.leases()).second.session;
+    if (model_.leases().empty() || chance_.In100(5)) return AnySession();
+    return chance_.Of(model_.leases()).second.session;
   }
   // One that has ended, if there is any.
   SessionId SessionOver() {
@@ -100,30 +76,17 @@ class Episode {
     return SessionToEnd();
   }
   SessionId SessionToEnd() {
-    return model_.sessions().empty() || Chance(3) ? SessionId{Below(40)}
-                                                  : Pick(model_.sessions()).first;
+    return model_.sessions().empty() || chance_.In100(3) ? SessionId{chance_.Below(40)}
+                                                         : chance_.Of(model_.sessions()).first;
   }
   LeaseId AnyLeaseOf(SessionId session) {
     std::vector<LeaseId> own;
     for (const auto& [id, lease] : model_.leases()) {
       if (lease.session == session) own.push_back(id);
     }
-    if (!own.empty() && !Chance(4)) return Pick(own);
-    if (!model_.leases().empty() && Chance(60)) return Pick(model_.leases()).first;
-    return LeaseId{Below(1000)};
-  }
-  Quota AnyQuota() {
-    Quota quota;
-    if (Chance(30)) quota.limit_bytes = Below(60);
-    if (Chance(15)) quota.device_limits[kDevices[Below(2)]] = Below(60);
-    if (Chance(25)) quota.total_limit_bytes = 6 + Below(70);
-    if (Chance(25)) quota.max_segments = static_cast<uint32_t>(2 + Below(14));
-    if (Chance(25)) quota.max_sessions = static_cast<uint32_t>(Below(5));
-    if (Chance(40)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
-    if (Chance(30)) quota.max_retained_bytes = 6 * Below(5);
-    if (Chance(15)) quota.device_max_retained[kDevices[Below(2)]] = 6 * Below(5);
-    if (Chance(20)) quota.release = ReleasePolicy::kOnExit;
-    return quota;
+    if (!own.empty() && !chance_.In100(4)) return chance_.Of(own);
+    if (!model_.leases().empty() && chance_.In100(60)) return chance_.Of(model_.leases()).first;
+    return LeaseId{chance_.Below(1000)};
   }
 
   // --- One call ----------------------------------------------------------------------
@@ -152,19 +115,19 @@ class Episode {
 
   absl::Status Configure() {
     std::map<std::string, Quota> tenants;
-    for (int i = 0; i < 3; ++i) {
-      if (Chance(70)) tenants[kTenants[i]] = AnyQuota();
+    for (const char* tenant : {"alpha", "beta", "gamma"}) {
+      if (chance_.In100(70)) tenants[tenant] = chance_.TenantQuota();
     }
-    const Quota defaults = AnyQuota();
+    const Quota defaults = chance_.TenantQuota();
     ledger_.Configure(tenants, defaults);
     model_.Configure(tenants, defaults);
     return After(absl::OkStatus(), "Configure ", tenants.size(), " tenants");
   }
 
   absl::Status SetQuota() {
-    const std::string tenant = AnyTenant();
-    Quota quota = AnyQuota();
-    if (Chance(5)) quota.device_limits["elsewhere"] = 1;
+    const std::string tenant = chance_.Tenant();
+    Quota quota = chance_.TenantQuota();
+    if (chance_.In100(5)) quota.device_limits["elsewhere"] = 1;
     const absl::Status answer = ledger_.SetQuota(tenant, quota);
     return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ", Tell(answer));
   }
@@ -176,9 +139,9 @@ class Episode {
   }
 
   absl::Status OpenSession() {
-    const std::string tenant = AnyTenant();
+    const std::string tenant = chance_.Tenant();
     const std::string client = absl::StrCat("c", calls_);
-    const Secret token = NewSecret();
+    const Secret token = chance_.NewSecret();
     const auto answer = ledger_.OpenSession(tenant, {.client_name = client}, token);
     return After(model_.OpenSession(tenant, client, now_, token, answer), "OpenSession ", tenant,
                  " -> ", answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
@@ -207,28 +170,13 @@ class Episode {
 
   absl::Status EndCall() {
     for (const auto& [id, session] : model_.sessions()) {
-      if (session.calls == 0 || Chance(30)) continue;
+      if (session.calls == 0 || chance_.In100(30)) continue;
       const SessionId chosen = id;
       ledger_.EndCall(chosen);
       model_.EndCall(chosen);
       return After(absl::OkStatus(), "EndCall ", ToInt(chosen));
     }
     return absl::OkStatus();
-  }
-
-  // Segments that would do are there, or not; few, or many; now and then nonsense.
-  AcquireSpec AnySpec() {
-    AcquireSpec spec;
-    const size_t device = Below(2);
-    if (device != 0 || Chance(50)) spec.device_uuid = kDevices[device];
-    if (Chance(1)) spec.device_uuid = "elsewhere";
-    spec.bytes = 1 + Below(Chance(80) ? 8 : devices_[device].capacity_bytes);
-    if (Chance(2)) spec.bytes = devices_[device].capacity_bytes + Below(2);
-    if (Chance(1)) spec.bytes = 0;
-    spec.count = Chance(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
-    if (Chance(1)) spec.count = Chance(50) ? 0 : kMaxSegmentsPerCall + Below(2);
-    if (Chance(1)) spec.kind = static_cast<Kind>(1);
-    return spec;
   }
 
   absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, bool patient,
@@ -248,13 +196,13 @@ class Episode {
                     " on \"", spec.device_uuid, "\"", patient ? "" : " impatiently", " -> ", told);
     if (!verdict.ok() || !soon) return verdict;
     if (soon_is_over) return absl::InternalError("soon, and again soon");
-    if (Chance(60)) return verdict;
+    if (chance_.In100(60)) return verdict;
     // It was promised: once all that is doomed is destroyed, it is yes or no.
     if (absl::Status doomed = TakeDoomed(); !doomed.ok()) return doomed;
     while (!model_.in_destruction().empty()) {
       if (absl::Status destroyed = Destroyed(); !destroyed.ok()) return destroyed;
     }
-    return BeginAcquire(session, spec, Chance(70), /*soon_is_over=*/true);
+    return BeginAcquire(session, spec, chance_.In100(70), /*soon_is_over=*/true);
   }
 
   // By the ledger's own account: no limit is exceeded where something was granted.
@@ -273,21 +221,21 @@ class Episode {
     const SessionId session = AnySession();
     std::vector<Secret> tickets;
     bool foreign = false;
-    const uint64_t count = Chance(3) ? 0 : 1 + Below(3);
+    const uint64_t count = chance_.In100(3) ? 0 : 1 + chance_.Below(3);
     for (const auto& [id, lease] : model_.leases()) {
       for (const auto& ticket : lease.tickets) {
-        if (!ticket || tickets.size() == count || Chance(50)) continue;
+        if (!ticket || tickets.size() == count || chance_.In100(50)) continue;
         tickets.push_back(*ticket);
-        if (Chance(10)) tickets.push_back(*ticket);
+        if (chance_.In100(10)) tickets.push_back(*ticket);
         auto it = model_.sessions().find(session);
         foreign = foreign || (it != model_.sessions().end() &&
                               it->second.tenant != model_.OwnerOf(lease.segment));
       }
     }
-    if (Chance(3)) tickets.push_back(NewSecret());
-    if (!old_tickets_.empty() && Chance(3)) tickets.push_back(Pick(old_tickets_));
-    if (tickets.empty() && Chance(95)) return Share();
-    if (Chance(1)) tickets.resize(kMaxSegmentsPerCall + Below(2));
+    if (chance_.In100(3)) tickets.push_back(chance_.NewSecret());
+    if (!old_tickets_.empty() && chance_.In100(3)) tickets.push_back(chance_.Of(old_tickets_));
+    if (tickets.empty() && chance_.In100(95)) return Share();
+    if (chance_.In100(1)) tickets.resize(kMaxSegmentsPerCall + chance_.Below(2));
     const auto answer = ledger_.BeginOpen(session, tickets);
     if (answer.ok() && foreign) Met("opened across tenants");
     return After(model_.BeginOpen(session, tickets, answer), "BeginOpen ", ToInt(session), " ",
@@ -296,7 +244,7 @@ class Episode {
 
   absl::Status FinishOperation() {
     if (model_.operations().empty()) return absl::OkStatus();
-    const Operation operation = Pick(model_.operations()).second;
+    const Operation operation = chance_.Of(model_.operations()).second;
     for (const Operation::Item& item : operation.items) {
       const LeaseView view = ledger_.Describe(item);
       if (view.lease != item.lease || view.segment != item.segment ||
@@ -304,7 +252,7 @@ class Episode {
         return absl::InternalError("an item is described wrongly");
       }
     }
-    const uint64_t fate = Below(100);
+    const uint64_t fate = chance_.Below(100);
     if (fate < 82) {
       const absl::Status answer = ledger_.Commit(operation);
       if (absl::IsAborted(answer)) Met("committed too late");
@@ -321,8 +269,8 @@ class Episode {
   absl::Status Release() {
     const SessionId session = AnyHolder();
     std::vector<LeaseId> leases;
-    for (uint64_t i = 1 + Below(3); i > 0; --i) leases.push_back(AnyLeaseOf(session));
-    if (Chance(10)) leases.push_back(leases.front());
+    for (uint64_t i = 1 + chance_.Below(3); i > 0; --i) leases.push_back(AnyLeaseOf(session));
+    if (chance_.In100(10)) leases.push_back(leases.front());
     for (LeaseId id : leases) {
       auto it = model_.leases().find(id);
       if (it == model_.leases().end()) continue;
@@ -341,8 +289,8 @@ class Episode {
   absl::Status Share() {
     const SessionId session = AnyHolder();
     const LeaseId lease = AnyLeaseOf(session);
-    const auto scope = Chance(50) ? TicketScope::kTenant : TicketScope::kAny;
-    const Secret candidate = NewSecret();
+    const auto scope = chance_.In100(50) ? TicketScope::kTenant : TicketScope::kAny;
+    const Secret candidate = chance_.NewSecret();
     const auto answer = ledger_.Share(session, lease, scope, candidate);
     if (answer.ok() && *answer != candidate) Met("shared again");
     return After(model_.Share(session, lease, scope, candidate, answer), "Share ", ToInt(session),
@@ -356,7 +304,7 @@ class Episode {
 
   absl::Status Destroyed() {
     if (model_.in_destruction().empty()) return absl::OkStatus();
-    const SegmentId segment = Pick(model_.in_destruction());
+    const SegmentId segment = chance_.Of(model_.in_destruction());
     ledger_.Destroyed(segment);
     model_.Destroyed(segment);
     if (ledger_.HasSegment(segment)) return absl::InternalError("destroyed, and still there");
@@ -364,9 +312,11 @@ class Episode {
   }
 
   absl::Status Trim() {
-    const std::string tenant = Chance(50) ? "" : AnyTenant();
-    const std::string device = Chance(50) ? "" : Chance(5) ? "elsewhere" : kDevices[Below(2)];
-    const uint64_t keep = Chance(50) ? 0 : Below(20);
+    const std::string tenant = chance_.In100(50) ? "" : chance_.Tenant();
+    const std::string device = chance_.In100(50)  ? ""
+                               : chance_.In100(5) ? "elsewhere"
+                                                  : chance_.Device();
+    const uint64_t keep = chance_.In100(50) ? 0 : chance_.Below(20);
     const auto answer = ledger_.Trim(tenant, device, keep);
     if (answer.ok() && !answer->empty()) Met("trimmed");
     return After(model_.Trim(tenant, device, keep, answer), "Trim \"", tenant, "\" \"", device,
@@ -375,13 +325,13 @@ class Episode {
 
   absl::Status DriverHasNone() {
     if (model_.sessions().empty()) return absl::OkStatus();
-    const SessionId session = Pick(model_.sessions()).first;
-    const size_t device = Below(2);
-    const uint64_t bytes = 1 + Below(20);
-    if (Chance(50)) {
+    const SessionId session = chance_.Of(model_.sessions()).first;
+    const size_t device = chance_.Below(2);
+    const uint64_t bytes = 1 + chance_.Below(20);
+    if (chance_.In100(50)) {
       const bool answer = ledger_.MakeRoomOnDevice(session, device, bytes);
       return After(model_.MakeRoomOnDevice(session, device, bytes, answer), "MakeRoomOnDevice ",
-                   ToInt(session), " ", bytes, " on ", kDevices[device], " -> ", answer);
+                   ToInt(session), " ", bytes, " on ", devices_[device].uuid, " -> ", answer);
     }
     const absl::Status answer = ledger_.DriverDenial(session, device, bytes, "OUT_OF_MEMORY");
     return After(model_.DriverDenial(session, device, bytes, answer), "DriverDenial ",
@@ -389,16 +339,16 @@ class Episode {
   }
 
   absl::Status LookAtSome() {
-    const std::string tenant = Chance(30) ? "" : AnyTenant();
-    const std::string device = Chance(10) ? "elsewhere" : kDevices[Below(2)];
+    const std::string tenant = chance_.In100(30) ? "" : chance_.Tenant();
+    const std::string device = chance_.In100(10) ? "elsewhere" : chance_.Device();
     return After(model_.CompareFiltered(ledger_, tenant, device, now_), "List \"", tenant, "\" \"",
                  device, "\"");
   }
 
   absl::Status Step() {
     if (model_.operations().size() > 6) return FinishOperation();
-    if (ledger_.draining() && Chance(10)) return SetDraining(false);
-    uint64_t die = Below(1000);
+    if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
+    uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {
       const bool yes = die < share;
       die = yes ? UINT64_MAX : die - share;
@@ -410,14 +360,14 @@ class Episode {
     if (falls_on(15)) return ProcessGone(SessionOver());
     if (falls_on(6)) {  // both, in either order
       const SessionId session = SessionToEnd();
-      const bool socket_first = Chance(50);
+      const bool socket_first = chance_.In100(50);
       absl::Status first = socket_first ? SocketClosed(session) : ProcessGone(session);
       if (!first.ok()) return first;
       return socket_first ? ProcessGone(session) : SocketClosed(session);
     }
     if (falls_on(50)) return BeginCall();
     if (falls_on(55)) return EndCall();
-    if (falls_on(230)) return BeginAcquire(AnySession(), AnySpec(), Chance(75));
+    if (falls_on(230)) return BeginAcquire(AnySession(), chance_.Spec(devices_), chance_.In100(75));
     if (falls_on(90)) return BeginOpen();
     if (falls_on(180)) return FinishOperation();
     if (falls_on(60)) return Release();
@@ -440,7 +390,7 @@ class Episode {
       return status.ok();
     };
     while (!model_.operations().empty() || !model_.sessions().empty()) {
-      const uint64_t die = Below(4);
+      const uint64_t die = chance_.Below(4);
       if (die == 0 && !next(FinishOperation())) return status;
       if (die == 1 && !next(EndCall())) return status;
       if (die == 2 && !next(SocketClosed(SessionToEnd()))) return status;
@@ -460,7 +410,7 @@ class Episode {
     return absl::OkStatus();
   }
 
-  std::mt19937_64 random_;
+  Chance chance_;
   const std::vector<DeviceInfo> devices_;
   const Bounds bounds_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
@@ -470,7 +420,6 @@ class Episode {
   std::vector<Secret> old_tickets_;
   std::deque<std::string> log_;
   uint64_t calls_ = 0;
-  uint64_t secrets_ = 0;
 };
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {

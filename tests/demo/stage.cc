@@ -49,7 +49,15 @@ void RemoveFolder(const std::string& path) {
 
 }  // namespace
 
-Stage::Stage(DemoOptions options) : options_(std::move(options)), folder_(MakeFolder()) {}
+Stage::Stage(DemoOptions options) : options_(std::move(options)) {
+  for (const std::string& program : {options_.gpumemd, options_.gpumemctl}) {
+    if (access(program.c_str(), X_OK) != 0) {
+      throw Failure(absl::StrCat("there is no program ", program,
+                                 ": say where it is with --gpumemd and --gpumemctl"));
+    }
+  }
+  folder_ = MakeFolder();
+}
 
 Stage::~Stage() {
   if (daemon_ != nullptr) ShowDaemonLog();  // it was not stopped in order: something failed

@@ -1,0 +1,94 @@
+// What the model test decides by chance: whom to bill, how much to ask for, which limits to
+// set. Small numbers, so that everything stands in everything's way.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+class Chance {
+ public:
+  explicit Chance(uint64_t seed) : random_(seed) {}
+
+  uint64_t Below(uint64_t n) { return random_() % n; }
+  bool In100(uint64_t percent) { return Below(100) < percent; }
+
+  template <typename Container>
+  auto& Of(Container& container) {
+    return *std::next(container.begin(), static_cast<ptrdiff_t>(Below(container.size())));
+  }
+
+  std::string Tenant() {
+    static constexpr const char* kTenants[] = {"alpha", "beta", "gamma", "uid1", "uid2"};
+    return kTenants[Below(std::size(kTenants))];
+  }
+
+  std::vector<DeviceInfo> Devices() {
+    return {{.uuid = "A",
+             .capacity_bytes = 24 + Below(25),
+             .granularity_bytes = 2,
+             .kinds = {Kind::kVmm}},
+            {.uuid = "B",
+             .capacity_bytes = 30 + Below(34),  // often no multiple of 4
+             .granularity_bytes = 4,
+             .kinds = {Kind::kVmm}}};
+  }
+  std::string Device() { return In100(50) ? "A" : "B"; }
+
+  Bounds DaemonBounds() {
+    return {.max_sessions = 4 + static_cast<uint32_t>(Below(3)),
+            .max_segments = 10 + static_cast<uint32_t>(Below(25))};
+  }
+
+  Quota TenantQuota() {
+    Quota quota;
+    if (In100(30)) quota.limit_bytes = Below(60);
+    if (In100(15)) quota.device_limits[Device()] = Below(60);
+    if (In100(25)) quota.total_limit_bytes = 6 + Below(70);
+    if (In100(25)) quota.max_segments = static_cast<uint32_t>(2 + Below(14));
+    if (In100(25)) quota.max_sessions = static_cast<uint32_t>(Below(5));
+    if (In100(40)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
+    if (In100(30)) quota.max_retained_bytes = 6 * Below(5);
+    if (In100(15)) quota.device_max_retained[Device()] = 6 * Below(5);
+    if (In100(20)) quota.release = ReleasePolicy::kOnExit;
+    return quota;
+  }
+
+  // Of sizes that are had again and again, or of any; few, or many; now and then nonsense.
+  AcquireSpec Spec(const std::vector<DeviceInfo>& devices) {
+    AcquireSpec spec;
+    const size_t device = Below(devices.size());
+    const uint64_t capacity = devices[device].capacity_bytes;
+    if (device != 0 || In100(50)) spec.device_uuid = devices[device].uuid;
+    if (In100(1)) spec.device_uuid = "elsewhere";
+    spec.bytes = 1 + Below(In100(80) ? 8 : capacity);
+    if (In100(2)) spec.bytes = capacity + Below(2);
+    if (In100(1)) spec.bytes = 0;
+    spec.count = In100(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
+    if (In100(1))
+      spec.count = In100(50) ? 0 : static_cast<uint32_t>(kMaxSegmentsPerCall + Below(2));
+    if (In100(1)) spec.kind = static_cast<Kind>(1);
+    return spec;
+  }
+
+  // Never the same twice.
+  Secret NewSecret() {
+    Secret secret{};
+    const uint64_t bits = ++secrets_;
+    std::memcpy(secret.data(), &bits, sizeof bits);
+    return secret;
+  }
+
+ private:
+  std::mt19937_64 random_;
+  uint64_t secrets_ = 0;
+};
+
+}  // namespace gpumemd
