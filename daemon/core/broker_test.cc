@@ -102,7 +102,11 @@ class BrokerTest : public ::testing::Test {
     return Charged();
   }
 
+  // Whatever a plan refers to is a member: the disposal thread asks it until the broker
+  // is gone, which is after the test's own body.
   FaultPlan plan_;
+  Gate gate_;
+  std::atomic<int> creates_ = 0, destroyed_ = 0, refused_ = 0;
   Observer observer_;
   int randoms_ = 0;
   std::unique_ptr<Broker> broker_;
@@ -110,9 +114,8 @@ class BrokerTest : public ::testing::Test {
 };
 
 TEST_F(BrokerTest, AFailedCreateIsUndone) {
-  int creates = 0;
-  plan_ = [&](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kCreate && ++creates == 3) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kCreate && ++creates_ == 3) {
       return absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE");
     }
     return absl::OkStatus();
@@ -140,20 +143,19 @@ TEST_F(BrokerTest, AFailedDeliveryOfRetainedMemoryKeepsIt) {
 }
 
 TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
-  Gate gate;
-  plan_ = [&](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kCreate) gate.Pass();
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kCreate) gate_.Pass();
     return absl::OkStatus();
   };
   absl::Status status;
   std::thread acquiring([&] { status = Acquire(10).status(); });
-  gate.AwaitArrivals(1);
+  gate_.AwaitArrivals(1);
   // Charged while it is being made, and nobody waits for the driver.
   EXPECT_EQ(Charged(), 10 * kGranule);
   EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
   broker_->ProcessGone(session_.id);
   EXPECT_TRUE(observer_.forgotten.empty()) << "its call is still being answered";
-  gate.Open();
+  gate_.Open();
   acquiring.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(observer_.forgotten, ::testing::ElementsAre(session_.id));
@@ -161,27 +163,25 @@ TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
 }
 
 TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
-  Gate gate;
-  plan_ = [&](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kDestroy) gate.Pass();
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
   };
   Release(*Acquire(6));  // retained
   // Six retained granules stand in the way of ten: they are given up, and waited for.
   absl::StatusOr<std::vector<LeaseView>> leases = absl::UnknownError("not yet");
   std::thread acquiring([&] { leases = Acquire(10); });
-  gate.AwaitArrivals(1);
+  gate_.AwaitArrivals(1);
   EXPECT_EQ(Charged(), 6 * kGranule) << "charged until the driver has it back";
-  gate.Open();
+  gate_.Open();
   acquiring.join();
   ASSERT_TRUE(leases.ok()) << leases.status();
   EXPECT_EQ(Charged(), 10 * kGranule);
 }
 
 TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
-  Gate gate;
-  plan_ = [&](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kDestroy) gate.Pass();
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
   };
   Release(*Acquire(6));
@@ -190,32 +190,30 @@ TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
       [](const std::vector<Broker::Handover>&) { return absl::OkStatus(); });
   EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(gpumem::DenialOf(denied.status()).has_value());
-  gate.Open();
+  gate_.Open();
 }
 
 TEST_F(BrokerTest, ADriverThatIsFullGetsRetainedMemoryFirst) {
   auto kept = Acquire(3);
   Release(*Acquire(2));
-  std::atomic<int> destroyed = 0, refused = 0;
-  plan_ = [&](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kDestroy) ++destroyed;
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
     // The driver has room only once something was given back to it.
-    if (op.type == DeviceOp::Type::kCreate && destroyed == 0) {
-      ++refused;
+    if (op.type == DeviceOp::Type::kCreate && destroyed_ == 0) {
+      ++refused_;
       return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
     }
     return absl::OkStatus();
   };
   EXPECT_TRUE(Acquire(4).ok());
-  EXPECT_EQ(refused, 1);
-  EXPECT_EQ(destroyed, 1);
+  EXPECT_EQ(refused_, 1);
+  EXPECT_EQ(destroyed_, 1);
 }
 
 TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
-  std::atomic<int> creates = 0;
-  plan_ = [&](const DeviceOp& op) {
+  plan_ = [this](const DeviceOp& op) {
     if (op.type != DeviceOp::Type::kCreate) return absl::OkStatus();
-    ++creates;
+    ++creates_;
     return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
   };
   const absl::Status status = Acquire(4).status();
@@ -225,7 +223,7 @@ TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_DRIVER);
   EXPECT_EQ(denial->asked(), 4 * kGranule);
   EXPECT_THAT(denial->help(), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
-  EXPECT_EQ(creates, 1) << "nothing could have come back";
+  EXPECT_EQ(creates_, 1) << "nothing could have come back";
   EXPECT_EQ(broker_->GetTenant("a")->denials, 1u);
   EXPECT_EQ(Held(), 0u);
 }

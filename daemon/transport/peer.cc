@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "daemon/transport/peer_socket.h"
 
 namespace gpumemd {
 namespace {
@@ -37,6 +38,7 @@ absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
     return gpumem::UniqueFd(fd);
   }
+  if (errno != ENOPROTOOPT) return absl::ErrnoToStatus(errno, "cannot watch the client's process");
   // An older kernel: by number, which may name another process by now if the one that
   // connected has ended since.
   fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -100,7 +102,7 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   peer.identity.groups = std::move(groups);
 
   peer.identity.cgroup = ParseCgroup(ReadProc(credentials.pid, "cgroup"));
-  peer.command = std::string(absl::StripSuffix(ReadProc(credentials.pid, "comm"), "\n"));
+  peer.command = Printable(absl::StripSuffix(ReadProc(credentials.pid, "comm"), "\n"));
   // What /proc said was said of the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) {

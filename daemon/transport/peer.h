@@ -12,7 +12,7 @@ namespace gpumemd {
 
 struct Peer {
   PeerIdentity identity;
-  std::string command;     // /proc/PID/comm
+  std::string command;     // /proc/PID/comm, as far as it is printable
   gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
 };
 

@@ -65,8 +65,10 @@ absl::StatusOr<std::string> ReceiveFromClient(int socket) {
     // ECONNRESET is told once, ahead of what the client sent before it closed.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message yet");
-  if (size < 0) return absl::ErrnoToStatus(errno, "cannot receive on the session socket");
-  const bool fds = CloseFds(&header);
+  if (size < 0) {
+    return absl::UnavailableError(absl::StrCat("cannot receive from the client: ", strerror(errno)));
+  }
+  const bool fds = CloseFds(&header);  // before any return
   if (fds || (header.msg_flags & MSG_CTRUNC) != 0) {
     return absl::InvalidArgumentError(
         "the message carried file descriptors; only the daemon sends them");
@@ -84,9 +86,10 @@ absl::StatusOr<std::string> ReceiveFromClient(int socket) {
 
 void SendLast(int socket, const gpumem::v1::ServerMessage& message) {
   shutdown(socket, SHUT_RD);
-  // It ends: all that is left is what the client's send buffer held.
-  while (!absl::IsUnavailable(ReceiveFromClient(socket).status())) {
-  }
+  absl::Status left;
+  do {  // it ends: all that is left is what the client's send buffer held
+    left = ReceiveFromClient(socket).status();
+  } while (left.ok() || absl::IsInvalidArgument(left) || absl::IsDataLoss(left));
   gpumem::SendMessage(socket, message.SerializeAsString(), {}, absl::InfinitePast()).IgnoreError();
 }
 

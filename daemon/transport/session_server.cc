@@ -8,14 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
+#include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/transport/convert.h"
+#include "daemon/transport/peer_socket.h"
 #include "proto/gpumem/v1/session.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -23,7 +25,6 @@ namespace gpumemd {
 namespace {
 
 using gpumem::UniqueFd;
-using gpumem::UnixMessage;
 namespace v1 = gpumem::v1;
 
 // What epoll gives back. Of a connection: its key, and which of its two descriptors.
@@ -32,39 +33,23 @@ constexpr uint64_t kStopId = 1;
 constexpr uint64_t SocketId(uint64_t key) { return key * 2; }
 constexpr uint64_t PidfdId(uint64_t key) { return key * 2 + 1; }
 
-// Bounds the descriptors in flight to a client that does not read: the kernel counts them
-// against the daemon. A few Deliveries fit.
-constexpr int kSendBufferBytes = 16 * 1024;
-
 constexpr size_t kMaxClientName = 64;
+constexpr size_t kMaxTenantName = 63;  // as the configuration has them
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
-
-void SendLast(int socket, const v1::ServerMessage& message) {
-  // A peer with unread messages of its own would get ECONNRESET before our last word.
-  for (int i = 0; i < 8; ++i) {
-    if (!gpumem::ReceiveMessage(socket, absl::InfinitePast()).ok()) break;
-  }
-  gpumem::SendMessage(socket, message.SerializeAsString(), {}, absl::InfinitePast()).IgnoreError();
-}
 
 v1::ServerMessage RefusalOf(const absl::Status& why) {
   v1::ServerMessage message;
   message.mutable_refusal()->set_code(static_cast<int>(why.code()));
-  message.mutable_refusal()->set_message(std::string(why.message()));
+  message.mutable_refusal()->set_message(Printable(why.message()));
   if (auto denial = gpumem::DenialOf(why)) *message.mutable_refusal()->mutable_denial() = *denial;
   return message;
 }
 
 v1::ServerMessage GoodbyeOf(const absl::Status& why) {
   v1::ServerMessage message;
-  message.mutable_goodbye()->set_reason(std::string(why.message()));
+  message.mutable_goodbye()->set_reason(Printable(why.message()));
   return message;
-}
-
-bool IsPrintable(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
 }
 
 }  // namespace
@@ -166,18 +151,10 @@ void SessionServer::AcceptAll() {
 }
 
 void SessionServer::Accept(UniqueFd socket) {
-  setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
+  PrepareClientSocket(socket.get());
   absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
   if (!peer.ok()) return SendLast(socket.get(), RefusalOf(peer.status()));
-  const uid_t uid = peer->identity.uid;
-  const auto same_user =
-      std::count_if(greeting_.begin(), greeting_.end(),
-                    [uid](const ConnectionPtr& other) { return other->peer.identity.uid == uid; });
-  if (greeting_.size() >= options_.max_greeting || same_user >= options_.max_greeting_per_uid) {
-    return SendLast(socket.get(),
-                    RefusalOf(absl::ResourceExhaustedError(
-                        "too many connections have not said Hello yet; try again in a moment")));
-  }
+  MakeRoomFor(peer->identity.uid);
   auto connection = std::make_shared<Connection>();
   connection->key = next_key_++;
   connection->socket = std::make_shared<const UniqueFd>(std::move(socket));
@@ -192,10 +169,26 @@ void SessionServer::Accept(UniqueFd socket) {
   Watch(connection->peer.pidfd.get(), PidfdId(connection->key));
 }
 
+// Whoever comes takes the place of the one that has been silent for longest, so that no
+// number of silent connections keeps out a client that speaks.
+void SessionServer::MakeRoomFor(uid_t uid) {
+  const auto of_user = [uid](const ConnectionPtr& other) {
+    return other->peer.identity.uid == uid;
+  };
+  const auto same_user = std::count_if(greeting_.begin(), greeting_.end(), of_user);
+  const bool user_full = same_user >= options_.max_greeting_per_uid;
+  if (!user_full && greeting_.size() < options_.max_greeting) return;
+  const ConnectionPtr silent =
+      user_full ? *std::find_if(greeting_.begin(), greeting_.end(), of_user) : greeting_.front();
+  OnSocket(silent);  // it may have spoken by now
+  if (silent->welcomed || silent->socket == nullptr) return;
+  Close(silent, absl::ResourceExhaustedError(
+                    "too many connections have not said Hello, and this one has not for longest"));
+}
+
 void SessionServer::OnSocket(const ConnectionPtr& connection) {
   if (connection->socket == nullptr) return;  // closed; its process is still watched
-  absl::StatusOr<UnixMessage> message =
-      gpumem::ReceiveMessage(connection->socket->get(), absl::InfinitePast());
+  absl::StatusOr<std::string> message = ReceiveFromClient(connection->socket->get());
   if (!message.ok()) {
     if (absl::IsDeadlineExceeded(message.status())) return;
     return Close(connection, message.status());
@@ -208,22 +201,22 @@ void SessionServer::OnSocket(const ConnectionPtr& connection) {
   if (!welcome.ok()) Close(connection, welcome);
 }
 
-absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const UnixMessage& message) {
+absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::string& message) {
   v1::Hello hello;
-  if (!message.fds.empty()) {
-    return absl::InvalidArgumentError("Hello carries no file descriptors");
-  }
-  if (!hello.ParseFromString(message.bytes)) {
+  if (!hello.ParseFromString(message)) {
     return absl::InvalidArgumentError("the first message on this socket must be a Hello");
   }
   if (hello.protocol_version() != gpumem::kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::UnimplementedError(absl::StrCat(
         "the client speaks protocol version ", hello.protocol_version(), ", this daemon (",
         GPUMEM_VERSION, ") speaks ", gpumem::kProtocolVersion, "; use a libgpumem that matches"));
   }
-  if (hello.client_name().size() > kMaxClientName || !IsPrintable(hello.client_name())) {
+  for (const auto& [what, name, most] :
+       {std::tuple("client", &hello.client_name(), kMaxClientName),
+        std::tuple("tenant", &hello.tenant(), kMaxTenantName)}) {
+    if (name->size() <= most && *name == Printable(*name)) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("a client's name is at most ", kMaxClientName, " printable characters"));
+        absl::StrCat("a ", what, "'s name is at most ", most, " printable characters"));
   }
   absl::StatusOr<TenantMatch> match = [&] {
     absl::MutexLock lock(&mutex_);
@@ -303,13 +296,13 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
     shutdown(socket->get(), SHUT_RDWR);
     if (connection->welcomed) {
-      spdlog::debug("session {} ended: {}", ToInt(connection->session), std::string(why.message()));
+      spdlog::debug("session {} ended: {}", ToInt(connection->session), Printable(why.message()));
       broker_->SocketClosed(connection->session);
       on_ended_(connection->session);
     } else {
       spdlog::info("refused {} (pid {}, uid {}): {}", connection->peer.command,
                    connection->peer.identity.pid, connection->peer.identity.uid,
-                   std::string(why.message()));
+                   Printable(why.message()));
     }
   }
   if (!connection->welcomed) greeting_.remove(connection);

@@ -24,7 +24,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
-#include "common/unix_channel.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/rules.h"
 #include "daemon/transport/peer.h"
@@ -33,7 +32,7 @@ namespace gpumemd {
 
 struct SessionServerOptions {
   absl::Duration hello_timeout = absl::Seconds(5);
-  // Connections that have not said Hello yet.
+  // Connections that have not said Hello yet; those silent for longest give way.
   uint32_t max_greeting = 512;
   uint32_t max_greeting_per_uid = 64;
   // How long a client that does not read its socket holds up its own request.
@@ -82,8 +81,9 @@ class SessionServer {
   void Serve();
   void AcceptAll();
   void Accept(gpumem::UniqueFd socket);
+  void MakeRoomFor(uid_t uid);
   void OnSocket(const ConnectionPtr& connection);
-  absl::Status Welcome(const ConnectionPtr& connection, const gpumem::UnixMessage& hello);
+  absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
   void EndExpiredGreetings();
   // Sends a last message, if any, closes the socket, and tells the broker.
   void Close(const ConnectionPtr& connection, const absl::Status& why);

@@ -107,7 +107,7 @@ void Stage::Show(const std::vector<std::string>& arguments, int exit_code) {
 }
 
 nlohmann::json Stage::Ask(std::vector<std::string> arguments) {
-  arguments.push_back("--json");
+  arguments.emplace_back("--json");
   Answer answer = RunCtl(arguments);
   const std::string command = absl::StrCat("gpumemctl ", absl::StrJoin(arguments, " "));
   if (answer.exit_code != 0) {
