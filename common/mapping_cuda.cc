@@ -58,8 +58,9 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   if (result != CUDA_SUCCESS) {
     const absl::Status error =
         driver.Error(result, absl::StrCat("importing descriptor ", request.fd));
-    const bool not_memory =
-        result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE;
+    // "Unknown" is what driver 580 says of a descriptor that is none of its own.
+    const bool not_memory = result == CUDA_ERROR_INVALID_VALUE ||
+                            result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_UNKNOWN;
     return not_memory ? InvalidArgument(error) : error;
   }
   result = driver.cuMemMap(at, request.bytes, 0, handle, 0);

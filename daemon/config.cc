@@ -184,7 +184,7 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
                   "no condition (expected uid, user, gid, group, cgroup, or "
                   "default = true for everybody)");
   }
-  if (everybody) conditions.push_back("default");
+  if (everybody) conditions.emplace_back("default");
   rule.description =
       absl::StrCat("rule ", config->rules.size() + 1, " (", absl::StrJoin(conditions, ", "), ")");
   config->rules.push_back(std::move(rule));

@@ -110,7 +110,7 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
 absl::StatusOr<Config> LoadConfigFile(const std::string& path);
 
 // The quota in bytes on the devices that there are.
-Quota ResolveQuota(const QuotaConfig& quota, absl::Span<const DeviceInfo> devices);
+Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);
 
 // The quota of `tenant`: its own, else the defaults.
 const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);

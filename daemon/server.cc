@@ -168,7 +168,12 @@ absl::Status Server::Listen() {
   grpc::ServerBuilder admin_builder;
   SetLimits(admin_builder, "admin");
   admin_builder.RegisterService(admin_service_.get());
-  admin_listener_ = std::make_unique<GrpcListener>(*std::move(admin), &admin_builder);
+  // Also where the socket's mode would let others in.
+  const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
+    return peer.uid == 0 || peer.uid == geteuid() || (group && Matches({.gid = *group}, peer));
+  };
+  admin_listener_ = std::make_unique<GrpcListener>(*std::move(admin), &admin_builder,
+                                                   GrpcListenerOptions{.admits = admits});
   admin_server_ = admin_builder.BuildAndStart();
   if (api_server_ == nullptr || admin_server_ == nullptr) {
     return absl::InternalError("gRPC could not start its servers");

@@ -1,6 +1,7 @@
 #include "client/cli/views.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 
@@ -63,7 +64,7 @@ std::string UsedOf(uint32_t used, bool limited, uint32_t limit) {
 std::string Bar(uint64_t part, uint64_t whole) {
   constexpr size_t kWidth = 20;
   const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-  const auto full = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kWidth + 0.5);
+  const auto full = static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * kWidth));
   return absl::StrCat("[", std::string(full, '#'), std::string(kWidth - full, '-'), "]");
 }
 

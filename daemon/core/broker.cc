@@ -123,6 +123,14 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
   return Call(this, *session);
 }
 
+bool Broker::IsLive(absl::string_view token) const {
+  Secret secret;
+  if (token.size() != secret.size()) return false;
+  std::memcpy(secret.data(), token.data(), secret.size());
+  absl::MutexLock lock(&mutex_);
+  return ledger_.FindByToken(secret).ok();
+}
+
 // --- Requests of clients -------------------------------------------------------------
 
 absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& spec,

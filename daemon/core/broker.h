@@ -97,6 +97,9 @@ class Broker {
   // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
 
+  // Whether a live session has this token.
+  bool IsLive(absl::string_view token) const;
+
   // --- Requests of clients ---------------------------------------------------------
 
   // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to

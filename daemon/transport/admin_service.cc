@@ -2,13 +2,12 @@
 
 #include <string>
 
-#include "common/grpc_status.h"
 #include "daemon/transport/convert.h"
+#include "daemon/transport/unary_call.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
 
-using gpumem::ToGrpcStatus;
 namespace v1 = gpumem::v1;
 
 void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
@@ -45,7 +44,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext*,
                                         const v1::ListSessionsRequest* request,
                                         v1::ListSessionsResponse* response) {
   absl::StatusOr<std::vector<SessionView>> sessions = broker_->ListSessions(request->tenant());
-  if (!sessions.ok()) return ToGrpcStatus(sessions.status());
+  if (!sessions.ok()) return ToAnswer(sessions.status());
   for (const SessionView& session : *sessions) *response->add_sessions() = ToProto(session);
   return grpc::Status::OK;
 }
@@ -55,7 +54,7 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
                                         v1::ListSegmentsResponse* response) {
   absl::StatusOr<std::vector<SegmentView>> segments =
       broker_->ListSegments(request->tenant(), request->device_uuid());
-  if (!segments.ok()) return ToGrpcStatus(segments.status());
+  if (!segments.ok()) return ToAnswer(segments.status());
   for (const SegmentView& segment : *segments) *response->add_segments() = ToProto(segment);
   return grpc::Status::OK;
 }
@@ -63,7 +62,7 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
 grpc::Status AdminService::AnswerQuota(const std::string& tenant,
                                        v1::GetQuotaResponse* response) {
   absl::StatusOr<TenantView> view = broker_->GetTenant(tenant);
-  if (!view.ok()) return ToGrpcStatus(view.status());
+  if (!view.ok()) return ToAnswer(view.status());
   *response->mutable_quota() = ToProto(view->quota);
   *response->mutable_usage() = ToProto(*view);
   return grpc::Status::OK;
@@ -78,7 +77,7 @@ grpc::Status AdminService::SetQuota(grpc::ServerContext*, const v1::SetQuotaRequ
                                     v1::GetQuotaResponse* response) {
   absl::Status changed = broker_->ChangeQuota(
       request->tenant(), [&](Quota& quota) { return ApplyChange(*request, quota); });
-  if (!changed.ok()) return ToGrpcStatus(changed);
+  if (!changed.ok()) return ToAnswer(changed);
   spdlog::info("quota of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
   return AnswerQuota(request->tenant(), response);
 }
@@ -87,7 +86,7 @@ grpc::Status AdminService::Trim(grpc::ServerContext*, const v1::TrimRequest* req
                                 v1::TrimResponse* response) {
   absl::StatusOr<Broker::Trimmed> trimmed =
       broker_->Trim(request->tenant(), request->device_uuid(), request->keep_bytes());
-  if (!trimmed.ok()) return ToGrpcStatus(trimmed.status());
+  if (!trimmed.ok()) return ToAnswer(trimmed.status());
   response->set_released_bytes(trimmed->bytes);
   response->set_released_segments(trimmed->segments);
   return grpc::Status::OK;

@@ -3,18 +3,19 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
-#include "common/grpc_status.h"
 #include "daemon/transport/convert.h"
+#include "daemon/transport/unary_call.h"
 
 namespace gpumemd {
 namespace {
 
-using gpumem::ToGrpcStatus;
 namespace v1 = gpumem::v1;
 
 // How long an Acquire waits, at most, for memory that the driver is about to have back.
@@ -27,109 +28,180 @@ absl::string_view TokenOf(const grpc::ServerContextBase& context) {
 }
 
 // Gives the reason and ends.
-class RefusedWatch final : public grpc::ServerWriteReactor<v1::Event> {
+class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  explicit RefusedWatch(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+  explicit RefusedWatch(const absl::Status& why) { Finish(ToAnswer(why)); }
   void OnDone() override { delete this; }
 };
 
 }  // namespace
 
-grpc::Status BrokerService::ListDevices(grpc::ServerContext*, const v1::ListDevicesRequest*,
-                                        v1::ListDevicesResponse* response) {
-  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/true)) {
-    *response->add_devices() = ToProto(device);
+template <typename Request, typename Work>
+grpc::ServerUnaryReactor* BrokerService::Serve(Where where, Context* context,
+                                               const Bytes* request, Bytes* response, Work work) {
+  Reactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
+  if (!call.ok()) {
+    reactor->Finish(ToAnswer(call.status()));
+    return reactor;
   }
-  return grpc::Status::OK;
+  auto serve = [=, call = *std::move(call)]() mutable {
+    const auto result = [&]() -> std::invoke_result_t<Work, const Broker::Call&, const Request&> {
+      // Counts no longer once it is answered: whoever has the answer may make the next call.
+      const Broker::Call served = std::move(call);
+      absl::StatusOr<Request> parsed = ParseRequest<Request>(*request);
+      if (!parsed.ok()) return parsed.status();
+      return work(served, *parsed);
+    }();
+    Answer(reactor, response, result);
+  };
+  if (where == Where::kOnWorker) {
+    workers_.Run(std::move(serve));
+  } else {
+    serve();
+  }
+  return reactor;
 }
 
-grpc::Status BrokerService::Acquire(grpc::ServerContext* context,
-                                    const v1::AcquireRequest* request,
-                                    v1::AcquireResponse* response) {
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return ToGrpcStatus(call.status());
-  absl::StatusOr<std::optional<Kind>> kind = FromProto(request->kind());
-  if (!kind.ok()) return ToGrpcStatus(kind.status());
-  const AcquireSpec spec{.device_uuid = request->device_uuid(),
-                         .bytes = request->bytes(),
+grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  Reactor* reactor = context->DefaultReactor();
+  absl::StatusOr<v1::ListDevicesResponse> answer = v1::ListDevicesResponse();
+  if (auto parsed = ParseRequest<v1::ListDevicesRequest>(*request); !parsed.ok()) {
+    answer = parsed.status();
+  } else {
+    for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/true)) {
+      *answer->add_devices() = ToProto(device);
+    }
+  }
+  Answer(reactor, response, answer);
+  return reactor;
+}
+
+absl::StatusOr<v1::AcquireResponse> BrokerService::DoAcquire(const Broker::Call& call,
+                                                             const v1::AcquireRequest& request,
+                                                             absl::Time deadline) {
+  absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
+  if (!kind.ok()) return kind.status();
+  const AcquireSpec spec{.device_uuid = request.device_uuid(),
+                         .bytes = request.bytes(),
                          .kind = *kind,
-                         .count = std::max(request->count(), 1u)};
-  const absl::Time deadline =
-      std::min(absl::FromChrono(context->deadline()), absl::Now() + kDisposalWait);
-  const uint64_t delivery = next_delivery_++;
+                         .count = std::max(request.count(), 1u)};
+  v1::AcquireResponse response;
+  response.set_delivery_id(next_delivery_++);
   absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Acquire(*call, spec, deadline, [&](const std::vector<Broker::Handover>& handovers) {
-        return sessions_->Deliver(call->session(), delivery, handovers);
-      });
-  if (!leases.ok()) return ToGrpcStatus(leases.status());
-  for (const LeaseView& lease : *leases) *response->add_leases() = ToProto(lease);
-  response->set_delivery_id(delivery);
-  return grpc::Status::OK;
+      broker_->Acquire(call, spec, std::min(deadline, absl::Now() + kDisposalWait),
+                       [&](const std::vector<Broker::Handover>& handovers) {
+                         return sessions_->Deliver(call.session(), response.delivery_id(),
+                                                   handovers);
+                       });
+  if (!leases.ok()) return leases.status();
+  for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
+  return response;
 }
 
-grpc::Status BrokerService::Open(grpc::ServerContext* context, const v1::OpenRequest* request,
-                                 v1::OpenResponse* response) {
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return ToGrpcStatus(call.status());
+grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
+                                                 Bytes* response) {
+  return Serve<v1::AcquireRequest>(
+      Where::kOnWorker, context, request, response,
+      [this, deadline = absl::FromChrono(context->deadline())](
+          const Broker::Call& call, const v1::AcquireRequest& acquire) {
+        return DoAcquire(call, acquire, deadline);
+      });
+}
+
+absl::StatusOr<v1::OpenResponse> BrokerService::DoOpen(const Broker::Call& call,
+                                                       const v1::OpenRequest& request) {
   std::vector<Secret> tickets;
-  for (const std::string& text : request->tickets()) {
+  for (const std::string& text : request.tickets()) {
     Secret& ticket = tickets.emplace_back();
     if (text.size() != ticket.size()) {
-      return {grpc::StatusCode::INVALID_ARGUMENT,
-              absl::StrCat("a ticket is ", ticket.size(), " bytes; this has ", text.size())};
+      return absl::InvalidArgumentError(
+          absl::StrCat("a ticket is ", ticket.size(), " bytes; this has ", text.size()));
     }
     std::memcpy(ticket.data(), text.data(), ticket.size());
   }
-  const uint64_t delivery = next_delivery_++;
+  v1::OpenResponse response;
+  response.set_delivery_id(next_delivery_++);
   absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Open(*call, tickets, [&](const std::vector<Broker::Handover>& handovers) {
-        return sessions_->Deliver(call->session(), delivery, handovers);
+      broker_->Open(call, tickets, [&](const std::vector<Broker::Handover>& handovers) {
+        return sessions_->Deliver(call.session(), response.delivery_id(), handovers);
       });
-  if (!leases.ok()) return ToGrpcStatus(leases.status());
-  for (const LeaseView& lease : *leases) *response->add_leases() = ToProto(lease);
-  response->set_delivery_id(delivery);
-  return grpc::Status::OK;
+  if (!leases.ok()) return leases.status();
+  for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
+  return response;
 }
 
-grpc::Status BrokerService::Share(grpc::ServerContext* context, const v1::ShareRequest* request,
-                                  v1::ShareResponse* response) {
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return ToGrpcStatus(call.status());
-  const TicketScope scope =
-      request->scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny : TicketScope::kTenant;
-  absl::StatusOr<Secret> ticket = broker_->Share(*call, LeaseId{request->lease_id()}, scope);
-  if (!ticket.ok()) return ToGrpcStatus(ticket.status());
-  response->set_ticket(ticket->data(), ticket->size());
-  return grpc::Status::OK;
+grpc::ServerUnaryReactor* BrokerService::Open(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  return Serve<v1::OpenRequest>(
+      Where::kOnWorker, context, request, response, [this](const Broker::Call& call, const v1::OpenRequest& open) {
+        return DoOpen(call, open);
+      });
 }
 
-grpc::Status BrokerService::Release(grpc::ServerContext* context,
-                                    const v1::ReleaseRequest* request, v1::ReleaseResponse*) {
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return ToGrpcStatus(call.status());
-  std::vector<LeaseId> leases;
-  for (uint64_t lease : request->lease_ids()) leases.push_back(LeaseId{lease});
-  return ToGrpcStatus(broker_->Release(*call, leases));
+grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  return Serve<v1::ShareRequest>(
+      Where::kHere, context, request, response,
+      [this](const Broker::Call& call,
+             const v1::ShareRequest& share) -> absl::StatusOr<v1::ShareResponse> {
+        if (!v1::TicketScope_IsValid(share.scope())) {
+          return absl::InvalidArgumentError(absl::StrCat("there is no ticket scope ",
+                                                         static_cast<int>(share.scope()),
+                                                         "; use TENANT or ANY"));
+        }
+        const TicketScope scope = share.scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny
+                                                                        : TicketScope::kTenant;
+        absl::StatusOr<Secret> ticket = broker_->Share(call, LeaseId{share.lease_id()}, scope);
+        if (!ticket.ok()) return ticket.status();
+        v1::ShareResponse answer;
+        answer.set_ticket(ticket->data(), ticket->size());
+        return answer;
+      });
 }
 
-grpc::Status BrokerService::GetUsage(grpc::ServerContext* context, const v1::GetUsageRequest*,
-                                     v1::GetUsageResponse* response) {
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return ToGrpcStatus(call.status());
-  absl::StatusOr<TenantView> tenant = broker_->Usage(*call);
-  if (!tenant.ok()) return ToGrpcStatus(tenant.status());
-  *response->mutable_usage() = ToProto(*tenant);
-  *response->mutable_quota() = ToProto(tenant->quota);
-  return grpc::Status::OK;
+grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* request,
+                                                 Bytes* response) {
+  return Serve<v1::ReleaseRequest>(
+      Where::kHere, context, request, response,
+      [this](const Broker::Call& call,
+             const v1::ReleaseRequest& release) -> absl::StatusOr<v1::ReleaseResponse> {
+        std::vector<LeaseId> leases;
+        for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
+        if (absl::Status done = broker_->Release(call, leases); !done.ok()) return done;
+        return v1::ReleaseResponse();
+      });
 }
 
-grpc::ServerWriteReactor<v1::Event>* BrokerService::Watch(grpc::CallbackServerContext* context,
-                                                          const v1::WatchRequest*) {
+grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes* request,
+                                                  Bytes* response) {
+  return Serve<v1::GetUsageRequest>(
+      Where::kHere, context, request, response,
+      [this](const Broker::Call& call,
+             const v1::GetUsageRequest&) -> absl::StatusOr<v1::GetUsageResponse> {
+        absl::StatusOr<TenantView> tenant = broker_->Usage(call);
+        if (!tenant.ok()) return tenant.status();
+        v1::GetUsageResponse answer;
+        *answer.mutable_usage() = ToProto(*tenant);
+        *answer.mutable_quota() = ToProto(tenant->quota);
+        return answer;
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* context,
+                                                                 const Bytes* request) {
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
   if (!call.ok()) return new RefusedWatch(call.status());
+  const auto parsed = ParseRequest<v1::WatchRequest>(*request);
+  if (!parsed.ok()) return new RefusedWatch(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
   if (!tenant.ok()) return new RefusedWatch(tenant.status());
-  return hub_->Start(context, *std::move(call), *std::move(tenant));
+  const SessionId session = call->session();
+  auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant));
+  // The session may have ended before the hub knew of its watch.
+  if (!broker_->IsLive(TokenOf(*context))) hub_->SessionEnded(session);
+  return watch;
 }
 
 }  // namespace gpumemd

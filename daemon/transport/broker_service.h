@@ -6,41 +6,66 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "daemon/core/broker.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
+#include "daemon/transport/workers.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 
 namespace gpumemd {
 
-class BrokerService final
-    : public gpumem::v1::Broker::WithCallbackMethod_Watch<gpumem::v1::Broker::Service> {
+// Raw and by callback: unary_call.h says why.
+using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
+    gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
+        gpumem::v1::Broker::WithRawCallbackMethod_Open<
+            gpumem::v1::Broker::WithRawCallbackMethod_Share<
+                gpumem::v1::Broker::WithRawCallbackMethod_Release<
+                    gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
+                        gpumem::v1::Broker::WithRawCallbackMethod_Watch<
+                            gpumem::v1::Broker::Service>>>>>>>;
+
+class BrokerService final : public RawBroker {
  public:
   // All outlive this.
   BrokerService(Broker* broker, SessionServer* sessions, WatchHub* hub)
-      : broker_(broker), sessions_(sessions), hub_(hub) {}
+      : broker_(broker), sessions_(sessions), hub_(hub), workers_(kMaxWorkers) {}
 
-  grpc::Status ListDevices(grpc::ServerContext* context,
-                           const gpumem::v1::ListDevicesRequest* request,
-                           gpumem::v1::ListDevicesResponse* response) override;
-  grpc::Status Acquire(grpc::ServerContext* context, const gpumem::v1::AcquireRequest* request,
-                       gpumem::v1::AcquireResponse* response) override;
-  grpc::Status Open(grpc::ServerContext* context, const gpumem::v1::OpenRequest* request,
-                    gpumem::v1::OpenResponse* response) override;
-  grpc::Status Share(grpc::ServerContext* context, const gpumem::v1::ShareRequest* request,
-                     gpumem::v1::ShareResponse* response) override;
-  grpc::Status Release(grpc::ServerContext* context, const gpumem::v1::ReleaseRequest* request,
-                       gpumem::v1::ReleaseResponse* response) override;
-  grpc::Status GetUsage(grpc::ServerContext* context, const gpumem::v1::GetUsageRequest* request,
-                        gpumem::v1::GetUsageResponse* response) override;
-  grpc::ServerWriteReactor<gpumem::v1::Event>* Watch(
-      grpc::CallbackServerContext* context, const gpumem::v1::WatchRequest* request) override;
+  using Reactor = grpc::ServerUnaryReactor;
+  using Context = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+  Reactor* ListDevices(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Acquire(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Open(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Share(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Release(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
+  // Acquires and Opens that are served at one time: they may wait, for the driver or for a
+  // client that does not read, and each is counted against its tenant before.
+  static constexpr size_t kMaxWorkers = 512;
+
+  enum class Where { kHere, kOnWorker };
+
+  // Authenticates, and answers with what `work(call, parsed request)` returns. What is
+  // served here, on gRPC's own few threads, must not wait.
+  template <typename Request, typename Work>
+  Reactor* Serve(Where where, Context* context, const Bytes* request, Bytes* response, Work work);
+
+  absl::StatusOr<gpumem::v1::AcquireResponse> DoAcquire(const Broker::Call& call,
+                                                        const gpumem::v1::AcquireRequest& request,
+                                                        absl::Time deadline);
+  absl::StatusOr<gpumem::v1::OpenResponse> DoOpen(const Broker::Call& call,
+                                                  const gpumem::v1::OpenRequest& request);
+
   Broker* const broker_;
   SessionServer* const sessions_;
   WatchHub* const hub_;
   std::atomic<uint64_t> next_delivery_{1};
+  Workers workers_;
 };
 
 }  // namespace gpumemd

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/transport/peer_socket.h"
 
 namespace gpumemd {
 namespace v1 = gpumem::v1;
@@ -106,7 +107,7 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_uid(peer.uid);
   proto.set_gid(peer.gid);
   proto.set_client_name(session.details.client_name);
-  proto.set_cgroup(peer.cgroup);
+  proto.set_cgroup(Printable(peer.cgroup));
   proto.set_rule(session.details.rule);
   proto.set_leases(session.leases);
   proto.set_leased_bytes(session.leased_bytes);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "daemon/transport/peer.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -18,6 +19,16 @@ using gpumem::UniqueFd;
 
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kStopKey = 1;
+
+// Then the ends of connections have their turn, however many more wait.
+constexpr int kAcceptsPerRound = 16;
+
+// Linux 6.16; Debian 12's headers do not name it.
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 void Add(int epoll, int fd, uint32_t events, uint64_t key) {
   epoll_event event{};
@@ -41,8 +52,14 @@ GrpcListener::GrpcListener(UniqueFd listener, grpc::ServerBuilder* builder,
       options_(options),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       stop_(eventfd(0, EFD_CLOEXEC)),
+      spare_(OpenSpare()),
       acceptor_(AcceptorOf(builder)),
       next_key_(kStopKey + 1) {
+  // gRPC drops descriptors that come with a request, and the last close of a file may take
+  // as long as its sender likes (SO_LINGER, FUSE). Kernels that can refuse them at their
+  // source shall; others are left with that.
+  const int no = 0;
+  setsockopt(listener_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
   Add(epoll_.get(), listener_.get(), EPOLLIN, kListenerKey);
   Add(epoll_.get(), stop_.get(), EPOLLIN, kStopKey);
 }
@@ -66,41 +83,52 @@ void GrpcListener::Serve() {
       if (key != kListenerKey) Ended(key);
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
-    AcceptAll();
+    AcceptSome();
   }
 }
 
-void GrpcListener::AcceptAll() {
-  while (true) {
+void GrpcListener::AcceptSome() {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      if (errno == ECONNABORTED || errno == EINTR) continue;
-      // Out of descriptors: the limits below keep that from happening while the daemon's
-      // own limit is sane. Waking again at once would not help; the next end will.
-      if (errno != EAGAIN) spdlog::warn("cannot accept: {}", strerror(errno));
-      return;
-    }
-    ucred peer{};
-    socklen_t size = sizeof(peer);
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
-    if (connections_.size() >= options_.max_connections ||
-        by_uid_[peer.uid] >= options_.max_connections_per_uid) {
-      spdlog::warn("refused a connection of uid {} (pid {}): it has {} of {} open", peer.uid,
-                   peer.pid, by_uid_[peer.uid], connections_.size());
+    if (fd.valid()) {
+      Accept(std::move(fd));
       continue;
     }
-    UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!watched.valid()) continue;
-    const uint64_t key = next_key_++;
-    Add(epoll_.get(), watched.get(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
-    connections_.emplace(key, Connection{std::move(watched), peer.uid});
-    ++by_uid_[peer.uid];
-
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = listener_.get();
-    connection.fd = fd.release();  // gRPC's now
-    acceptor_->HandleNewConnection(&connection);
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (errno != EMFILE && errno != ENFILE) return;
+    // Out of descriptors: a connection left waiting would wake this thread for ever.
+    spare_.reset();
+    UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
+    spare_ = OpenSpare();
   }
+}
+
+void GrpcListener::Accept(UniqueFd fd) {
+  absl::StatusOr<PeerIdentity> peer = CredentialsOf(fd.get());
+  if (!peer.ok()) return;
+  if (options_.admits && !options_.admits(*peer)) {
+    spdlog::warn("refused a connection of uid {} (pid {}): it is not admitted to this socket",
+                 peer->uid, peer->pid);
+    return;
+  }
+  auto& of_user = by_uid_[peer->uid];
+  if (connections_.size() >= options_.max_connections ||
+      of_user >= options_.max_connections_per_uid) {
+    spdlog::warn("refused a connection of uid {} (pid {}): it has {} of {} open", peer->uid,
+                 peer->pid, of_user, connections_.size());
+    return;
+  }
+  UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!watched.valid()) return;
+  const uint64_t key = next_key_++;
+  Add(epoll_.get(), watched.get(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
+  connections_.emplace(key, Connection{std::move(watched), peer->uid});
+  ++of_user;
+
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = listener_.get();
+  connection.fd = fd.release();  // gRPC's now
+  acceptor_->HandleNewConnection(&connection);
 }
 
 void GrpcListener::Ended(uint64_t key) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -13,12 +14,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/unique_fd.h"
+#include "daemon/core/rules.h"
 
 namespace gpumemd {
 
 struct GrpcListenerOptions {
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
+  // Who may connect; absent: whom the socket's mode lets.
+  std::function<bool(const PeerIdentity&)> admits;
 };
 
 class GrpcListener {
@@ -42,13 +46,15 @@ class GrpcListener {
   };
 
   void Serve();
-  void AcceptAll();
+  void AcceptSome();
+  void Accept(gpumem::UniqueFd fd);
   void Ended(uint64_t key);
 
   const gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
+  gpumem::UniqueFd spare_;  // given up for a moment when descriptors run out
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
 
   // The serving thread's.

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <fstream>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -70,24 +71,13 @@ std::string ParseCgroup(absl::string_view text) {
   return unified.empty() ? other : unified;
 }
 
-absl::StatusOr<Peer> IdentifyPeer(int socket) {
+absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return absl::ErrnoToStatus(errno, "cannot read the peer's credentials");
   }
-  if (credentials.pid <= 0) {
-    return absl::FailedPreconditionError(
-        "this process's PID namespace is hidden from the daemon, which must be able to watch it; "
-        "run the daemon in the host's PID namespace (hostPID)");
-  }
-  Peer peer;
-  peer.identity.pid = credentials.pid;
-  peer.identity.uid = credentials.uid;
-  peer.identity.gid = credentials.gid;
-  absl::StatusOr<gpumem::UniqueFd> pidfd = PidfdOf(socket, credentials.pid);
-  if (!pidfd.ok()) return pidfd.status();
-  peer.pidfd = *std::move(pidfd);
+  PeerIdentity identity{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid};
 
   std::vector<gid_t> groups(64);
   size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
@@ -99,10 +89,26 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
     groups.resize(size / sizeof(gid_t));  // the kernel says how many there are
   }
   groups.resize(size / sizeof(gid_t));
-  peer.identity.groups = std::move(groups);
+  identity.groups = std::move(groups);
+  return identity;
+}
 
-  peer.identity.cgroup = ParseCgroup(ReadProc(credentials.pid, "cgroup"));
-  peer.command = Printable(absl::StripSuffix(ReadProc(credentials.pid, "comm"), "\n"));
+absl::StatusOr<Peer> IdentifyPeer(int socket) {
+  absl::StatusOr<PeerIdentity> identity = CredentialsOf(socket);
+  if (!identity.ok()) return identity.status();
+  const pid_t pid = identity->pid;
+  if (pid <= 0) {
+    return absl::FailedPreconditionError(
+        "this process's PID namespace is hidden from the daemon, which must be able to watch it; "
+        "run the daemon in the host's PID namespace (hostPID)");
+  }
+  absl::StatusOr<gpumem::UniqueFd> pidfd = PidfdOf(socket, pid);
+  if (!pidfd.ok()) return pidfd.status();
+  Peer peer;
+  peer.pidfd = *std::move(pidfd);
+  peer.identity = *std::move(identity);
+  peer.identity.cgroup = ParseCgroup(ReadProc(pid, "cgroup"));
+  peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
   // What /proc said was said of the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) {

@@ -16,6 +16,9 @@ struct Peer {
   gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
 };
 
+// What the socket itself knows of its peer: all but the cgroup.
+absl::StatusOr<PeerIdentity> CredentialsOf(int socket);
+
 // The process that connected this socket.
 //   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
 //   UNAVAILABLE          it is gone already

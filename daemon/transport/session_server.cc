@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
 #include "common/endpoints.h"
+#include "common/unix_channel.h"
 #include "common/version.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/peer_socket.h"
@@ -32,6 +33,9 @@ constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kStopId = 1;
 constexpr uint64_t SocketId(uint64_t key) { return key * 2; }
 constexpr uint64_t PidfdId(uint64_t key) { return key * 2 + 1; }
+
+// Then those who are connected already have their turn, however many more wait.
+constexpr int kAcceptsPerRound = 16;
 
 constexpr size_t kMaxClientName = 64;
 constexpr size_t kMaxTenantName = 63;  // as the configuration has them
@@ -102,7 +106,7 @@ void SessionServer::Serve() {
       const uint64_t id = events[i].data.u64;
       if (id == kStopId) return CloseAll();
       if (id == kListenerId) {
-        AcceptAll();
+        AcceptSome();
         continue;
       }
       ConnectionPtr connection;
@@ -126,8 +130,8 @@ void SessionServer::Serve() {
   }
 }
 
-void SessionServer::AcceptAll() {
-  while (true) {
+void SessionServer::AcceptSome() {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
       Accept(std::move(socket));

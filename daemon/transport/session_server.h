@@ -33,8 +33,8 @@ namespace gpumemd {
 struct SessionServerOptions {
   absl::Duration hello_timeout = absl::Seconds(5);
   // Connections that have not said Hello yet; those silent for longest give way.
-  uint32_t max_greeting = 512;
-  uint32_t max_greeting_per_uid = 64;
+  uint32_t max_greeting = 1024;
+  uint32_t max_greeting_per_uid = 256;
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
 };
@@ -79,7 +79,7 @@ class SessionServer {
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   void Serve();
-  void AcceptAll();
+  void AcceptSome();
   void Accept(gpumem::UniqueFd socket);
   void MakeRoomFor(uid_t uid);
   void OnSocket(const ConnectionPtr& connection);

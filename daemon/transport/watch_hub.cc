@@ -9,7 +9,7 @@ namespace gpumemd {
 namespace v1 = gpumem::v1;
 
 // One stream. Never calls gRPC under its mutex: gRPC may call back on the same thread.
-class Watcher final : public grpc::ServerWriteReactor<v1::Event>,
+class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(Broker* broker, WatchHub* hub, grpc::CallbackServerContext* context, Broker::Call call,
@@ -95,13 +95,15 @@ class Watcher final : public grpc::ServerWriteReactor<v1::Event>,
       write_began_ = absl::Now();
     }
     if (finish) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the watch has ended"));
-    event_.Clear();
+    v1::Event event;
     if (quota) {
       absl::StatusOr<TenantView> usage = broker_->Usage(call_);
-      if (usage.ok()) *event_.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
+      if (usage.ok()) *event.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
     } else {
-      event_.mutable_draining()->set_draining(broker_->Count().draining);
+      event.mutable_draining()->set_draining(broker_->Count().draining);
     }
+    const grpc::Slice bytes(event.SerializeAsString());
+    event_ = grpc::ByteBuffer(&bytes, 1);
     StartWrite(&event_);
   }
 
@@ -111,7 +113,7 @@ class Watcher final : public grpc::ServerWriteReactor<v1::Event>,
   const Broker::Call call_;
   const std::string tenant_;
   std::shared_ptr<Watcher> self_;
-  v1::Event event_;  // while writing_, gRPC's
+  grpc::ByteBuffer event_;  // while writing_, gRPC's
 
   absl::Mutex mutex_;
   bool quota_news_ ABSL_GUARDED_BY(mutex_) = false;
@@ -132,7 +134,7 @@ WatchHub::~WatchHub() {
   thread_.join();
 }
 
-grpc::ServerWriteReactor<v1::Event>* WatchHub::Start(grpc::CallbackServerContext* context,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServerContext* context,
                                                      Broker::Call call, std::string tenant) {
   auto watcher =
       std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant));

@@ -30,8 +30,8 @@ class WatchHub {
   // No watch may be under way.
   ~WatchHub();
 
-  // Starts a watch for the call's session. The reactor lives until gRPC is done with it.
-  grpc::ServerWriteReactor<gpumem::v1::Event>* Start(grpc::CallbackServerContext* context,
+  // Starts a watch for the call's session; it sends serialized Events. The reactor lives until gRPC is done with it.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                      Broker::Call call, std::string tenant);
 
   // Tell the watchers, from a thread of the hub's own: these return at once, call neither

@@ -1,0 +1,45 @@
+// The two ends of a unary call whose request and answer gRPC passes on as bytes.
+//
+// gRPC's synchronous services keep a thread for each call until its client has taken the
+// answer. A client that takes none, because it does not read or leaves HTTP/2 no window,
+// keeps it for good; some hundreds of such calls, and nobody is served. So these calls use
+// the callback interface, where an answer waits without a thread. And they use its raw
+// form, because the other answers a request that does not parse with a bare code.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace gpumemd {
+
+// The status as a client gets it. Long sentences, which quote what a client sent, are cut:
+// gRPC's clients take no trailer of more than 8 KiB, and would see that error in its place.
+grpc::Status ToAnswer(const absl::Status& status);
+
+// INVALID_ARGUMENT  the bytes are no such message
+template <typename Request>
+absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
+  Request request;
+  grpc::ByteBuffer consumed = bytes;  // shares the bytes
+  if (!grpc::SerializationTraits<Request>::Deserialize(&consumed, &request).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request does not parse as a ", Request::descriptor()->full_name()));
+  }
+  return request;
+}
+
+// Answers the call with `response`, or its status; `bytes` is the call's.
+template <typename Response>
+void Answer(grpc::ServerUnaryReactor* call, grpc::ByteBuffer* bytes,
+            const absl::StatusOr<Response>& response) {
+  if (!response.ok()) return call->Finish(ToAnswer(response.status()));
+  bool owned;
+  call->Finish(grpc::SerializationTraits<Response>::Serialize(*response, bytes, &owned));
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,39 @@
+// Threads for work that may wait. More are made while all are busy, up to a bound; work
+// beyond that waits for its turn.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+namespace gpumemd {
+
+// Thread-safe.
+class Workers {
+ public:
+  explicit Workers(size_t max_threads) : max_threads_(max_threads) {}
+  // Waits until all work that was given is done.
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  void Run(absl::AnyInvocable<void()> work);
+
+ private:
+  void Work();
+
+  const size_t max_threads_;
+  absl::Mutex mutex_;
+  absl::CondVar given_;
+  std::deque<absl::AnyInvocable<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gpumemd
