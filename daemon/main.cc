@@ -5,13 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
-
-#include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
@@ -69,8 +68,9 @@ absl::Status ApplyFlags(const Flags& flags, Config& config) {
 }
 
 absl::StatusOr<Config> Load(const Flags& flags) {
-  absl::StatusOr<Config> config = flags.config_file.empty() ? absl::StatusOr<Config>(DefaultConfig())
-                                                            : LoadConfigFile(flags.config_file);
+  absl::StatusOr<Config> config = flags.config_file.empty()
+                                      ? absl::StatusOr<Config>(DefaultConfig())
+                                      : LoadConfigFile(flags.config_file);
   if (!config.ok()) return config.status();
   if (absl::Status applied = ApplyFlags(flags, *config); !applied.ok()) return applied;
   return config;
@@ -189,9 +189,8 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_config) {
     for (const std::string& notice : config->notices) std::cout << "note: " << notice << "\n";
-    std::cout << (config->file.empty() ? "the built-in configuration" : config->file)
-              << ": ok, " << config->tenants.size() << " tenants, " << config->rules.size()
-              << " rules\n";
+    std::cout << (config->file.empty() ? "the built-in configuration" : config->file) << ": ok, "
+              << config->tenants.size() << " tenants, " << config->rules.size() << " rules\n";
     return 0;
   }
   StartLog();

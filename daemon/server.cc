@@ -1,5 +1,7 @@
 #include "daemon/server.h"
 
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,9 +12,6 @@
 #include <map>
 #include <tuple>
 #include <utility>
-
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/endpoints.h"
@@ -29,7 +28,8 @@ using gpumem::UniqueFd;
 constexpr int kMaxRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeTimeoutMs = 5000;
-constexpr int kMaxThreads = 512;
+// For the services that keep a thread for each call: Admin and, from gRPC, reflection.
+constexpr int kMaxThreads = 64;
 constexpr size_t kMaxTransportBytes = size_t{256} << 20;
 
 Secret RandomSecret() {
@@ -96,6 +96,8 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name) {
   grpc::ResourceQuota quota(name);
   quota.Resize(kMaxTransportBytes).SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
+  // Not one for each core, which may be more than there may be threads.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
@@ -148,9 +150,9 @@ absl::Status Server::Listen() {
 
   hub_ = std::make_unique<WatchHub>(&broker_);
   hub_for_observer_ = hub_.get();
-  sessions_ = std::make_unique<SessionServer>(
-      *std::move(session), &broker_, config_.rules,
-      [this](SessionId ended) { hub_->SessionEnded(ended); });
+  sessions_ =
+      std::make_unique<SessionServer>(*std::move(session), &broker_, config_.rules,
+                                      [this](SessionId ended) { hub_->SessionEnded(ended); });
   sessions_for_observer_ = sessions_.get();
   broker_service_ = std::make_unique<BrokerService>(&broker_, sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
@@ -163,7 +165,7 @@ absl::Status Server::Listen() {
   api_listener_ = std::make_unique<GrpcListener>(*std::move(api), &api_builder);
   api_server_ = api_builder.BuildAndStart();
 
-  // The plugin joins every server that is built after it is known: only this one.
+  // For this one; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder admin_builder;
   SetLimits(admin_builder, "admin");
@@ -239,9 +241,9 @@ void Server::ApplyTenants(const Config& config) {
 void Server::Reload(const Config& config) {
   ApplyTenants(config);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments,
-                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
-                    c.host_devices, c.host_device_bytes);
+    return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
+                    c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
+                    c.host_device_bytes);
   };
   if (fixed(config) == fixed(config_)) return;
   absl::MutexLock lock(&mutex_);
@@ -268,9 +270,9 @@ std::string Server::Summary() const {
   for (const DeviceInfo& device : DeviceInfos()) {
     absl::StrAppend(&devices, devices.empty() ? "" : ", ", device.name, " (", device.uuid, ")");
   }
-  return absl::StrCat("gpumemd ", GPUMEM_VERSION, " ready: ",
-                      backend_ == Backend::kCuda ? "CUDA" : "host", " backend, ", devices,
-                      "; sockets in ", config_.runtime_dir);
+  return absl::StrCat("gpumemd ", GPUMEM_VERSION,
+                      " ready: ", backend_ == Backend::kCuda ? "CUDA" : "host", " backend, ",
+                      devices, "; sockets in ", config_.runtime_dir);
 }
 
 void Server::SessionForgotten(SessionId session) {

@@ -1,11 +1,11 @@
 // The daemon's parts, put together: devices, broker, session socket, gRPC servers.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,9 +15,9 @@
 #include "daemon/config.h"
 #include "daemon/core/broker.h"
 #include "daemon/device/devices.h"
-#include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
+#include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
 

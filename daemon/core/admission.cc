@@ -134,9 +134,9 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) 
         "a segment of 0 bytes cannot be acquired; ask for at least 1");
   }
   if (spec.bytes > info.capacity_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a segment of ", spec.bytes,
-                                                   " bytes is more than device ", info.uuid,
-                                                   " has (", info.capacity_bytes, " bytes)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a segment of ", spec.bytes, " bytes is more than device ", info.uuid, " has (",
+                     info.capacity_bytes, " bytes)"));
   }
   absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, info.granularity_bytes);
   if (!rounded.ok()) return rounded.status();
@@ -171,6 +171,18 @@ absl::Status Ledger::CheckInFlight(Tenant& tenant) {
   denial.set_limit(limit);
   denial.set_help("wait for an answer before the next call, or put more segments into one call");
   return Deny(tenant, denial);
+}
+
+absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
+  if (session.leases.size() + more <= bounds_.max_leases_per_session) return absl::OkStatus();
+  Denial denial;
+  denial.set_cause(Denial::CAUSE_DAEMON_LIMIT);
+  denial.set_tenant(session.tenant->name);
+  denial.set_asked(more);
+  denial.set_used(session.leases.size());
+  denial.set_limit(bounds_.max_leases_per_session);
+  denial.set_help("a session holds only so many leases; release those that are not needed");
+  return Deny(*session.tenant, denial);
 }
 
 absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uint64_t bytes,

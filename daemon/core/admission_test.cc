@@ -339,6 +339,31 @@ TEST_F(AdmissionTest, RoomForTheDriverIsMadeOfOwnRetainedFirst) {
   EXPECT_FALSE(ledger.MakeRoomOnDevice(session, 0, 1));
 }
 
+class FewLeases : public LedgerFixture {
+ protected:
+  FewLeases() : LedgerFixture({.max_leases_per_session = 3}) {}
+};
+
+TEST_F(FewLeases, OneMoreLeaseThanASessionMayHoldIsDenied) {
+  const SessionId session = OpenSession("team"), other = OpenSession("team");
+  const LeaseId lease = Acquire(session, kGranule)[0].lease;
+  const Secret ticket = *ledger.Share(session, lease, TicketScope::kTenant, NewSecret());
+  for (int i = 0; i < 2; ++i) {
+    const auto operation = ledger.BeginOpen(session, {ticket});
+    ASSERT_TRUE(operation.ok()) << operation.status();
+    ASSERT_TRUE(ledger.Commit(*operation).ok());
+  }
+  const absl::Status more = ledger.BeginOpen(session, {ticket}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(more)) << more;
+  EXPECT_EQ(gpumem::DenialOf(more)->cause(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT);
+  EXPECT_EQ(gpumem::DenialOf(more)->used(), 3u);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule).status()));
+  // It is a bound of the session, not of its tenant.
+  EXPECT_EQ(Acquire(other, kGranule, 3).size(), 3u);
+  ASSERT_TRUE(ledger.Release(session, {lease}).ok());
+  EXPECT_EQ(Acquire(session, kGranule).size(), 1u);
+}
+
 // --- Requests that make no sense -------------------------------------------------------
 
 TEST_F(AdmissionTest, Nonsense) {

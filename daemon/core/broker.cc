@@ -143,9 +143,8 @@ absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& 
     Pump();
     if (!begun.ok()) return begun.status();
     if (*begun) return **std::move(begun);
-    auto disposed = [this, seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return disposals_ != seen;
-    };
+    auto disposed = [this, seen]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return disposals_ != seen; };
     patient = mutex_.AwaitWithDeadline(absl::Condition(&disposed), deadline);
   }
 }
@@ -203,25 +202,47 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
     if (!operation.ok()) return operation.status();
     absl::Status created = Create(*operation);
     if (created.ok()) return HandOver(*operation, deliver);
-    Abort(*operation);
-    if (!absl::IsResourceExhausted(created)) return created;
 
-    // The ledger had room, the driver has none: others allocate past the broker, or the
-    // driver is still clearing. Give it what is only retained, and try again if anything
-    // comes back.
     absl::MutexLock lock(&mutex_);
-    const uint64_t asked = spec.bytes * spec.count;
-    const uint64_t seen = disposals_;
-    const bool more = ledger_.MakeRoomOnDevice(call.session(), operation->device, asked);
+    uint64_t asked = 0;
+    for (const Operation::Item& item : operation->items) asked += ledger_.Describe(item).bytes;
+    ledger_.Abort(*operation, /*handed_over=*/false);
     Pump();
-    auto disposed = [this, seen]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return disposals_ != seen;
+    if (!absl::IsResourceExhausted(created)) return created;
+    // The ledger had room, the driver has none: others allocate past the broker, or the
+    // driver is still clearing. Give it what is only retained, and try again once it has
+    // all that is on its way.
+    const size_t device = operation->device;
+    const bool more = ledger_.MakeRoomOnDevice(call.session(), device, asked);
+    Pump();
+    auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return ledger_.releasing(device) == 0;
     };
     if (!more || attempt == kDriverAttempts ||
-        !mutex_.AwaitWithDeadline(absl::Condition(&disposed), deadline)) {
-      return ledger_.DriverDenial(call.session(), operation->device, asked, created.message());
+        !mutex_.AwaitWithDeadline(absl::Condition(&given_back), deadline)) {
+      return ledger_.DriverDenial(call.session(), device, asked, created.message());
     }
   }
+}
+
+absl::StatusOr<std::optional<std::vector<LeaseView>>> Broker::TryAcquire(const Call& call,
+                                                                         const AcquireSpec& spec,
+                                                                         Deliver deliver) {
+  absl::StatusOr<std::optional<Operation>> operation = [&] {
+    absl::MutexLock lock(&mutex_);
+    auto begun = ledger_.BeginAcquire(call.session(), spec, /*patient=*/true);
+    if (begun.ok() && *begun &&
+        std::any_of((*begun)->items.begin(), (*begun)->items.end(),
+                    [](const auto& item) { return item.fresh; })) {
+      ledger_.Abort(**begun, /*handed_over=*/false);  // nobody has seen it
+      begun = std::nullopt;
+    }
+    Pump();
+    return begun;
+  }();
+  if (!operation.ok()) return operation.status();
+  if (!*operation) return std::nullopt;
+  return HandOver(**operation, deliver);
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,

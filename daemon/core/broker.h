@@ -69,8 +69,8 @@ class Broker {
   // A call being answered: counted against its session's tenant while it lives.
   class Call {
    public:
-    Call(Call&& other) noexcept : broker_(std::exchange(other.broker_, nullptr)),
-                                  session_(other.session_) {}
+    Call(Call&& other) noexcept
+        : broker_(std::exchange(other.broker_, nullptr)), session_(other.session_) {}
     Call& operator=(Call&&) = delete;
     ~Call();
     SessionId session() const { return session_; }
@@ -106,6 +106,11 @@ class Broker {
   // the caller. Waits until `deadline` for memory that is on its way back to the driver.
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
                                                  absl::Time deadline, Deliver deliver);
+  // The same where nothing has to be made or waited for: retained segments fit. nullopt:
+  // that is not so; nothing has changed.
+  absl::StatusOr<std::optional<std::vector<LeaseView>>> TryAcquire(const Call& call,
+                                                                   const AcquireSpec& spec,
+                                                                   Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
                                               Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
@@ -155,8 +160,8 @@ class Broker {
     std::unique_ptr<Allocation> memory;
   };
 
-  absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec,
-                                    absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -208,6 +208,7 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
   if (!session.ok()) return session.status();
   absl::StatusOr<AcquireTerms> terms = CheckSpec(spec);
   if (!terms.ok()) return terms.status();
+  if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
   Tenant& tenant = *(*session)->tenant;
 
   std::vector<SegmentId> reused;
@@ -259,6 +260,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
     return absl::InvalidArgumentError(absl::StrCat("one Open takes 1 to ", kMaxSegmentsPerCall,
                                                    " tickets; this has ", tickets.size()));
   }
+  if (absl::Status room = CheckLeaseCount(**session, tickets.size()); !room.ok()) return room;
   Operation operation;
   operation.session = session_id;
   for (const Secret& ticket : tickets) {

@@ -57,6 +57,8 @@ namespace gpumemd {
 struct Bounds {
   uint32_t max_sessions = 4096;
   uint32_t max_segments = 100000;
+  // Opening a segment once more costs a tenant no bytes, and the daemon some.
+  uint32_t max_leases_per_session = 65536;
 };
 
 // Segments that one operation may touch: what one SCM_RIGHTS message carries.
@@ -181,6 +183,9 @@ class Ledger {
   const std::vector<DeviceInfo>& devices() const { return devices_; }
   absl::StatusOr<size_t> FindDevice(absl::string_view uuid) const;
   uint64_t charged(size_t device) const { return device_accounts_[device].charged(); }
+  uint64_t releasing(size_t device) const {
+    return device_accounts_[device].bytes(SegmentState::kReleasing);
+  }
   bool HasSegment(SegmentId segment) const { return segments_.contains(segment); }
   size_t session_count() const { return sessions_.size(); }
   size_t segment_count() const { return segments_.size(); }
@@ -270,6 +275,7 @@ class Ledger {
   absl::StatusOr<AcquireTerms> CheckSpec(const AcquireSpec& spec) const;
   absl::Status CheckSessionCount(Tenant& tenant);
   absl::Status CheckInFlight(Tenant& tenant);
+  absl::Status CheckLeaseCount(Session& session, size_t more);
   // Whether `fresh` new segments of `bytes` each fit beside `reused` ones that are pending
   // already: now, or once what is releasing is destroyed (retained segments may have been
   // doomed for it).

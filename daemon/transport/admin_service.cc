@@ -59,8 +59,7 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::AnswerQuota(const std::string& tenant,
-                                       v1::GetQuotaResponse* response) {
+grpc::Status AdminService::AnswerQuota(const std::string& tenant, v1::GetQuotaResponse* response) {
   absl::StatusOr<TenantView> view = broker_->GetTenant(tenant);
   if (!view.ok()) return ToAnswer(view.status());
   *response->mutable_quota() = ToProto(view->quota);

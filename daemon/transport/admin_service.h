@@ -1,9 +1,9 @@
 // gpumem.v1.Admin: what operators ask, translated.
 #pragma once
 
-#include <functional>
-
 #include <grpcpp/grpcpp.h>
+
+#include <functional>
 
 #include "daemon/core/broker.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"

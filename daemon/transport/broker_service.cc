@@ -36,30 +36,31 @@ class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 }  // namespace
 
-template <typename Request, typename Work>
-grpc::ServerUnaryReactor* BrokerService::Serve(Where where, Context* context,
-                                               const Bytes* request, Bytes* response, Work work) {
+template <typename Request, typename Attempt>
+grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
+                                               Bytes* response, Attempt attempt) {
   Reactor* reactor = context->DefaultReactor();
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) {
-    reactor->Finish(ToAnswer(call.status()));
+  absl::StatusOr<Request> parsed =
+      call.ok() ? ParseRequest<Request>(*request) : absl::StatusOr<Request>(call.status());
+  if (!parsed.ok()) {
+    call = absl::CancelledError();
+    reactor->Finish(ToAnswer(parsed.status()));
     return reactor;
   }
-  auto serve = [=, call = *std::move(call)]() mutable {
-    const auto result = [&]() -> std::invoke_result_t<Work, const Broker::Call&, const Request&> {
-      // Counts no longer once it is answered: whoever has the answer may make the next call.
+  if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
+    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    call = absl::CancelledError();
+    Answer(reactor, response, *result);
+    return reactor;
+  }
+  workers_.Run([=, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
+    auto result = [&] {
       const Broker::Call served = std::move(call);
-      absl::StatusOr<Request> parsed = ParseRequest<Request>(*request);
-      if (!parsed.ok()) return parsed.status();
-      return work(served, *parsed);
+      return *attempt(served, parsed, /*may_wait=*/true);
     }();
     Answer(reactor, response, result);
-  };
-  if (where == Where::kOnWorker) {
-    workers_.Run(std::move(serve));
-  } else {
-    serve();
-  }
+  });
   return reactor;
 }
 
@@ -78,9 +79,9 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
   return reactor;
 }
 
-absl::StatusOr<v1::AcquireResponse> BrokerService::DoAcquire(const Broker::Call& call,
-                                                             const v1::AcquireRequest& request,
-                                                             absl::Time deadline) {
+std::optional<absl::StatusOr<v1::AcquireResponse>> BrokerService::DoAcquire(
+    const Broker::Call& call, const v1::AcquireRequest& request, absl::Time deadline,
+    bool may_wait) {
   absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
   if (!kind.ok()) return kind.status();
   const AcquireSpec spec{.device_uuid = request.device_uuid(),
@@ -89,12 +90,19 @@ absl::StatusOr<v1::AcquireResponse> BrokerService::DoAcquire(const Broker::Call&
                          .count = std::max(request.count(), 1u)};
   v1::AcquireResponse response;
   response.set_delivery_id(next_delivery_++);
-  absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Acquire(call, spec, std::min(deadline, absl::Now() + kDisposalWait),
-                       [&](const std::vector<Broker::Handover>& handovers) {
-                         return sessions_->Deliver(call.session(), response.delivery_id(),
-                                                   handovers);
-                       });
+  const auto deliver = [&](const std::vector<Broker::Handover>& handovers) {
+    return sessions_->Deliver(call.session(), response.delivery_id(), handovers, may_wait);
+  };
+  absl::StatusOr<std::vector<LeaseView>> leases;
+  if (may_wait) {
+    leases = broker_->Acquire(call, spec, std::min(deadline, absl::Now() + kDisposalWait), deliver);
+  } else {
+    auto at_once = broker_->TryAcquire(call, spec, deliver);
+    if (absl::IsDeadlineExceeded(at_once.status())) return std::nullopt;
+    if (at_once.ok() && !*at_once) return std::nullopt;
+    leases = at_once.ok() ? absl::StatusOr<std::vector<LeaseView>>(**std::move(at_once))
+                          : at_once.status();
+  }
   if (!leases.ok()) return leases.status();
   for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
   return response;
@@ -103,15 +111,15 @@ absl::StatusOr<v1::AcquireResponse> BrokerService::DoAcquire(const Broker::Call&
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
   return Serve<v1::AcquireRequest>(
-      Where::kOnWorker, context, request, response,
+      context, request, response,
       [this, deadline = absl::FromChrono(context->deadline())](
-          const Broker::Call& call, const v1::AcquireRequest& acquire) {
-        return DoAcquire(call, acquire, deadline);
+          const Broker::Call& call, const v1::AcquireRequest& acquire, bool may_wait) {
+        return DoAcquire(call, acquire, deadline, may_wait);
       });
 }
 
-absl::StatusOr<v1::OpenResponse> BrokerService::DoOpen(const Broker::Call& call,
-                                                       const v1::OpenRequest& request) {
+std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
+    const Broker::Call& call, const v1::OpenRequest& request, bool may_wait) {
   std::vector<Secret> tickets;
   for (const std::string& text : request.tickets()) {
     Secret& ticket = tickets.emplace_back();
@@ -125,8 +133,9 @@ absl::StatusOr<v1::OpenResponse> BrokerService::DoOpen(const Broker::Call& call,
   response.set_delivery_id(next_delivery_++);
   absl::StatusOr<std::vector<LeaseView>> leases =
       broker_->Open(call, tickets, [&](const std::vector<Broker::Handover>& handovers) {
-        return sessions_->Deliver(call.session(), response.delivery_id(), handovers);
+        return sessions_->Deliver(call.session(), response.delivery_id(), handovers, may_wait);
       });
+  if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
   if (!leases.ok()) return leases.status();
   for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
   return response;
@@ -134,25 +143,23 @@ absl::StatusOr<v1::OpenResponse> BrokerService::DoOpen(const Broker::Call& call,
 
 grpc::ServerUnaryReactor* BrokerService::Open(Context* context, const Bytes* request,
                                               Bytes* response) {
-  return Serve<v1::OpenRequest>(
-      Where::kOnWorker, context, request, response, [this](const Broker::Call& call, const v1::OpenRequest& open) {
-        return DoOpen(call, open);
-      });
+  return Serve<v1::OpenRequest>(context, request, response,
+                                [this](const Broker::Call& call, const v1::OpenRequest& open,
+                                       bool may_wait) { return DoOpen(call, open, may_wait); });
 }
 
 grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* request,
                                                Bytes* response) {
   return Serve<v1::ShareRequest>(
-      Where::kHere, context, request, response,
-      [this](const Broker::Call& call,
-             const v1::ShareRequest& share) -> absl::StatusOr<v1::ShareResponse> {
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ShareRequest& share,
+             bool) -> std::optional<absl::StatusOr<v1::ShareResponse>> {
         if (!v1::TicketScope_IsValid(share.scope())) {
-          return absl::InvalidArgumentError(absl::StrCat("there is no ticket scope ",
-                                                         static_cast<int>(share.scope()),
-                                                         "; use TENANT or ANY"));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "there is no ticket scope ", static_cast<int>(share.scope()), "; use TENANT or ANY"));
         }
-        const TicketScope scope = share.scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny
-                                                                        : TicketScope::kTenant;
+        const TicketScope scope =
+            share.scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny : TicketScope::kTenant;
         absl::StatusOr<Secret> ticket = broker_->Share(call, LeaseId{share.lease_id()}, scope);
         if (!ticket.ok()) return ticket.status();
         v1::ShareResponse answer;
@@ -164,9 +171,9 @@ grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* re
 grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* request,
                                                  Bytes* response) {
   return Serve<v1::ReleaseRequest>(
-      Where::kHere, context, request, response,
-      [this](const Broker::Call& call,
-             const v1::ReleaseRequest& release) -> absl::StatusOr<v1::ReleaseResponse> {
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ReleaseRequest& release,
+             bool) -> std::optional<absl::StatusOr<v1::ReleaseResponse>> {
         std::vector<LeaseId> leases;
         for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
         if (absl::Status done = broker_->Release(call, leases); !done.ok()) return done;
@@ -177,9 +184,9 @@ grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* 
 grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes* request,
                                                   Bytes* response) {
   return Serve<v1::GetUsageRequest>(
-      Where::kHere, context, request, response,
-      [this](const Broker::Call& call,
-             const v1::GetUsageRequest&) -> absl::StatusOr<v1::GetUsageResponse> {
+      context, request, response,
+      [this](const Broker::Call& call, const v1::GetUsageRequest&,
+             bool) -> std::optional<absl::StatusOr<v1::GetUsageResponse>> {
         absl::StatusOr<TenantView> tenant = broker_->Usage(call);
         if (!tenant.ok()) return tenant.status();
         v1::GetUsageResponse answer;

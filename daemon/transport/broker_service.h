@@ -1,10 +1,11 @@
 // gpumem.v1.Broker: validates, translates, and passes on to the broker.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <cstdint>
-
-#include <grpcpp/grpcpp.h>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -48,18 +49,17 @@ class BrokerService final : public RawBroker {
   // client that does not read, and each is counted against its tenant before.
   static constexpr size_t kMaxWorkers = 512;
 
-  enum class Where { kHere, kOnWorker };
+  // Authenticates, and answers with what `attempt(call, parsed request, may_wait)` returns.
+  // It is made first on one of gRPC's own few threads, where it must not wait: nullopt
+  // says that it would have to. Then it is made again on a worker.
+  template <typename Request, typename Attempt>
+  Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  // Authenticates, and answers with what `work(call, parsed request)` returns. What is
-  // served here, on gRPC's own few threads, must not wait.
-  template <typename Request, typename Work>
-  Reactor* Serve(Where where, Context* context, const Bytes* request, Bytes* response, Work work);
-
-  absl::StatusOr<gpumem::v1::AcquireResponse> DoAcquire(const Broker::Call& call,
-                                                        const gpumem::v1::AcquireRequest& request,
-                                                        absl::Time deadline);
-  absl::StatusOr<gpumem::v1::OpenResponse> DoOpen(const Broker::Call& call,
-                                                  const gpumem::v1::OpenRequest& request);
+  std::optional<absl::StatusOr<gpumem::v1::AcquireResponse>> DoAcquire(
+      const Broker::Call& call, const gpumem::v1::AcquireRequest& request, absl::Time deadline,
+      bool may_wait);
+  std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
+      const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
 
   Broker* const broker_;
   SessionServer* const sessions_;

@@ -24,8 +24,8 @@ absl::StatusOr<std::optional<Kind>> FromProto(v1::Kind kind) {
     case v1::KIND_VMM:
       return Kind::kVmm;
     default:
-      return absl::UnimplementedError(absl::StrCat(
-          "this daemon does not know segments of kind ", static_cast<int>(kind), "; use KIND_VMM"));
+      return absl::UnimplementedError(absl::StrCat("this daemon does not know segments of kind ",
+                                                   static_cast<int>(kind), "; use KIND_VMM"));
   }
 }
 
@@ -213,7 +213,8 @@ absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
   if (!changed) return absl::InvalidArgumentError("nothing to change: name at least one limit");
   if (quota.max_in_flight == 0u) {
     return absl::InvalidArgumentError(
-        "max_in_flight of 0 would let the tenant make no call, not even to release; use at least 1");
+        "max_in_flight of 0 would let the tenant make no call, not even to release; use at least "
+        "1");
   }
   return absl::OkStatus();
 }

@@ -12,8 +12,7 @@ using ::testing::HasSubstr;
 TEST(Convert, KindsGoThereAndBack) {
   EXPECT_EQ(*FromProto(ToProto(Kind::kVmm)), Kind::kVmm);
   EXPECT_EQ(*FromProto(v1::KIND_UNSPECIFIED), std::nullopt);
-  EXPECT_EQ(FromProto(static_cast<v1::Kind>(77)).status().code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(FromProto(static_cast<v1::Kind>(77)).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST(Convert, AbsentLimitsStayAbsent) {

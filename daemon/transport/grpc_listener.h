@@ -5,12 +5,12 @@
 // each user may have so many.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <thread>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/unique_fd.h"
@@ -54,7 +54,7 @@ class GrpcListener {
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
-  gpumem::UniqueFd spare_;  // given up for a moment when descriptors run out
+  gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
 
   // The serving thread's.

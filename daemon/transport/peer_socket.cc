@@ -50,8 +50,8 @@ void PrepareClientSocket(int socket) {
 
 absl::StatusOr<std::string> ReceiveFromClient(int socket) {
   std::array<char, gpumem::kMaxMessageBytes> bytes;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred)) +
-                                CMSG_SPACE(gpumem::kMaxMessageFds * sizeof(int))];
+  alignas(cmsghdr) char
+      control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(gpumem::kMaxMessageFds * sizeof(int))];
   iovec part = {bytes.data(), bytes.size()};
   msghdr header;
   ssize_t size;
@@ -66,7 +66,8 @@ absl::StatusOr<std::string> ReceiveFromClient(int socket) {
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message yet");
   if (size < 0) {
-    return absl::UnavailableError(absl::StrCat("cannot receive from the client: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot receive from the client: ", strerror(errno)));
   }
   const bool fds = CloseFds(&header);  // before any return
   if (fds || (header.msg_flags & MSG_CTRUNC) != 0) {

@@ -1,10 +1,9 @@
 #include "daemon/transport/peer.h"
 
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <gtest/gtest.h>
 
 namespace gpumemd {
 namespace {

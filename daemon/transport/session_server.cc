@@ -198,8 +198,8 @@ void SessionServer::OnSocket(const ConnectionPtr& connection) {
     return Close(connection, message.status());
   }
   if (connection->welcomed) {
-    return Close(connection, absl::InvalidArgumentError(
-                                 "a client says nothing on this socket after Hello"));
+    return Close(connection,
+                 absl::InvalidArgumentError("a client says nothing on this socket after Hello"));
   }
   absl::Status welcome = Welcome(connection, *message);
   if (!welcome.ok()) Close(connection, welcome);
@@ -215,9 +215,8 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
         "the client speaks protocol version ", hello.protocol_version(), ", this daemon (",
         GPUMEM_VERSION, ") speaks ", gpumem::kProtocolVersion, "; use a libgpumem that matches"));
   }
-  for (const auto& [what, name, most] :
-       {std::tuple("client", &hello.client_name(), kMaxClientName),
-        std::tuple("tenant", &hello.tenant(), kMaxTenantName)}) {
+  for (const auto& [what, name, most] : {std::tuple("client", &hello.client_name(), kMaxClientName),
+                                         std::tuple("tenant", &hello.tenant(), kMaxTenantName)}) {
     if (name->size() <= most && *name == Printable(*name)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("a ", what, "'s name is at most ", most, " printable characters"));
@@ -260,7 +259,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
 }
 
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
-                                    const std::vector<Broker::Handover>& handovers) {
+                                    const std::vector<Broker::Handover>& handovers, bool may_wait) {
   std::shared_ptr<const UniqueFd> socket;
   {
     absl::MutexLock lock(&mutex_);
@@ -275,9 +274,10 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
     message.mutable_delivery()->add_lease_ids(ToInt(handover.lease.lease));
     fds.push_back(handover.fd);
   }
-  absl::Status sent = gpumem::SendMessage(socket->get(), message.SerializeAsString(), fds,
-                                          absl::Now() + options_.send_timeout);
-  if (absl::IsDeadlineExceeded(sent)) {
+  absl::Status sent =
+      gpumem::SendMessage(socket->get(), message.SerializeAsString(), fds,
+                          may_wait ? absl::Now() + options_.send_timeout : absl::InfinitePast());
+  if (may_wait && absl::IsDeadlineExceeded(sent)) {
     spdlog::warn("session {} does not read its socket: dropped", ToInt(session));
     shutdown(socket->get(), SHUT_RDWR);  // the serving thread sees it and ends the session
     return absl::ResourceExhaustedError(

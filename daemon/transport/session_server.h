@@ -59,8 +59,9 @@ class SessionServer {
   // Sends a Delivery to the session's own socket. Thread-safe.
   //   UNAVAILABLE         the session's socket is closed
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
+  //   DEADLINE_EXCEEDED   there is no room at the moment, and `may_wait` is false
   absl::Status Deliver(SessionId session, uint64_t delivery_id,
-                       const std::vector<Broker::Handover>& handovers);
+                       const std::vector<Broker::Handover>& handovers, bool may_wait);
 
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
@@ -96,7 +97,7 @@ class SessionServer {
   const SessionServerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
-  gpumem::UniqueFd spare_;  // given up for a moment when descriptors run out, to say so
+  gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out, to say so
 
   absl::Mutex mutex_;
   std::vector<Rule> rules_ ABSL_GUARDED_BY(mutex_);

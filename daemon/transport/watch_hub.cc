@@ -135,7 +135,7 @@ WatchHub::~WatchHub() {
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServerContext* context,
-                                                     Broker::Call call, std::string tenant) {
+                                                            Broker::Call call, std::string tenant) {
   auto watcher =
       std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant));
   {
@@ -191,9 +191,8 @@ void WatchHub::Tell() {
     std::vector<std::shared_ptr<Watcher>> watchers;
     {
       absl::MutexLock lock(&mutex_);
-      auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || news_.any();
-      };
+      auto wake = [this]()
+                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || news_.any(); };
       mutex_.Await(absl::Condition(&wake));
       if (stopping_) return;
       news = std::exchange(news_, {});

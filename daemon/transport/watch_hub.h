@@ -30,9 +30,10 @@ class WatchHub {
   // No watch may be under way.
   ~WatchHub();
 
-  // Starts a watch for the call's session; it sends serialized Events. The reactor lives until gRPC is done with it.
+  // Starts a watch for the call's session; it sends serialized Events. The reactor lives until gRPC
+  // is done with it.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
-                                                     Broker::Call call, std::string tenant);
+                                                    Broker::Call call, std::string tenant);
 
   // Tell the watchers, from a thread of the hub's own: these return at once, call neither
   // the broker nor gRPC, and so may be called under the broker's mutex.

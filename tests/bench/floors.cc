@@ -16,8 +16,8 @@ absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 }  // namespace
 
 BareOwner::BareOwner(Backend backend, const std::string& device_uuid)
-    : child_(testing::Child::Self({"--role", "bare-owner",
-                                   backend == Backend::kCuda ? "cuda" : "host", device_uuid})) {}
+    : child_(testing::Child::Self(
+          {"--role", "bare-owner", backend == Backend::kCuda ? "cuda" : "host", device_uuid})) {}
 
 absl::StatusOr<std::vector<UniqueFd>> BareOwner::Ask(const std::string& what) {
   if (absl::Status sent = SendMessage(child_.channel(), what, {}, Soon()); !sent.ok()) return sent;

@@ -215,7 +215,8 @@ void AcquireRetained(benchmark::State& state, uint64_t bytes) {
           Time([&] { OrDie(segment.Release(), "release"); }), false);
   }
   Report(state, name);
-  state.counters["release_p50_us"] = AllSamples()[absl::StrCat("release/", SizeName(bytes))].Median();
+  state.counters["release_p50_us"] =
+      AllSamples()[absl::StrCat("release/", SizeName(bytes))].Median();
 }
 
 void Open(benchmark::State& state, uint64_t bytes) {
@@ -252,8 +253,7 @@ void Reclaim(benchmark::State& state) {
   const std::string name = "reclaim";
   const uint64_t all = bed->device.backend == Backend::kCuda ? 32 * kGiB : 2 * kGiB;
   for (auto _ : state) {
-    Child holder = Child::Self(
-        {"--role", "holder", bed->daemon->runtime_dir(), absl::StrCat(all)});
+    Child holder = Child::Self({"--role", "holder", bed->daemon->runtime_dir(), absl::StrCat(all)});
     auto ready = OrDie(ReceiveMessage(holder.channel(), absl::Now() + absl::Seconds(60)), "holder");
     if (ready.bytes != "ready") OrDie(absl::InternalError(ready.bytes), "holder");
     std::atomic<bool> killed = false;
@@ -360,9 +360,8 @@ void PrintTable() {
         "create+export+send+import+map", median("floor/fresh/" + size + "x1"),
         bytes == 64 * kMiB ? "<= 250 us" : "");
     const double map = median("floor/map/" + size + "x1");
-    Row("acquire retained " + size, median("acquire/retained/" + size),
-        "socket trip+import+map", map > 0 ? median("floor/socket") + map : 0,
-        bytes == 64 * kMiB ? "<= 1.5x" : "");
+    Row("acquire retained " + size, median("acquire/retained/" + size), "socket trip+import+map",
+        map > 0 ? median("floor/socket") + map : 0, bytes == 64 * kMiB ? "<= 1.5x" : "");
     Row("  the same", median("acquire/retained/" + size), "gRPC trip+import+map",
         map > 0 ? median("floor/rpc") + map : 0, "");
     Row("open " + size, median("open/" + size), "socket trip+import+map",
@@ -382,7 +381,8 @@ void PrintTable() {
   }
   if (!s["reclaim"].empty()) {
     std::cout << absl::StreamFormat(
-        "reaped until granted to a waiter: median %.1f us, worst of %d %.1f us (to reach: <= 30 ms)\n",
+        "reaped until granted to a waiter: median %.1f us, worst of %d %.1f us (to reach: <= 30 "
+        "ms)\n",
         median("reclaim"), s["reclaim"].size(), s["reclaim"].Quantile(1));
   }
   std::cout << absl::StreamFormat("daemon, idle: %.1f MiB resident (to reach: <= 40 MiB)\n",
@@ -437,8 +437,7 @@ void Register() {
     add("FloorFresh/" + size, iterations, [=](auto& state) { FloorFresh(state, bytes, 1); });
     add("AcquireFresh/" + size, iterations, [=](auto& state) { AcquireFresh(state, bytes, 1); });
     add("FloorMap/" + size, iterations, [=](auto& state) { FloorMap(state, bytes, 1); });
-    add("AcquireRetained/" + size, iterations,
-        [=](auto& state) { AcquireRetained(state, bytes); });
+    add("AcquireRetained/" + size, iterations, [=](auto& state) { AcquireRetained(state, bytes); });
     add("Open/" + size, iterations, [=](auto& state) { Open(state, bytes); });
   }
   // 60 segments, 1.18 GiB; 28 segments, 69.23 GiB (2.4725 GiB each, to the next 2 MiB).

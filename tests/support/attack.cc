@@ -31,8 +31,7 @@ tenant = "other"
 default = true
 )";
 
-Bystander::Bystander(const DaemonProcess* daemon)
-    : daemon_(daemon), thread_([this] { Work(); }) {}
+Bystander::Bystander(const DaemonProcess* daemon) : daemon_(daemon), thread_([this] { Work(); }) {}
 
 std::string Bystander::Stop() {
   if (thread_.joinable()) {
@@ -108,8 +107,9 @@ void AttackTest::TearDown() {
   EXPECT_TRUE(Eventually([&] {
     now = Look();
     return now.sessions == 0 && now.segments == 0 && now.charged == 0 && now.fds <= before_.fds;
-  })) << now.sessions << " sessions, " << now.segments << " segments, " << now.charged
-      << " bytes, and " << now.fds << " descriptors of " << before_.fds << " before";
+  })) << now.sessions
+      << " sessions, " << now.segments << " segments, " << now.charged << " bytes, and " << now.fds
+      << " descriptors of " << before_.fds << " before";
 }
 
 void AttackTest::ExpectBystanderWorks() {

@@ -63,8 +63,7 @@ pid_t Spawn(const std::vector<std::string>& args,
 
 }  // namespace
 
-Child::Child(std::vector<std::string> args,
-             std::vector<std::pair<std::string, std::string>> env)
+Child::Child(std::vector<std::string> args, std::vector<std::pair<std::string, std::string>> env)
     : pid_(Spawn(args, env, -1)) {}
 
 Child Child::Self(std::vector<std::string> args) {

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   daemon->dir_ = dir;
   daemon->runtime_dir_ = absl::StrCat(dir, "/run");
-  std::vector<std::string> args = {ProgramPath("gpumemd"),   "--backend", options.backend,
+  std::vector<std::string> args = {ProgramPath("gpumemd"), "--backend", options.backend,
                                    "--runtime-dir", daemon->runtime_dir_};
   if (!options.config.empty()) {
     WriteFile(daemon->dir_ + "/gpumemd.toml", options.config);
@@ -66,8 +66,8 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   }
   // "ready" is the daemon's word for it; no session is spent on finding out.
   const bool ready = Eventually([&] {
-    return daemon->Log().find(" ready: ") != std::string::npos ||
-           kill(daemon->pid(), 0) != 0 || daemon->Log().find(" error: ") != std::string::npos;
+    return daemon->Log().find(" ready: ") != std::string::npos || kill(daemon->pid(), 0) != 0 ||
+           daemon->Log().find(" error: ") != std::string::npos;
   });
   if (!ready || daemon->Log().find(" ready: ") == std::string::npos) {
     return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", daemon->Log()));

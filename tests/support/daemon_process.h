@@ -15,8 +15,8 @@ namespace gpumem::testing {
 
 struct DaemonOptions {
   std::string backend = "host";
-  std::string config;               // TOML; empty: none
-  std::vector<std::string> flags;   // more of them
+  std::string config;              // TOML; empty: none
+  std::vector<std::string> flags;  // more of them
 };
 
 class DaemonProcess {

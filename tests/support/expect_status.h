@@ -19,14 +19,12 @@ absl::Status StatusOf(const absl::StatusOr<T>& value) {
 
 }  // namespace gpumem::testing
 
-#define EXPECT_STATUS(expression, wanted, words)                                   \
-  do {                                                                             \
-    const absl::Status is = ::gpumem::testing::StatusOf(expression);               \
-    EXPECT_EQ(is.code(), absl::StatusCode::wanted) << is;                          \
-    EXPECT_THAT(std::string(is.message()), ::testing::HasSubstr(words));           \
+#define EXPECT_STATUS(expression, wanted, words)                         \
+  do {                                                                   \
+    const absl::Status is = ::gpumem::testing::StatusOf(expression);     \
+    EXPECT_EQ(is.code(), absl::StatusCode::wanted) << is;                \
+    EXPECT_THAT(std::string(is.message()), ::testing::HasSubstr(words)); \
   } while (false)
 
-#define EXPECT_OK(expression) \
-  EXPECT_EQ(::gpumem::testing::StatusOf(expression).ToString(), "OK")
-#define ASSERT_OK(expression) \
-  ASSERT_EQ(::gpumem::testing::StatusOf(expression).ToString(), "OK")
+#define EXPECT_OK(expression) EXPECT_EQ(::gpumem::testing::StatusOf(expression).ToString(), "OK")
+#define ASSERT_OK(expression) ASSERT_EQ(::gpumem::testing::StatusOf(expression).ToString(), "OK")

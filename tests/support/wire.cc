@@ -124,11 +124,10 @@ absl::StatusOr<std::string> CallBytes(const std::shared_ptr<grpc::Channel>& chan
   grpc::Status status;
   absl::Notification done;
   const auto context = ContextWith(token);
-  stub.UnaryCall(context.get(), method, grpc::StubOptions(), &sent, &received,
-                 [&](grpc::Status s) {
-                   status = std::move(s);
-                   done.Notify();
-                 });
+  stub.UnaryCall(context.get(), method, grpc::StubOptions(), &sent, &received, [&](grpc::Status s) {
+    status = std::move(s);
+    done.Notify();
+  });
   done.WaitForNotification();
   if (!status.ok()) return FromGrpc(status);
   return BytesOf(received);
@@ -198,10 +197,9 @@ std::string Opening(uint32_t initial_window) {
 
 std::string Headers(uint32_t stream, absl::string_view method, bool end) {
   constexpr uint8_t kHeaders = 1, kEndStream = 1, kEndHeaders = 4;
-  const std::string fields =
-      Field(":method", "POST") + Field(":scheme", "http") + Field(":path", method) +
-      Field(":authority", "localhost") + Field("te", "trailers") +
-      Field("content-type", "application/grpc");
+  const std::string fields = Field(":method", "POST") + Field(":scheme", "http") +
+                             Field(":path", method) + Field(":authority", "localhost") +
+                             Field("te", "trailers") + Field("content-type", "application/grpc");
   return Frame(kHeaders, kEndHeaders | (end ? kEndStream : 0), stream, fields);
 }
 

@@ -76,8 +76,8 @@ absl::StatusOr<std::string> StreamBytes(const std::shared_ptr<grpc::Channel>& ch
 template <typename Request, typename Response>
 absl::StatusOr<Response> CallBroker(v1::Broker::Stub& stub,
                                     grpc::Status (v1::Broker::Stub::*method)(grpc::ClientContext*,
-                                                                            const Request&,
-                                                                            Response*),
+                                                                             const Request&,
+                                                                             Response*),
                                     const Request& request, absl::string_view token) {
   Response response;
   const grpc::Status status = (stub.*method)(ContextWith(token).get(), request, &response);

@@ -1,5 +1,7 @@
 // The main job against a real gpumemd on the host backend: several processes share
 // memory, quotas hold, what the dead leave comes back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -12,9 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/client.h"
@@ -25,10 +24,10 @@
 namespace gpumem {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Child;
 using testing::DaemonProcess;
 using testing::Eventually;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -277,8 +276,7 @@ TEST_F(EndToEnd, AKilledHoldersMemoryComesBack) {
   auto client = Connect();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "64", "1"});
   ASSERT_THAT(HearFrom(holder), HasSubstr("gmt_"));
-  ASSERT_EQ(client->Acquire({.bytes = kMiB}).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(client->Acquire({.bytes = kMiB}).status().code(), absl::StatusCode::kResourceExhausted);
   holder.Signal(SIGKILL);
   EXPECT_EQ(holder.Wait(), 128 + SIGKILL);
   EXPECT_TRUE(Eventually([&] { return client->Acquire({.bytes = 64 * kMiB}).ok(); }));
@@ -362,8 +360,10 @@ release = "on-exit"
   HearFrom(holder);
   SayTo(holder, "release");
   EXPECT_EQ(holder.Wait(), 0);
-  EXPECT_TRUE(Eventually([&] { return UsageOf(**client).charged_bytes <= 16 * kMiB &&
-                                      UsageOf(**client).lingering_bytes == 8 * kMiB; }));
+  EXPECT_TRUE(Eventually([&] {
+    return UsageOf(**client).charged_bytes <= 16 * kMiB &&
+           UsageOf(**client).lingering_bytes == 8 * kMiB;
+  }));
 }
 
 TEST_F(EndToEnd, SixtyFourProcessesRaceForOneLimit) {
@@ -449,9 +449,8 @@ TEST_F(EndToEnd, ReloadAppliesAtOnceAndABadFileChangesNothing) {
   EXPECT_EQ(limit(), 16 * kMiB);
   // Whom the rules no longer know is refused from then on; sessions stay.
   daemon_->Reconfigure("[[tenant]]\nname = \"z\"\n[[rule]]\ntenant = \"z\"\nuid = 4000000\n");
-  ASSERT_TRUE(Eventually([&] {
-    return daemon_->Connect().status().code() == absl::StatusCode::kPermissionDenied;
-  }));
+  ASSERT_TRUE(Eventually(
+      [&] { return daemon_->Connect().status().code() == absl::StatusCode::kPermissionDenied; }));
   EXPECT_THAT(std::string(daemon_->Connect().status().message()), HasSubstr("no rule"));
   EXPECT_OK(client->GetUsage());
 }

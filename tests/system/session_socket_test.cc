@@ -1,6 +1,8 @@
 // Bad input on the session socket: a clear refusal to whoever sends it, nothing leaked,
 // nobody else disturbed (the fixture looks, tests/support/attack.h).
 #include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,9 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -31,14 +30,14 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::AttackTest;
 using testing::Child;
 using testing::Eventually;
+using ::testing::HasSubstr;
 using testing::HelloOf;
 using testing::kAnswerTime;
 using testing::kMiB;
+using ::testing::Not;
 using testing::WireSession;
 
 UniqueFd DevNull() { return UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)); }
@@ -134,13 +133,14 @@ TEST_F(SessionSocket, FieldsOfLaterVersionsAreNoMistake) {
 TEST_F(SessionSocket, NamesAreShortAndPrintable) {
   const auto named = [](const std::string& name) { return HelloOf("bad", name); };
   EXPECT_OK(AnswerTo(named(std::string(64, 'n'))));
-  for (const std::string& name : {std::string(65, 'n'), std::string("a\nb"), std::string("\x1b[31m"),
-                                  std::string("\0", 1), std::string("ü"), std::string(60000, 'n')}) {
+  for (const std::string& name :
+       {std::string(65, 'n'), std::string("a\nb"), std::string("\x1b[31m"), std::string("\0", 1),
+        std::string("ü"), std::string(60000, 'n')}) {
     EXPECT_STATUS(AnswerTo(named(name)), kInvalidArgument,
                   "a client's name is at most 64 printable characters");
   }
-  for (const std::string& tenant : {std::string(64, 't'), std::string("bad\n"),
-                                    std::string(60000, 't')}) {
+  for (const std::string& tenant :
+       {std::string(64, 't'), std::string("bad\n"), std::string(60000, 't')}) {
     EXPECT_STATUS(AnswerTo(HelloOf(tenant)), kInvalidArgument,
                   "a tenant's name is at most 63 printable characters");
   }
@@ -194,10 +194,9 @@ TEST_F(SessionSocket, AMessageAfterWelcomeEndsTheSession) {
     std::vector<int> fds;
   };
   const std::string hello = HelloOf("bad").SerializeAsString();
-  for (const Late& late :
-       {Late{hello, "says nothing on this socket after Hello", {}},
-        Late{hello, "file descriptors", {null.get()}}, Late{"", "empty", {}},
-        Late{std::string(kMaxMessageBytes + 1, 'x'), "larger than", {}}}) {
+  for (const Late& late : {Late{hello, "says nothing on this socket after Hello", {}},
+                           Late{hello, "file descriptors", {null.get()}}, Late{"", "empty", {}},
+                           Late{std::string(kMaxMessageBytes + 1, 'x'), "larger than", {}}}) {
     WireSession session = Session();
     ASSERT_OK(session.Send(late.packet, late.fds));
     EXPECT_STATUS(session.Answer(), kCancelled, late.words);
@@ -352,8 +351,8 @@ TEST_F(SessionSocket, WithoutDescriptorsTheDaemonSaysSoAndRecovers) {
       many.push_back(Connect());
       refused.Update(many.back().Greet(HelloOf("bad")));
     }
-    EXPECT_THAT(refused.ToString(), AnyOf(HasSubstr("no file descriptors left"),
-                                          HasSubstr("Too many open files")));
+    EXPECT_THAT(refused.ToString(),
+                AnyOf(HasSubstr("no file descriptors left"), HasSubstr("Too many open files")));
     // The api socket's connections are closed, and do not keep its thread spinning.
     std::vector<UniqueFd> streams;
     for (int i = 0; i < 5; ++i) {
@@ -379,7 +378,8 @@ TEST_F(SessionSocket, AProcessNameCannotForgeTheLogNorBreakTheTables) {
   ASSERT_TRUE(listed.ok()) << listed.error_message();
   ASSERT_EQ(sessions.sessions_size(), 1);
   EXPECT_EQ(sessions.sessions(0).command(), "???forged: log");
-  EXPECT_THAT(daemon_->Log(), AllOf(HasSubstr("refused ???forged: log"), Not(HasSubstr("\nforged"))));
+  EXPECT_THAT(daemon_->Log(),
+              AllOf(HasSubstr("refused ???forged: log"), Not(HasSubstr("\nforged"))));
 }
 
 TEST_F(SessionSocket, ASocketWhoseProcessHasGoneGetsNoSession) {

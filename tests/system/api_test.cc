@@ -1,0 +1,422 @@
+// Bad requests on the api socket: the right status with words that help, to that client
+// alone, and nothing leaked (the fixture looks, tests/support/attack.h).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/unix_channel.h"
+#include "tests/support/attack.h"
+#include "tests/support/child.h"
+#include "tests/support/expect_status.h"
+#include "tests/support/wire.h"
+
+namespace gpumem {
+namespace {
+
+using testing::AttackTest;
+using testing::CallBroker;
+using testing::CallBytes;
+using testing::Child;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using testing::kAnswerTime;
+using testing::kMiB;
+using testing::WireSession;
+using Stub = v1::Broker::Stub;
+
+constexpr uint64_t kCapacity = 256 * kMiB;
+constexpr const char* kMethodsWithToken[] = {"Acquire", "Open", "Share", "Release", "GetUsage"};
+
+std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
+
+class Api : public AttackTest {
+ protected:
+  void SetUp() override {
+    AttackTest::SetUp();
+    broker_ = NewBroker();
+    session_ = std::make_unique<WireSession>(Session("bad"));
+  }
+  // What is held would linger: this process lives on.
+  void TearDown() override {
+    for (const auto& [token, lease] : held_) EXPECT_OK(Release({lease}, token));
+    session_.reset();
+    broker_.reset();
+    AttackTest::TearDown();
+  }
+
+  const std::string& token() const { return session_->token(); }
+
+  static v1::AcquireRequest AcquireOf(uint64_t bytes, uint32_t count = 1) {
+    v1::AcquireRequest request;
+    request.set_bytes(bytes);
+    request.set_count(count);
+    return request;
+  }
+  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request,
+                                              const std::string& token) {
+    auto response = CallBroker(*broker_, &Stub::Acquire, request, token);
+    if (response.ok()) {
+      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
+    }
+    return response;
+  }
+  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request) {
+    return Acquire(request, token());
+  }
+  uint64_t AcquireOne() {
+    auto response = Acquire(AcquireOf(1));
+    EXPECT_OK(response);
+    return response.ok() ? response->leases(0).lease_id() : 0;
+  }
+  absl::Status Release(const std::vector<uint64_t>& leases, const std::string& token) {
+    v1::ReleaseRequest request;
+    request.mutable_lease_ids()->Add(leases.begin(), leases.end());
+    return CallBroker(*broker_, &Stub::Release, request, token).status();
+  }
+  absl::StatusOr<std::string> Share(uint64_t lease, const std::string& token,
+                                    v1::TicketScope scope = v1::TICKET_SCOPE_TENANT) {
+    v1::ShareRequest request;
+    request.set_lease_id(lease);
+    request.set_scope(scope);
+    auto response = CallBroker(*broker_, &Stub::Share, request, token);
+    if (!response.ok()) return response.status();
+    return response->ticket();
+  }
+  absl::Status Open(const std::vector<std::string>& tickets, const std::string& token) {
+    v1::OpenRequest request;
+    for (const std::string& ticket : tickets) request.add_tickets(ticket);
+    auto response = CallBroker(*broker_, &Stub::Open, request, token);
+    if (response.ok()) {
+      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
+    }
+    return response.status();
+  }
+  v1::Usage Usage() {
+    auto usage = CallBroker(*broker_, &Stub::GetUsage, v1::GetUsageRequest(), token());
+    EXPECT_OK(usage);
+    return usage.ok() ? usage->usage() : v1::Usage();
+  }
+
+  std::unique_ptr<Stub> broker_;
+  std::unique_ptr<WireSession> session_;
+  std::vector<std::pair<std::string, uint64_t>> held_;  // token and lease
+};
+
+// --- Tokens --------------------------------------------------------------------------
+
+TEST_F(Api, TokensThatNameNoLiveSessionAreRefusedByEveryMethod) {
+  std::string stale;
+  {
+    WireSession ended = Session("bad");
+    stale = ended.token();
+  }
+  ASSERT_TRUE(Eventually([&] { return Usage().sessions() == 1; }));
+  struct Case {
+    std::string token, words;
+  };
+  const Case cases[] = {{"", "carries no session token"},
+                        {std::string(31, 'x'), "not a session token"},
+                        {token() + "x", "not a session token"},
+                        {std::string(32, '\0'), "has ended; connect again"},
+                        {std::string(32, 'x'), "has ended; connect again"},
+                        {stale, "has ended; connect again"}};
+  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  for (const Case& bad : cases) {
+    for (const char* method : kMethodsWithToken) {
+      EXPECT_STATUS(CallBytes(channel, Method(method), "", bad.token), kUnauthenticated, bad.words);
+    }
+    const auto context = testing::ContextWith(bad.token);
+    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
+    v1::Event event;
+    EXPECT_FALSE(watch->Read(&event));
+    const grpc::Status status = watch->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_THAT(status.error_message(), HasSubstr(bad.words));
+  }
+  // A look at the devices is free.
+  EXPECT_OK(CallBroker(*broker_, &Stub::ListDevices, v1::ListDevicesRequest(), ""));
+}
+
+TEST_F(Api, AThiefOfATokenGetsNoDescriptor) {
+  Child thief = Child::Self({"--role", "thief", daemon_->runtime_dir()});
+  ASSERT_OK(SendMessage(thief.channel(), token(), {}, absl::Now() + kAnswerTime));
+  auto word = ReceiveMessage(thief.channel(), absl::Now() + kAnswerTime);
+  ASSERT_OK(word);
+  // It was answered, with as many descriptors afterwards as before.
+  ASSERT_THAT(word->bytes, HasSubstr("lease "));
+  EXPECT_THAT(word->bytes, HasSubstr("descriptors: 0 more"));
+  EXPECT_EQ(thief.Wait(), 0);
+  // What it asked for came here.
+  std::vector<UniqueFd> fds;
+  auto delivery = session_->Receive(&fds);
+  ASSERT_OK(delivery);
+  EXPECT_EQ(delivery->delivery().lease_ids_size(), 1);
+  EXPECT_EQ(fds.size(), 1u);
+  held_.emplace_back(token(), delivery->delivery().lease_ids(0));
+}
+
+// --- Leases --------------------------------------------------------------------------
+
+TEST_F(Api, LeasesOfOthersAreUnknownToASession) {
+  const uint64_t lease = AcquireOne();
+  for (const char* tenant : {"bad", "other"}) {
+    WireSession stranger = Session(tenant);
+    EXPECT_STATUS(Release({lease}, stranger.token()), kNotFound,
+                  absl::StrCat("has no lease ", lease));
+    EXPECT_STATUS(Share(lease, stranger.token()), kNotFound, absl::StrCat("has no lease ", lease));
+  }
+  EXPECT_OK(Share(lease, token()));
+  for (uint64_t unknown : {uint64_t{0}, lease + 1000, UINT64_MAX}) {
+    EXPECT_STATUS(Release({unknown}, token()), kNotFound, absl::StrCat("no lease ", unknown));
+    EXPECT_STATUS(Share(unknown, token()), kNotFound, absl::StrCat("no lease ", unknown));
+  }
+}
+
+TEST_F(Api, ReleaseIsAllOrNothingAndCountsALeaseOnce) {
+  const uint64_t one = AcquireOne(), two = AcquireOne();
+  EXPECT_STATUS(Release({one, two, 4711}, token()), kNotFound, "no lease 4711");
+  EXPECT_EQ(Usage().devices(0).leased_bytes(), 4 * kMiB);
+  EXPECT_OK(Release({one, one, one}, token()));
+  EXPECT_EQ(Usage().devices(0).leased_bytes(), 2 * kMiB);
+  EXPECT_STATUS(Release({two, one}, token()), kNotFound, absl::StrCat("no lease ", one));
+  EXPECT_OK(Release({two}, token()));
+  EXPECT_OK(Release({}, token()));
+  held_.clear();
+}
+
+// --- Sizes, counts, devices, kinds ---------------------------------------------------
+
+TEST_F(Api, SizesThatNoDeviceHasAreRefused) {
+  EXPECT_STATUS(Acquire(AcquireOf(0)), kInvalidArgument, "0 bytes");
+  for (uint64_t bytes : {kCapacity + 1, uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - kMiB}) {
+    for (uint32_t count : {1u, 2u, 253u}) {
+      EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "is more than device");
+    }
+  }
+  // What the device has, but the tenant may not.
+  EXPECT_STATUS(Acquire(AcquireOf(kCapacity)), kResourceExhausted, "its limit there is 64.00 MiB");
+  EXPECT_STATUS(Acquire(AcquireOf(kCapacity, 253)), kResourceExhausted, "limit");
+  auto smallest = Acquire(AcquireOf(1));
+  ASSERT_OK(smallest);
+  EXPECT_EQ(smallest->leases(0).size_bytes(), 2 * kMiB);
+  EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
+}
+
+TEST_F(Api, CountsBeyondOneMessageAreRefused) {
+  for (uint32_t count : {254u, 65536u, UINT32_MAX}) {
+    EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument,
+                  absl::StrCat("makes 1 to 253 segments; this asks for ", count));
+  }
+  EXPECT_STATUS(Acquire(AcquireOf(1, 253)), kResourceExhausted, "64.00 MiB");
+  EXPECT_EQ(Usage().charged_bytes(), 0u);
+  auto one = Acquire(AcquireOf(1, 0));
+  ASSERT_OK(one);
+  EXPECT_EQ(one->leases_size(), 1);
+}
+
+TEST_F(Api, UnknownDevicesAndKindsAreRefusedByName) {
+  v1::AcquireRequest request = AcquireOf(1);
+  request.set_device_uuid("GPU-0");
+  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"GPU-0\"");
+  // The answer has to fit whatever was asked.
+  request.set_device_uuid(std::string(60000, 'u'));
+  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"uuuu");
+  request.set_device_uuid("\n\r%\x01");
+  EXPECT_STATUS(Acquire(request), kNotFound, "no device");
+  request = AcquireOf(1);
+  request.set_kind(static_cast<v1::Kind>(77));
+  EXPECT_STATUS(Acquire(request), kUnimplemented, "kind 77");
+  EXPECT_STATUS(Share(AcquireOne(), token(), static_cast<v1::TicketScope>(77)), kInvalidArgument,
+                "ticket scope 77");
+}
+
+// --- Tickets -------------------------------------------------------------------------
+
+TEST_F(Api, TicketsThatAreNoneAreRefusedAndNothingIsOpened) {
+  auto ticket = Share(AcquireOne(), token());
+  ASSERT_OK(ticket);
+  EXPECT_STATUS(Open({}, token()), kInvalidArgument, "1 to 253 tickets; this has 0");
+  EXPECT_STATUS(Open(std::vector<std::string>(254, *ticket), token()), kInvalidArgument,
+                "1 to 253 tickets; this has 254");
+  for (size_t size : {size_t{0}, size_t{31}, size_t{33}, size_t{60000}}) {
+    EXPECT_STATUS(Open({*ticket, std::string(size, 't')}, token()), kInvalidArgument,
+                  absl::StrCat("a ticket is 32 bytes; this has ", size));
+  }
+  EXPECT_STATUS(Open({*ticket, std::string(32, 't')}, token()), kNotFound,
+                "no lease stands behind this ticket");
+  // A token is no ticket.
+  EXPECT_STATUS(Open({token()}, token()), kNotFound, "no lease stands behind this ticket");
+  WireSession stranger = Session("other");
+  EXPECT_STATUS(Open({*ticket}, stranger.token()), kPermissionDenied, "not for tenant other");
+  EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
+  EXPECT_OK(Open(std::vector<std::string>(253, *ticket), token()));
+  EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
+}
+
+// --- Messages ------------------------------------------------------------------------
+
+TEST_F(Api, WhatDoesNotParseIsNamed) {
+  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  // Cut off, of another wire type, no UTF-8 in a string, an unending varint.
+  for (const std::string& bytes : {std::string("\x0a\x05x"), std::string("\xff\xff\xff\xff\xff"),
+                                   std::string("\x0a\x01\xff"), std::string(12, '\x80')}) {
+    for (const char* method : {"Acquire", "ListDevices"}) {
+      if (bytes[0] == '\x0a' && bytes[1] == '\x01' && method[0] == 'L') continue;
+      EXPECT_STATUS(CallBytes(channel, Method(method), bytes, token()), kInvalidArgument,
+                    absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+    }
+  }
+  for (const char* method : kMethodsWithToken) {
+    EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
+                  absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+  }
+}
+
+TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
+  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  for (const char* method : kMethodsWithToken) {
+    EXPECT_STATUS(CallBytes(channel, Method(method), std::string(64 * 1024 + 1, 'x'), token()),
+                  kResourceExhausted, "larger than max");
+  }
+  const auto context = testing::ContextWith(token());
+  context->AddMetadata("x-large", std::string(100000, 'x'));
+  v1::GetUsageResponse response;
+  const grpc::Status status = broker_->GetUsage(context.get(), v1::GetUsageRequest(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  // The same connection goes on.
+  EXPECT_EQ(Usage().tenant(), "bad");
+}
+
+TEST_F(Api, UnknownMethodsAreUnimplemented) {
+  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  for (const char* method :
+       {"/gpumem.v1.Broker/Steal", "/gpumem.v1.Admin/SetQuota", "/gpumem.v2.Broker/Acquire",
+        "/grpc.reflection.v1alpha."
+        "ServerReflection/ServerReflectionInfo",
+        "/"}) {
+    EXPECT_STATUS(CallBytes(channel, method, "", token()), kUnimplemented, "");
+  }
+}
+
+// --- Calls in flight -----------------------------------------------------------------
+
+TEST_F(Api, CallsInFlightAreCountedWatchesToo) {
+  // max_in_flight of the tenant is 8.
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::Event>>> watches;
+  for (int i = 0; i < 8; ++i) {
+    contexts.push_back(testing::ContextWith(token(), absl::Minutes(2)));
+    watches.push_back(broker_->Watch(contexts.back().get(), v1::WatchRequest()));
+    v1::Event event;
+    ASSERT_TRUE(watches.back()->Read(&event));
+    EXPECT_EQ(event.quota_changed().quota().max_in_flight(), 8u);
+  }
+  EXPECT_STATUS(Acquire(AcquireOf(1)), kResourceExhausted, "has 8 calls waiting for an answer");
+  // Of the tenant, not of the session.
+  WireSession second = Session("bad");
+  EXPECT_STATUS(Acquire(AcquireOf(1), second.token()), kResourceExhausted, "8 calls");
+  WireSession other = Session("other");
+  EXPECT_OK(Acquire(AcquireOf(1), other.token()));
+  EXPECT_OK(Release({held_.back().second}, other.token()));
+  held_.clear();
+  contexts[0]->TryCancel();
+  EXPECT_TRUE(Eventually([&] { return Acquire(AcquireOf(1)).ok(); }));
+  for (auto& context : contexts) context->TryCancel();
+  for (auto& watch : watches) {
+    EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] { return Usage().in_flight() == 1; }));  // the question itself
+}
+
+TEST_F(Api, AWatchEndsWithItsSession) {
+  auto session = std::make_unique<WireSession>(Session("bad"));
+  const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
+  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
+  v1::Event event;
+  ASSERT_TRUE(watch->Read(&event));
+  session.reset();
+  EXPECT_FALSE(watch->Read(&event));
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(Api, AWatchRacingTheEndOfItsSessionEndsToo) {
+  for (int i = 0; i < 100; ++i) {
+    auto session = std::make_unique<WireSession>(Session("bad"));
+    const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
+    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
+    session.reset();
+    v1::Event event;
+    while (watch->Read(&event)) {
+    }
+    EXPECT_THAT(watch->Finish().error_code(),
+                ::testing::AnyOf(grpc::StatusCode::CANCELLED, grpc::StatusCode::UNAUTHENTICATED));
+  }
+}
+
+TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
+  const auto context = testing::ContextWith(token(), absl::Minutes(2));
+  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
+  auto admin = v1::Admin::NewStub(admin_channel_);
+  const uint64_t resident = testing::ResidentBytes(daemon_->pid());
+  v1::SetQuotaRequest change;
+  change.set_tenant("bad");
+  for (uint32_t i = 0; i < 3000; ++i) {
+    change.mutable_quota()->set_max_segments(100 + i % 2);
+    v1::GetQuotaResponse response;
+    ASSERT_TRUE(admin->SetQuota(testing::ContextWith().get(), change, &response).ok());
+  }
+  ExpectBystanderWorks();
+  EXPECT_LT(testing::ResidentBytes(daemon_->pid()), resident + 8 * kMiB);
+  // It can still catch up: first what was on its way, and in the end the present state.
+  context->TryCancel();
+  watch->Finish();
+}
+
+// --- Roles of other processes --------------------------------------------------------
+
+// Uses a token that is not its own.
+int Steal(const std::string& dir) {
+  auto token = ReceiveMessage(3, absl::Now() + kAnswerTime);
+  if (!token.ok()) return 1;
+  auto broker = v1::Broker::NewStub(testing::ChannelTo(dir + "/api.sock"));
+  if (!CallBroker(*broker, &Stub::ListDevices, v1::ListDevicesRequest(), "").ok()) return 1;
+  WireSession own(dir + "/session.sock");
+  if (!own.Greet(testing::HelloOf("bad")).ok()) return 1;
+  const int before = testing::CountFds(getpid());
+  v1::AcquireRequest acquire;
+  acquire.set_bytes(1);
+  auto stolen = CallBroker(*broker, &Stub::Acquire, acquire, token->bytes);
+  pollfd delivery{own.fd(), POLLIN, 0};
+  const int came = poll(&delivery, 1, 0);
+  const std::string word =
+      stolen.ok()
+          ? absl::StrCat("lease ", stolen->leases(0).lease_id(),
+                         ", descriptors: ", testing::CountFds(getpid()) - before + came, " more")
+          : stolen.status().ToString();
+  return SendMessage(3, word, {}, absl::Now() + kAnswerTime).ok() ? 0 : 1;
+}
+
+}  // namespace
+
+int RunRole(const std::string& role, const std::string& dir) {
+  return role == "thief" ? Steal(dir) : 2;
+}
+
+}  // namespace gpumem
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "--role") return gpumem::RunRole(argv[2], argv[3]);
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
