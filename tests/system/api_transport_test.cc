@@ -1,8 +1,8 @@
 // What is no request at all on the api and admin sockets: bytes that are no HTTP/2, peers
 // that are slow, silent or do not read, and floods. Nobody but their sender notices.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -131,10 +131,10 @@ TEST_F(ApiTransport, ClientsThatLeaveTheirAnswersNoWindowHarmNobody) {
 
 TEST_F(ApiTransport, ClientsThatDoNotReadTheirSocketHarmNobody) {
   std::vector<UniqueFd> sockets;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 3; ++i) {
     sockets.push_back(ConnectApi());
     std::string bytes = http2::Opening(0x7fffffff);
-    for (uint32_t stream = 1; stream < 20000; stream += 2) {
+    for (uint32_t stream = 1; stream < 10000; stream += 2) {
       bytes += http2::Headers(stream, kListDevices) + http2::Data(stream, "");
     }
     // As much as it takes; nothing is ever read.
@@ -153,10 +153,10 @@ TEST_F(ApiTransport, ClientsThatDoNotReadTheirSocketHarmNobody) {
 
 TEST_F(ApiTransport, StreamsWithoutAMessageHarmNobody) {
   std::vector<UniqueFd> sockets;
-  for (const char* method : {kListDevices, "/gpumem.v1.Broker/Acquire", "/gpumem.v1.Broker/Watch",
-                             "/gpumem.v1.Broker/None",
-                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                             "/grpc.health.v1.Health/Watch"}) {
+  for (const char* method :
+       {kListDevices, "/gpumem.v1.Broker/Acquire", "/gpumem.v1.Broker/Watch",
+        "/gpumem.v1.Broker/None", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/grpc.health.v1.Health/Watch"}) {
     for (bool end : {false, true}) {
       std::string bytes = http2::Opening(65535);
       for (uint32_t stream = 0; stream < kStreams; ++stream) {
