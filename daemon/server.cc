@@ -247,7 +247,7 @@ void Server::Reload(const Config& config) {
   };
   if (fixed(config) == fixed(config_)) return;
   absl::MutexLock lock(&mutex_);
-  notices_.push_back(
+  notices_.emplace_back(
       "the configuration file changes what only a restart can apply (folder, backend, bounds, "
       "sockets or host devices); the values of the last start hold");
   spdlog::warn("{}", notices_.back());

@@ -7,13 +7,8 @@
 #include "common/denial.h"
 
 namespace gpumemd {
-namespace {
 
 using gpumem::v1::Denial;
-
-constexpr uint64_t kUnlimited = UINT64_MAX;
-
-}  // namespace
 
 LedgerModel::LedgerModel(std::vector<DeviceInfo> devices, Bounds bounds)
     : devices_(std::move(devices)), bounds_(bounds) {}

@@ -32,7 +32,7 @@ pid_t Spawn(const std::vector<std::string>& args,
         absl::StrSplit(*entry, absl::MaxSplits('=', 1));
     bool replaced = false;
     for (const auto& [name, value] : more_env) replaced = replaced || name == split.first;
-    if (!replaced) env.push_back(*entry);
+    if (!replaced) env.emplace_back(*entry);
   }
   for (const auto& [name, value] : more_env) env.push_back(absl::StrCat(name, "=", value));
   std::vector<char*> argv, envp;

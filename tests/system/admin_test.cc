@@ -30,7 +30,6 @@ using testing::CallBytes;
 using testing::Child;
 using ::testing::HasSubstr;
 using testing::kAnswerTime;
-using testing::kMiB;
 using testing::WireSession;
 using Stub = v1::Admin::Stub;
 

@@ -244,24 +244,26 @@ TEST_F(SessionSocket, CredentialsInAMessageChangeNothing) {
 
 TEST_F(SessionSocket, ADescriptorThatTakesLongToCloseStopsNobody) {
   const std::string hello = HelloOf("bad").SerializeAsString();
+  WireSession late = Session();
+  // While it sleeps everything is sent, and our own copies are closed: the last are its.
+  daemon_->child().Signal(SIGSTOP);
+  WireSession first = Connect(), behind = Connect();
   std::vector<UniqueFd> readers;
-  {
+  const auto send_slow = [&](WireSession& session, const std::string& packet) {
     LingeringSocket slow = MakeLingeringSocket();
-    WireSession first = Connect(), behind = Connect(), late = Session();
-    ASSERT_OK(first.Send(hello, {slow.socket.get()}));
-    // Behind other messages, which alone end the connection.
-    ASSERT_OK(behind.Send("no hello"));
-    for (int i = 0; i < 50; ++i) behind.Send(hello, {slow.socket.get()}).IgnoreError();
-    ASSERT_OK(late.Send(std::string(kMaxMessageBytes + 1, 'x'), {slow.socket.get()}));
-    const linger slowly{.l_onoff = 1, .l_linger = 30};
-    setsockopt(slow.socket.get(), SOL_SOCKET, SO_LINGER, &slowly, sizeof(slowly));
-    slow.socket.reset();  // the last ones are the daemon's
-    EXPECT_STATUS(first.Answer(), kInvalidArgument, "file descriptors");
-    EXPECT_STATUS(behind.Answer(), kInvalidArgument, "must be a Hello");
-    EXPECT_STATUS(late.Answer(), kCancelled, "file descriptors");
+    EXPECT_OK(session.Send(packet, {slow.socket.get()}));
     readers.push_back(std::move(slow.reader));
-  }
+  };
+  send_slow(first, hello);
+  // Behind another message, which alone ends the connection.
+  EXPECT_OK(behind.Send("no hello"));
+  for (int i = 0; i < 20; ++i) send_slow(behind, i % 2 == 0 ? hello : "");
+  send_slow(late, std::string(kMaxMessageBytes + 1, 'x'));
+  daemon_->child().Signal(SIGCONT);
   const absl::Time begin = absl::Now();
+  EXPECT_STATUS(first.Answer(), kInvalidArgument, "file descriptors");
+  EXPECT_STATUS(behind.Answer(), kInvalidArgument, "must be a Hello");
+  EXPECT_STATUS(late.Answer(), kCancelled, "file descriptors");
   WireSession session = Session();
   ExpectBystanderWorks();
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));

@@ -58,7 +58,7 @@ class Startup : public ::testing::Test {
     return Run({"--backend", "host", "--runtime-dir", runtime_dir});
   }
   std::string WriteConfig(const std::string& text) {
-    const std::string path = dir_ + "/gpumemd.toml";
+    std::string path = dir_ + "/gpumemd.toml";
     std::ofstream(path) << text;
     return path;
   }
