@@ -83,6 +83,14 @@ absl::Status CheckRuntimeDir(const std::string& path) {
         absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
                      ", who could replace the daemon's sockets; use a folder of your own"));
   }
+  const bool group_writes =
+      (found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid();
+  if (group_writes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", found.st_gid, " may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod g-w)"));
+  }
   if ((found.st_mode & S_IWOTH) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("anybody may write to the runtime folder ", path,
@@ -133,15 +141,20 @@ absl::Status Server::Listen() {
   if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
 
   // All three before any is served, so that two daemons cannot each have one of them.
-  absl::StatusOr<UniqueFd> session = gpumem::ListenUnix(
-      gpumem::SocketPath(dir, gpumem::kSessionSocket), SOCK_SEQPACKET, config_.session_socket_mode);
+  const auto listen = [&](const char* name, int type, mode_t mode) {
+    const std::string path = gpumem::SocketPath(dir, name);
+    absl::StatusOr<UniqueFd> listener = gpumem::ListenUnix(path, type, mode);
+    if (listener.ok()) sockets_.push_back(path);
+    return listener;
+  };
+  absl::StatusOr<UniqueFd> session =
+      listen(gpumem::kSessionSocket, SOCK_SEQPACKET, config_.session_socket_mode);
   if (!session.ok()) return session.status();
-  absl::StatusOr<UniqueFd> api = gpumem::ListenUnix(gpumem::SocketPath(dir, gpumem::kApiSocket),
-                                                    SOCK_STREAM, config_.api_socket_mode);
+  absl::StatusOr<UniqueFd> api = listen(gpumem::kApiSocket, SOCK_STREAM, config_.api_socket_mode);
   if (!api.ok()) return api.status();
   const std::string admin_path = gpumem::SocketPath(dir, gpumem::kAdminSocket);
   absl::StatusOr<UniqueFd> admin =
-      gpumem::ListenUnix(admin_path, SOCK_STREAM, config_.admin_socket_mode);
+      listen(gpumem::kAdminSocket, SOCK_STREAM, config_.admin_socket_mode);
   if (!admin.ok()) return admin.status();
   if (config_.admin_gid && chown(admin_path.c_str(), static_cast<uid_t>(-1), *config_.admin_gid)) {
     return absl::ErrnoToStatus(
@@ -196,20 +209,19 @@ Server::~Server() {
   api_listener_.reset();
   admin_listener_.reset();
   if (hub_ != nullptr) hub_->EndAll();
-  // Calls in flight have until then; what is still waiting after that is cancelled.
-  const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout);
+  // Calls in flight have until then; what is still waiting after that is cancelled. The
+  // last part of the time is for what follows.
+  const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout * 0.8);
   for (auto* server : {&api_server_, &admin_server_}) {
     if (*server != nullptr) (*server)->Shutdown(deadline);
     server->reset();
   }
-  const bool listening = sessions_ != nullptr;
+  // Its thread may hold the last reference to a watch, whose end reaches the sessions.
+  if (hub_ != nullptr) hub_->Stop();
+  // Before the listeners close: a daemon that starts now makes its own.
+  for (const std::string& path : sockets_) unlink(path.c_str());
   sessions_.reset();
   hub_.reset();
-  if (listening) {
-    for (const char* name : {gpumem::kSessionSocket, gpumem::kApiSocket, gpumem::kAdminSocket}) {
-      unlink(gpumem::SocketPath(config_.runtime_dir, name).c_str());
-    }
-  }
   if (made_runtime_dir_) rmdir(config_.runtime_dir.c_str());
 }
 
@@ -243,13 +255,13 @@ void Server::Reload(const Config& config) {
   const auto fixed = [](const Config& c) {
     return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
                     c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes);
+                    c.host_device_bytes, c.drain_timeout);
   };
   if (fixed(config) == fixed(config_)) return;
   absl::MutexLock lock(&mutex_);
   notices_.emplace_back(
       "the configuration file changes what only a restart can apply (folder, backend, bounds, "
-      "sockets or host devices); the values of the last start hold");
+      "sockets, host devices or drain time); the values of the last start hold");
   spdlog::warn("{}", notices_.back());
 }
 

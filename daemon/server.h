@@ -64,6 +64,7 @@ class Server final : private BrokerObserver {
   // In the order of their making; each may use those above it. The broker's observer
   // reaches the hub and the sessions by pointers that are set once.
   bool made_runtime_dir_ = false;
+  std::vector<std::string> sockets_;  // that this daemon has made
   WatchHub* hub_for_observer_ = nullptr;
   SessionServer* sessions_for_observer_ = nullptr;
   Broker broker_;

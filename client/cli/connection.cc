@@ -44,7 +44,9 @@ bool HungUp(int fd) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
   fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-  return grpc::CreateInsecureChannelFromFd("gpumemd", fd.release());
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // a list of 100,000 segments is more than gRPC's 4 MiB
+  return grpc::CreateCustomInsecureChannelFromFd("gpumemd", fd.release(), arguments);
 }
 
 }  // namespace

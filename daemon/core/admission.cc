@@ -134,9 +134,9 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) 
         "a segment of 0 bytes cannot be acquired; ask for at least 1");
   }
   if (spec.bytes > info.capacity_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a segment of ", spec.bytes, " bytes is more than device ", info.uuid, " has (",
-                     info.capacity_bytes, " bytes)"));
+    return absl::InvalidArgumentError(absl::StrCat("a segment of ", spec.bytes,
+                                                   " bytes is more than device ", info.uuid,
+                                                   " has (", info.capacity_bytes, " bytes)"));
   }
   absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, info.granularity_bytes);
   if (!rounded.ok()) return rounded.status();

@@ -13,6 +13,9 @@ namespace {
 // Two requests that each get half of what the driver has would try for ever.
 constexpr int kDriverAttempts = 4;
 
+// Anybody may ask for the devices, and the driver may be slow to answer.
+constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
+
 std::vector<DeviceInfo> InfosOf(const std::vector<std::unique_ptr<Device>>& devices) {
   std::vector<DeviceInfo> infos;
   for (const auto& device : devices) infos.push_back(device->info());
@@ -25,6 +28,8 @@ Broker::Broker(BrokerOptions options)
     : devices_(std::move(options.devices)),
       random_(std::move(options.random)),
       observer_(options.observer),
+      now_(options.now),
+      driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
       disposal_([this] { DisposeLoop(); }) {}
 
@@ -335,11 +340,29 @@ std::vector<Broker::DeviceView> Broker::Devices(bool ask_driver) const {
   std::vector<DeviceView> views;
   for (const auto& device : devices_) {
     views.push_back({.index = static_cast<uint32_t>(views.size()), .info = device->info()});
-    if (ask_driver) views.back().driver_free = device->DriverFreeBytes().value_or(0);
+  }
+  if (ask_driver) {
+    const std::vector<uint64_t> free = DriverFree();
+    for (size_t i = 0; i < views.size(); ++i) views[i].driver_free = free[i];
   }
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < views.size(); ++i) views[i].charged = ledger_.charged(i);
   return views;
+}
+
+std::vector<uint64_t> Broker::DriverFree() const {
+  {
+    absl::MutexLock lock(&driver_mutex_);
+    if (driver_asking_ || now_() - driver_asked_ < kDriverAnswerHolds) return driver_free_;
+    driver_asking_ = true;
+  }
+  std::vector<uint64_t> free;
+  for (const auto& device : devices_) free.push_back(device->DriverFreeBytes().value_or(0));
+  absl::MutexLock lock(&driver_mutex_);
+  driver_asking_ = false;
+  driver_asked_ = now_();
+  driver_free_ = free;
+  return free;
 }
 
 Broker::Counts Broker::Count() const {

@@ -173,6 +173,15 @@ class Broker {
   const std::vector<std::unique_ptr<Device>> devices_;
   const std::function<Secret()> random_;
   BrokerObserver* const observer_;
+  const std::function<absl::Time()> now_;
+
+  // The driver's own count of free bytes, by device: asked by one caller at a time and not
+  // for each; the others get the last answer.
+  std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
+  mutable absl::Mutex driver_mutex_;
+  mutable std::vector<uint64_t> driver_free_ ABSL_GUARDED_BY(driver_mutex_);
+  mutable absl::Time driver_asked_ ABSL_GUARDED_BY(driver_mutex_) = absl::InfinitePast();
+  mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
 
   mutable absl::Mutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);

@@ -2,15 +2,15 @@
 // waits for somebody else's driver call.
 #include "daemon/core/broker.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "common/denial.h"
 #include "daemon/device/fault_injection.h"
@@ -69,9 +69,8 @@ class BrokerTest : public ::testing::Test {
     return *std::move(call);
   }
 
-  absl::StatusOr<std::vector<LeaseView>> Acquire(
-      uint64_t granules, uint32_t count = 1,
-      absl::Status delivered = absl::OkStatus()) {
+  absl::StatusOr<std::vector<LeaseView>> Acquire(uint64_t granules, uint32_t count = 1,
+                                                 absl::Status delivered = absl::OkStatus()) {
     return broker_->Acquire(CallOf(session_), {.bytes = granules * kGranule, .count = count},
                             absl::Now() + absl::Seconds(30),
                             [&](const std::vector<Broker::Handover>& handovers) {
@@ -257,8 +256,8 @@ TEST_F(BrokerTest, TokensAreChecked) {
             absl::StatusCode::kUnauthenticated);
   broker_->SocketClosed(session_.id);
   EXPECT_EQ(broker_
-                ->Authenticate(absl::string_view(
-                    reinterpret_cast<const char*>(session_.token.data()), 32))
+                ->Authenticate(
+                    absl::string_view(reinterpret_cast<const char*>(session_.token.data()), 32))
                 .status()
                 .code(),
             absl::StatusCode::kUnauthenticated);

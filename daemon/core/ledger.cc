@@ -49,7 +49,9 @@ Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
 }
 
 void Ledger::ForgetIfIdle(Tenant& tenant) {
-  if (tenant.configured || tenant.sessions > 0 || TotalSegments(tenant) > 0) return;
+  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || TotalSegments(tenant) > 0) {
+    return;
+  }
   tenants_.erase(std::string(tenant.name));
 }
 
@@ -71,6 +73,7 @@ void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota&
   for (auto& [name, tenant] : tenants_) {
     auto it = tenants.find(name);
     tenant->configured = it != tenants.end();
+    tenant->quota_set = false;
     ApplyQuota(*tenant, tenant->configured ? it->second : defaults);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }
@@ -83,6 +86,7 @@ absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
   for (const auto& [uuid, limit] : quota.device_limits) {
     if (auto device = FindDevice(uuid); !device.ok()) return device.status();
   }
+  tenant->quota_set = true;
   ApplyQuota(*tenant, quota);
   return absl::OkStatus();
 }

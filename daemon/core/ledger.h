@@ -206,6 +206,7 @@ class Ledger {
     std::string name;
     Quota quota;
     bool configured = false;
+    bool quota_set = false;              // by SetQuota: kept, lest a user shed it by leaving
     std::vector<Account> accounts;       // by device
     std::vector<RetainedPool> retained;  // by device
     uint32_t sessions = 0;               // live and lingering

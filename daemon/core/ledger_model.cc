@@ -103,6 +103,7 @@ void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Q
   for (auto& [name, tenant] : tenants_) {
     auto it = tenants.find(name);
     tenant.configured = it != tenants.end();
+    tenant.quota_set = false;
     ApplyQuota(name, tenant.configured ? it->second : defaults);
   }
   Sweep();
@@ -115,6 +116,7 @@ absl::Status LedgerModel::SetQuota(const std::string& name, const Quota& quota,
     known = known && DeviceIndex(uuid) < devices_.size();
   }
   if (!known) return ExpectCode(answer, absl::StatusCode::kNotFound);
+  tenants_.at(name).quota_set = true;
   ApplyQuota(name, quota);
   return ExpectCode(answer, absl::StatusCode::kOk);
 }
@@ -224,7 +226,7 @@ void LedgerModel::Sweep() {
   }
   std::erase_if(tenants_, [&](const auto& entry) {
     const std::string& name = entry.first;
-    return !entry.second.configured &&
+    return !entry.second.configured && !entry.second.quota_set &&
            std::none_of(sessions_.begin(), sessions_.end(),
                         [&](const auto& session) { return session.second.tenant == name; }) &&
            std::none_of(segments_.begin(), segments_.end(),

@@ -96,6 +96,7 @@ class LedgerModel {
   struct Tenant {
     Quota quota;
     bool configured = false;
+    bool quota_set = false;
     uint64_t denials = 0;
     std::vector<uint64_t> peaks;  // by device
   };

@@ -227,7 +227,7 @@ absl::Status Ledger::CheckInvariants() const {
         return wrong("tenant ", name, " retains what it should give up on device ", i);
       }
     }
-    if (!tenant->configured && all == 0 && TotalSegments(*tenant) == 0) {
+    if (!tenant->configured && !tenant->quota_set && all == 0 && TotalSegments(*tenant) == 0) {
       return wrong("tenant ", name, " should have been forgotten");
     }
   }

@@ -20,14 +20,14 @@ enum class ReleasePolicy {
 // What is absent is not limited by the tenant: bytes are then bounded by the device's
 // capacity, counts by the daemon's own bounds.
 struct Quota {
-  std::optional<uint64_t> limit_bytes;                   // on any one device
-  std::map<std::string, uint64_t> device_limits;         // by UUID; goes before limit_bytes
-  std::optional<uint64_t> total_limit_bytes;             // over all devices
+  std::optional<uint64_t> limit_bytes;            // on any one device
+  std::map<std::string, uint64_t> device_limits;  // by UUID; goes before limit_bytes
+  std::optional<uint64_t> total_limit_bytes;      // over all devices
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
-  std::optional<uint32_t> max_in_flight;                 // calls being answered at one time
-  std::optional<uint64_t> max_retained_bytes;            // on any one device
-  std::map<std::string, uint64_t> device_max_retained;   // by UUID; goes before the above
+  std::optional<uint32_t> max_in_flight;                // calls being answered at one time
+  std::optional<uint64_t> max_retained_bytes;           // on any one device
+  std::map<std::string, uint64_t> device_max_retained;  // by UUID; goes before the above
   ReleasePolicy release = ReleasePolicy::kTrust;
 
   bool operator==(const Quota&) const = default;

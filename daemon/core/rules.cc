@@ -47,9 +47,9 @@ absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const Peer
         absl::StrCat("no rule of the daemon's configuration matches ", Describe(peer),
                      "; ask the operator for a [[rule]] that does"));
   }
-  return absl::PermissionDeniedError(absl::StrCat(
-      "no rule lets ", Describe(peer), " be tenant \"", wished,
-      "\"; the rules allow it: ", absl::StrJoin(allowed, ", ")));
+  return absl::PermissionDeniedError(
+      absl::StrCat("no rule lets ", Describe(peer), " be tenant \"", wished,
+                   "\"; the rules allow it: ", absl::StrJoin(allowed, ", ")));
 }
 
 }  // namespace gpumemd

@@ -7,9 +7,11 @@
 
 #include <array>
 #include <cerrno>
+#include <tuple>
 #include <utility>
 
 #include "daemon/transport/peer.h"
+#include "daemon/transport/peer_socket.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -22,11 +24,6 @@ constexpr uint64_t kStopKey = 1;
 
 // Then the ends of connections have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
-
-// Linux 6.16; Debian 12's headers do not name it.
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
@@ -55,11 +52,7 @@ GrpcListener::GrpcListener(UniqueFd listener, grpc::ServerBuilder* builder,
       spare_(OpenSpare()),
       acceptor_(AcceptorOf(builder)),
       next_key_(kStopKey + 1) {
-  // gRPC drops descriptors that come with a request, and the last close of a file may take
-  // as long as its sender likes (SO_LINGER, FUSE). Kernels that can refuse them at their
-  // source shall; others are left with that.
-  const int no = 0;
-  setsockopt(listener_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
+  RefuseDescriptors(listener_.get());
   Add(epoll_.get(), listener_.get(), EPOLLIN, kListenerKey);
   Add(epoll_.get(), stop_.get(), EPOLLIN, kStopKey);
 }
@@ -112,12 +105,12 @@ void GrpcListener::Accept(UniqueFd fd) {
     return;
   }
   auto& of_user = by_uid_[peer->uid];
-  if (connections_.size() >= options_.max_connections ||
-      of_user >= options_.max_connections_per_uid) {
+  if (of_user >= options_.max_connections_per_uid) {
     spdlog::warn("refused a connection of uid {} (pid {}): it has {} of {} open", peer->uid,
                  peer->pid, of_user, connections_.size());
     return;
   }
+  if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
   UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched.valid()) return;
   const uint64_t key = next_key_++;
@@ -129,6 +122,20 @@ void GrpcListener::Accept(UniqueFd fd) {
   connection.listener_fd = listener_.get();
   connection.fd = fd.release();  // gRPC's now
   acceptor_->HandleNewConnection(&connection);
+}
+
+void GrpcListener::EndOneOfTheGreediest() {
+  uid_t greediest = 0;
+  uint32_t most = 0;
+  for (const auto& [uid, count] : by_uid_) {
+    if (count > most) std::tie(greediest, most) = std::tuple(uid, count);
+  }
+  for (const auto& [key, connection] : connections_) {
+    if (connection.uid != greediest) continue;
+    spdlog::warn("too many connections: ended one of the {} of uid {}", most, greediest);
+    shutdown(connection.fd.get(), SHUT_RDWR);
+    return Ended(key);
+  }
 }
 
 void GrpcListener::Ended(uint64_t key) {

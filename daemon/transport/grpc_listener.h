@@ -49,6 +49,8 @@ class GrpcListener {
   void AcceptSome();
   void Accept(gpumem::UniqueFd fd);
   void Ended(uint64_t key);
+  // Makes room where all connections are taken: of the user who has the most.
+  void EndOneOfTheGreediest();
 
   const gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;

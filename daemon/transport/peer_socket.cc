@@ -20,9 +20,15 @@ namespace {
 // against the daemon. A few Deliveries fit.
 constexpr int kSendBufferBytes = 16 * 1024;
 
-// Closes the descriptors in a message's control data; whether there were any. The last
-// close of a TCP socket takes as long as its owner has asked for with SO_LINGER: unasked,
-// one client could stop the thread that serves all.
+// Debian 12's headers do not name it.
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+// Closes the descriptors in a message's control data, which only kernels that cannot refuse
+// them bring; whether there were any. They are taken, not dropped, because the last close
+// of a TCP socket takes as long as its owner has asked for with SO_LINGER: unasked, any
+// user could stop the thread that serves all.
 bool CloseFds(msghdr* header) {
   bool any = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
@@ -41,6 +47,11 @@ bool CloseFds(msghdr* header) {
 }
 
 }  // namespace
+
+void RefuseDescriptors(int listener) {
+  const int no = 0;
+  setsockopt(listener, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
+}
 
 void PrepareClientSocket(int socket) {
   const int send_buffer_bytes = kSendBufferBytes, yes = 1;

@@ -10,11 +10,18 @@
 
 namespace gpumemd {
 
+// Before anything else is done with a listening socket for which descriptors make no
+// sense. Kernels that can refuse them at their source (Linux 6.16) do so from then on,
+// for the sockets accepted from it too. On others a file that takes long to close can hold
+// up the thread that closes it: a TCP socket with SO_LINGER where gRPC reads, a file of
+// FUSE everywhere.
+void RefuseDescriptors(int listener);
+
 // Before anything else is done with an accepted socket. A packet then comes with its
 // sender's credentials, which tells an empty one from the end of the connection.
 void PrepareClientSocket(int socket);
 
-// The next message. File descriptors that come with it are closed, and not waited for.
+// The next message. File descriptors that come with it are closed.
 //   DEADLINE_EXCEEDED  there is none yet
 //   UNAVAILABLE        the client has closed the socket
 //   INVALID_ARGUMENT   it carried descriptors, or no bytes

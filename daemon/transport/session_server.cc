@@ -68,6 +68,7 @@ SessionServer::SessionServer(UniqueFd listener, Broker* broker, std::vector<Rule
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()),
       rules_(std::move(rules)) {
+  RefuseDescriptors(listener_.get());
   Watch(listener_.get(), kListenerId);
   Watch(stop_.get(), kStopId);
 }

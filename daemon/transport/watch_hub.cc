@@ -126,12 +126,14 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 WatchHub::WatchHub(Broker* broker) : broker_(broker), thread_([this] { Tell(); }) {}
 
-WatchHub::~WatchHub() {
+WatchHub::~WatchHub() { Stop(); }
+
+void WatchHub::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServerContext* context,

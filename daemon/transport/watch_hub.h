@@ -44,6 +44,9 @@ class WatchHub {
   void SessionEnded(SessionId session);
   void EndAll();
 
+  // Tells nobody anything from here on. The threads that it may still hold up are over.
+  void Stop();
+
  private:
   friend class Watcher;
   void Remove(Watcher* watcher);

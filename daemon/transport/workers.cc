@@ -1,8 +1,13 @@
 #include "daemon/transport/workers.h"
 
+#include <system_error>
 #include <utility>
 
 namespace gpumemd {
+
+Workers::Workers(size_t max_threads) : max_threads_(max_threads) {
+  threads_.emplace_back([this] { Work(); });
+}
 
 Workers::~Workers() {
   std::vector<std::thread> threads;
@@ -19,10 +24,14 @@ void Workers::Run(absl::AnyInvocable<void()> work) {
   absl::MutexLock lock(&mutex_);
   waiting_.push_back(std::move(work));
   if (waiting_.size() > idle_ && threads_.size() < max_threads_) {
-    threads_.emplace_back([this] { Work(); });
-  } else {
-    given_.Signal();
+    try {
+      threads_.emplace_back([this] { Work(); });
+      return;
+    } catch (const std::system_error&) {
+      // No more threads for this process (pids cgroup): those that there are get to it.
+    }
   }
+  given_.Signal();
 }
 
 void Workers::Work() {

@@ -16,7 +16,8 @@ namespace gpumemd {
 // Thread-safe.
 class Workers {
  public:
-  explicit Workers(size_t max_threads) : max_threads_(max_threads) {}
+  // At least one. The first starts here, so that work is done even where no other can.
+  explicit Workers(size_t max_threads);
   // Waits until all work that was given is done.
   ~Workers();
   Workers(const Workers&) = delete;

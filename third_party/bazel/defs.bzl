@@ -38,6 +38,12 @@ def _when_bundled(linkopts):
         "//conditions:default": [],
     })
 
+# See tsan_mutex.cc. Programs get it, not libraries, so that it comes before what it stands for.
+_FOR_TSAN = select({
+    "//third_party/bazel:tsan": ["//third_party/bazel:tsan_mutex"],
+    "//conditions:default": [],
+})
+
 def gpumem_cc_library(name, copts = [], **kwargs):
     native.cc_library(
         name = name,
@@ -47,10 +53,11 @@ def gpumem_cc_library(name, copts = [], **kwargs):
         **kwargs
     )
 
-def gpumem_cc_binary(name, copts = [], linkopts = [], **kwargs):
+def gpumem_cc_binary(name, copts = [], deps = [], linkopts = [], **kwargs):
     native.cc_binary(
         name = name,
         copts = _COPTS + copts,
+        deps = deps + _FOR_TSAN,
         linkopts = linkopts + _when_bundled(_BUNDLE_OF_BIN),
         **kwargs
     )
@@ -61,7 +68,7 @@ def gpumem_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
         name = name,
         size = size,
         copts = _COPTS + copts,
-        deps = deps + ["@googletest//:gmock_main"],
+        deps = deps + ["@googletest//:gmock_main"] + _FOR_TSAN,
         **kwargs
     )
 
