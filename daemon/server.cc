@@ -32,6 +32,10 @@ constexpr int kHandshakeTimeoutMs = 5000;
 constexpr int kMaxThreads = 64;
 constexpr size_t kMaxTransportBytes = size_t{256} << 20;
 
+// The ledger adds up sizes, times the segments of a request and over devices: no sum of
+// them may wrap around.
+constexpr uint64_t kMaxHostDeviceBytes = uint64_t{1} << 54;
+
 Secret RandomSecret() {
   Secret secret;
   // Never fails for so few bytes once the kernel's generator is seeded (getrandom(2)), and
@@ -121,6 +125,10 @@ Server::Server(Config config, Devices devices)
       broker_(BrokerOptionsOf(config_, std::move(devices), this)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+  if (config.host_device_bytes > kMaxHostDeviceBytes) {
+    return absl::InvalidArgumentError(
+        "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
+  }
   DeviceOptions options{.host_devices = config.host_devices,
                         .host_device_bytes = config.host_device_bytes};
   if (config.backend == BackendChoice::kCuda) options.backend = Backend::kCuda;

@@ -107,6 +107,12 @@ int Child::Wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+bool CanBeOtherUsers() {
+  constexpr uid_t kNobody = 65534;
+  const UniqueFd file(open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  return file.valid() && fchown(file.get(), kNobody, kNobody) == 0;
+}
+
 int CountFds(pid_t pid) {
   DIR* dir = opendir(absl::StrCat("/proc/", pid, "/fd").c_str());
   if (dir == nullptr) return -1;

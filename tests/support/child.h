@@ -41,6 +41,10 @@ class Child {
   UniqueFd channel_;
 };
 
+// Whether this process may act for other users: it is root, and not in a user namespace
+// that knows nobody else.
+bool CanBeOtherUsers();
+
 // Open descriptors of a process, by /proc/PID/fd.
 int CountFds(pid_t pid);
 // Resident memory in bytes, by /proc/PID/status.

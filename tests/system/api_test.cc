@@ -213,6 +213,23 @@ TEST_F(Api, SizesThatNoDeviceHasAreRefused) {
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
 }
 
+TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
+  auto daemon = testing::DaemonProcess::Start({.flags = {"--host-device-bytes", "16PiB"}});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  WireSession session((*daemon)->Socket("session.sock"));
+  ASSERT_OK(session.Greet(testing::HelloOf("")));
+  auto broker = v1::Broker::NewStub(testing::ChannelTo((*daemon)->Socket("api.sock")));
+  // The largest device that there may be.
+  for (const auto& [bits, count] : {std::pair(54, 2u), std::pair(54, 253u), std::pair(53, 128u)}) {
+    const auto refused =
+        CallBroker(*broker, &Stub::Acquire, AcquireOf(uint64_t{1} << bits, count), session.token());
+    EXPECT_STATUS(refused, kResourceExhausted, "the device has 16.00 PiB to hand out");
+    const auto usage = CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), session.token());
+    ASSERT_OK(usage);
+    EXPECT_EQ(usage->usage().devices(0).peak_bytes(), 0u) << "some of it was charged";
+  }
+}
+
 TEST_F(Api, CountsBeyondOneMessageAreRefused) {
   for (uint32_t count : {254u, 65536u, UINT32_MAX}) {
     EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument,

@@ -100,6 +100,13 @@ TEST_F(Startup, FlagsThatMakeNoSenseAreRefused) {
   }
 }
 
+TEST_F(Startup, DevicesTooLargeToCountAreRefused) {
+  const Outcome refused =
+      Run({"--backend", "host", "--host-device-bytes", "8EiB", "--runtime-dir", dir_ + "/run"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.output, HasSubstr("at most 16 PiB"));
+}
+
 TEST_F(Startup, ASecondDaemonInTheSameFolderIsRefusedAndTheFirstGoesOn) {
   auto daemon = DaemonProcess::Start();
   ASSERT_OK(daemon);
@@ -122,7 +129,7 @@ TEST_F(Startup, AFolderThatAnybodyMayWriteToIsRefused) {
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.output, AllOf(HasSubstr("anybody may write"), HasSubstr("chmod o-w")));
   EXPECT_TRUE(std::filesystem::is_empty(open));
-  if (geteuid() == 0) {
+  if (testing::CanBeOtherUsers()) {
     const std::string foreign = dir_ + "/foreign";
     ASSERT_EQ(mkdir(foreign.c_str(), 0755), 0);
     ASSERT_EQ(chown(foreign.c_str(), 65534, 65534), 0);
