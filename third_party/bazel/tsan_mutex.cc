@@ -89,15 +89,15 @@ void Mutex::ReaderUnlock() {
 }
 
 void Mutex::LockWhen(const Condition& condition) {
-  static auto* const abseil = Abseil<void(Mutex*, const Condition*)>(
-      "_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE");
+  static auto* const abseil =
+      Abseil<void(Mutex*, const Condition*)>("_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE");
   Call(abseil, this, &condition);
   __tsan_acquire(this);
 }
 
 void Mutex::Await(const Condition& condition) {
-  static auto* const abseil = Abseil<void(Mutex*, const Condition*)>(
-      "_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
+  static auto* const abseil =
+      Abseil<void(Mutex*, const Condition*)>("_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
   Wait(this, abseil, this, &condition);
 }
 
@@ -139,8 +139,8 @@ void Notification::Notify() {
 }
 
 void Notification::WaitForNotification() const {
-  static auto* const abseil = Abseil<void(const Notification*)>(
-      "_ZNK4absl7debian312Notification19WaitForNotificationEv");
+  static auto* const abseil =
+      Abseil<void(const Notification*)>("_ZNK4absl7debian312Notification19WaitForNotificationEv");
   Call(abseil, this);
   __tsan_acquire(const_cast<Notification*>(this));
 }
