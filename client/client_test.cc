@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -412,10 +413,18 @@ struct Statics {
   Segment segment;
 };
 
+// The daemon's folder, which nobody else removes: exit() ends no daemon.
+struct Folder {
+  std::string path;
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
 void ExitWithASegment(bool crash) {
+  static Folder folder;  // made first, so it goes last
   static Statics statics;
   // Never destroyed, so that it is there while the statics end.
   auto* const daemon = new FakeDaemon;
+  folder.path = daemon->runtime_dir();
   statics.client = ConnectTo(*daemon);
   statics.segment = statics.client->Acquire({.bytes = kBytes}).value();
   if (crash) daemon->Crash();
