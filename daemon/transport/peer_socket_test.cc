@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -70,6 +73,64 @@ TEST_F(PeerSocket, DescriptorsAreRefusedAndClosed) {
   EXPECT_EQ(Receive(), absl::StatusCode::kInvalidArgument);
   char byte;
   EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "a copy is still open";
+}
+
+// A TCP socket that takes 30 s to close once nobody else has it: unsent bytes, nobody who
+// reads them, and SO_LINGER.
+struct LingeringSocket {
+  UniqueFd socket, reader;
+};
+LingeringSocket MakeLingeringSocket() {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener.get(), any, size), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
+  LingeringSocket made{UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
+  EXPECT_EQ(connect(made.socket.get(), any, size), 0);
+  made.reader = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const std::string bytes(1 << 16, 'x');
+  while (send(made.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  const linger slow{.l_onoff = 1, .l_linger = 30};
+  EXPECT_EQ(setsockopt(made.socket.get(), SOL_SOCKET, SO_LINGER, &slow, sizeof(slow)), 0);
+  return made;
+}
+
+TEST_F(PeerSocket, ADescriptorThatTakesLongToCloseDoesNotHoldUs) {
+  std::vector<UniqueFd> readers;
+  const auto say_slow = [&](const std::string& bytes) {
+    LingeringSocket slow = MakeLingeringSocket();
+    const int fd = slow.socket.get();
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+    msghdr header = {};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+    ASSERT_EQ(sendmsg(theirs_.get(), &header, 0), static_cast<ssize_t>(bytes.size()));
+    readers.push_back(std::move(slow.reader));
+  };
+  const absl::Time begin = absl::Now();
+  say_slow("some");
+  EXPECT_EQ(Receive(), absl::StatusCode::kInvalidArgument);
+  // Also where nobody reads the message for itself: behind others, empty, or too large.
+  for (int i = 0; i < 20; ++i) Say("noise");
+  say_slow("behind");
+  say_slow("");
+  say_slow(std::string(gpumem::kMaxMessageBytes + 1, 'x'));
+  SendLast(ours_.get(), gpumem::v1::ServerMessage());
+  ours_.reset();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
 }
 
 TEST_F(PeerSocket, AMessageOverTheLimitIsRefusedWhole) {

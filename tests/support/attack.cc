@@ -1,5 +1,8 @@
 #include "tests/support/attack.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,6 +123,25 @@ WireSession AttackTest::Session(absl::string_view tenant) {
   WireSession session = Connect();
   EXPECT_EQ(session.Greet(HelloOf(tenant)).ToString(), "OK");
   return session;
+}
+
+absl::Status AttackTest::AnswerTo(absl::string_view packet, absl::Span<const int> fds) {
+  WireSession session = Connect();
+  const absl::Status sent = session.Send(packet, fds);
+  if (!fds.empty() && absl::IsPermissionDenied(sent)) {
+    return absl::InvalidArgumentError("the kernel refuses file descriptors here");
+  }
+  EXPECT_TRUE(sent.ok()) << sent;
+  absl::Status answer = session.Answer();
+  EXPECT_TRUE(answer.ok() || session.Ended());
+  return answer;
+}
+
+void AttackTest::StopDaemon() {
+  daemon_->child().Signal(SIGSTOP);
+  int status = 0;
+  EXPECT_EQ(waitpid(daemon_->pid(), &status, WUNTRACED), daemon_->pid());
+  EXPECT_TRUE(WIFSTOPPED(status));
 }
 
 v1::GetStatusResponse AttackTest::Status() {

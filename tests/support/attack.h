@@ -63,6 +63,13 @@ class AttackTest : public ::testing::Test {
   WireSession Connect() { return WireSession(daemon_->Socket("session.sock")); }
   // A session of this tenant.
   WireSession Session(absl::string_view tenant = "bad");
+  // What the daemon says to a client whose first packet this is; it closes after that.
+  // Descriptors count as refused where the kernel does not even let them be sent
+  // (SO_PASSRIGHTS).
+  absl::Status AnswerTo(absl::string_view packet, absl::Span<const int> fds = {});
+  absl::Status AnswerTo(const v1::Hello& hello) { return AnswerTo(hello.SerializeAsString()); }
+  // The daemon does nothing until it is sent SIGCONT.
+  void StopDaemon();
   std::unique_ptr<v1::Broker::Stub> NewBroker() {
     return v1::Broker::NewStub(ChannelTo(daemon_->Socket("api.sock")));
   }

@@ -3,13 +3,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -43,57 +40,8 @@ using testing::WireSession;
 
 UniqueFd DevNull() { return UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)); }
 
-// A TCP socket that takes 30 s to close once nobody else has it: unsent bytes, nobody who
-// reads them, and SO_LINGER.
-constexpr linger kNoLinger{};
-struct LingeringSocket {
-  UniqueFd socket, reader;
-};
-LingeringSocket MakeLingeringSocket() {
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {.sin_family = AF_INET};
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(listener.get(), any, size), 0);
-  EXPECT_EQ(listen(listener.get(), 1), 0);
-  EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
-  LingeringSocket made{UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
-  EXPECT_EQ(connect(made.socket.get(), any, size), 0);
-  made.reader = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  const std::string bytes(1 << 16, 'x');
-  while (send(made.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-  }
-  const linger slow{.l_onoff = 1, .l_linger = 30};
-  EXPECT_EQ(setsockopt(made.socket.get(), SOL_SOCKET, SO_LINGER, &slow, sizeof(slow)), 0);
-  return made;
-}
-
 class SessionSocket : public AttackTest {
  protected:
-  // What the daemon says to a client whose first packet this is; it closes after that.
-  absl::Status AnswerTo(absl::string_view packet, absl::Span<const int> fds = {}) {
-    WireSession session = Connect();
-    absl::Status sent = session.Send(packet, fds);
-    // Where the kernel can, it refuses descriptors at their source (SO_PASSRIGHTS).
-    if (!fds.empty() && absl::IsPermissionDenied(sent)) {
-      return absl::InvalidArgumentError("the kernel refuses file descriptors here");
-    }
-    EXPECT_TRUE(sent.ok()) << sent;
-    absl::Status answer = session.Answer();
-    EXPECT_TRUE(answer.ok() || session.Ended());
-    return answer;
-  }
-  absl::Status AnswerTo(const v1::Hello& hello) { return AnswerTo(hello.SerializeAsString()); }
-
-  // Until SIGCONT.
-  void StopDaemon() {
-    daemon_->child().Signal(SIGSTOP);
-    int status = 0;
-    EXPECT_EQ(waitpid(daemon_->pid(), &status, WUNTRACED), daemon_->pid());
-    EXPECT_TRUE(WIFSTOPPED(status));
-  }
-
   Child Self(std::vector<std::string> args) {
     args.insert(args.begin(), {"--role"});
     args.push_back(daemon_->Socket("session.sock"));
@@ -257,42 +205,6 @@ TEST_F(SessionSocket, CredentialsInAMessageChangeNothing) {
                   .ok());
   ASSERT_EQ(sessions.sessions_size(), 1);
   EXPECT_EQ(sessions.sessions(0).pid(), getpid());
-}
-
-TEST_F(SessionSocket, ADescriptorThatTakesLongToCloseStopsNobody) {
-  const std::string hello = HelloOf("bad").SerializeAsString();
-  WireSession late = Session();
-  // While it sleeps everything is sent, and our own copies are closed: the last are its.
-  StopDaemon();
-  WireSession first = Connect(), behind = Connect();
-  std::vector<UniqueFd> readers;
-  bool refused = false;
-  const auto send_slow = [&](WireSession& session, const std::string& packet) {
-    LingeringSocket slow = MakeLingeringSocket();
-    const absl::Status sent = session.Send(packet, {slow.socket.get()});
-    refused = absl::IsPermissionDenied(sent);
-    if (refused) setsockopt(slow.socket.get(), SOL_SOCKET, SO_LINGER, &kNoLinger, sizeof(linger));
-    EXPECT_TRUE(refused || sent.ok()) << sent;
-    readers.push_back(std::move(slow.reader));
-  };
-  send_slow(first, hello);
-  if (refused) {
-    daemon_->child().Signal(SIGCONT);
-    ExpectBystanderWorks();
-    return;  // the kernel refuses descriptors at their source: none can arrive
-  }
-  // Behind another message, which alone ends the connection.
-  EXPECT_OK(behind.Send("no hello"));
-  for (int i = 0; i < 20; ++i) send_slow(behind, i % 2 == 0 ? hello : "");
-  send_slow(late, std::string(kMaxMessageBytes + 1, 'x'));
-  daemon_->child().Signal(SIGCONT);
-  const absl::Time begin = absl::Now();
-  EXPECT_STATUS(first.Answer(), kInvalidArgument, "file descriptors");
-  EXPECT_STATUS(behind.Answer(), kInvalidArgument, "must be a Hello");
-  EXPECT_STATUS(late.Answer(), kCancelled, "file descriptors");
-  WireSession session = Session();
-  ExpectBystanderWorks();
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
 }
 
 // --- Silence and floods --------------------------------------------------------------
