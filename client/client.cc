@@ -7,16 +7,45 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/convert.h"
+#include "client/device_name.h"
 #include "client/mapper.h"
+#include "client/placement.h"
 #include "client/segment_state.h"
 #include "client/session.h"
 #include "client/ticket.h"
+#include "client/watch.h"
 #include "common/unix_channel.h"
 
 namespace gpumem {
 namespace {
 
 constexpr int kMaxSegments = static_cast<int>(kMaxMessageFds);  // of one call
+
+// Asks for the device that the options name.
+absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& options,
+                          v1::AcquireRequest* request) {
+  const bool most_free = options.device == internal::kMostFree;
+  request->set_most_free(most_free);
+  if (!most_free && !options.device.empty()) {
+    absl::StatusOr<std::string> uuid = internal::DeviceUuid(welcome, options.device);
+    if (!uuid.ok()) return uuid.status();
+    request->set_device_uuid(*std::move(uuid));
+    return absl::OkStatus();
+  }
+  // Memory of a GPU that this process does not see would be of no use to it.
+  if (!options.map_devices.empty() || options.kind == Kind::kPinned ||
+      !internal::HasGpus(welcome)) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> makers = internal::VisibleMakers(welcome, options.kind);
+  if (!makers.ok()) return makers.status();
+  if (most_free) {
+    request->mutable_among_device_uuids()->Add(makers->begin(), makers->end());
+  } else {
+    request->set_device_uuid(makers->front());
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -44,13 +73,20 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& o
   if (options.bytes == 0) {
     return absl::InvalidArgumentError("a segment has at least one byte: set AcquireOptions::bytes");
   }
+  absl::StatusOr<MapOptions> placement = internal::Placement(
+      session_->welcome(), options.map_devices, options.address, /*read_only=*/false);
+  if (!placement.ok()) return placement.status();
+  if (absl::Status status = internal::CheckPlacement(options.kind, *placement); !status.ok()) {
+    return status;
+  }
   v1::AcquireRequest request;
-  request.set_device_uuid(options.device_uuid);
+  if (absl::Status status = ChooseDevice(session_->welcome(), options, &request); !status.ok()) {
+    return status;
+  }
   request.set_bytes(options.bytes);
   request.set_kind(internal::ToProto(options.kind));
   request.set_count(static_cast<uint32_t>(count));
-  return Mapped(session_->Acquire(request, session_->Deadline(options.timeout)),
-                /*read_only=*/false);
+  return Mapped(session_->Acquire(request, session_->Deadline(options.timeout)), *placement);
 }
 
 absl::StatusOr<Segment> Client::Open(absl::string_view ticket, const OpenOptions& options) {
@@ -65,20 +101,23 @@ absl::StatusOr<std::vector<Segment>> Client::OpenMany(absl::Span<const std::stri
     return absl::InvalidArgumentError(
         absl::StrCat("one call opens 1 to ", kMaxSegments, " tickets, not ", tickets.size()));
   }
+  absl::StatusOr<MapOptions> placement = internal::Placement(
+      session_->welcome(), options.map_devices, options.address, options.read_only);
+  if (!placement.ok()) return placement.status();
   v1::OpenRequest request;
   for (const std::string& ticket : tickets) {
     absl::StatusOr<std::string> bytes = internal::ParseTicket(ticket);
     if (!bytes.ok()) return bytes.status();
     request.add_tickets(*std::move(bytes));
   }
-  return Mapped(session_->Open(request, session_->Deadline(options.timeout)), options.read_only);
+  return Mapped(session_->Open(request, session_->Deadline(options.timeout)), *placement);
 }
 
 absl::StatusOr<std::vector<Segment>> Client::Mapped(absl::StatusOr<internal::Grant> grant,
-                                                    bool read_only) {
+                                                    const MapOptions& options) {
   if (!grant.ok()) return grant.status();
   absl::StatusOr<std::vector<internal::MappedLease>> mapped =
-      internal::MapGrant(*grant, session_->welcome(), read_only);
+      internal::MapGrant(*grant, *session_, options);
   if (!mapped.ok()) return mapped.status();
   grant->Keep();
   std::vector<Segment> segments;
@@ -105,6 +144,10 @@ absl::StatusOr<std::vector<DeviceInfo>> Client::Devices() {
     devices.push_back(internal::FromProto(device));
   }
   return devices;
+}
+
+absl::StatusOr<std::unique_ptr<Watch>> Client::StartWatch(WatchHandlers handlers) {
+  return internal::StartWatch(session_, std::move(handlers));
 }
 
 const std::string& Client::tenant() const { return session_->welcome().tenant(); }

@@ -8,6 +8,8 @@
 //
 // Threads: every function here may be called from any thread. One Segment is used by
 // one thread at a time, like any value.
+// CUDA: nothing here survives cudaDeviceReset(), which ends the context that the memory of kinds
+// mempool and ipc, registered memory and events are open in; connect in another process then.
 // Sizes are bytes. Errors say in one sentence what was wrong and what would help; a
 // refusal for want of memory also carries the machine-readable Denial (denial()).
 // Statuses that every call may return beside those named with it:
@@ -18,8 +20,10 @@
 //                       connection, or start the child with exec
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,15 +38,28 @@
 namespace gpumem {
 
 // How a segment is made and shared.
+//
+// Mapping kind vmm needs no CUDA context in this process. Kinds mempool and ipc need the primary
+// context (the CUDA runtime's) of the segment's device, and of each in map_devices: it is made
+// where it is not there yet, which takes some 0.2 s, and 0.5 GB of the device that no quota
+// counts. CUDA opens memory of kind ipc for one device: map_devices names one at most, and a
+// process that wants it on several opens it once for each.
 enum class Kind {
   kDefault,  // the device's default
-  kVmm,      // one driver allocation behind one file descriptor
+  kVmm,      // one driver allocation behind one file descriptor (cuMemCreate)
+  kMempool,  // from the tenant's memory pool on the device (cudaMemPoolExportPointer)
+  kIpc,      // cudaMalloc in the daemon, opened by its cudaIpcMemHandle_t
+  kPinned,   // host memory, registered with CUDA in every process that maps it
 };
 
 enum class Backend { kCuda, kHost };
 
-// "vmm", "default".
+// "vmm", "mempool", "ipc", "pinned", "default".
 absl::string_view KindName(Kind kind);
+
+// The 64 bytes of a cudaIpcMemHandle_t, a cudaMemPoolPtrExportData or a
+// cudaIpcEventHandle_t.
+using Handle = std::array<uint8_t, 64>;
 
 struct ConnectOptions {
   // The folder with the daemon's sockets. Empty: $GPUMEM_RUNTIME_DIR if set; else
@@ -56,6 +73,14 @@ struct ConnectOptions {
   absl::Duration timeout = absl::Seconds(30);
 };
 
+// What a GPU can do with another's memory.
+struct PeerAccess {
+  std::string uuid;  // the other's
+  bool access = false;
+  bool native_atomics = false;
+  int performance_rank = 0;  // of the link: 0 is the fastest of the node
+};
+
 struct DeviceInfo {
   std::string uuid;  // names the device in every process
   std::string name;
@@ -64,8 +89,11 @@ struct DeviceInfo {
   uint64_t capacity_bytes = 0;     // what the daemon may hand out
   uint64_t charged_bytes = 0;      // what all tenants together are charged with
   uint64_t granularity_bytes = 0;  // sizes are rounded up to a multiple of it
+  // The same for kind mempool, where that differs; else 0.
+  uint64_t pool_granularity_bytes = 0;
   uint64_t driver_free_bytes = 0;  // by the driver's own count; 0 where unknown
-  std::vector<Kind> kinds;
+  std::vector<Kind> kinds;         // that it makes; the first is its default
+  std::vector<PeerAccess> peers;   // the other GPUs
 };
 
 // Why a request was refused, as data. `asked`, `used` and `limit` are bytes for
@@ -113,17 +141,32 @@ struct Usage {
   uint32_t sessions = 0;
 };
 
+// A device, by its UUID ("GPU-…"; a beginning that fits only one is enough), its PCI bus id
+// ("0000:1b:00.0"), or its ordinal as this process sees it ("0", "cuda:1": what
+// CUDA_VISIBLE_DEVICES leaves, in that order; on the host backend the daemon's order).
+using DeviceName = std::string;
+
 struct AcquireOptions {
-  uint64_t bytes = 0;       // of each segment; rounded up to the device's granularity
-  std::string device_uuid;  // empty: the daemon's first device
+  uint64_t bytes = 0;  // of each segment; rounded up to the device's granularity
+  // Empty: the first GPU that this process sees and that makes the kind; with map_devices, and
+  // where the daemon has no GPUs, the daemon's first device that makes it. "most-free": of those
+  // that could be, the one on which this tenant can get most.
+  DeviceName device;
   Kind kind = Kind::kDefault;
+  // The GPUs that shall use the memory; empty: the segment's own. Not for the host backend.
+  std::vector<DeviceName> map_devices;
+  // Where to map it (the first of several), a multiple of 2 MiB; null: anywhere. Kinds vmm and
+  // pinned alone.
+  void* address = nullptr;
   std::optional<absl::Duration> timeout;
 };
 
 struct OpenOptions {
   // Maps the memory without the right to write. A guard against mistakes, not a
-  // security boundary: the importer chooses (cuMemSetAccess).
+  // security boundary: the importer chooses (cuMemSetAccess). Kinds vmm and pinned alone.
   bool read_only = false;
+  std::vector<DeviceName> map_devices;  // as in AcquireOptions
+  void* address = nullptr;              // as in AcquireOptions
   std::optional<absl::Duration> timeout;
 };
 
@@ -139,6 +182,7 @@ enum class TicketScope {
   kAny,     // whoever has it can
 };
 
+struct MapOptions;
 namespace internal {
 class Grant;
 class Session;
@@ -168,8 +212,36 @@ class Segment {
   uint64_t segment_id() const;
   // True where the memory holds old bytes of the same tenant; else it is zero.
   bool reused() const;
+  // Of kind pinned: whether GPUs can use data(), too. False where this process has no
+  // usable CUDA driver: then it is an ordinary shared buffer. Where it has one, mapping the
+  // first such segment makes the CUDA context of the device that the process sees first (or
+  // of the first in map_devices), unless it is there.
+  bool registered() const;
+
+  // For programs that do not know gpumem. Whoever is given any of these can use the memory,
+  // unseen by the daemon: this lease must live for as long.
+  //
+  // Of kind ipc: for cudaIpcOpenMemHandle. All of its size() opens.
+  //   UNIMPLEMENTED  another kind; the sentence says what it has instead
+  absl::StatusOr<Handle> ipc_handle() const;
+  // Of kind mempool: for cudaMemPoolImportPointer, in the pool that pool_fd() imports, in other
+  // processes: in this one the driver gives the pointer that is open already, which the first
+  // free would end for both.
+  //   UNIMPLEMENTED  another kind
+  absl::StatusOr<Handle> export_data() const;
+  // Of kind mempool: for cudaMemPoolImportFromShareableHandle. Opens all that the tenant has
+  // in the pool. The session's, and the same for all of its segments of the pool: valid
+  // while any of them is.
+  //   UNIMPLEMENTED  another kind
+  absl::StatusOr<int> pool_fd() const;
+  // Of kinds vmm and pinned: for cuMemImportFromShareableHandle, or mmap. Asks the daemon
+  // for it the first time. The Segment's: valid as long as it.
+  //   UNIMPLEMENTED  another kind
+  absl::StatusOr<int> fd();
 
   // The ticket of this lease; the same one each time for one scope.
+  //   FAILED_PRECONDITION  not valid, or the segment is lost (SegmentsLost); or scope ANY for one
+  //                        of kind mempool, since its pool opens all that the tenant has in it
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
   // What the destructor does, with its status. The memory is unmapped in any case.
@@ -181,6 +253,92 @@ class Segment {
   struct State;
   explicit Segment(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+// An interprocess event: a producer's stream records it, a consumer's stream, in another
+// process, waits for that on the GPU, without a round trip through any host. Move-only.
+//
+//   auto done = client->CreateEvent({.name = "batch"});          // in the producer
+//   fill<<<..., stream>>>(...); done->Record(stream);
+//   auto done = client->OpenEvent("batch");                      // in the consumer
+//   done->Wait(stream); use<<<..., stream>>>(...);
+//
+// As with every CUDA event, Wait() waits for the last Record() that was called before, and
+// for nothing where there was none: that the producer has recorded must be told by other
+// means. A stream that waits for a record whose producer is killed before the GPU got to it
+// waits for ever. A process can have some 4000 interprocess events, made and opened together
+// (RESOURCE_EXHAUSTED); one whose handle others have got counts until its session ends. CUDA
+// opens an event only in other processes than its maker's, of the same user.
+//
+// On the host backend nothing runs behind the caller's back: what was recorded has
+// happened. There an event is charged as one segment of the smallest size.
+class Event {
+ public:
+  Event();
+  Event(Event&&) noexcept;
+  Event& operator=(Event&&) noexcept;
+  ~Event();
+
+  bool valid() const { return state_ != nullptr; }
+
+  // `stream` is a cudaStream_t or CUstream; null: the default stream of the event's device.
+  // All of these:
+  //   FAILED_PRECONDITION  not valid, or in a child after fork()
+  //   INTERNAL             the driver's error, by its name
+  // To be recorded it takes a stream of its own device:
+  //   INVALID_ARGUMENT     the stream is of another
+  absl::Status Record(void* stream);
+  absl::Status Wait(void* stream);    // the stream waits; the caller does not
+  absl::Status Synchronize();         // the caller waits
+  absl::StatusOr<bool> Done() const;  // whether what was recorded last has happened
+
+  // For cudaIpcOpenEventHandle.
+  const Handle& handle() const;
+  // The cudaEvent_t; null on the host backend.
+  void* event() const;
+
+ private:
+  friend class Client;
+  friend class Segment;
+  struct State;
+  explicit Event(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+struct EventOptions {
+  // One of the two. Under a name, for all sessions of this tenant: 1 to 64 printable
+  // characters; or beside a segment, for all who lease it, of whatever tenant.
+  std::string name;
+  const Segment* segment = nullptr;
+  // Empty: the segment's; without one, beside host memory (kind pinned) or beside memory of a
+  // device that this process does not see, the first GPU that it sees.
+  DeviceName device;
+};
+
+// The segments' CUDA context in the daemon is gone (kinds mempool and ipc). What is open
+// stays readable and writable, and nobody can open it any more: copy out what matters,
+// release, and acquire again.
+struct SegmentsLost {
+  std::vector<uint64_t> lease_ids;  // all of this session's
+};
+
+// What the daemon has to say. Empty functions are not called; all are called in one thread
+// of the Watch.
+struct WatchHandlers {
+  std::function<void(const SegmentsLost&)> segments_lost;
+  std::function<void(bool draining)> draining;
+  // The stream has ended, and with it the Watch (UNAVAILABLE): the session is over, the daemon is
+  // gone, or a handler kept it waiting for more than 10 s.
+  std::function<void(const absl::Status&)> ended;
+};
+
+// Its end ends the calls to the handlers, and waits for one under way. A handler may end its own
+// Watch: then nobody waits, and the thread ends by itself soon after the handler has returned;
+// what the handlers use must live until then. The session lives as long as its last Watch, too.
+// A forked child has none.
+class Watch {
+ public:
+  virtual ~Watch() = default;
 };
 
 // A session with the daemon. Segments may outlive it: the session ends with the last
@@ -201,24 +359,57 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   // Gets a new segment and maps it.
-  //   INVALID_ARGUMENT    zero bytes, or more than any device has
-  //   NOT_FOUND           no such device
-  //   UNIMPLEMENTED       the device does not make this kind, or this machine's driver
-  //                       cannot map it
+  //   INVALID_ARGUMENT    zero bytes, or more than any device has; an address that is no multiple
+  //                       of 2 MiB; a name that fits several devices; map_devices names what is
+  //                       no GPU
+  //   NOT_FOUND           no such device, or this process does not see it
+  //                       (CUDA_VISIBLE_DEVICES; map_devices may name one that it sees)
+  //   UNIMPLEMENTED       the device does not make this kind; this machine's driver cannot
+  //                       map it; or there is no peer access from a device in map_devices
+  //   FAILED_PRECONDITION the wished address is taken; or the memory was lost right after it was
+  //                       granted (SegmentsLost): ask again
   //   RESOURCE_EXHAUSTED  a quota or the device stands in the way (Denial)
   absl::StatusOr<Segment> Acquire(const AcquireOptions& options);
 
   // Gets `count` segments (1 to 253) of one size in one call: all or none. They are
-  // mapped one after another in one range of addresses.
+  // mapped one after another in one range of addresses (kinds vmm and pinned).
   absl::StatusOr<std::vector<Segment>> AcquireMany(const AcquireOptions& options, int count);
 
   // Maps what a ticket stands for.
-  //   INVALID_ARGUMENT   not a ticket
-  //   NOT_FOUND          the lease behind it has ended
-  //   PERMISSION_DENIED  it is for another tenant's sessions
+  //   INVALID_ARGUMENT    not a ticket; one address for several devices or kinds; or as Acquire
+  //   NOT_FOUND           the lease behind it has ended; or as Acquire
+  //   PERMISSION_DENIED   it is for another tenant's sessions
+  //   FAILED_PRECONDITION the segment is lost (SegmentsLost); or as Acquire
+  //   UNIMPLEMENTED       as Acquire
   absl::StatusOr<Segment> Open(absl::string_view ticket, const OpenOptions& options = {});
   absl::StatusOr<std::vector<Segment>> OpenMany(absl::Span<const std::string> tickets,
                                                 const OpenOptions& options = {});
+
+  // Makes an interprocess event and tells the daemon of it, until it ends or its session
+  // does.
+  //   INVALID_ARGUMENT    neither a name nor a segment, or both, or a name that is none; or a
+  //                       Segment that is not this Client's, or not valid
+  //   ALREADY_EXISTS      the tenant has an event of that name
+  //   NOT_FOUND           no such device, or this process does not see it
+  //   UNIMPLEMENTED       the device has no interprocess events, or this process no driver
+  //   RESOURCE_EXHAUSTED  the session has too many (Denial), or the process
+  absl::StatusOr<Event> CreateEvent(const EventOptions& options);
+  // Opens the event of that name.
+  //   NOT_FOUND            this tenant has none of that name
+  //   FAILED_PRECONDITION  this process has made it: CUDA opens it in other processes only
+  //   PERMISSION_DENIED    a process of another user has made it: CUDA does not open it
+  //   UNIMPLEMENTED        this process has no usable CUDA driver
+  //   RESOURCE_EXHAUSTED   the process has too many events
+  absl::StatusOr<Event> OpenEvent(absl::string_view name);
+  // Opens the events that other processes have made beside this segment: those that it can.
+  //   INVALID_ARGUMENT  the Segment is not this Client's, or not valid
+  //   NOT_FOUND         there are none
+  //   and as OpenEvent, where there are some and none can be opened
+  absl::StatusOr<std::vector<Event>> OpenEvents(const Segment& segment);
+
+  // Calls the handlers when the daemon has something to say, until the Watch ends. What was
+  // lost before is told at once.
+  absl::StatusOr<std::unique_ptr<Watch>> StartWatch(WatchHandlers handlers);
 
   absl::StatusOr<Usage> GetUsage();
   absl::StatusOr<std::vector<DeviceInfo>> Devices();
@@ -232,7 +423,7 @@ class Client {
  private:
   explicit Client(std::shared_ptr<internal::Session> session);
   absl::StatusOr<std::vector<Segment>> Mapped(absl::StatusOr<internal::Grant> grant,
-                                              bool read_only);
+                                              const MapOptions& options);
 
   std::shared_ptr<internal::Session> session_;
 };

@@ -34,14 +34,39 @@ Denial::Cause FromProto(v1::Denial::Cause cause) {
 
 }  // namespace
 
-v1::Kind ToProto(Kind kind) { return kind == Kind::kVmm ? v1::KIND_VMM : v1::KIND_UNSPECIFIED; }
+v1::Kind ToProto(Kind kind) {
+  switch (kind) {
+    case Kind::kDefault:
+      return v1::KIND_UNSPECIFIED;
+    case Kind::kVmm:
+      return v1::KIND_VMM;
+    case Kind::kMempool:
+      return v1::KIND_MEMPOOL;
+    case Kind::kIpc:
+      return v1::KIND_IPC;
+    case Kind::kPinned:
+      return v1::KIND_PINNED;
+  }
+  return v1::KIND_UNSPECIFIED;
+}
 
 v1::TicketScope ToProto(TicketScope scope) {
   return scope == TicketScope::kAny ? v1::TICKET_SCOPE_ANY : v1::TICKET_SCOPE_TENANT;
 }
 
 absl::StatusOr<Kind> FromProto(v1::Kind kind) {
-  if (kind == v1::KIND_VMM) return Kind::kVmm;
+  switch (kind) {
+    case v1::KIND_VMM:
+      return Kind::kVmm;
+    case v1::KIND_MEMPOOL:
+      return Kind::kMempool;
+    case v1::KIND_IPC:
+      return Kind::kIpc;
+    case v1::KIND_PINNED:
+      return Kind::kPinned;
+    default:
+      break;
+  }
   return absl::UnimplementedError(absl::StrCat("this library cannot map segments of kind ", kind,
                                                "; use the daemon's release of it"));
 }
@@ -55,10 +80,17 @@ DeviceInfo FromProto(const v1::Device& device) {
   info.capacity_bytes = device.capacity_bytes();
   info.charged_bytes = device.charged_bytes();
   info.granularity_bytes = device.granularity_bytes();
+  info.pool_granularity_bytes = device.pool_granularity_bytes();
   info.driver_free_bytes = device.driver_free_bytes();
   for (int number : device.kinds()) {
     absl::StatusOr<Kind> kind = FromProto(static_cast<v1::Kind>(number));
     if (kind.ok()) info.kinds.push_back(*kind);
+  }
+  for (const v1::PeerAccess& peer : device.peers()) {
+    info.peers.push_back({.uuid = peer.device_uuid(),
+                          .access = peer.access(),
+                          .native_atomics = peer.native_atomics(),
+                          .performance_rank = peer.performance_rank()});
   }
   return info;
 }
@@ -99,6 +131,12 @@ absl::string_view KindName(Kind kind) {
       return "default";
     case Kind::kVmm:
       return "vmm";
+    case Kind::kMempool:
+      return "mempool";
+    case Kind::kIpc:
+      return "ipc";
+    case Kind::kPinned:
+      return "pinned";
   }
   return "unknown";
 }

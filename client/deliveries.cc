@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumem::internal {
 
@@ -38,9 +37,8 @@ absl::StatusOr<std::vector<UniqueFd>> Deliveries::Collect(uint64_t call, uint64_
   absl::MutexLock lock(&mutex_);
   while (true) {
     if (auto found = parked_.find(delivery_id); found != parked_.end()) {
-      std::vector<UniqueFd> fds = std::move(found->second.fds);
-      parked_.erase(found);
-      return fds;
+      auto parked = parked_.extract(found);
+      return std::move(parked.mapped().fds);
     }
     if (!end_.ok()) return end_;
     if (reading_) {
@@ -66,6 +64,30 @@ absl::Status Deliveries::Poll() {
   while (!reading_ && ReadOne(absl::InfinitePast())) {
   }
   return end_;
+}
+
+absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
+  absl::MutexLock lock(&mutex_);
+  if (auto found = pools_.find(pool_id); found != pools_.end() && found->second.valid()) {
+    return std::move(found->second);
+  }
+  if (lossy_until_ > 0) {
+    return absl::ResourceExhaustedError(
+        "this process could not take the file descriptor of its memory pool, which comes once in a "
+        "session: it was at its limit of open files; raise it (ulimit -n) and connect again");
+  }
+  return absl::InternalError(absl::StrCat("the daemon did not send the descriptor of memory pool ",
+                                          pool_id, "; this is a defect of gpumem"));
+}
+
+void Deliveries::ReturnPool(uint64_t pool_id, UniqueFd fd) {
+  absl::MutexLock lock(&mutex_);
+  pools_[pool_id] = std::move(fd);
+}
+
+void Deliveries::ForgetPool(uint64_t pool_id) {
+  absl::MutexLock lock(&mutex_);
+  pools_.erase(pool_id);
 }
 
 std::vector<std::vector<uint64_t>> Deliveries::TakeAbandoned() {
@@ -113,14 +135,36 @@ void Deliveries::Take(UnixMessage message) {
     end_ = absl::UnavailableError(
         absl::StrCat("the daemon has ended the session: ", parsed.goodbye().reason()));
   } else if (parsed.has_delivery()) {
-    const v1::Delivery& delivery = parsed.delivery();
-    parked_[delivery.delivery_id()] = {
-        .lease_ids = {delivery.lease_ids().begin(), delivery.lease_ids().end()},
-        .fds = std::move(message.fds),
-        .newest_call = newest_call_};
+    Park(parsed.delivery(), std::move(message.fds));
     Sweep();
   }
   // A younger daemon's other messages are none of this library's business.
+}
+
+void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
+  Parked parked = {.lease_ids = {delivery.lease_ids().begin(), delivery.lease_ids().end()},
+                   .fds = std::vector<UniqueFd>(static_cast<size_t>(delivery.lease_ids_size())),
+                   .newest_call = newest_call_};
+  const auto of_leases = static_cast<size_t>(delivery.fd_lease_ids_size());
+  const auto of_pools = static_cast<size_t>(delivery.pool_ids_size());
+  size_t used = 0;
+  if (fds.size() == of_leases + of_pools) {
+    // Both lists name leases in the same order.
+    for (size_t i = 0; i < parked.lease_ids.size() && used < of_leases; ++i) {
+      if (delivery.fd_lease_ids(static_cast<int>(used)) == parked.lease_ids[i]) {
+        (*parked.fds)[i] = std::move(fds[used++]);
+      }
+    }
+    for (size_t i = 0; i < of_pools; ++i) {
+      pools_.emplace(delivery.pool_ids(static_cast<int>(i)), std::move(fds[of_leases + i]));
+    }
+  }
+  if (used != of_leases || fds.size() != of_leases + of_pools) {
+    parked.fds = absl::InternalError(
+        absl::StrCat("the daemon sent ", fds.size(), " file descriptors for ", of_leases,
+                     " segments and ", of_pools, " pools; this is a defect of gpumem"));
+  }
+  parked_[delivery.delivery_id()] = std::move(parked);
 }
 
 void Deliveries::Sweep() {

@@ -7,6 +7,10 @@
 // all of those have ended and none has taken it, it is abandoned. Its descriptors are
 // closed, and TakeAbandoned() says which leases came with it.
 //
+// The descriptor of a memory pool comes with the first Delivery that needs it, whosever that is:
+// it is kept here until somebody takes it. What comes of a pool while its descriptor is here or
+// taken is closed.
+//
 // Thread-safe.
 #pragma once
 
@@ -22,6 +26,7 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
+#include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumem::internal {
 
@@ -36,10 +41,12 @@ class Deliveries {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    // The descriptors of a Delivery that an answer named.
+    // The descriptors of a Delivery that an answer named: one for each of its leases, in
+    // order; not valid() for those without one.
     //   UNAVAILABLE         the session has ended
     //   DEADLINE_EXCEEDED   it did not come
     //   RESOURCE_EXHAUSTED  it came and was lost: this process may open no more files
+    //   INTERNAL            it did not bring the descriptors that it said
     absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t delivery_id, absl::Time deadline);
 
    private:
@@ -58,6 +65,15 @@ class Deliveries {
   // once the session has ended.
   absl::Status Poll();
 
+  // The descriptor of a pool that a Delivery has brought; it is not given twice, unless it is
+  // returned, or forgotten and sent again.
+  //   RESOURCE_EXHAUSTED  it came and was lost: this process could open no more files
+  //   INTERNAL            it never came
+  absl::StatusOr<UniqueFd> TakePool(uint64_t pool_id);
+
+  void ReturnPool(uint64_t pool_id, UniqueFd fd);
+  void ForgetPool(uint64_t pool_id);
+
   // The leases of each Delivery that was abandoned since the last time; the caller
   // releases them.
   std::vector<std::vector<uint64_t>> TakeAbandoned();
@@ -65,8 +81,8 @@ class Deliveries {
  private:
   struct Parked {
     std::vector<uint64_t> lease_ids;
-    std::vector<UniqueFd> fds;
-    uint64_t newest_call;  // the youngest that it can belong to
+    absl::StatusOr<std::vector<UniqueFd>> fds;  // by lease
+    uint64_t newest_call;                       // the youngest that it can belong to
   };
 
   uint64_t Begin();
@@ -77,6 +93,8 @@ class Deliveries {
   // False when nothing came until the deadline, or ever will.
   bool ReadOne(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(UnixMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
@@ -87,6 +105,8 @@ class Deliveries {
   std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);  // under way
   // Calls up to this one may have lost their Delivery: they do not wait for it.
   uint64_t lossy_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By pool id; not valid() for those that were taken.
+  std::map<uint64_t, UniqueFd> pools_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mutex_);  // by delivery id
   std::vector<std::vector<uint64_t>> abandoned_ ABSL_GUARDED_BY(mutex_);
 };

@@ -36,9 +36,26 @@ class DeliveriesTest : public ::testing::Test {
     v1::ServerMessage message;
     message.mutable_delivery()->set_delivery_id(delivery_id);
     message.mutable_delivery()->add_lease_ids(lease_id);
-    ASSERT_TRUE(SendMessage(daemon_.get(), message.SerializeAsString(), {daemon_.get()},
-                            absl::Now() + absl::Seconds(10))
-                    .ok());
+    message.mutable_delivery()->add_fd_lease_ids(lease_id);
+    Send(message, 1);
+  }
+
+  // A Delivery with as many descriptors.
+  void Deliver(uint64_t delivery_id, const std::vector<uint64_t>& leases,
+               const std::vector<uint64_t>& fd_leases, const std::vector<uint64_t>& pools,
+               size_t fds) {
+    v1::ServerMessage message;
+    v1::Delivery* const delivery = message.mutable_delivery();
+    delivery->set_delivery_id(delivery_id);
+    delivery->mutable_lease_ids()->Add(leases.begin(), leases.end());
+    delivery->mutable_fd_lease_ids()->Add(fd_leases.begin(), fd_leases.end());
+    delivery->mutable_pool_ids()->Add(pools.begin(), pools.end());
+    Send(message, fds);
+  }
+
+  void Send(const v1::ServerMessage& message, size_t fds) {
+    const std::vector<int> sent(fds, daemon_.get());
+    ASSERT_TRUE(SendMessage(daemon_.get(), message.SerializeAsString(), sent, Soon()).ok());
   }
 
   static absl::Time Soon() { return absl::Now() + absl::Seconds(10); }
@@ -166,18 +183,85 @@ TEST_F(DeliveriesTest, MessagesOfAYoungerDaemonAreIgnored) {
   EXPECT_TRUE(call.Collect(1, Soon()).ok());
 }
 
+TEST_F(DeliveriesTest, LeasesWithoutADescriptorGetNone) {
+  Deliveries::Call call(deliveries_.get());
+  Deliver(1, {11, 12, 13}, {12}, {}, 1);
+  const auto fds = call.Collect(1, Soon());
+  ASSERT_TRUE(fds.ok()) << fds.status();
+  ASSERT_EQ(fds->size(), 3u);
+  EXPECT_FALSE((*fds)[0].valid());
+  EXPECT_TRUE((*fds)[1].valid());
+  EXPECT_FALSE((*fds)[2].valid());
+}
+
+TEST_F(DeliveriesTest, APoolsDescriptorIsKeptWhoeverCallBroughtIt) {
+  const size_t before = OpenFds();
+  { Deliveries::Call gave_up(deliveries_.get()); }
+  Deliver(1, {11}, {}, {7, 8}, 2);
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  EXPECT_THAT(deliveries_->TakeAbandoned(), ElementsAre(ElementsAre(11)));
+  Deliveries::Call call(deliveries_.get());
+  Deliver(2, {12}, {}, {}, 0);
+  EXPECT_TRUE(call.Collect(2, Soon()).ok());
+  EXPECT_TRUE(deliveries_->TakePool(7).ok());
+  EXPECT_EQ(deliveries_->TakePool(7).status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(deliveries_->TakePool(8)->valid());
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(DeliveriesTest, TheWrongNumberOfDescriptorsIsADefect) {
+  const size_t before = OpenFds();
+  Deliveries::Call call(deliveries_.get());
+  Deliver(1, {11, 12}, {11, 12}, {}, 1);
+  Deliver(2, {13}, {13}, {7}, 1);
+  Deliver(3, {14}, {15}, {}, 1);  // no lease of this Delivery
+  Deliver(4, {16}, {}, {}, 1);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(call.Collect(id, Soon()).status().code(), absl::StatusCode::kInternal) << id;
+  }
+  EXPECT_EQ(deliveries_->TakePool(7).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(OpenFds(), before);
+}
+
+// While it lives this process can open no more files.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit_), 0);
+    rlimit low = limit_;
+    low.rlim_cur = static_cast<rlim_t>(UniqueFd(dup(0)).get());  // the lowest free number
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  }
+  ~NoMoreFiles() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit_), 0); }
+
+ private:
+  rlimit limit_;
+};
+
+TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
+  {
+    Deliveries::Call call(deliveries_.get());
+    Deliver(1, {11}, {}, {7}, 1);
+    NoMoreFiles limit;
+    EXPECT_EQ(call.Collect(1, absl::InfiniteFuture()).status().code(),
+              absl::StatusCode::kResourceExhausted);
+  }
+  Deliveries::Call call(deliveries_.get());
+  Deliver(2, {12}, {}, {}, 0);
+  EXPECT_TRUE(call.Collect(2, Soon()).ok());
+  const absl::Status status = deliveries_->TakePool(7).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+}
+
 TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
   Deliveries::Call call(deliveries_.get());
   Deliver(1, 11);
-  rlimit limit;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  UniqueFd lowest_free(dup(daemon_.get()));
-  rlimit low = limit;
-  low.rlim_cur = static_cast<rlim_t>(lowest_free.get());
-  lowest_free.reset();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const absl::Status status = call.Collect(1, absl::InfiniteFuture()).status();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  absl::Status status;
+  {
+    NoMoreFiles limit;
+    status = call.Collect(1, absl::InfiniteFuture()).status();
+  }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
 

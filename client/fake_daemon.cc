@@ -31,8 +31,20 @@ v1::Device TheDevice() {
   device.set_backend(v1::BACKEND_HOST);
   device.set_capacity_bytes(1 << 30);
   device.set_granularity_bytes(FakeDaemon::kGranularity);
-  device.add_kinds(v1::KIND_VMM);
+  for (v1::Kind kind : {v1::KIND_VMM, v1::KIND_MEMPOOL, v1::KIND_IPC}) device.add_kinds(kind);
   return device;
+}
+
+v1::Device ThePinnedDevice() {
+  v1::Device device = TheDevice();
+  device.set_device_uuid(FakeDaemon::kPinnedDevice);
+  device.clear_kinds();
+  device.add_kinds(v1::KIND_PINNED);
+  return device;
+}
+
+bool HasFd(const v1::Lease& lease) {
+  return lease.kind() == v1::KIND_VMM || lease.kind() == v1::KIND_PINNED;
 }
 
 std::string TokenOf(uint64_t session) { return absl::StrCat("token\xff", session); }
@@ -57,7 +69,10 @@ class FakeDaemon::Service : public v1::Broker::Service {
 
   grpc::Status ListDevices(grpc::ServerContext*, const v1::ListDevicesRequest*,
                            v1::ListDevicesResponse* response) override {
-    *response->add_devices() = TheDevice();
+    for (const v1::Device& device : daemon_->Devices()) {
+      *response->add_devices() = device;
+      response->mutable_devices()->rbegin()->set_context_pid(daemon_->context_pid_);
+    }
     return grpc::Status::OK;
   }
 
@@ -74,27 +89,33 @@ class FakeDaemon::Service : public v1::Broker::Service {
     const uint64_t session = SessionOf(*context);
     if (session == 0) return NoSession();
     std::vector<v1::Lease> leases;
-    std::vector<UniqueFd> fds;
-    std::vector<int> borrowed;
+    std::vector<int> fds;
     for (const std::string& ticket : request->tickets()) {
-      v1::Lease origin;
       uint64_t lease_id = 0;
-      if (absl::SimpleAtoi(ticket, &lease_id)) origin.set_lease_id(lease_id);
-      UniqueFd fd(::dup(daemon_->Memory(origin)));
-      if (!fd.valid()) return {grpc::StatusCode::NOT_FOUND, "no such ticket"};
-      leases.push_back(daemon_->NewLease(static_cast<uint64_t>(::lseek(fd.get(), 0, SEEK_END))));
-      borrowed.push_back(fd.get());
-      fds.push_back(std::move(fd));
-      *response->add_leases() = leases.back();
+      if (!absl::SimpleAtoi(ticket, &lease_id)) return NoSuch("ticket");
+      std::lock_guard lock(daemon_->mutex_);
+      const auto found = daemon_->leases_.find(lease_id);
+      if (found == daemon_->leases_.end()) return NoSuch("ticket");
+      v1::Lease lease = found->second.lease;
+      lease.set_lease_id(daemon_->next_lease_++);
+      Held& held = daemon_->leases_[lease.lease_id()];
+      held = {.lease = lease, .memory = UniqueFd(::dup(found->second.memory.get()))};
+      leases.push_back(lease);
+      if (HasFd(lease)) fds.push_back(held.memory.get());
+      *response->add_leases() = lease;
     }
     response->set_delivery_id(daemon_->NewDeliveryId());
-    daemon_->Deliver(session, response->delivery_id(), leases, borrowed);
+    daemon_->Deliver(session, response->delivery_id(), leases, fds);
     return grpc::Status::OK;
   }
 
   grpc::Status Share(grpc::ServerContext* context, const v1::ShareRequest* request,
                      v1::ShareResponse* response) override {
     if (SessionOf(*context) == 0) return NoSession();
+    if (daemon_->script_.share) {
+      grpc::Status status = daemon_->script_.share(*request);
+      if (!status.ok()) return status;
+    }
     response->set_ticket(TicketOf(request->lease_id()));
     return grpc::Status::OK;
   }
@@ -109,9 +130,9 @@ class FakeDaemon::Service : public v1::Broker::Service {
     }
     std::lock_guard lock(daemon_->mutex_);
     for (uint64_t id : request->lease_ids()) {
-      if (daemon_->memory_.count(id) == 0) return {grpc::StatusCode::NOT_FOUND, "no such lease"};
+      if (daemon_->leases_.count(id) == 0) return NoSuch("lease");
     }
-    for (uint64_t id : request->lease_ids()) daemon_->memory_.erase(id);
+    for (uint64_t id : request->lease_ids()) daemon_->leases_.erase(id);
     return grpc::Status::OK;
   }
 
@@ -135,7 +156,90 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status RegisterIpcEvent(grpc::ServerContext* context,
+                                const v1::RegisterIpcEventRequest* request,
+                                v1::RegisterIpcEventResponse* response) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    std::lock_guard lock(daemon_->mutex_);
+    Registered registered;
+    registered.request = *request;
+    for (const auto& [id, other] : daemon_->events_) {
+      if (request->has_name() && other.request.name() == request->name()) {
+        return {grpc::StatusCode::ALREADY_EXISTS, "the tenant has an event of that name"};
+      }
+    }
+    if (request->has_lease_id()) {
+      const auto found = daemon_->leases_.find(request->lease_id());
+      if (found == daemon_->leases_.end()) return NoSuch("lease");
+      registered.segment_id = found->second.lease.segment_id();
+    }
+    registered.event.set_event_id(daemon_->next_event_++);
+    registered.event.set_device_uuid(request->device_uuid());
+    registered.event.set_handle(request->handle());
+    registered.event.set_session_id(session);
+    response->set_event_id(registered.event.event_id());
+    daemon_->events_[response->event_id()] = registered;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetIpcEvents(grpc::ServerContext* context, const v1::GetIpcEventsRequest* request,
+                            v1::GetIpcEventsResponse* response) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    std::lock_guard lock(daemon_->mutex_);
+    const auto lease = daemon_->leases_.find(request->lease_id());
+    for (auto& [id, other] : daemon_->events_) {
+      const bool wanted = request->has_name()
+                              ? other.request.name() == request->name()
+                              : lease != daemon_->leases_.end() &&
+                                    other.segment_id == lease->second.lease.segment_id();
+      if (!wanted) continue;
+      other.handed_out |= other.event.session_id() != session;
+      *response->add_events() = other.event;
+    }
+    return response->events_size() > 0 ? grpc::Status::OK : NoSuch("event");
+  }
+
+  grpc::Status UnregisterIpcEvent(grpc::ServerContext* context,
+                                  const v1::UnregisterIpcEventRequest* request,
+                                  v1::UnregisterIpcEventResponse* response) override {
+    if (SessionOf(*context) == 0) return NoSession();
+    std::lock_guard lock(daemon_->mutex_);
+    const auto found = daemon_->events_.find(request->event_id());
+    if (found == daemon_->events_.end()) return NoSuch("event");
+    response->set_handed_out(found->second.handed_out);
+    daemon_->events_.erase(found);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+                     grpc::ServerWriter<v1::Event>* writer) override {
+    if (SessionOf(*context) == 0) return NoSession();
+    std::unique_lock lock(daemon_->mutex_);
+    ++daemon_->watches_;
+    daemon_->watches_changed_.notify_all();
+    size_t written = 0;
+    while (!daemon_->watches_end_ && !context->IsCancelled()) {
+      if (written == daemon_->told_.size()) {
+        // Nothing tells of a cancelled call.
+        daemon_->watches_changed_.wait_for(lock, std::chrono::milliseconds(10));
+        continue;
+      }
+      const v1::Event event = daemon_->told_[written++];
+      lock.unlock();
+      writer->Write(event);
+      lock.lock();
+    }
+    --daemon_->watches_;
+    daemon_->watches_changed_.notify_all();
+    return daemon_->watches_end_.value_or(grpc::Status::CANCELLED);
+  }
+
  private:
+  static grpc::Status NoSuch(const std::string& what) {
+    return {grpc::StatusCode::NOT_FOUND, "no such " + what};
+  }
   static grpc::Status NoSession() { return {grpc::StatusCode::UNAUTHENTICATED, "no session"}; }
 
   uint64_t SessionOf(const grpc::ServerContext& context) {
@@ -182,7 +286,7 @@ void FakeDaemon::Accept() {
     lock.unlock();
     if (!script_.hello) {
       ReadHello(fd);
-      Send(fd, WelcomeTo(session));
+      Send(fd, Welcome(session));
     } else if (!script_.hello(fd, session)) {
       Hangup(session);
     }
@@ -194,13 +298,19 @@ int FakeDaemon::SocketOf(uint64_t session) {
   return sockets_.at(session - 1).get();
 }
 
+std::vector<v1::Device> FakeDaemon::Devices() const {
+  if (!script_.devices.empty()) return script_.devices;
+  return {TheDevice(), ThePinnedDevice()};
+}
+
 grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& request,
                                v1::AcquireResponse* response) {
   const uint64_t bytes = (request.bytes() + kGranularity - 1) / kGranularity * kGranularity;
+  const v1::Kind kind = request.kind() == v1::KIND_UNSPECIFIED ? v1::KIND_VMM : request.kind();
   std::vector<v1::Lease> leases;
   std::vector<int> fds;
   for (uint32_t i = 0; i < std::max(request.count(), 1u); ++i) {
-    leases.push_back(NewLease(bytes));
+    leases.push_back(NewLease(bytes, kind));
     fds.push_back(Memory(leases.back()));
     *response->add_leases() = leases.back();
   }
@@ -209,34 +319,46 @@ grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& reque
   return grpc::Status::OK;
 }
 
-v1::Lease FakeDaemon::NewLease(uint64_t bytes) {
-  UniqueFd fd(::memfd_create("segment", MFD_CLOEXEC));
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) < 0) abort();
+v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind) {
   v1::Lease lease;
+  lease.set_kind(kind);
+  UniqueFd fd;
+  if (HasFd(lease)) {
+    fd.reset(::memfd_create("segment", MFD_CLOEXEC));
+    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) < 0) abort();
+  }
   std::lock_guard lock(mutex_);
   lease.set_lease_id(next_lease_++);
   lease.set_segment_id(lease.lease_id() + 1000);
-  lease.set_device_uuid(kDevice);
-  lease.set_kind(v1::KIND_VMM);
+  lease.set_device_uuid(kind == v1::KIND_PINNED ? kPinnedDevice : kDevice);
+  if (!grant_on_.empty()) lease.set_device_uuid(grant_on_);
   lease.set_size_bytes(bytes);
   lease.set_tenant("testers");
-  memory_[lease.lease_id()] = std::move(fd);
+  leases_[lease.lease_id()] = {.lease = lease, .memory = std::move(fd)};
   return lease;
 }
 
 int FakeDaemon::Memory(const v1::Lease& lease) {
   std::lock_guard lock(mutex_);
-  const auto found = memory_.find(lease.lease_id());
-  return found == memory_.end() ? -1 : found->second.get();
+  const auto found = leases_.find(lease.lease_id());
+  return found == leases_.end() ? -1 : found->second.memory.get();
 }
 
 void FakeDaemon::Deliver(uint64_t session, uint64_t delivery_id,
                          const std::vector<v1::Lease>& leases, absl::Span<const int> fds) {
-  v1::ServerMessage message;
-  message.mutable_delivery()->set_delivery_id(delivery_id);
+  v1::Delivery delivery;
+  delivery.set_delivery_id(delivery_id);
   for (const v1::Lease& lease : leases) {
-    message.mutable_delivery()->add_lease_ids(lease.lease_id());
+    delivery.add_lease_ids(lease.lease_id());
+    if (HasFd(lease)) delivery.add_fd_lease_ids(lease.lease_id());
   }
+  Deliver(session, delivery, fds);
+}
+
+void FakeDaemon::Deliver(uint64_t session, const v1::Delivery& delivery,
+                         absl::Span<const int> fds) {
+  v1::ServerMessage message;
+  *message.mutable_delivery() = delivery;
   Send(SocketOf(session), message, fds);
 }
 
@@ -245,6 +367,13 @@ v1::Hello FakeDaemon::ReadHello(int socket) {
   absl::StatusOr<UnixMessage> message = ReceiveMessage(socket, absl::Now() + kLong);
   if (message.ok()) hello.ParseFromString(message->bytes);
   return hello;
+}
+
+v1::ServerMessage FakeDaemon::Welcome(uint64_t session) const {
+  v1::ServerMessage message = WelcomeTo(session);
+  message.mutable_welcome()->clear_devices();
+  for (const v1::Device& device : Devices()) *message.mutable_welcome()->add_devices() = device;
+  return message;
 }
 
 v1::ServerMessage FakeDaemon::WelcomeTo(uint64_t session) {
@@ -256,13 +385,52 @@ v1::ServerMessage FakeDaemon::WelcomeTo(uint64_t session) {
   welcome->set_tenant("testers");
   welcome->set_daemon_version("9.9");
   welcome->set_rule("everybody");
-  *welcome->add_devices() = TheDevice();
+  for (const v1::Device& device : {TheDevice(), ThePinnedDevice()}) {
+    *welcome->add_devices() = device;
+  }
   return message;
 }
 
 void FakeDaemon::Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds) {
   // A client that is gone does not hear it.
   SendMessage(socket, message.SerializeAsString(), fds, absl::Now() + kLong).IgnoreError();
+}
+
+void FakeDaemon::SetTenant(uint64_t lease_id, const std::string& tenant) {
+  std::lock_guard lock(mutex_);
+  leases_.at(lease_id).lease.set_tenant(tenant);
+}
+
+void FakeDaemon::SetKind(uint64_t lease_id, v1::Kind kind) {
+  std::lock_guard lock(mutex_);
+  leases_.at(lease_id).lease.set_kind(kind);
+}
+
+void FakeDaemon::GrantOn(const std::string& device_uuid) {
+  std::lock_guard lock(mutex_);
+  grant_on_ = device_uuid;
+}
+
+void FakeDaemon::ReplaceHandles(const std::string& bytes) {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, registered] : events_) registered.event.set_handle(bytes);
+}
+
+void FakeDaemon::Tell(const v1::Event& event) {
+  std::lock_guard lock(mutex_);
+  told_.push_back(event);
+  watches_changed_.notify_all();
+}
+
+void FakeDaemon::EndWatches(const grpc::Status& status) {
+  std::lock_guard lock(mutex_);
+  watches_end_ = status;
+  watches_changed_.notify_all();
+}
+
+void FakeDaemon::AwaitWatches(size_t count) {
+  std::unique_lock lock(mutex_);
+  watches_changed_.wait(lock, [&] { return watches_ == count; });
 }
 
 void FakeDaemon::Goodbye(uint64_t session, const std::string& reason) {
@@ -286,12 +454,17 @@ void FakeDaemon::Crash() {
   server_->Shutdown(absl::ToChronoTime(absl::Now()));
   std::lock_guard lock(mutex_);
   for (UniqueFd& socket : sockets_) socket.reset();
-  memory_.clear();
+  leases_.clear();
 }
 
 size_t FakeDaemon::live_leases() {
   std::lock_guard lock(mutex_);
-  return memory_.size();
+  return leases_.size();
+}
+
+size_t FakeDaemon::live_events() {
+  std::lock_guard lock(mutex_);
+  return events_.size();
 }
 
 }  // namespace gpumem::internal

@@ -1,16 +1,18 @@
 // A daemon for the client's tests: real sockets and real gRPC, with scripted answers.
-// It keeps no quotas. Left alone it welcomes everybody, grants everything from host
-// memory, and remembers which leases live.
+// It keeps no quotas. Left alone it welcomes everybody, grants what it is asked for of kinds
+// vmm and pinned from host memory, and remembers which leases and events live.
 #pragma once
 
 #include <grpcpp/server.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +31,7 @@ class FakeDaemon {
  public:
   static constexpr uint64_t kGranularity = 4096;
   static constexpr char kDevice[] = "HOST-0";
+  static constexpr char kPinnedDevice[] = "PINNED-0";
 
   // What it does in another way than described above. Called from many threads.
   struct Script {
@@ -36,8 +39,10 @@ class FakeDaemon {
     std::function<bool(int socket, uint64_t session)> hello;
     std::function<grpc::Status(uint64_t session, const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire;
+    std::function<grpc::Status(const v1::ShareRequest&)> share;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
     std::function<grpc::Status()> usage;
+    std::vector<v1::Device> devices;  // empty: kDevice and kPinnedDevice
   };
 
   explicit FakeDaemon(Script script = {});
@@ -50,15 +55,35 @@ class FakeDaemon {
   // Parts that scripts are made of.
   grpc::Status Grant(uint64_t session, const v1::AcquireRequest& request,
                      v1::AcquireResponse* response);
-  v1::Lease NewLease(uint64_t bytes);
-  // A lease's memory, as long as the lease lives.
+  v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM);
+  // A lease's memory, as long as the lease lives. Of no kind but vmm and pinned.
   int Memory(const v1::Lease& lease);
   uint64_t NewDeliveryId() { return next_delivery_++; }
+  // `fds`: of the leases of kinds vmm and pinned.
   void Deliver(uint64_t session, uint64_t delivery_id, const std::vector<v1::Lease>& leases,
                absl::Span<const int> fds);
+  void Deliver(uint64_t session, const v1::Delivery& delivery, absl::Span<const int> fds);
   static v1::Hello ReadHello(int socket);
   static v1::ServerMessage WelcomeTo(uint64_t session);
   static void Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds = {});
+
+  // Changes what is said of leases: of one from now on, of all to come.
+  void SetTenant(uint64_t lease_id, const std::string& tenant);
+  void SetKind(uint64_t lease_id, v1::Kind kind);
+  void GrantOn(const std::string& device_uuid);
+
+  // What ListDevices says of all devices from now on.
+  void SetContextPid(int32_t pid) { context_pid_ = pid; }
+
+  // Makes the handles of all events such bytes.
+  void ReplaceHandles(const std::string& bytes);
+
+  // Tells every Watch, also those to come.
+  void Tell(const v1::Event& event);
+  // Ends every Watch.
+  void EndWatches(const grpc::Status& status);
+  // Waits until there are as many Watches.
+  void AwaitWatches(size_t count);
 
   void Goodbye(uint64_t session, const std::string& reason);
   // Closes a session's socket without a word.
@@ -67,11 +92,24 @@ class FakeDaemon {
   void Crash();
 
   size_t live_leases();
+  size_t live_events();
   int release_calls() const { return release_calls_; }
 
  private:
   class Service;
+  struct Held {
+    v1::Lease lease;
+    UniqueFd memory;
+  };
+  struct Registered {
+    v1::RegisterIpcEventRequest request;
+    v1::IpcEvent event;
+    uint64_t segment_id = 0;  // beside which
+    bool handed_out = false;
+  };
 
+  std::vector<v1::Device> Devices() const;
+  v1::ServerMessage Welcome(uint64_t session) const;
   void Accept();
   int SocketOf(uint64_t session);
 
@@ -83,11 +121,19 @@ class FakeDaemon {
   std::thread acceptor_;
   std::atomic<uint64_t> next_delivery_{1};
   std::atomic<int> release_calls_{0};
+  std::atomic<int32_t> context_pid_{0};
 
   std::mutex mutex_;
-  std::vector<UniqueFd> sockets_;        // of sessions 1, 2, …
-  std::map<uint64_t, UniqueFd> memory_;  // by lease
+  std::vector<UniqueFd> sockets_;  // of sessions 1, 2, …
+  std::map<uint64_t, Held> leases_;
+  std::string grant_on_;  // empty: the device of the kind
   uint64_t next_lease_ = 1;
+  std::map<uint64_t, Registered> events_;
+  uint64_t next_event_ = 1;
+  std::condition_variable watches_changed_;
+  std::vector<v1::Event> told_;
+  size_t watches_ = 0;
+  std::optional<grpc::Status> watches_end_;
 };
 
 }  // namespace gpumem::internal

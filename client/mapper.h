@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/pools.h"
 #include "client/session.h"
 #include "common/mapping.h"
 
@@ -15,16 +16,21 @@ struct MappedLease {
   v1::Lease lease;
   Kind kind;
   Backend backend;
+  std::shared_ptr<const Pool> pool;  // of kind mempool: what it comes from
   std::unique_ptr<Mapping> mapping;
 };
 
-// Maps all leases of a grant, or none. Those of one device come to lie one after
+// Maps all leases of a grant, or none, for the devices in `options`, or each for its own
+// where those are none. Leases of kinds vmm and pinned on one device come to lie one after
 // another in one range of addresses.
-//   UNIMPLEMENTED       this library or this machine's driver cannot map such memory
-//   NOT_FOUND           this process does not see the device
-//   RESOURCE_EXHAUSTED  out of addresses or memory
-//   INTERNAL            the daemon sent what cannot be, or the driver failed
-absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, const v1::Welcome& welcome,
-                                                  bool read_only);
+//   INVALID_ARGUMENT     an address for what does not go in one range
+//   UNIMPLEMENTED        this library or this machine's driver cannot map such memory, or not
+//                        so; or a device has no peer access to it
+//   NOT_FOUND            this process does not see the device
+//   FAILED_PRECONDITION  the wished address is taken, or the memory is lost: its owner is gone
+//   RESOURCE_EXHAUSTED   out of addresses, memory or file descriptors
+//   INTERNAL             the daemon sent what cannot be, or the driver failed
+absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, Session& session,
+                                                  const MapOptions& options);
 
 }  // namespace gpumem::internal

@@ -9,6 +9,7 @@
 #include "client/client.h"
 #include "client/mapper.h"
 #include "client/session.h"
+#include "common/unique_fd.h"
 
 namespace gpumem {
 
@@ -18,12 +19,16 @@ struct Segment::State {
       : session(std::move(the_session)), mapped(std::move(mapped_lease)) {}
   ~State();
 
-  // Gives the addresses back. In a forked child only those of host memory: the driver
-  // there is not the child's to call.
+  // Gives the addresses back, and the descriptor. In a forked child only those of memory that
+  // neither CUDA knows nor Segments share: neither the driver nor locks are the child's to use.
   void Unmap();
+
+  // Asks the daemon for the descriptor behind the lease once more.
+  absl::StatusOr<UniqueFd> FetchFd();
 
   const std::shared_ptr<internal::Session> session;
   internal::MappedLease mapped;
+  UniqueFd fd;         // once Segment::fd() was called
   bool leased = true;  // false: the lease was released already
 };
 

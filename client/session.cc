@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/abandon.h"
 #include "client/handshake.h"
 #include "common/endpoints.h"
 #include "common/grpc_status.h"
@@ -101,7 +102,7 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   absl::StatusOr<Welcomed> welcomed = Greet(runtime_dir, options, deadline);
   if (!welcomed.ok()) return welcomed.status();
 
-  std::string api_path = SocketPath(runtime_dir, kApiSocket);
+  const std::string api_path = SocketPath(runtime_dir, kApiSocket);
   std::shared_ptr<grpc::Channel> channel = MakeChannel(api_path);
   if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
     return absl::DeadlineExceededError(
@@ -110,30 +111,43 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   }
   return std::shared_ptr<Session>(new Session(std::move(welcomed->welcome), options.timeout,
                                               std::move(welcomed->socket), std::move(channel),
-                                              std::move(api_path)));
+                                              runtime_dir));
 }
 
 Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
-                 std::shared_ptr<grpc::Channel> channel, std::string api_path)
+                 std::shared_ptr<grpc::Channel> channel, std::string runtime_dir)
     : pid_(::getpid()),
       welcome_(std::move(welcome)),
       timeout_(timeout),
-      api_path_(std::move(api_path)),
+      runtime_dir_(std::move(runtime_dir)),
+      api_path_(SocketPath(runtime_dir_, kApiSocket)),
       channel_(std::move(channel)),
       deliveries_(std::make_unique<Deliveries>(std::move(socket))),
-      stub_(v1::Broker::NewStub(channel_)) {}
+      pools_(std::make_unique<Pools>(deliveries_.get())),
+      stub_(v1::Broker::NewStub(channel_)),
+      kept_(std::make_unique<std::vector<std::shared_ptr<void>>>()) {}
 
 Session::~Session() {
   if (!forked()) return;
-  // Left as they are: their locks may be held by threads that exist in the parent only.
-  (void)deliveries_.release();
-  (void)stub_.release();  // keeps the channel, too
+  // Left as they are: their locks may be held by threads that exist in the parent only, and
+  // CUDA is not the child's to call.
+  Abandon(std::move(kept_));
+  Abandon(std::move(pools_));
+  Abandon(std::move(deliveries_));
+  Abandon(std::move(stub_));  // keeps the channel, too
 }
 
 bool Session::forked() const { return ::getpid() != pid_; }
 
 absl::Time Session::Deadline(std::optional<absl::Duration> timeout) const {
   return absl::Now() + timeout.value_or(timeout_);
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::Ask(Method<Request, Response> method, const Request& request,
+                                      absl::Time deadline) {
+  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
+  return Call(method, request, deadline);
 }
 
 template <typename Request, typename Response>
@@ -180,18 +194,38 @@ absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time d
 
 absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request,
                                                  absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  return Call(&v1::Broker::Stub::Share, request, deadline);
+  return Ask(&v1::Broker::Stub::Share, request, deadline);
 }
 
 absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  return Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
+  return Ask(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
 }
 
 absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  return Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), deadline);
+  return Ask(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), deadline);
+}
+
+absl::StatusOr<v1::RegisterIpcEventResponse> Session::RegisterIpcEvent(
+    const v1::RegisterIpcEventRequest& request, absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::RegisterIpcEvent, request, deadline);
+}
+
+absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
+    const v1::GetIpcEventsRequest& request, absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::GetIpcEvents, request, deadline);
+}
+
+absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterIpcEvent(uint64_t event_id) {
+  v1::UnregisterIpcEventRequest request;
+  request.set_event_id(event_id);
+  return Ask(&v1::Broker::Stub::UnregisterIpcEvent, request, absl::Now() + kPatience);
+}
+
+absl::StatusOr<std::unique_ptr<grpc::ClientReader<v1::Event>>> Session::Watch(
+    grpc::ClientContext* context) {
+  if (absl::Status status = Prepare(Deadline(std::nullopt)); !status.ok()) return status;
+  context->AddMetadata(kTokenMetadata, welcome_.token());
+  return stub_->Watch(context, v1::WatchRequest());
 }
 
 absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadline) {
@@ -213,11 +247,19 @@ void Session::Forget(std::vector<uint64_t> lease_ids) {
   Prepare(absl::Now() + kPatience).IgnoreError();
 }
 
+void Session::Keep(std::shared_ptr<void> object) {
+  absl::MutexLock lock(&mutex_);
+  kept_->push_back(std::move(object));
+}
+
+absl::Status Session::CheckProcess() const {
+  if (!forked()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this process was forked from the one that connected; the session is its parent's");
+}
+
 absl::Status Session::Prepare(absl::Time deadline) {
-  if (forked()) {
-    return absl::FailedPreconditionError(
-        "this process was forked from the one that connected; the session is its parent's");
-  }
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
   if (absl::Status status = deliveries_->Poll(); !status.ok()) return status;
   PayOwed(std::min(deadline, absl::Now() + kPatience));
   return absl::OkStatus();
@@ -225,6 +267,7 @@ absl::Status Session::Prepare(absl::Time deadline) {
 
 absl::Status Session::Explain(const grpc::Status& status) {
   absl::Status result = FromGrpcStatus(status);
+  if (result.ok()) result = absl::UnavailableError("the daemon has ended the session");
   switch (result.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kUnauthenticated:

@@ -1,5 +1,5 @@
 // A client's connection to the daemon: the session socket and the gRPC channel beside
-// it. Knows the protocol; maps nothing.
+// it. Knows the protocol; maps nothing, but keeps what a session's mappings share.
 //
 // Thread-safe, without a thread of its own. In a child after fork() every call answers
 // FAILED_PRECONDITION and the destructor touches nothing, since neither gRPC's locks
@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/deliveries.h"
+#include "client/pools.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -44,9 +45,10 @@ class Grant {
   Grant& operator=(Grant&&) = delete;
 
   const std::vector<v1::Lease>& leases() const { return leases_; }
-  // One descriptor for each lease, in order.
+  // One descriptor for each lease, in order; not valid() where its kind has none.
   const std::vector<UniqueFd>& fds() const { return fds_; }
   void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
+  std::vector<UniqueFd> TakeFds() { return std::move(fds_); }
 
   // From here on somebody else answers for the leases.
   void Keep() { session_.reset(); }
@@ -67,6 +69,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // What the daemon said at the start. Does not change.
   const v1::Welcome& welcome() const { return welcome_; }
+  // The folder of the daemon's sockets.
+  const std::string& runtime_dir() const { return runtime_dir_; }
 
   // When a call that begins now has to end.
   absl::Time Deadline(std::optional<absl::Duration> timeout) const;
@@ -77,6 +81,19 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
 
+  absl::StatusOr<v1::RegisterIpcEventResponse> RegisterIpcEvent(
+      const v1::RegisterIpcEventRequest& request, absl::Time deadline);
+  absl::StatusOr<v1::GetIpcEventsResponse> GetIpcEvents(const v1::GetIpcEventsRequest& request,
+                                                        absl::Time deadline);
+  // For destructors: soon over.
+  absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterIpcEvent(uint64_t event_id);
+
+  // What the daemon tells of by itself, until it or `context` ends.
+  absl::StatusOr<std::unique_ptr<grpc::ClientReader<v1::Event>>> Watch(
+      grpc::ClientContext* context);
+  // gRPC's status in our words. Of a stream, OK is the end of the session.
+  absl::Status Explain(const grpc::Status& status);
+
   // Ends leases, all or none. Where the daemon does not answer it is tried again later.
   absl::Status Release(std::vector<uint64_t> lease_ids, absl::Time deadline);
 
@@ -84,18 +101,28 @@ class Session : public std::enable_shared_from_this<Session> {
   // call it.
   void Forget(std::vector<uint64_t> lease_ids);
 
-  // Whether this is a fork()ed child of the process that connected.
+  Pools& pools() { return *pools_; }
+  // Keeps `object` as long as the session lives.
+  void Keep(std::shared_ptr<void> object);
+
+  // Whether this is a fork()ed child of the process that connected: FAILED_PRECONDITION in
+  // CheckProcess() then.
   bool forked() const;
+  absl::Status CheckProcess() const;
 
  private:
   Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
-          std::shared_ptr<grpc::Channel> channel, std::string api_path);
+          std::shared_ptr<grpc::Channel> channel, std::string runtime_dir);
 
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
                                                     Response*);
 
-  // One call on the api socket.
+  // One call on the api socket, of a session that lives.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request,
+                               absl::Time deadline);
+  // The same without asking first whether it lives.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request,
                                 absl::Time deadline);
@@ -105,19 +132,20 @@ class Session : public std::enable_shared_from_this<Session> {
                                      int count, absl::Time deadline);
   // What is to be done before each call: is the session alive, and is anything owed?
   absl::Status Prepare(absl::Time deadline);
-  // gRPC's status in our words.
-  absl::Status Explain(const grpc::Status& status);
   absl::Status ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline);
   void PayOwed(absl::Time deadline);
 
   const pid_t pid_;
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
+  const std::string runtime_dir_;
   const std::string api_path_;
   std::shared_ptr<grpc::Channel> channel_;
-  // Not destroyed in a forked child.
+  // These four are not destroyed in a forked child.
   std::unique_ptr<Deliveries> deliveries_;
+  std::unique_ptr<Pools> pools_;
   std::unique_ptr<v1::Broker::Stub> stub_;
+  std::unique_ptr<std::vector<std::shared_ptr<void>>> kept_ ABSL_PT_GUARDED_BY(mutex_);
 
   absl::Mutex mutex_;
   // Leases to be released that the daemon has not heard of yet, as they were granted.

@@ -23,12 +23,26 @@ TEST(SharedLibraryTest, ExportsAllOfTheHeader) {
     (*client)->AcquireMany({.bytes = 1}, 2).value().clear();
     (*client)->Open(third.Share().value().value).value();
     (*client)->OpenMany({third.Share().value().value}).value().clear();
+    Event event = (*client)->CreateEvent({.name = "event"}).value();
+    Event opened;
+    opened = std::move(event);
+    Event moved(std::move(opened));
+    moved = (*client)->OpenEvent("event").value();
+    (*client)->OpenEvents(third).value().clear();
+    moved.Record(nullptr).IgnoreError();
+    moved.Wait(nullptr).IgnoreError();
+    moved.Synchronize().IgnoreError();
+    const bool told = moved.Done().value() && moved.valid() && moved.event() != nullptr;
+    (*client)->StartWatch({}).value().reset();
     (*client)->GetUsage().value();
     (*client)->Devices().value();
     const std::string words =
         (*client)->tenant() + (*client)->rule() + (*client)->daemon_version() + third.device_uuid();
     const uint64_t numbers = (*client)->session_id() + third.size() + third.lease_id() +
-                             third.segment_id() + third.reused() + words.size();
+                             third.segment_id() + third.reused() + words.size() + told +
+                             moved.handle()[0] + third.registered() +
+                             third.ipc_handle().value()[0] + third.export_data().value()[0];
+    if (third.fd().value() == third.pool_fd().value()) return absl::OkStatus();
     if (third.data() == nullptr || third.kind() != Kind::kVmm ||
         third.backend() != Backend::kHost || numbers == 0) {
       return absl::InternalError("");
@@ -39,6 +53,9 @@ TEST(SharedLibraryTest, ExportsAllOfTheHeader) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(GetDenial(status).has_value());
   EXPECT_EQ(KindName(Kind::kVmm), "vmm");
+  EXPECT_EQ(KindName(Kind::kMempool), "mempool");
+  EXPECT_EQ(KindName(Kind::kIpc), "ipc");
+  EXPECT_EQ(KindName(Kind::kPinned), "pinned");
   EXPECT_EQ(KindName(Kind::kDefault), "default");
 }
 

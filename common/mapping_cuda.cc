@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/cuda_opening.h"
+#include "common/mapping_address.h"
 
 namespace gpumem {
 namespace {
@@ -74,12 +76,67 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   return wrong_size ? InvalidArgument(error) : error;
 }
 
+// Where the memory mapped at `at` is.
+bool FindLocation(const CudaDriver& driver, const void* at, CUdevice* device) {
+  CUmemGenericAllocationHandle handle = 0;
+  if (driver.cuMemRetainAllocationHandle(&handle, const_cast<void*>(at)) != CUDA_SUCCESS) {
+    return false;
+  }
+  CUmemAllocationProp properties = {};
+  const CUresult result = driver.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+  driver.cuMemRelease(handle);
+  *device = properties.location.id;
+  return result == CUDA_SUCCESS && properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+// Why the driver refused `devices` the use of `mappings`: UNIMPLEMENTED where one of them
+// has no peer access to the memory, else `error`.
+absl::Status ExplainRefusal(const CudaDriver& driver, const Mappings& mappings,
+                            absl::Span<const CUdevice> devices, const absl::Status& error) {
+  for (const std::unique_ptr<Mapping>& mapping : mappings) {
+    CUdevice home = 0;
+    if (!FindLocation(driver, mapping->data(), &home)) continue;
+    // The driver's number of a device that this process does not see.
+    if (home < 0) {
+      return absl::UnimplementedError(
+          absl::StrCat(error.message(),
+                       "; as far as can be told for memory of a device that this process does "
+                       "not see, there is no peer access to it"));
+    }
+    for (const CUdevice device : devices) {
+      absl::Status access = CheckPeerAccess(driver, device, home);
+      if (absl::IsUnimplemented(access)) return access;
+    }
+  }
+  return error;
+}
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& driver, void* address,
+                                                            uint64_t bytes) {
+  const auto wished = reinterpret_cast<CUdeviceptr>(address);
+  CUdeviceptr base = 0;
+  if (const CUresult result = driver.cuMemAddressReserve(&base, bytes, 0, wished, 0);
+      result != CUDA_SUCCESS) {
+    // What the driver says of an address beyond those it has.
+    if (wished != 0 && result == CUDA_ERROR_OUT_OF_MEMORY) return AddressTaken(address, bytes);
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("reserving addresses for ", bytes, " bytes"));
+    return result == CUDA_ERROR_INVALID_VALUE ? InvalidArgument(error) : error;
+  }
+  auto range = std::make_shared<const AddressRange>(driver, base, bytes);
+  // The driver takes an address as a hint.
+  if (wished != 0 && base != wished) return AddressTaken(address, bytes);
+  return range;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string& device_uuid,
-                                                              absl::Span<const MapRequest> requests,
-                                                              bool read_only) {
+absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
   if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (options.device_uuids.empty()) {
+    return absl::InvalidArgumentError("no device is named that is to use the memory");
+  }
+  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
   uint64_t total = 0;
   for (const MapRequest& request : requests) {
     if (request.fd < 0 || request.bytes == 0) {
@@ -94,36 +151,37 @@ absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string&
   absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
   if (!loaded.ok()) return loaded.status();
   const CudaDriver& driver = **loaded;
-  absl::StatusOr<CUdevice> device = driver.FindDevice(device_uuid);
-  if (!device.ok()) return device.status();
+  absl::StatusOr<std::vector<CUdevice>> devices = FindCudaDevices(driver, options.device_uuids);
+  if (!devices.ok()) return devices.status();
+  absl::StatusOr<std::shared_ptr<const AddressRange>> range =
+      Reserve(driver, options.address, total);
+  if (!range.ok()) return range.status();
 
-  CUdeviceptr base = 0;
-  CUresult result = driver.cuMemAddressReserve(&base, total, 0, 0, 0);
-  if (result != CUDA_SUCCESS) {
-    const absl::Status error =
-        driver.Error(result, absl::StrCat("reserving addresses for ", total, " bytes"));
-    return result == CUDA_ERROR_INVALID_VALUE ? InvalidArgument(error) : error;
-  }
-  const auto range = std::make_shared<const AddressRange>(driver, base, total);
-
-  std::vector<std::unique_ptr<Mapping>> mappings;
+  Mappings mappings;
   mappings.reserve(requests.size());
-  CUdeviceptr next = base;
+  CUdeviceptr next = (*range)->base();
   for (const MapRequest& request : requests) {
     if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
-    mappings.push_back(std::make_unique<CudaMapping>(driver, range, next, request.bytes));
+    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, next, request.bytes));
     next += request.bytes;
   }
 
-  CUmemAccessDesc access = {};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = *device;
-  access.flags = read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  // Once for the whole range: this is the slow call of the three.
-  result = driver.cuMemSetAccess(base, total, &access, 1);
+  std::vector<CUmemAccessDesc> access(devices->size());
+  for (size_t i = 0; i < access.size(); ++i) {
+    access[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access[i].location.id = (*devices)[i];
+    access[i].flags =
+        options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  // Once for the whole range and all devices: this is the slow call of the three.
+  const CUresult result =
+      driver.cuMemSetAccess((*range)->base(), total, access.data(), access.size());
   if (result != CUDA_SUCCESS) {
-    return driver.Error(result,
-                        absl::StrCat("opening ", total, " bytes for the device ", device_uuid));
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access.size(),
+                                          " device(s), ", options.device_uuids.front(), " first"));
+    return absl::IsResourceExhausted(error) ? error
+                                            : ExplainRefusal(driver, mappings, *devices, error);
   }
   return mappings;
 }
@@ -134,8 +192,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string&
 
 namespace gpumem {
 
-absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapCuda(const std::string&,
-                                                              absl::Span<const MapRequest>, bool) {
+absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest>, const MapOptions&) {
   return CudaDriver::Get().status();
 }
 

@@ -1,12 +1,14 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/mapping.h"
+#include "common/mapping_address.h"
 
 namespace gpumem {
 namespace {
@@ -18,8 +20,9 @@ class HostMapping : public Mapping {
 };
 
 // OK where `request` names a whole file of shared memory. A mapping beyond the end of
-// a file would be granted, and kill the process when used.
-absl::Status CheckRequest(const MapRequest& request) {
+// a file would be granted, and kill the process when used. Raises `alignment`, in bytes, to
+// what the file's pages ask for.
+absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
   struct stat file = {};
   if (fstat(request.fd, &file) != 0) {
     return absl::InvalidArgumentError(
@@ -30,6 +33,8 @@ absl::Status CheckRequest(const MapRequest& request) {
         absl::StrCat("descriptor ", request.fd, " cannot be mapped: it holds ", file.st_size,
                      " bytes, not ", request.bytes, "; only the whole of it can be mapped"));
   }
+  // Huge pages go to their own multiples only.
+  *alignment = std::max(*alignment, static_cast<uint64_t>(file.st_blksize));
   return absl::OkStatus();
 }
 
@@ -45,33 +50,69 @@ absl::Status MmapError(const char* what, uint64_t bytes) {
   return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
 }
 
+void* Reserve(void* address, uint64_t bytes, int flags) {
+  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1,
+              0);
+}
+
+absl::StatusOr<char*> ReserveAt(void* address, uint64_t bytes) {
+  void* const range = Reserve(address, bytes, MAP_FIXED_NOREPLACE);
+  if (range == address) return static_cast<char*>(range);
+  if (range == MAP_FAILED && errno != EEXIST && errno != EPERM) {
+    return MmapError("reserving addresses for", bytes);
+  }
+  // A kernel before 4.17 takes the address as a hint.
+  if (range != MAP_FAILED) munmap(range, bytes);
+  return AddressTaken(address, bytes);
+}
+
+absl::StatusOr<char*> ReserveAnywhere(uint64_t bytes, uint64_t alignment) {
+  const uint64_t page = 4096;
+  const uint64_t spare = alignment > page ? alignment : 0;
+  if (bytes > std::numeric_limits<size_t>::max() - spare) {
+    return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+  }
+  void* const range = Reserve(nullptr, bytes + spare, 0);
+  if (range == MAP_FAILED) return MmapError("reserving addresses for", bytes);
+  char* const begin = static_cast<char*>(range);
+  if (spare == 0) return begin;
+  const uint64_t before = -reinterpret_cast<uintptr_t>(begin) % alignment;
+  if (before > 0) munmap(begin, before);
+  if (before < spare) munmap(begin + before + bytes, spare - before);
+  return begin + before;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> MapHost(absl::Span<const MapRequest> requests,
-                                                              bool read_only) {
+absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const MapOptions& options) {
   if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (!options.device_uuids.empty()) {
+    return absl::InvalidArgumentError("memory of the host backend is not mapped for GPUs");
+  }
+  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
   uint64_t total = 0;
+  uint64_t alignment = 1;
   for (const MapRequest& request : requests) {
-    if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+    if (absl::Status status = CheckRequest(request, &alignment); !status.ok()) return status;
     if (request.bytes > std::numeric_limits<size_t>::max() - total) {
       return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
     }
     total += request.bytes;
   }
 
-  void* const range =
-      mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range == MAP_FAILED) return MmapError("reserving addresses for", total);
+  absl::StatusOr<char*> range = options.address != nullptr ? ReserveAt(options.address, total)
+                                                           : ReserveAnywhere(total, alignment);
+  if (!range.ok()) return range.status();
 
   // From here every part of the range has an owner that unmaps it, filled or not.
-  std::vector<std::unique_ptr<Mapping>> mappings;
+  Mappings mappings;
   mappings.reserve(requests.size());
-  char* next = static_cast<char*>(range);
+  char* next = *range;
   for (const MapRequest& request : requests) {
     mappings.push_back(std::make_unique<HostMapping>(next, request.bytes));
     next += request.bytes;
   }
-  const int protection = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (mmap(mappings[i]->data(), requests[i].bytes, protection, MAP_SHARED | MAP_FIXED,
              requests[i].fd, 0) == MAP_FAILED) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/cuda_driver.h"
 #include "common/device_copy.h"
 #include "common/unique_fd.h"
 
@@ -19,7 +21,6 @@ namespace gpumem {
 namespace {
 
 using absl::StatusCode;
-using Mappings = std::vector<std::unique_ptr<Mapping>>;
 
 constexpr uint64_t kBytes = 1 << 20;
 
@@ -40,12 +41,24 @@ bool IsMapped(const void* address) {
   return msync(const_cast<void*>(address), 1, MS_ASYNC) == 0;  // else ENOMEM
 }
 
+// Where nothing is mapped, a multiple of 2 MiB.
+void* FreeAddress() {
+  constexpr uintptr_t kMultiple = 2 << 20;
+  // The kernel fills a hole from its end, so other threads do not get here.
+  constexpr size_t kRoom = 1 << 30;
+  void* const range = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(range, MAP_FAILED);
+  munmap(range, kRoom);
+  const auto begin = reinterpret_cast<uintptr_t>(range);
+  return reinterpret_cast<void*>((begin + kMultiple - 1) / kMultiple * kMultiple);
+}
+
 char* Bytes(const std::unique_ptr<Mapping>& mapping) { return static_cast<char*>(mapping->data()); }
 
 TEST(MapHost, TwoMappingsOfOneDescriptorAreTheSameMemory) {
   const UniqueFd fd = Memfd();
-  const absl::StatusOr<Mappings> one = MapHost({{fd.get(), kBytes}}, false);
-  const absl::StatusOr<Mappings> two = MapHost({{fd.get(), kBytes}}, false);
+  const absl::StatusOr<Mappings> one = MapHost({{fd.get(), kBytes}}, {});
+  const absl::StatusOr<Mappings> two = MapHost({{fd.get(), kBytes}}, {});
   ASSERT_TRUE(one.ok()) << one.status();
   ASSERT_TRUE(two.ok()) << two.status();
   ASSERT_EQ(one->size(), 1u);
@@ -56,7 +69,7 @@ TEST(MapHost, TwoMappingsOfOneDescriptorAreTheSameMemory) {
 
 TEST(MapHost, TheDescriptorMayBeClosed) {
   UniqueFd fd = Memfd();
-  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, false);
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, {});
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   fd.reset();
   Bytes(mapped->front())[0] = 'x';
@@ -66,7 +79,7 @@ TEST(MapHost, TheDescriptorMayBeClosed) {
 TEST(MapHost, ManyFollowOneAnotherAndAreUnmappedOneByOne) {
   const UniqueFd a = Memfd(kBytes), b = Memfd(2 * kBytes), c = Memfd(kBytes);
   absl::StatusOr<Mappings> mapped =
-      MapHost({{a.get(), kBytes}, {b.get(), 2 * kBytes}, {c.get(), kBytes}}, false);
+      MapHost({{a.get(), kBytes}, {b.get(), 2 * kBytes}, {c.get(), kBytes}}, {});
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   ASSERT_EQ(mapped->size(), 3u);
   char* const base = Bytes(mapped->front());
@@ -86,7 +99,7 @@ TEST(MapHost, ManyFollowOneAnotherAndAreUnmappedOneByOne) {
 
 TEST(MapHost, ReadOnlyMappingsCannotBeWritten) {
   const UniqueFd fd = Memfd();
-  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, true);
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, {.read_only = true});
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_EQ(Bytes(mapped->front())[0], 0);
   EXPECT_DEATH(Bytes(mapped->front())[0] = 'x', "");
@@ -100,10 +113,10 @@ TEST(MapHost, AFailureInTheMiddleLeavesNothingMapped) {
   ASSERT_TRUE(unwritable.valid());
   const MapRequest requests[] = {
       {good.get(), kBytes}, {unwritable.get(), kBytes}, {good.get(), kBytes}};
-  ASSERT_TRUE(MapHost(requests, true).ok());
+  ASSERT_TRUE(MapHost(requests, {.read_only = true}).ok());
   const uint64_t before = MappedPages();
   for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(MapHost(requests, false).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(MapHost(requests, {}).status().code(), StatusCode::kInvalidArgument);
   }
   EXPECT_LT(MappedPages(), before + kBytes / 4096);  // the heap may have grown
 }
@@ -118,31 +131,102 @@ TEST(MapHost, RefusesWhatIsNoSharedMemoryOfThatSize) {
       {fd.get(), kBytes / 2}, {fd.get(), uint64_t{1} << 63},
   };
   for (const MapRequest& request : bad) {
-    EXPECT_EQ(MapHost({{fd.get(), kBytes}, request}, false).status().code(),
+    EXPECT_EQ(MapHost({{fd.get(), kBytes}, request}, {}).status().code(),
               StatusCode::kInvalidArgument)
         << request.fd << " " << request.bytes;
   }
-  EXPECT_EQ(MapHost({}, false).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapHost({}, {}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(MapHost, SaysWhenAddressesRunOut) {
   constexpr uint64_t kHuge = uint64_t{1} << 46;  // a process has 2^47 in all
   const UniqueFd fd = Memfd(kHuge);
   const std::vector<MapRequest> requests(4, MapRequest{fd.get(), kHuge});
-  EXPECT_EQ(MapHost(requests, false).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(MapHost(requests, {}).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(MapHost, GoesToAWishedAddressThatIsFree) {
+  const UniqueFd a = Memfd(), b = Memfd();
+  void* const wished = FreeAddress();
+  absl::StatusOr<Mappings> mapped =
+      MapHost({{a.get(), kBytes}, {b.get(), kBytes}}, {.address = wished});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(mapped->front()->data(), wished);
+  EXPECT_EQ(Bytes((*mapped)[1]), static_cast<char*>(wished) + kBytes);
+  Bytes(mapped->front())[0] = 'x';
+
+  // What is there stays there.
+  EXPECT_EQ(MapHost({{b.get(), kBytes}}, {.address = wished}).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Bytes(mapped->front())[0], 'x');
+  mapped->clear();
+  EXPECT_TRUE(MapHost({{b.get(), kBytes}}, {.address = wished}).ok());
+}
+
+TEST(MapHost, RefusesOptionsThatMakeNoSense) {
+  const UniqueFd fd = Memfd();
+  char* const wished = static_cast<char*>(FreeAddress());
+  EXPECT_EQ(MapHost({{fd.get(), kBytes}}, {.address = wished + 4096}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapHost({{fd.get(), kBytes}}, {.device_uuids = {"GPU-0"}}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(MapHost, HugePagesGoWhereTheyCan) {
+  constexpr uint64_t kHuge = 2 << 20;
+  const UniqueFd fd(memfd_create("mapping-test", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!fd.valid() || ftruncate(fd.get(), kHuge) != 0 || fallocate(fd.get(), 0, 0, kHuge) != 0) {
+    GTEST_SKIP() << "this machine has no free huge pages";
+  }
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kHuge}}, {});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped->front()->data()) % kHuge, 0u);
+  memset(mapped->front()->data(), 'x', kHuge);
+}
+
+TEST(MapPinned, IsSharedMemoryWhereverItIsMapped) {
+  const UniqueFd fd = Memfd();
+  const absl::StatusOr<Mappings> pinned = MapPinned({{fd.get(), kBytes}}, {});
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(pinned->front()->registered(), CudaDriver::Get().ok());
+  const absl::StatusOr<Mappings> plain = MapHost({{fd.get(), kBytes}}, {});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->front()->registered());
+  Bytes(pinned->front())[7] = 'x';
+  EXPECT_EQ(Bytes(plain->front())[7], 'x');
+}
+
+TEST(MapPinned, GoesToAWishedAddressAndUnmaps) {
+  const UniqueFd fd = Memfd();
+  void* const wished = FreeAddress();
+  absl::StatusOr<Mappings> pinned =
+      MapPinned({{fd.get(), kBytes}}, {.read_only = true, .address = wished});
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(pinned->front()->data(), wished);
+  EXPECT_DEATH(Bytes(pinned->front())[0] = 'x', "");
+  pinned->clear();
+  EXPECT_FALSE(IsMapped(wished));
+}
+
+TEST(MapPinned, SaysWhenTheNamedGpusCannotUseIt) {
+  const UniqueFd fd = Memfd();
+  EXPECT_EQ(MapPinned({{fd.get(), kBytes}}, {.device_uuids = {"GPU-0"}}).status().code(),
+            CudaDriver::Get().ok() ? StatusCode::kNotFound : StatusCode::kUnavailable);
+  EXPECT_EQ(MapPinned({}, {}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(MapCuda, RefusesNonsenseAndUnknownDevices) {
-  EXPECT_FALSE(MapCuda("GPU-0", {}, false).ok());
+  EXPECT_EQ(MapCuda({{0, kBytes}}, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(MapCuda({}, {.device_uuids = {"GPU-0"}}).ok());
   const UniqueFd fd = Memfd();
   // NOT_FOUND where there is a driver.
-  EXPECT_THAT(MapCuda("GPU-0", {{fd.get(), kBytes}}, false).status().code(),
+  EXPECT_THAT(MapCuda({{fd.get(), kBytes}}, {.device_uuids = {"GPU-0"}}).status().code(),
               testing::AnyOf(StatusCode::kUnavailable, StatusCode::kNotFound));
 }
 
 TEST(DeviceCopier, CopiesToAndFromMappedHostMemory) {
   const UniqueFd fd = Memfd();
-  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, false);
+  const absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, {});
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   const std::unique_ptr<DeviceCopier> copier = DeviceCopier::ForHost();
   char* const data = Bytes(mapped->front());

@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/config_forms.h"
 #include "daemon/toml_reader.h"
@@ -28,6 +29,7 @@ namespace {
 
 constexpr char kTenantForEachUser[] = "user-{uid}";
 constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr char kPinnedUuid[] = "PINNED-";
 
 // ---- The sections -----------------------------------------------------------
 
@@ -74,18 +76,25 @@ void ReadHost(const toml::value& table, Mistakes* mistakes, Config* config) {
   reader.Finish();
 }
 
+void ReadPinned(const toml::value& table, Mistakes* mistakes, Config* config) {
+  TableReader reader(table, "pinned", mistakes);
+  reader.Read("capacity", SizeLimitForm("the machine's memory"), &config->pinned_capacity);
+  reader.Finish();
+}
+
 // The keys that [tenant_defaults] and [[tenant]] share. `quota` holds what is inherited.
 void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
                QuotaConfig* quota) {
   const auto count = CountForm(0, std::numeric_limits<uint32_t>::max());
   // The tenant's own limit is meant for all its devices, those in the defaults included.
   if (reader->Find("limit") != nullptr) quota->device_limits.clear();
-  reader->Read("limit", SizeLimitForm(), &quota->limit);
+  reader->Read("limit", SizeLimitForm("the device"), &quota->limit);
   reader->Read("total_limit", BytesForm(), &quota->total_limit_bytes);
+  reader->Read("pinned_limit", SizeLimitForm("the pinned capacity"), &quota->pinned_limit);
   reader->Read("max_segments", count, &quota->max_segments);
   reader->Read("max_sessions", count, &quota->max_sessions);
   reader->Read("max_in_flight", count, &quota->max_in_flight);
-  reader->Read("max_retained", SizeLimitForm(), &quota->max_retained);
+  reader->Read("max_retained", SizeLimitForm("the device"), &quota->max_retained);
   reader->Read("release",
                OneOfForm<ReleasePolicy>(
                    {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}}),
@@ -96,8 +105,13 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
     std::string uuid;
     SizeLimit limit;
     device.Require("uuid", TextForm(), &uuid);
-    device.Require("limit", SizeLimitForm(), &limit);
+    device.Require("limit", SizeLimitForm("the device"), &limit);
     device.Finish();
+    if (absl::StartsWith(uuid, kPinnedUuid)) {
+      device.Complain(*device.Find("uuid"), "uuid",
+                      "pinned host memory has a limit of its own (pinned_limit, in the table of "
+                      "the tenant)");
+    }
     if (!uuid.empty() && !seen.insert(uuid).second) {
       device.Complain(*device.Find("uuid"), "uuid",
                       absl::StrCat("device \"", uuid, "\" is named twice"));
@@ -244,9 +258,9 @@ absl::Status FileError(int error, absl::string_view path) {
 
 }  // namespace
 
-uint64_t SizeLimit::Of(uint64_t capacity_bytes) const {
+uint64_t SizeLimit::Of(uint64_t whole_bytes) const {
   if (!percent) return bytes;
-  return static_cast<uint64_t>(static_cast<long double>(capacity_bytes) * *percent / 100);
+  return static_cast<uint64_t>(static_cast<long double>(whole_bytes) * *percent / 100);
 }
 
 NameLookup SystemNames() {
@@ -296,6 +310,7 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
     ReadDaemon(*table, names, &mistakes, &config);
   }
   if (const toml::value* table = document.Table("host")) ReadHost(*table, &mistakes, &config);
+  if (const toml::value* table = document.Table("pinned")) ReadPinned(*table, &mistakes, &config);
   if (const toml::value* table = document.Table("tenant_defaults")) {
     TableReader reader(*table, "tenant_defaults", &mistakes);
     ReadQuota(&reader, "tenant_defaults", &mistakes, &config.tenant_defaults);
@@ -335,6 +350,17 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path) {
   return ParseConfig(text, path, SystemNames());
 }
 
+absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes) {
+  const uint64_t capacity = config.pinned_capacity.Of(memory_bytes);
+  if (capacity > memory_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration wants ", gpumem::FormatBytes(capacity),
+                     " of pinned memory, and this machine has ", gpumem::FormatBytes(memory_bytes),
+                     " of memory; write a smaller [pinned] capacity, or a percentage"));
+  }
+  return capacity;
+}
+
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices) {
   Quota quota{.total_limit_bytes = config.total_limit_bytes,
               .max_segments = config.max_segments,
@@ -345,15 +371,24 @@ Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devic
   if (config.max_retained && !config.max_retained->percent) {
     quota.max_retained_bytes = config.max_retained->bytes;
   }
+  if (config.pinned_limit && !config.pinned_limit->percent) {
+    quota.pinned_limit_bytes = config.pinned_limit->bytes;
+  }
   for (const DeviceInfo& device : devices) {
+    if (config.max_retained && config.max_retained->percent) {
+      quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
+    }
+    if (IsPinnedMemory(device)) {
+      if (config.pinned_limit) {
+        quota.pinned_limit_bytes = config.pinned_limit->Of(device.capacity_bytes);
+      }
+      continue;
+    }
     auto own = config.device_limits.find(device.uuid);
     if (own != config.device_limits.end()) {
       quota.device_limits[device.uuid] = own->second.Of(device.capacity_bytes);
     } else if (config.limit && config.limit->percent) {
       quota.device_limits[device.uuid] = config.limit->Of(device.capacity_bytes);
-    }
-    if (config.max_retained && config.max_retained->percent) {
-      quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
     }
   }
   return quota;

@@ -25,25 +25,27 @@
 
 namespace gpumemd {
 
-// Bytes ("40GiB"), or a share of each device's capacity ("50%").
+// Bytes ("40GiB"), or a share of a whole: of each device's capacity, for most ("50%").
 struct SizeLimit {
   uint64_t bytes = 0;             // where percent is absent
   std::optional<double> percent;  // above 0, at most 100
 
-  uint64_t Of(uint64_t capacity_bytes) const;
+  uint64_t Of(uint64_t whole_bytes) const;
   bool operator==(const SizeLimit&) const = default;
 };
 
 // A Quota as the file says it, before the devices are known. What is absent is not
 // limited.
 struct QuotaConfig {
+  // Host memory (kind pinned) has a limit of its own: these three do not count it.
   std::optional<SizeLimit> limit;                  // on any one device
   std::map<std::string, SizeLimit> device_limits;  // by UUID; goes before limit
   std::optional<uint64_t> total_limit_bytes;       // over all devices
+  std::optional<SizeLimit> pinned_limit;           // of the pinned capacity
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;
-  std::optional<SizeLimit> max_retained;  // on any one device
+  std::optional<SizeLimit> max_retained;  // on any one device, host memory included
   ReleasePolicy release = ReleasePolicy::kTrust;
 
   bool operator==(const QuotaConfig&) const = default;
@@ -79,6 +81,9 @@ struct Config {
   uint32_t host_devices = 1;
   uint64_t host_device_bytes = uint64_t{8} << 30;
 
+  // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
+  SizeLimit pinned_capacity{.percent = 25};
+
   QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty
@@ -108,6 +113,11 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
 //   NOT_FOUND, PERMISSION_DENIED, …  the file cannot be read
 //   INVALID_ARGUMENT                 its text is no valid configuration
 absl::StatusOr<Config> LoadConfigFile(const std::string& path);
+
+// The bytes of host memory for segments of kind pinned, on a machine with `memory_bytes`;
+// 0: the daemon makes none.
+//   INVALID_ARGUMENT  more than the machine has
+absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes);
 
 // The quota in bytes on the devices that there are.
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);

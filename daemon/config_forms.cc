@@ -110,8 +110,9 @@ Form<std::string> TenantOrTemplateForm() {
 
 Form<uint64_t> BytesForm() { return {"a size", "bytes such as \"64GiB\"", AsBytes}; }
 
-Form<SizeLimit> SizeLimitForm() {
-  return {"a size", "bytes such as \"40GiB\", or a percentage of the device such as \"50%\"",
+Form<SizeLimit> SizeLimitForm(absl::string_view whole) {
+  return {"a size",
+          absl::StrCat("bytes such as \"40GiB\", or a percentage of ", whole, " such as \"50%\""),
           AsSizeLimit};
 }
 

@@ -24,8 +24,8 @@ Form<std::string> TextForm();  // not empty
 Form<std::string> AbsolutePathForm();
 Form<std::string> TenantNameForm();  // letters, digits, '.', '_', '-'; at most 63
 Form<std::string> TenantOrTemplateForm();
-Form<uint64_t> BytesForm();       // "64GiB", or a plain number of bytes
-Form<SizeLimit> SizeLimitForm();  // the same, or "50%"
+Form<uint64_t> BytesForm();                              // "64GiB", or a plain number of bytes
+Form<SizeLimit> SizeLimitForm(absl::string_view whole);  // the same, or "50%" of it
 Form<uint32_t> CountForm(uint32_t least, uint32_t most);
 Form<mode_t> ModeForm();              // "0660"
 Form<absl::Duration> DurationForm();  // "10s"; at most a day

@@ -34,13 +34,6 @@ absl::StatusOr<Config> Parse(absl::string_view text) {
   return ParseConfig(text, "gpumem.toml", TestNames());
 }
 
-std::string ErrorOf(absl::string_view text) {
-  absl::StatusOr<Config> config = Parse(text);
-  if (config.ok()) return "OK";
-  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(config.status().message());
-}
-
 TEST(ConfigTest, EmptyTextIsTheDefault) {
   absl::StatusOr<Config> config = Parse("");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -57,8 +50,10 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->drain_timeout, absl::Seconds(10));
   EXPECT_EQ(config->host_devices, 1u);
   EXPECT_EQ(config->host_device_bytes, 8 * kGiB);
+  EXPECT_EQ(config->pinned_capacity, SizeLimit{.percent = 25});
   EXPECT_EQ(config->tenant_defaults, DefaultConfig().tenant_defaults);
   EXPECT_EQ(config->tenant_defaults.limit, std::nullopt);
+  EXPECT_EQ(config->tenant_defaults.pinned_limit, std::nullopt);
   EXPECT_EQ(config->tenant_defaults.max_sessions, 256u);
   EXPECT_THAT(config->tenants, IsEmpty());
   ASSERT_THAT(config->rules, SizeIs(1));
@@ -81,9 +76,12 @@ drain_timeout = "1m30s"
 [host]
 devices = 2
 device_bytes = "1.5GiB"
+[pinned]
+capacity = "12GiB"
 [tenant_defaults]
 limit = "50%"
 total_limit = "64GiB"
+pinned_limit = "10%"
 max_segments = 1
 max_sessions = 2
 max_in_flight = 3
@@ -92,6 +90,7 @@ release = "on-exit"
 [[tenant]]
 name = "training"
 limit = 1073741824
+pinned_limit = "2GiB"
 max_retained = 0
 release = "trust"
 [[tenant.device]]
@@ -128,8 +127,10 @@ default = true
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
   EXPECT_EQ(config->host_devices, 2u);
   EXPECT_EQ(config->host_device_bytes, 3 * kGiB / 2);
+  EXPECT_EQ(config->pinned_capacity, SizeLimit{.bytes = 12 * kGiB});
   QuotaConfig defaults{.limit = SizeLimit{.percent = 50},
                        .total_limit_bytes = 64 * kGiB,
+                       .pinned_limit = SizeLimit{.percent = 10},
                        .max_segments = 1,
                        .max_sessions = 2,
                        .max_in_flight = 3,
@@ -139,6 +140,7 @@ default = true
   QuotaConfig training = defaults;
   training.limit = SizeLimit{.bytes = kGiB};
   training.device_limits = {{"GPU-1", {.bytes = 10 * kGiB}}, {"GPU-2", {.percent = 25}}};
+  training.pinned_limit = SizeLimit{.bytes = 2 * kGiB};
   training.max_retained = SizeLimit{.bytes = 0};
   training.release = ReleasePolicy::kTrust;
   EXPECT_THAT(config->tenants,
@@ -156,157 +158,6 @@ default = true
   EXPECT_EQ(config->rules[2].uid, std::nullopt);
   EXPECT_EQ(config->rules[2].description, "rule 3 (default)");
   EXPECT_THAT(config->notices, IsEmpty());
-}
-
-struct Mistake {
-  const char* text;
-  const char* error;
-};
-
-class ConfigMistakeTest : public testing::TestWithParam<Mistake> {};
-
-TEST_P(ConfigMistakeTest, NamesFileLineKeyAndWhatWasExpected) {
-  EXPECT_EQ(ErrorOf(GetParam().text), GetParam().error);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Values, ConfigMistakeTest,
-    testing::Values(
-        Mistake{"[[tenant]]\nname = \"a\"\n\nlimit = \"40Gib/s\"",
-                "gpumem.toml:4: tenant.limit: \"40Gib/s\" is not a size (expected bytes such as "
-                "\"40GiB\", or a percentage of the device such as \"50%\")"},
-        Mistake{"[tenant_defaults]\nlimit = \"101%\"",
-                "gpumem.toml:2: tenant_defaults.limit: \"101%\" is not a size (expected bytes such "
-                "as \"40GiB\", or a percentage of the device such as \"50%\")"},
-        Mistake{"[tenant_defaults]\nlimit = \"nan%\"",
-                "gpumem.toml:2: tenant_defaults.limit: \"nan%\" is not a size (expected bytes such "
-                "as \"40GiB\", or a percentage of the device such as \"50%\")"},
-        Mistake{"[tenant_defaults]\nlimit = -1",
-                "gpumem.toml:2: tenant_defaults.limit: -1 is not a size (expected bytes such as "
-                "\"40GiB\", or a percentage of the device such as \"50%\")"},
-        Mistake{"[tenant_defaults]\ntotal_limit = \"50%\"",
-                "gpumem.toml:2: tenant_defaults.total_limit: \"50%\" is not a size (expected bytes "
-                "such as \"64GiB\")"},
-        Mistake{"[tenant_defaults]\nmax_segments = 4294967296",
-                "gpumem.toml:2: tenant_defaults.max_segments: 4294967296 is not valid (expected a "
-                "whole number from 0 to 4294967295)"},
-        Mistake{"[tenant_defaults]\nrelease = \"never\"",
-                "gpumem.toml:2: tenant_defaults.release: \"never\" is not valid (expected one of "
-                "\"trust\", \"on-exit\")"},
-        Mistake{"[daemon]\nbackend = \"gpu\"",
-                "gpumem.toml:2: daemon.backend: \"gpu\" is not valid (expected one of \"auto\", "
-                "\"cuda\", \"host\")"},
-        Mistake{"[daemon]\nlog_level = 3",
-                "gpumem.toml:2: daemon.log_level: 3 is not valid (expected one of \"debug\", "
-                "\"info\", \"warn\", \"error\")"},
-        Mistake{"[daemon]\nruntime_dir = \"run\"",
-                "gpumem.toml:2: daemon.runtime_dir: \"run\" is not an absolute path (expected one "
-                "such as \"/run/gpumem\")"},
-        Mistake{"[daemon]\nmax_sessions = 0",
-                "gpumem.toml:2: daemon.max_sessions: 0 is not valid (expected a whole number from "
-                "1 to 1000000)"},
-        Mistake{"[daemon]\napi_socket_mode = \"0888\"",
-                "gpumem.toml:2: daemon.api_socket_mode: \"0888\" is not a file mode (expected "
-                "octal digits in quotes such as \"0660\")"},
-        Mistake{"[daemon]\napi_socket_mode = 432",
-                "gpumem.toml:2: daemon.api_socket_mode: 432 is not a file mode (expected octal "
-                "digits in quotes such as \"0660\")"},
-        Mistake{"[daemon]\ndrain_timeout = \"10\"",
-                "gpumem.toml:2: daemon.drain_timeout: \"10\" is not a duration (expected one such "
-                "as \"10s\" or \"1m30s\", at most a day)"},
-        Mistake{"[daemon]\ndrain_timeout = \"-1s\"",
-                "gpumem.toml:2: daemon.drain_timeout: \"-1s\" is not a duration (expected one such "
-                "as \"10s\" or \"1m30s\", at most a day)"},
-        Mistake{"[daemon]\nadmin_group = \"nobody-knows\"",
-                "gpumem.toml:2: daemon.admin_group: this machine has no group \"nobody-knows\""},
-        Mistake{"[host]\ndevices = 65",
-                "gpumem.toml:2: host.devices: 65 is not valid (expected a whole number from 1 to "
-                "64)"},
-        Mistake{"[host]\ndevice_bytes = 0",
-                "gpumem.toml:2: host.device_bytes: a device has at least one byte"}));
-
-INSTANTIATE_TEST_SUITE_P(
-    Shape, ConfigMistakeTest,
-    testing::Values(
-        Mistake{"[daemon]\n\nmax_session = 3",
-                "gpumem.toml:3: daemon.max_session: unknown key (did you mean \"max_sessions\"?)"},
-        Mistake{"\n[deamon]\nmax_sessions = 3",
-                "gpumem.toml:2: deamon: unknown key (did you mean \"daemon\"?)"},
-        Mistake{"[host]\nspeed = 3",
-                "gpumem.toml:2: host.speed: unknown key (known here: device_bytes, devices)"},
-        Mistake{"daemon = 3", "gpumem.toml:1: daemon: 3 is not a table (expected [daemon])"},
-        Mistake{"[tenant]\nname = \"a\"",
-                "gpumem.toml:1: tenant: a table is not a list of tables (expected [[tenant]] in "
-                "double brackets, once for each)"},
-        Mistake{"tenant = [1]",
-                "gpumem.toml:1: tenant: an array with 1 is not a list of tables (expected "
-                "[[tenant]] in double brackets, once for each)"},
-        // The first of two mistakes in the file, whichever is found first.
-        Mistake{"[host]\ndevices = 0\n[daemon]\nmax_sessions = 0",
-                "gpumem.toml:2: host.devices: 0 is not valid (expected a whole number from 1 to "
-                "64)"}));
-
-INSTANTIATE_TEST_SUITE_P(
-    Tenants, ConfigMistakeTest,
-    testing::Values(
-        Mistake{"\n[[tenant]]\nlimit = 1",
-                "gpumem.toml:2: tenant.name: missing (expected 1 to 63 letters, digits, '.', '_' "
-                "or '-')"},
-        Mistake{"[[tenant]]\nname = \"a/b\"",
-                "gpumem.toml:2: tenant.name: \"a/b\" is not a tenant's name (expected 1 to 63 "
-                "letters, digits, '.', '_' or '-')"},
-        Mistake{"[[tenant]]\nname = \"u-{uid}\"",
-                "gpumem.toml:2: tenant.name: \"u-{uid}\" is not a tenant's name (expected 1 to 63 "
-                "letters, digits, '.', '_' or '-')"},
-        Mistake{"[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"",
-                "gpumem.toml:4: tenant.name: tenant \"a\" is there twice"},
-        Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\nuuid = \"G\"",
-                "gpumem.toml:3: tenant.device.limit: missing (expected bytes such as \"40GiB\", or "
-                "a percentage of the device such as \"50%\")"},
-        Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\nuuid = \"G\"\nlimit = 1\n"
-                "[[tenant.device]]\nuuid = \"G\"\nlimit = 2",
-                "gpumem.toml:7: tenant.device.uuid: device \"G\" is named twice"}));
-
-INSTANTIATE_TEST_SUITE_P(
-    Rules, ConfigMistakeTest,
-    testing::Values(
-        Mistake{"[[tenant]]\nname = \"training\"\n[[rule]]\ntenant = \"trainig\"\nuid = 1",
-                "gpumem.toml:4: rule.tenant: no [[tenant]] is named \"trainig\" (did you mean "
-                "\"training\"?)"},
-        Mistake{"[[rule]]\ntenant = \"x\"\nuid = 1",
-                "gpumem.toml:2: rule.tenant: no [[tenant]] is named \"x\" (add one, or write a "
-                "name for each user: \"user-{uid}\")"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
-                "default = true for everybody)"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\ndefault = false",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
-                "default = true for everybody)"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\ndefault = true",
-                "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuser = \"bob\"",
-                "gpumem.toml:3: rule.user: this machine has no user \"bob\""},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\ngroup = \"bobs\"",
-                "gpumem.toml:3: rule.group: this machine has no group \"bobs\""},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\nuser = \"alice\"",
-                "gpumem.toml:4: rule.user: a rule has uid or user, not both"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 4294967295",
-                "gpumem.toml:3: rule.uid: 4294967295 is not valid (expected a whole number from 0 "
-                "to 4294967294)"},
-        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = -1",
-                "gpumem.toml:3: rule.uid: -1 is not valid (expected a whole number from 0 "
-                "to 4294967294)"},
-        Mistake{"[[rule]]\ntenant = \"u{gid}\"\nuid = 1",
-                "gpumem.toml:2: rule.tenant: \"u{gid}\" is not a tenant's name (expected 1 to 63 "
-                "letters, digits, '.', '_' or '-'; {uid} in it stands for the user's id)"}));
-
-TEST(ConfigTest, WhatIsNoTomlNamesTheLine) {
-  EXPECT_THAT(ErrorOf("[daemon]\nbackend = \n"),
-              testing::StartsWith("gpumem.toml:2: not valid TOML: "));
-  EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 1\nmax_sessions = 2\n"),
-              testing::StartsWith("gpumem.toml:3: not valid TOML: "));
-  EXPECT_THAT(ErrorOf("[daemon"), testing::StartsWith("gpumem.toml:1: not valid TOML: "));
-  EXPECT_THAT(ErrorOf("\xff\xfe"), testing::StartsWith("gpumem.toml:1: not valid TOML: "));
 }
 
 TEST(ConfigTest, ATenantsLimitGoesBeforeTheDefaultsOfADevice) {
@@ -378,6 +229,43 @@ device = [{uuid = "GPU-mistyped", limit = 1}, {uuid = "GPU-1", limit = 1}]
       ElementsAre("the configuration limits device GPU-mistyped, which this daemon does not have"));
 }
 
+TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
+  const std::vector<DeviceInfo> devices = {
+      {.uuid = "GPU-1", .capacity_bytes = 1000, .kinds = {Kind::kVmm, Kind::kIpc}},
+      {.uuid = "PINNED-0", .capacity_bytes = 400, .kinds = {Kind::kPinned}}};
+  // No limit for devices reaches it, and its own reaches no device.
+  QuotaConfig quota{.limit = SizeLimit{.percent = 50}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.device_limits = {{"GPU-1", 500}}}));
+  quota = {.pinned_limit = SizeLimit{.percent = 25}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 100}));
+  quota = {.pinned_limit = SizeLimit{.bytes = 7}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 7}));
+  quota = {.pinned_limit = SizeLimit{.bytes = 0}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 0}));
+  // What is retained of it counts like a device's.
+  quota = {.max_retained = SizeLimit{.percent = 10}};
+  EXPECT_EQ(ResolveQuota(quota, devices),
+            (Quota{.device_max_retained = {{"GPU-1", 100}, {"PINNED-0", 40}}}));
+  // On a node that has none of it, bytes are still bytes, and a share is one of nothing.
+  const auto gpu_alone = absl::MakeConstSpan(devices).first(1);
+  quota = {.pinned_limit = SizeLimit{.bytes = 7}};
+  EXPECT_EQ(ResolveQuota(quota, gpu_alone), (Quota{.pinned_limit_bytes = 7}));
+  quota = {.pinned_limit = SizeLimit{.percent = 25}};
+  EXPECT_EQ(ResolveQuota(quota, gpu_alone), Quota{});
+}
+
+TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
+  EXPECT_EQ(PinnedCapacity(Parse("").value(), 16 * kGiB).value(), 4 * kGiB);
+  EXPECT_EQ(PinnedCapacity(Parse("[pinned]\ncapacity = \"0\"").value(), 16 * kGiB).value(), 0u);
+  EXPECT_EQ(PinnedCapacity(Parse("[pinned]\ncapacity = 0").value(), 16 * kGiB).value(), 0u);
+  const Config config = Parse("[pinned]\ncapacity = \"16GiB\"").value();
+  EXPECT_EQ(PinnedCapacity(config, 16 * kGiB).value(), 16 * kGiB);
+  EXPECT_EQ(PinnedCapacity(config, 12 * kGiB).status(),
+            absl::InvalidArgumentError(
+                "the configuration wants 16.00 GiB of pinned memory, and this machine has 12.00 "
+                "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
+}
+
 TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().user("root"), 0u);
   EXPECT_EQ(SystemNames().group("root"), 0u);
@@ -390,6 +278,8 @@ TEST(LoadConfigFileTest, TheExampleIsValid) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->file, "deploy/gpumemd.toml");
   EXPECT_EQ(config->tenant_defaults.limit, SizeLimit{.percent = 50});
+  EXPECT_EQ(config->tenant_defaults.pinned_limit, SizeLimit{.percent = 50});
+  EXPECT_EQ(config->pinned_capacity, SizeLimit{.percent = 25});
   EXPECT_THAT(config->notices, IsEmpty());
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/config.h"
+#include "daemon/device/context_process.h"
 #include "daemon/server.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -229,4 +231,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gpumemd
 
-int main(int argc, char** argv) { return gpumemd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  // The daemon runs itself again for each CUDA context that it needs.
+  if (const std::optional<int> status = gpumemd::RunAsContextProcess(argc, argv)) return *status;
+  return gpumemd::Main(argc, argv);
+}

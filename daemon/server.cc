@@ -44,6 +44,12 @@ Secret RandomSecret() {
   return secret;
 }
 
+// What this machine has.
+uint64_t MemoryBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
@@ -122,14 +128,18 @@ Server::Server(Config config, Devices devices)
       backend_(devices.backend),
       started_(absl::Now()),
       device_notices_(devices.notices),
-      broker_(BrokerOptionsOf(config_, std::move(devices), this)) {}
+      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
   if (config.host_device_bytes > kMaxHostDeviceBytes) {
     return absl::InvalidArgumentError(
         "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
   }
-  DeviceOptions options{.host_devices = config.host_devices,
+  absl::StatusOr<uint64_t> pinned_bytes = PinnedCapacity(config, MemoryBytes());
+  if (!pinned_bytes.ok()) return pinned_bytes.status();
+  DeviceOptions options{.runtime_dir = config.runtime_dir,
+                        .pinned_bytes = *pinned_bytes,
+                        .host_devices = config.host_devices,
                         .host_device_bytes = config.host_device_bytes};
   if (config.backend == BackendChoice::kCuda) options.backend = Backend::kCuda;
   if (config.backend == BackendChoice::kHost) options.backend = Backend::kHost;
@@ -169,15 +179,15 @@ absl::Status Server::Listen() {
         errno, absl::StrCat("cannot give ", admin_path, " to group ", *config_.admin_gid));
   }
 
-  hub_ = std::make_unique<WatchHub>(&broker_);
+  hub_ = std::make_unique<WatchHub>(broker_.get());
   hub_for_observer_ = hub_.get();
   sessions_ =
-      std::make_unique<SessionServer>(*std::move(session), &broker_, config_.rules,
+      std::make_unique<SessionServer>(*std::move(session), broker_.get(), config_.rules,
                                       [this](SessionId ended) { hub_->SessionEnded(ended); });
   sessions_for_observer_ = sessions_.get();
-  broker_service_ = std::make_unique<BrokerService>(&broker_, sessions_.get(), hub_.get());
+  broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
-      &broker_, [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); });
+      broker_.get(), [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); });
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
@@ -213,7 +223,7 @@ absl::Status Server::Listen() {
 }
 
 Server::~Server() {
-  broker_.SetDraining(true);
+  broker_->SetDraining(true);
   api_listener_.reset();
   admin_listener_.reset();
   if (hub_ != nullptr) hub_->EndAll();
@@ -229,13 +239,18 @@ Server::~Server() {
   // Before the listeners close: a daemon that starts now makes its own.
   for (const std::string& path : sockets_) unlink(path.c_str());
   sessions_.reset();
+  broker_service_.reset();
+  admin_service_.reset();
+  // With it the devices, which keep sockets of their own in the runtime folder. Until it is gone
+  // a device may have news for the hub.
+  broker_.reset();
   hub_.reset();
   if (made_runtime_dir_) rmdir(config_.runtime_dir.c_str());
 }
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
   std::vector<DeviceInfo> infos;
-  for (Broker::DeviceView& device : broker_.Devices(/*ask_driver=*/false)) {
+  for (Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
     infos.push_back(std::move(device.info));
   }
   return infos;
@@ -247,7 +262,7 @@ void Server::ApplyTenants(const Config& config) {
   for (const TenantConfig& tenant : config.tenants) {
     quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
   }
-  broker_.Configure(quotas, ResolveQuota(config.tenant_defaults, devices));
+  broker_->Configure(quotas, ResolveQuota(config.tenant_defaults, devices));
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;
@@ -263,13 +278,14 @@ void Server::Reload(const Config& config) {
   const auto fixed = [](const Config& c) {
     return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
                     c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes, c.drain_timeout);
+                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
+                    c.drain_timeout);
   };
   if (fixed(config) == fixed(config_)) return;
   absl::MutexLock lock(&mutex_);
   notices_.emplace_back(
       "the configuration file changes what only a restart can apply (folder, backend, bounds, "
-      "sockets, host devices or drain time); the values of the last start hold");
+      "sockets, host devices, pinned memory or drain time); the values of the last start hold");
   spdlog::warn("{}", notices_.back());
 }
 
@@ -305,6 +321,17 @@ void Server::QuotaChanged(absl::string_view tenant) {
 
 void Server::DrainingChanged(bool) {
   if (hub_for_observer_ != nullptr) hub_for_observer_->DrainingChanged();
+}
+
+void Server::SegmentsLost(SessionId session) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->SegmentsLost(session);
+}
+
+void Server::ContextLost(const std::string& device_uuid, size_t segments) {
+  spdlog::warn(
+      "the context process on {} has ended: {} segments of kinds mempool and ipc are lost; their "
+      "holders are told, and the next request starts another",
+      device_uuid, segments);
 }
 
 }  // namespace gpumemd

@@ -53,6 +53,8 @@ class Server final : private BrokerObserver {
   void SessionForgotten(SessionId session) override;
   void QuotaChanged(absl::string_view tenant) override;
   void DrainingChanged(bool draining) override;
+  void SegmentsLost(SessionId session) override;
+  void ContextLost(const std::string& device_uuid, size_t segments) override;
 
   const Config config_;  // as it was at the start; what Reload may change is not read here
   const Backend backend_;
@@ -67,7 +69,7 @@ class Server final : private BrokerObserver {
   std::vector<std::string> sockets_;  // that this daemon has made
   WatchHub* hub_for_observer_ = nullptr;
   SessionServer* sessions_for_observer_ = nullptr;
-  Broker broker_;
+  std::unique_ptr<Broker> broker_;
   std::unique_ptr<WatchHub> hub_;
   std::unique_ptr<SessionServer> sessions_;
   std::unique_ptr<BrokerService> broker_service_;

@@ -32,6 +32,28 @@ absl::Status Resolve(Admin::Stub& admin, std::string* device) {
   return absl::OkStatus();
 }
 
+absl::Status PrintPools(Admin::Stub& admin, const PoolList& pools, const GlobalOptions& options) {
+  absl::StatusOr<DeviceList> devices = Devices(admin);
+  if (!devices.ok()) return devices.status();
+  Print(PoolsView(pools, *devices, options.exact));
+  return absl::OkStatus();
+}
+
+// What SetPool and TrimPool have in common: a call about one pool, answered by it.
+template <typename Request>
+absl::Status RunOnPool(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           v1::PoolInfo*),
+                       Request request, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  if (auto status = Resolve(**admin, request.mutable_device_uuid()); !status.ok()) return status;
+  absl::StatusOr<v1::PoolInfo> pool = Call(**admin, method, request);
+  if (!pool.ok()) return pool.status();
+  if (!options.json) return PrintPools(**admin, {*pool}, options);
+  Print(Pretty(ToJson(*pool)));
+  return absl::OkStatus();
+}
+
 absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response,
                         const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = Devices(admin);
@@ -113,6 +135,30 @@ absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options)
   return PrintQuota(**admin, *response, options);
 }
 
+absl::Status Run(const PoolListCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::ListPoolsRequest request;
+  request.set_tenant(command.tenant);
+  request.set_device_uuid(command.device);
+  if (auto status = Resolve(**admin, request.mutable_device_uuid()); !status.ok()) return status;
+  auto response = Call(**admin, &Admin::Stub::ListPools, request);
+  if (!response.ok()) return response.status();
+  if (!options.json) {
+    return PrintPools(**admin, {response->pools().begin(), response->pools().end()}, options);
+  }
+  Print(Pretty(ToJson(*response)));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const PoolSetCommand& command, const GlobalOptions& options) {
+  return RunOnPool(&Admin::Stub::SetPool, command.request, options);
+}
+
+absl::Status Run(const PoolTrimCommand& command, const GlobalOptions& options) {
+  return RunOnPool(&Admin::Stub::TrimPool, command.request, options);
+}
+
 absl::Status Run(const TrimCommand& command, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir);
   if (!admin.ok()) return admin.status();
@@ -129,8 +175,7 @@ absl::Status Run(const TrimCommand& command, const GlobalOptions& options) {
     Print("Nothing to give back.\n");
   } else {
     Print(absl::StrCat("Gave back ", Size(response->released_bytes(), options.exact), " in ",
-                       response->released_segments(),
-                       response->released_segments() == 1 ? " segment.\n" : " segments.\n"));
+                       Counted(response->released_segments(), "segment"), ".\n"));
   }
   return absl::OkStatus();
 }

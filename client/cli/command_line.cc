@@ -3,13 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
-#include <map>
+#include <sstream>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "client/cli/values.h"
 #include "common/bytes.h"
 #include "common/version.h"
 
@@ -38,80 +38,49 @@ Exit codes:
   3  no daemon can be reached, or it is going away
   4  not allowed
   5  a quota, or the device, has no room
-  6  no such tenant, device or ticket)";
+  6  no such tenant, device, pool or ticket)";
 
-// Adds an option whose text `parse` turns into a value.
-template <typename Out, typename Parse>
-CLI::Option* AddParsed(CLI::App* app, const std::string& name, Out* out, Parse parse,
+// Adds an option whose text `parse` turns into a value for `take`.
+template <typename Parse, typename Take>
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take take,
                        const std::string& help) {
   return app->add_option_function<std::string>(
       name,
-      [name, out, parse](const std::string& text) {
+      [=](const std::string& text) {
         auto value = parse(text);
         if (!value.ok()) throw CLI::ValidationError(name, std::string(value.status().message()));
-        *out = *std::move(value);
+        take(*std::move(value));
       },
       help);
 }
 
-absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
-  absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
-      duration == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
-  }
-  return duration;
+// The same, for an option that may be given several times.
+template <typename Parse, typename Take>
+CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Take take,
+                        const std::string& help) {
+  return app
+      ->add_option_function<std::vector<std::string>>(
+          name,
+          [=](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              auto value = parse(text);
+              if (!value.ok()) {
+                throw CLI::ValidationError(name, std::string(value.status().message()));
+              }
+              take(*std::move(value));
+            }
+          },
+          help + "; may be given several times")
+      ->allow_extra_args(false);
 }
 
-absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
-  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
-  if (bytes.ok() && *bytes == 0) {
-    return absl::InvalidArgumentError("a segment has at least one byte");
-  }
-  return bytes;
+// Where to put what was parsed.
+template <typename Out>
+auto Into(Out* out) {
+  return [out](auto value) { *out = std::move(value); };
 }
 
-// The limits of a Quota as options ("total-limit") and as fields ("total_limit_bytes").
-const std::map<std::string, std::string>& LimitFields() {
-  static const auto& fields =
-      *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
-                                              {"total-limit", "total_limit_bytes"},
-                                              {"max-segments", "max_segments"},
-                                              {"max-sessions", "max_sessions"},
-                                              {"max-in-flight", "max_in_flight"},
-                                              {"max-retained", "max_retained_bytes"},
-                                              {"device", "devices"}};
-  return fields;
-}
-
-std::string LimitNames() {
-  return absl::StrJoin(LimitFields(), ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.first);
-  });
-}
-
-absl::StatusOr<std::string> ParseLimitName(const std::string& text) {
-  for (const auto& [option, field] : LimitFields()) {
-    if (text == option || text == field) return field;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a limit (expected one of ", LimitNames(), ")"));
-}
-
-absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text) {
-  const size_t equals = text.rfind('=');
-  if (equals == 0 || equals == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text, "\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)"));
-  }
-  absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(equals + 1));
-  if (!bytes.ok()) return bytes.status();
-  v1::DeviceLimit limit;
-  limit.set_device_uuid(text.substr(0, equals));
-  limit.set_limit_bytes(*bytes);
-  return limit;
-}
+absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
 
 class Parser {
  public:
@@ -133,12 +102,15 @@ class Parser {
     app_.add_flag("--exact", line_.global.exact, "Show sizes in bytes instead of GiB and MiB");
     AddShowingCommands();
     AddQuota();
+    AddPool();
     AddChangingCommands();
     AddTop();
     AddHold();
   }
 
   CommandLine Parse(std::vector<std::string> arguments) {
+    // Also where parsing stops before it gets to the flag.
+    const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants it
     try {
       app_.parse(arguments);
@@ -150,9 +122,7 @@ class Parser {
       line_.text = out.str();
     } catch (const CLI::ParseError& error) {
       line_.error = absl::StrReplaceAll(error.what(), {{"\n", " "}});
-      // What CLI11 read before it stopped; the rest may hold the flag as well.
-      line_.global.json |=
-          std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+      line_.global.json = json;
     }
     return std::move(line_);
   }
@@ -173,8 +143,11 @@ class Parser {
 
   void AddShowingCommands() {
     Add(&app_, "status", &status_, "How the daemon is doing.", "Example: gpumemctl status");
-    Add(&app_, "devices", &devices_, "The devices, their capacity and how much is handed out.",
-        "Example: gpumemctl devices --exact\nNeeds no privilege.");
+    Add(&app_, "devices", &devices_,
+        "The devices: kinds, capacity, use, and which GPU reaches which.",
+        "Example: gpumemctl devices --exact\n"
+        "CONTEXT is the process of the daemon that has a CUDA context on the device: it starts\n"
+        "one for segments of kinds mempool and ipc.\nNeeds no privilege.");
     CLI::App* whoami =
         Add(&app_, "whoami", &whoami_, "Which tenant the daemon takes me for, and by which rule.",
             "Example: gpumemctl whoami\nNeeds no privilege.");
@@ -186,10 +159,17 @@ class Parser {
                        "memory.");
     ps->add_option("--tenant", ps_.tenant, "Only this tenant's")->type_name("NAME");
 
-    CLI::App* segments = Add(&app_, "segments", &segments_, "The segments and who holds them.",
-                             "Example: gpumemctl segments --device 0");
+    CLI::App* segments =
+        Add(&app_, "segments", &segments_, "The segments and who holds them.",
+            "Example: gpumemctl segments --device 0\n"
+            "A segment is \"lost\" when the CUDA context that it lived in is gone: who has it\n"
+            "open keeps it, and nobody can open it any more.");
     segments->add_option("--tenant", segments_.tenant, "Only this tenant's")->type_name("NAME");
-    segments->add_option("--device", segments_.device, "Only on this device")
+    segments
+        ->add_option(
+            "--device", segments_.device,
+            "Only on this device: its place in the daemon's list (gpumemctl devices), or its "
+            "UUID")
         ->type_name("INDEX|UUID");
   }
 
@@ -217,16 +197,8 @@ class Parser {
         ->required();
     v1::Quota* limits = quota_set_.request.mutable_quota();
     auto add_bytes = [&](const char* name, void (v1::Quota::*setter)(uint64_t), const char* help) {
-      set->add_option_function<std::string>(
-             name,
-             [=](const std::string& text) {
-               absl::StatusOr<uint64_t> bytes = ParseBytes(text);
-               if (!bytes.ok()) {
-                 throw CLI::ValidationError(name, std::string(bytes.status().message()));
-               }
-               (limits->*setter)(*bytes);
-             },
-             help)
+      AddParsed(
+          set, name, ParseSize, [=](uint64_t bytes) { (limits->*setter)(bytes); }, help)
           ->type_name("BYTES");
     };
     auto add_count = [&](const char* name, void (v1::Quota::*setter)(uint32_t), const char* help) {
@@ -236,39 +208,23 @@ class Parser {
     };
     add_bytes("--limit", &v1::Quota::set_limit_bytes, "Bytes on any one device");
     add_bytes("--total-limit", &v1::Quota::set_total_limit_bytes, "Bytes over all devices");
+    add_bytes("--pinned-limit", &v1::Quota::set_pinned_limit_bytes,
+              "Bytes of pinned host memory, which no other limit in bytes counts");
     add_bytes("--max-retained", &v1::Quota::set_max_retained_bytes,
               "Released bytes on any one device that stay with the tenant for reuse");
     add_count("--max-segments", &v1::Quota::set_max_segments, "Segments at one time");
     add_count("--max-sessions", &v1::Quota::set_max_sessions, "Sessions at one time");
     add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls waiting at one time");
-    set->add_option_function<std::vector<std::string>>(
-           "--device",
-           [limits](const std::vector<std::string>& texts) {
-             for (const std::string& text : texts) {
-               absl::StatusOr<v1::DeviceLimit> limit = ParseDeviceLimit(text);
-               if (!limit.ok()) {
-                 throw CLI::ValidationError("--device", std::string(limit.status().message()));
-               }
-               *limits->add_devices() = *std::move(limit);
-             }
-           },
-           "Bytes on one device; may be given several times")
-        ->type_name("DEVICE=BYTES")
-        ->allow_extra_args(false);
-    set->add_option_function<std::vector<std::string>>(
-           "--clear",
-           [this](const std::vector<std::string>& texts) {
-             for (const std::string& text : texts) {
-               absl::StatusOr<std::string> field = ParseLimitName(text);
-               if (!field.ok()) {
-                 throw CLI::ValidationError("--clear", std::string(field.status().message()));
-               }
-               quota_set_.request.add_clear(*field);
-             }
-           },
-           absl::StrCat("Remove a limit (", LimitNames(), "); may be given several times"))
-        ->type_name("LIMIT")
-        ->allow_extra_args(false);
+    AddSeveral(
+        set, "--device", ParseDeviceLimit,
+        [limits](const v1::DeviceLimit& limit) { *limits->add_devices() = limit; },
+        "Bytes on one device")
+        ->type_name("DEVICE=BYTES");
+    AddSeveral(
+        set, "--clear", ParseLimitName,
+        [this](const std::string& field) { quota_set_.request.add_clear(field); },
+        absl::StrCat("Remove a limit (", LimitNames(), ")"))
+        ->type_name("LIMIT");
     set->parse_complete_callback([this] {
       const v1::SetQuotaRequest& request = quota_set_.request;
       if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
@@ -278,15 +234,92 @@ class Parser {
     });
   }
 
+  void AddPool() {
+    CLI::App* pool =
+        Add(&app_, "pool", &pool_list_, "Show or change the driver's memory pools (kind mempool).",
+            "Without a subcommand: the same as gpumemctl pool list.\n"
+            "A tenant has a pool on a device while it has segments of kind mempool there.");
+    pool->require_subcommand(0, 1);
+    CLI::App* list =
+        Add(pool, "list", &pool_list_, "The pools, one on each line.",
+            "Example: gpumemctl pool list --tenant training\n"
+            "RESERVED is taken from the device, USED by segments. The driver keeps what\n"
+            "is unused up to THRESHOLD, and reserves no more than MAX.");
+    list->add_option("--tenant", pool_list_.tenant, "Only this tenant's")->type_name("NAME");
+    list->add_option(
+            "--device", pool_list_.device,
+            "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
+        ->type_name("INDEX|UUID");
+
+    v1::SetPoolRequest& change = pool_set_.request;
+    CLI::App* set =
+        Add(pool, "set", &pool_set_, "Change a pool's attributes, until the daemon ends.",
+            "Examples:\n  gpumemctl pool set training --release-threshold 4GiB\n"
+            "  gpumemctl pool set training --device 1 --reuse-opportunistic off --reset-peaks\n"
+            "The attributes are CUDA's (cudaMemPoolAttr). They hold at once, and for the tenant's\n"
+            "later pools on the device.");
+    AddPoolName(set, change.mutable_tenant(), change.mutable_device_uuid());
+    AddParsed(
+        set, "--release-threshold", ParseSize,
+        [&change](uint64_t bytes) { change.set_release_threshold_bytes(bytes); },
+        "Reserved bytes up to which the driver keeps what is unused")
+        ->type_name("BYTES");
+    auto add_switch = [&](const char* name, void (v1::SetPoolRequest::*setter)(bool),
+                          const char* help) {
+      AddParsed(
+          set, name, ParseSwitch, [=, &change](bool on) { (change.*setter)(on); }, help)
+          ->type_name("on|off");
+    };
+    add_switch("--reuse-follow-event-dependencies",
+               &v1::SetPoolRequest::set_reuse_follow_event_dependencies,
+               "Reuse what another stream freed, where an event orders the two");
+    add_switch("--reuse-opportunistic", &v1::SetPoolRequest::set_reuse_allow_opportunistic,
+               "Reuse what another stream freed, where that is already done");
+    add_switch("--reuse-internal-dependencies",
+               &v1::SetPoolRequest::set_reuse_allow_internal_dependencies,
+               "Reuse what another stream will have freed, and wait for it");
+    set->add_flag_callback(
+        "--reset-peaks", [&change] { change.set_reset_peaks(true); },
+        "Let both peaks start again from the present values");
+    set->parse_complete_callback([&change] {
+      if (!change.has_release_threshold_bytes() && !change.has_reuse_follow_event_dependencies() &&
+          !change.has_reuse_allow_opportunistic() &&
+          !change.has_reuse_allow_internal_dependencies() && !change.reset_peaks()) {
+        throw CLI::ValidationError(
+            "pool set", "nothing to change: name an attribute, such as --release-threshold 1GiB");
+      }
+    });
+
+    v1::TrimPoolRequest& cut = pool_trim_.request;
+    CLI::App* trim = Add(pool, "trim", &pool_trim_,
+                         "Give reserved bytes that no segment uses back to the driver.",
+                         "Example: gpumemctl pool trim training --to 1GiB");
+    AddPoolName(trim, cut.mutable_tenant(), cut.mutable_device_uuid());
+    AddParsed(
+        trim, "--to", ParseSize, [&cut](uint64_t bytes) { cut.set_keep_bytes(bytes); },
+        "Let the pool keep this much (default: what its segments use)")
+        ->type_name("BYTES");
+  }
+
+  static void AddPoolName(CLI::App* app, std::string* tenant, std::string* device) {
+    app->add_option("TENANT", *tenant, "The tenant")->required();
+    app->add_option("--device", *device,
+                    "The device: its place in the daemon's list (gpumemctl devices), or its UUID "
+                    "(default: the first on which the tenant has a pool)")
+        ->type_name("INDEX|UUID");
+  }
+
   void AddChangingCommands() {
     CLI::App* trim = Add(&app_, "trim", &trim_,
                          "Give retained segments (released, kept for reuse) back to the driver.",
                          "Example: gpumemctl trim --tenant training --keep 1GiB");
     trim->add_option("--tenant", trim_.tenant, "Only this tenant's")->type_name("NAME");
-    trim->add_option("--device", trim_.device, "Only on this device")->type_name("INDEX|UUID");
-    AddParsed(
-        trim, "--keep", &trim_.keep_bytes, [](const std::string& t) { return ParseBytes(t); },
-        "Let each tenant keep this much on each device (default: nothing)")
+    trim->add_option(
+            "--device", trim_.device,
+            "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
+        ->type_name("INDEX|UUID");
+    AddParsed(trim, "--keep", ParseSize, Into(&trim_.keep_bytes),
+              "Let each tenant keep this much on each device (default: nothing)")
         ->type_name("BYTES");
 
     CLI::App* drain = Add(&app_, "drain", &drain_,
@@ -301,34 +334,74 @@ class Parser {
         Add(&app_, "top", &top_, "Devices, tenants and sessions, live, the largest first.",
             "Examples:\n  gpumemctl top                              q quits\n"
             "  gpumemctl top --iterations 1 --json | jq .   one look, for programs");
-    AddParsed(top, "--interval", &top_.interval, ParsePositiveDuration,
+    AddParsed(top, "--interval", ParsePositiveDuration, Into(&top_.interval),
               "Time between two looks (default: 1s)")
         ->type_name("TIME");
     top->add_option("--iterations", top_.iterations, "Look so often, then stop")->type_name("N");
   }
 
   void AddHold() {
-    CLI::App* hold = Add(&app_, "hold", &hold_,
-                         "Be a worker: acquire segments, hold them for a time, release them.",
-                         "Examples:\n  gpumemctl hold --bytes 1GiB --for 10s\n"
-                         "  gpumemctl hold --bytes 64MiB --count 4 --device 1 --tenant training\n"
-                         "Prints each segment with its ticket, by which another process of the "
-                         "tenant can open it. Ends on time, or on SIGINT or SIGTERM.\n"
-                         "Needs no privilege.");
-    AddParsed(hold, "--bytes", &hold_.bytes, ParseSegmentSize,
+    CLI::App* hold = Add(
+        &app_, "hold", &hold_,
+        "Be a worker: acquire or open segments, hold them for a time, release them.",
+        "Examples:\n  gpumemctl hold --bytes 1GiB --for 10s\n"
+        "  gpumemctl hold --bytes 64MiB --count 4 --device most-free --tenant training\n"
+        "  gpumemctl hold --bytes 64MiB --kind ipc --show-handle\n"
+        "  gpumemctl hold --open TICKET --read-only\n"
+        "Prints each segment with its ticket, by which another process of the tenant can open\n"
+        "it, and says on stderr when one is lost (gpumemctl segments --help). Ends on time, or\n"
+        "on SIGINT or SIGTERM.\n"
+        "A device is named by its UUID or the beginning of it, by its PCI bus id, or by its\n"
+        "ordinal as this process sees it (CUDA_VISIBLE_DEVICES).\n"
+        "Needs no privilege.");
+    AddParsed(hold, "--bytes", ParseSegmentSize, Into(&hold_.bytes),
               "The size of each segment, rounded up to what the device can do")
-        ->type_name("BYTES")
-        ->required();
-    hold->add_option("--device", hold_.device, "The device (default: the first)")
-        ->type_name("INDEX|UUID");
-    hold->add_option("--count", hold_.count, "How many segments (default: 1)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 253));
-    AddParsed(hold, "--for", &hold_.duration, ParsePositiveDuration,
+        ->type_name("BYTES");
+    CLI::Option* kind = AddParsed(hold, "--kind", ParseKind, Into(&hold_.kind),
+                                  "How it is made (default: the device's first kind)")
+                            ->type_name("vmm|mempool|ipc|pinned");
+    hold->add_option("--device", hold_.device,
+                     "The device: its UUID, its PCI bus id, or its ordinal as this process sees it "
+                     "(CUDA_VISIBLE_DEVICES), which need not be its place in the daemon's list; or "
+                     "most-free (default: the first that this process sees that makes the kind)")
+        ->type_name("DEVICE");
+    CLI::Option* count = hold->add_option("--count", hold_.count, "How many segments (default: 1)")
+                             ->type_name("N")
+                             ->check(CLI::Range(1, 253));
+    hold->add_option("--open", hold_.tickets,
+                     "Instead of new segments: the one of this ticket; may be given several times")
+        ->type_name("TICKET")
+        ->allow_extra_args(false);
+    hold->add_flag("--read-only", hold_.read_only, "Map what is opened without the right to write");
+    hold->add_option("--map-device", hold_.map_devices,
+                     "A GPU that shall use the memory (default: its own); may be given several "
+                     "times")
+        ->type_name("DEVICE")
+        ->allow_extra_args(false);
+    hold->add_flag("--show-handle", hold_.show_handle,
+                   "Print the cudaIpcMemHandle_t of segments of kind ipc");
+    AddParsed(hold, "--for", ParsePositiveDuration, Into(&hold_.duration),
               "How long (default: until a signal)")
         ->type_name("TIME");
     hold->add_option("--tenant", hold_.tenant, "Ask to be this tenant")->type_name("NAME");
     hold->add_flag("--fill", hold_.fill, "Write to every byte");
+    hold->parse_complete_callback([this, kind, count] {
+      const bool opens = !hold_.tickets.empty();
+      const bool makes =
+          hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() || count->count() != 0;
+      const auto refuse = [](bool wrong, const char* option, const char* why) {
+        if (wrong) throw CLI::ValidationError(option, why);
+      };
+      refuse(opens && makes, "--open",
+             "--bytes, --kind, --device and --count are for new segments");
+      refuse(!opens && hold_.bytes == 0, "hold",
+             "nothing to hold: say --bytes SIZE, or --open TICKET");
+      refuse(!opens && hold_.read_only, "--read-only", "only for segments that --open opens");
+      refuse(!opens && hold_.show_handle && hold_.kind != Kind::kIpc, "--show-handle",
+             "only segments of --kind ipc have a handle");
+      refuse(hold_.fill && hold_.read_only, "--fill", "not with --read-only");
+      refuse(hold_.fill && !hold_.map_devices.empty(), "--fill", "not with --map-device");
+    });
   }
 
   CLI::App app_;
@@ -342,6 +415,9 @@ class Parser {
   QuotaSetCommand quota_set_;
   PsCommand ps_;
   SegmentsCommand segments_;
+  PoolListCommand pool_list_;
+  PoolSetCommand pool_set_;
+  PoolTrimCommand pool_trim_;
   TrimCommand trim_;
   DrainCommand drain_;
   TopCommand top_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/client.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::cli {
@@ -18,8 +19,8 @@ struct GlobalOptions {
   bool exact = false;  // sizes in bytes, not in GiB
 };
 
-// One struct for each command. Devices are as the user names them: an index, a UUID or
-// the beginning of one.
+// One struct for each command. Devices are as the user names them: the daemon's index, a
+// UUID or the beginning of one.
 struct StatusCommand {};
 struct DevicesCommand {};
 struct WhoamiCommand {
@@ -39,6 +40,16 @@ struct SegmentsCommand {
   std::string tenant;
   std::string device;
 };
+struct PoolListCommand {
+  std::string tenant;
+  std::string device;
+};
+struct PoolSetCommand {
+  v1::SetPoolRequest request;  // its device is named as the user did
+};
+struct PoolTrimCommand {
+  v1::TrimPoolRequest request;  // the same
+};
 struct TrimCommand {
   std::string tenant;
   std::string device;
@@ -52,17 +63,23 @@ struct TopCommand {
   std::optional<uint32_t> iterations;
 };
 struct HoldCommand {
-  uint64_t bytes = 0;
-  std::string device;  // empty: the daemon's first
+  uint64_t bytes = 0;                // of each new segment; 0 where tickets are opened
+  std::vector<std::string> tickets;  // to be opened instead
+  Kind kind = Kind::kDefault;
+  DeviceName device;
+  std::vector<DeviceName> map_devices;
   int count = 1;
+  bool read_only = false;                  // with tickets alone
+  bool show_handle = false;                // of kind ipc
   std::optional<absl::Duration> duration;  // absent: until a signal
   std::string tenant;
   bool fill = false;
 };
 
-using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
-                             QuotaListCommand, QuotaSetCommand, PsCommand, SegmentsCommand,
-                             TrimCommand, DrainCommand, TopCommand, HoldCommand>;
+using Command =
+    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
+                 QuotaSetCommand, PsCommand, SegmentsCommand, PoolListCommand, PoolSetCommand,
+                 PoolTrimCommand, TrimCommand, DrainCommand, TopCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

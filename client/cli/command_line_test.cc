@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -89,6 +90,7 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_FALSE(request.quota().has_max_segments());
   EXPECT_FALSE(request.quota().has_max_in_flight());
   EXPECT_FALSE(request.quota().has_max_retained_bytes());
+  EXPECT_FALSE(request.quota().has_pinned_limit_bytes());
   ASSERT_EQ(request.quota().devices_size(), 2);
   EXPECT_EQ(request.quota().devices(0).device_uuid(), "0");
   EXPECT_EQ(request.quota().devices(0).limit_bytes(), uint64_t{1} << 30);
@@ -97,7 +99,8 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_THAT(request.clear(), ElementsAre("total_limit_bytes", "max_retained_bytes"));
 
   request = Parsed<QuotaSetCommand>({"quota", "set", "--max-segments=0", "--total-limit=1TiB",
-                                     "--max-in-flight=3", "--max-retained=0", "t"})
+                                     "--max-in-flight=3", "--max-retained=0", "--pinned-limit",
+                                     "3GiB", "--clear", "pinned-limit", "t"})
                 .request;
   EXPECT_EQ(request.tenant(), "t");
   EXPECT_TRUE(request.quota().has_max_segments());
@@ -105,7 +108,53 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_EQ(request.quota().total_limit_bytes(), uint64_t{1} << 40);
   EXPECT_EQ(request.quota().max_in_flight(), 3u);
   EXPECT_TRUE(request.quota().has_max_retained_bytes());
-  EXPECT_THAT(request.clear(), IsEmpty());
+  EXPECT_EQ(request.quota().pinned_limit_bytes(), uint64_t{3} << 30);
+  EXPECT_THAT(request.clear(), ElementsAre("pinned_limit_bytes"));
+}
+
+TEST(CommandLineTest, PoolAloneIsPoolList) {
+  EXPECT_EQ(Parsed<PoolListCommand>({"pool"}).tenant, "");
+  PoolListCommand list =
+      Parsed<PoolListCommand>({"pool", "list", "--tenant", "t", "--device", "1"});
+  EXPECT_EQ(list.tenant, "t");
+  EXPECT_EQ(list.device, "1");
+}
+
+TEST(CommandLineTest, PoolSetFillsWhatIsGivenAndNothingElse) {
+  v1::SetPoolRequest request =
+      Parsed<PoolSetCommand>({"pool", "set", "t", "--release-threshold", "0"}).request;
+  EXPECT_EQ(request.tenant(), "t");
+  EXPECT_EQ(request.device_uuid(), "");
+  EXPECT_TRUE(request.has_release_threshold_bytes());
+  EXPECT_FALSE(request.has_reuse_follow_event_dependencies());
+  EXPECT_FALSE(request.has_reuse_allow_opportunistic());
+  EXPECT_FALSE(request.has_reuse_allow_internal_dependencies());
+  EXPECT_FALSE(request.reset_peaks());
+
+  request =
+      Parsed<PoolSetCommand>({"pool", "set", "--device", "GPU-1", "t", "--reset-peaks",
+                              "--reuse-follow-event-dependencies", "on",
+                              "--reuse-opportunistic=off", "--reuse-internal-dependencies", "off"})
+          .request;
+  EXPECT_EQ(request.device_uuid(), "GPU-1");
+  EXPECT_FALSE(request.has_release_threshold_bytes());
+  EXPECT_TRUE(request.reuse_follow_event_dependencies());
+  EXPECT_TRUE(request.has_reuse_allow_opportunistic());
+  EXPECT_FALSE(request.reuse_allow_opportunistic());
+  EXPECT_TRUE(request.has_reuse_allow_internal_dependencies());
+  EXPECT_FALSE(request.reuse_allow_internal_dependencies());
+  EXPECT_TRUE(request.reset_peaks());
+  EXPECT_TRUE(Parsed<PoolSetCommand>({"pool", "set", "t", "--reset-peaks"}).request.reset_peaks());
+}
+
+TEST(CommandLineTest, PoolTrim) {
+  v1::TrimPoolRequest request = Parsed<PoolTrimCommand>({"pool", "trim", "t"}).request;
+  EXPECT_EQ(request.tenant(), "t");
+  EXPECT_EQ(request.device_uuid(), "");
+  EXPECT_EQ(request.keep_bytes(), 0u);
+  request = Parsed<PoolTrimCommand>({"pool", "trim", "t", "--to", "2K", "--device", "1"}).request;
+  EXPECT_EQ(request.device_uuid(), "1");
+  EXPECT_EQ(request.keep_bytes(), 2048u);
 }
 
 TEST(CommandLineTest, Hold) {
@@ -130,6 +179,34 @@ TEST(CommandLineTest, Hold) {
             absl::Minutes(1));
 }
 
+TEST(CommandLineTest, HoldOfAKind) {
+  HoldCommand hold = Parsed<HoldCommand>({"hold", "--bytes", "1"});
+  EXPECT_EQ(hold.kind, Kind::kDefault);
+  EXPECT_THAT(hold.map_devices, IsEmpty());
+  EXPECT_FALSE(hold.show_handle);
+  for (const auto& [word, kind] :
+       {std::pair{"vmm", Kind::kVmm}, {"mempool", Kind::kMempool}, {"pinned", Kind::kPinned}}) {
+    EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--kind", word}).kind, kind);
+  }
+  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--kind", "ipc", "--show-handle", "--device",
+                              "most-free", "--map-device", "0", "--map-device", "GPU-1"});
+  EXPECT_EQ(hold.kind, Kind::kIpc);
+  EXPECT_TRUE(hold.show_handle);
+  EXPECT_EQ(hold.device, "most-free");
+  EXPECT_THAT(hold.map_devices, ElementsAre("0", "GPU-1"));
+}
+
+TEST(CommandLineTest, HoldOfTickets) {
+  HoldCommand hold = Parsed<HoldCommand>(
+      {"hold", "--open", "gmt_a", "--open", "gmt_b", "--read-only", "--map-device", "0"});
+  EXPECT_THAT(hold.tickets, ElementsAre("gmt_a", "gmt_b"));
+  EXPECT_TRUE(hold.read_only);
+  EXPECT_THAT(hold.map_devices, ElementsAre("0"));
+  EXPECT_EQ(hold.bytes, 0u);
+  // Of which kind they are is known when they are open.
+  EXPECT_TRUE(Parsed<HoldCommand>({"hold", "--open", "gmt_a", "--show-handle"}).show_handle);
+}
+
 TEST(CommandLineTest, Top) {
   TopCommand top = Parsed<TopCommand>({"top"});
   EXPECT_EQ(top.interval, absl::Seconds(1));
@@ -144,7 +221,29 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "--for: \"10\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "0s"}),
             "--for: \"0s\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
-  EXPECT_EQ(ErrorOf({"hold"}), "--bytes is required");
+  EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: say --bytes SIZE, or --open TICKET");
+  for (const std::vector<std::string>& of_new_ones : std::vector<std::vector<std::string>>{
+           {"--bytes", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
+    EXPECT_EQ(ErrorOf({"hold", "--open", "t", of_new_ones[0], of_new_ones[1]}),
+              "--open: --bytes, --kind, --device and --count are for new segments");
+  }
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}),
+            "--read-only: only for segments that --open opens");
+  EXPECT_EQ(ErrorOf({"hold", "--open", "t", "--read-only", "--fill"}),
+            "--fill: not with --read-only");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--map-device", "0", "--fill"}),
+            "--fill: not with --map-device");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--kind", "shm"}),
+            "--kind: \"shm\" is not a kind (expected one of vmm, mempool, ipc, pinned)");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--show-handle"}),
+            "--show-handle: only segments of --kind ipc have a handle");
+  EXPECT_EQ(ErrorOf({"pool", "set", "--reset-peaks"}), "TENANT is required");
+  EXPECT_EQ(ErrorOf({"pool", "set", "t"}),
+            "pool set: nothing to change: name an attribute, such as --release-threshold 1GiB");
+  EXPECT_EQ(ErrorOf({"pool", "set", "t", "--reuse-opportunistic", "yes"}),
+            "--reuse-opportunistic: \"yes\" is not a switch (expected on or off)");
+  EXPECT_EQ(ErrorOf({"pool", "trim"}), "TENANT is required");
+  EXPECT_THAT(ErrorOf({"pool", "trim", "t", "--to", "some"}), HasSubstr("--to: "));
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "0"}), "--bytes: a segment has at least one byte");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--count", "254"}),
             "--count: Value 254 not in range 1 to 253");
@@ -157,7 +256,7 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "--device: \"1GiB\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--clear", "limits"}),
             "--clear: \"limits\" is not a limit (expected one of device, limit, max-in-flight, "
-            "max-retained, max-segments, max-sessions, total-limit)");
+            "max-retained, max-segments, max-sessions, pinned-limit, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
   EXPECT_EQ(ErrorOf({}), "A subcommand is required");
   EXPECT_EQ(ErrorOf({"--json"}), "A subcommand is required");
@@ -169,6 +268,8 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
 TEST(CommandLineTest, ErrorsKnowWhetherJsonIsWanted) {
   EXPECT_TRUE(ParseCommandLine({"hold", "--json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"--json", "hold"}).global.json);
+  EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "--json"}).global.json);
+  EXPECT_TRUE(ParseCommandLine({"quota", "set", "t", "--json"}).global.json);
   EXPECT_FALSE(ParseCommandLine({"hold"}).global.json);
 }
 
@@ -179,7 +280,9 @@ TEST(CommandLineTest, HelpTeaches) {
   EXPECT_THAT(line.text, HasSubstr("Exit codes:"));
   EXPECT_THAT(line.text, HasSubstr("gpumemctl hold --bytes 1GiB --for 10s"));
   EXPECT_THAT(ParseCommandLine({"hold", "--help"}).text, HasSubstr("--count"));
-  EXPECT_THAT(ParseCommandLine({"quota", "set", "-h"}).text, HasSubstr("--total-limit"));
+  EXPECT_THAT(ParseCommandLine({"hold", "--help"}).text, HasSubstr("--kind ipc --show-handle"));
+  EXPECT_THAT(ParseCommandLine({"quota", "set", "-h"}).text, HasSubstr("--pinned-limit"));
+  EXPECT_THAT(ParseCommandLine({"pool", "set", "-h"}).text, HasSubstr("--release-threshold 4GiB"));
   EXPECT_THAT(ParseCommandLine({"--version"}).text, HasSubstr("gpumemctl 0."));
 }
 

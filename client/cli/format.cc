@@ -12,9 +12,12 @@
 namespace gpumem::cli {
 namespace {
 
+constexpr char kPinned[] = "PINNED";
+
 // The beginning of a UUID that no other device shares: up to its first group, as in
 // "GPU-8f2b1a30", or longer.
 std::string ShortUuid(const DeviceList& devices, absl::string_view uuid) {
+  if (IsPinnedMemory(uuid)) return kPinned;  // there is one
   size_t length = std::min(uuid.find('-', uuid.find('-') + 1), uuid.size());
   for (const v1::Device& other : devices) {
     if (other.device_uuid() == uuid) continue;
@@ -40,6 +43,10 @@ std::string Age(uint64_t milliseconds) {
   return absl::StrFormat("%dd%02dh", seconds / 86400, seconds / 3600 % 24);
 }
 
+std::string Counted(uint64_t n, absl::string_view noun) {
+  return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
+}
+
 std::string Percent(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -55,6 +62,10 @@ std::string ShortDevice(const DeviceList& devices, absl::string_view uuid) {
     }
   }
   return std::string(uuid);
+}
+
+bool IsPinnedMemory(absl::string_view uuid) {
+  return absl::StartsWith(uuid, absl::StrCat(kPinned, "-"));
 }
 
 std::string Word(v1::Kind kind) {

@@ -16,12 +16,19 @@ std::string Size(uint64_t bytes, bool exact);
 // "850ms", "12s", "3m05s", "2h04m", "5d06h".
 std::string Age(uint64_t milliseconds);
 
+// "3 segments", "1 segment".
+std::string Counted(uint64_t n, absl::string_view noun);
+
 // "37%" of the whole; "-" where the whole is zero. More than nothing is never "0%", less
 // than all never "100%".
 std::string Percent(uint64_t part, uint64_t whole);
 
-// A short name that is unambiguous to people and to --device: "0 GPU-8f2b1a30".
+// A short name that is unambiguous to people and to --device: "0 GPU-8f2b1a30",
+// "2 PINNED".
 std::string ShortDevice(const DeviceList& devices, absl::string_view uuid);
+
+// Whether that is the host memory of kind pinned, which limits for devices do not count.
+bool IsPinnedMemory(absl::string_view uuid);
 
 // "vmm", "host", …: what json.h says for the same value.
 std::string Word(v1::Kind kind);

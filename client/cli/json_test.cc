@@ -22,7 +22,7 @@ TEST(JsonTest, PrintsAllFieldsInOrder) {
   EXPECT_EQ(OneLine(ToJson(response)),
             R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
             R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
-            R"("session_ids":[3,4],"leases":0,"age_ms":0}]})"
+            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false}]})"
             "\n");
 }
 
@@ -36,7 +36,8 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
   quota.set_max_segments(7);
   EXPECT_EQ(OneLine(ToJson(quota)),
             R"({"limit_bytes":0,"total_limit_bytes":null,"max_segments":7,"max_sessions":null,)"
-            R"("max_in_flight":null,"max_retained_bytes":null,"devices":[]})"
+            R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
+            R"("pinned_limit_bytes":null})"
             "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())), "{\"quota\":null,\"usage\":null}\n");
 }
@@ -45,14 +46,50 @@ TEST(JsonTest, EnumsAreShortWords) {
   v1::Device device;
   device.set_backend(v1::BACKEND_HOST);
   device.add_kinds(v1::KIND_VMM);
+  device.add_kinds(v1::KIND_MEMPOOL);
   device.add_kinds(static_cast<v1::Kind>(99));
   Json json = ToJson(device);
   EXPECT_EQ(json["backend"], "host");
-  EXPECT_EQ(json["kinds"], Json::array({"vmm", 99}));
+  EXPECT_EQ(json["kinds"], Json::array({"vmm", "mempool", 99}));
   v1::ShareRequest share;
   EXPECT_EQ(ToJson(share)["scope"], "unspecified");
   share.set_scope(v1::TICKET_SCOPE_ANY);
   EXPECT_EQ(ToJson(share)["scope"], "any");
+}
+
+TEST(JsonTest, ADeviceHasItsPeersAndItsContext) {
+  v1::Device device;
+  device.set_context_pid(4242);
+  v1::PeerAccess* peer = device.add_peers();
+  peer->set_device_uuid("GPU-2");
+  peer->set_access(true);
+  const Json json = ToJson(device);
+  EXPECT_EQ(json["context_pid"], 4242);
+  EXPECT_EQ(OneLine(json["peers"]),
+            R"([{"device_uuid":"GPU-2","access":true,"native_atomics":false,)"
+            R"("performance_rank":0}])"
+            "\n");
+}
+
+TEST(JsonTest, APoolHasCudasNames) {
+  v1::ListPoolsResponse response;
+  v1::PoolInfo* pool = response.add_pools();
+  pool->set_tenant("t");
+  pool->set_device_uuid("GPU-1");
+  pool->set_segments(1);
+  pool->set_max_bytes(9);
+  pool->set_reserved_bytes(8);
+  pool->set_reserved_peak_bytes(7);
+  pool->set_used_bytes(6);
+  pool->set_used_peak_bytes(5);
+  pool->set_release_threshold_bytes(4);
+  pool->set_reuse_allow_opportunistic(true);
+  EXPECT_EQ(OneLine(ToJson(response)),
+            R"({"pools":[{"tenant":"t","device_uuid":"GPU-1","segments":1,"max_bytes":9,)"
+            R"("reserved_bytes":8,"reserved_peak_bytes":7,"used_bytes":6,"used_peak_bytes":5,)"
+            R"("release_threshold_bytes":4,"reuse_follow_event_dependencies":false,)"
+            R"("reuse_allow_opportunistic":true,"reuse_allow_internal_dependencies":false}]})"
+            "\n");
 }
 
 TEST(JsonTest, BytesAreBase64AndNegativeNumbersStaySo) {

@@ -15,10 +15,6 @@ namespace {
 
 constexpr char kNone[] = "-";
 
-std::string Counted(uint64_t n, absl::string_view noun) {
-  return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
-}
-
 std::string StateWord(v1::SessionInfo::State state) {
   switch (state) {
     case v1::SessionInfo::STATE_LIVE:
@@ -68,6 +64,53 @@ std::string Bar(uint64_t part, uint64_t whole) {
   return absl::StrCat("[", std::string(full, '#'), std::string(kWidth - full, '-'), "]");
 }
 
+std::string Kinds(const v1::Device& device) {
+  return absl::StrJoin(device.kinds(), ",", [](std::string* out, int kind) {
+    absl::StrAppend(out, Word(static_cast<v1::Kind>(kind)));
+  });
+}
+
+// What `device` can do with the memory of `other`: "self", "no", "yes 1", "yes+a 0".
+std::string Peer(const v1::Device& device, const v1::Device& other) {
+  if (device.device_uuid() == other.device_uuid()) return "self";
+  for (const v1::PeerAccess& peer : device.peers()) {
+    if (peer.device_uuid() != other.device_uuid()) continue;
+    if (!peer.access()) return "no";
+    return absl::StrCat("yes", peer.native_atomics() ? "+a" : "", " ", peer.performance_rank());
+  }
+  return kNone;
+}
+
+// Empty where no GPU has another beside it.
+std::string PeersView(const DeviceList& devices) {
+  DeviceList gpus;
+  for (const v1::Device& device : devices) {
+    if (!device.peers().empty()) gpus.push_back(device);
+  }
+  if (gpus.empty()) return "";
+  std::vector<Column> columns = {{"PEERS", Align::kRight}};
+  for (const v1::Device& gpu : gpus) columns.push_back({absl::StrCat(gpu.index())});
+  Table table(columns);
+  for (const v1::Device& gpu : gpus) {
+    std::vector<std::string> cells = {absl::StrCat(gpu.index())};
+    for (const v1::Device& other : gpus) cells.push_back(Peer(gpu, other));
+    table.AddRow(std::move(cells));
+  }
+  return absl::StrCat("\n", table.ToString(),
+                      "Whether the GPU of the row can use the memory of the column's.\n"
+                      "+a: with atomic operations of the link; number: the link's rank, 0 is the "
+                      "fastest.\n");
+}
+
+// The tenant's charge on the pinned host memory.
+uint64_t PinnedBytes(const v1::Usage& usage) {
+  uint64_t bytes = 0;
+  for (const v1::DeviceUsage& device : usage.devices()) {
+    if (IsPinnedMemory(device.device_uuid())) bytes += device.charged_bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
@@ -91,26 +134,25 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
 
 std::string DevicesView(const DeviceList& devices, bool exact) {
   if (devices.empty()) return "The daemon has no devices.\n";
-  Table table({{"INDEX", Align::kRight},
-               {"NAME"},
-               {"UUID"},
-               {"BACKEND"},
+  // Two tables, because one would be wider than most terminals.
+  Table names({{"INDEX", Align::kRight}, {"UUID"}, {"NAME"}, {"BACKEND"}});
+  Table state({{"INDEX", Align::kRight},
                {"CAPACITY", Align::kRight},
                {"CHARGED", Align::kRight},
                {"USED", Align::kRight},
                {"DRIVER FREE", Align::kRight},
+               {"CONTEXT"},
                {"KINDS"}});
   for (const v1::Device& device : devices) {
-    table.AddRow({absl::StrCat(device.index()), device.name(), device.device_uuid(),
-                  Word(device.backend()), Size(device.capacity_bytes(), exact),
-                  Size(device.charged_bytes(), exact),
+    const std::string index = absl::StrCat(device.index());
+    names.AddRow({index, device.device_uuid(), device.name(), Word(device.backend())});
+    state.AddRow({index, Size(device.capacity_bytes(), exact), Size(device.charged_bytes(), exact),
                   Percent(device.charged_bytes(), device.capacity_bytes()),
                   device.driver_free_bytes() == 0 ? kNone : Size(device.driver_free_bytes(), exact),
-                  absl::StrJoin(device.kinds(), ",", [](std::string* out, int kind) {
-                    absl::StrAppend(out, Word(static_cast<v1::Kind>(kind)));
-                  })});
+                  device.context_pid() == 0 ? kNone : absl::StrCat("pid ", device.context_pid()),
+                  Kinds(device)});
   }
-  return table.ToString();
+  return absl::StrCat(names.ToString(), "\n", state.ToString(), PeersView(devices));
 }
 
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
@@ -149,7 +191,8 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
   for (const v1::SegmentInfo& segment : response.segments()) {
     table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
                   ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
-                  Size(segment.size_bytes(), exact), StateWord(segment.state()),
+                  Size(segment.size_bytes(), exact),
+                  absl::StrCat(StateWord(segment.state()), segment.lost() ? ", lost" : ""),
                   absl::StrCat(segment.leases()),
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});
@@ -157,12 +200,44 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
   return table.ToString();
 }
 
+std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact) {
+  if (pools.empty()) {
+    return "No pools: a tenant has one on a device while it has segments of kind mempool there.\n";
+  }
+  Table table({{"TENANT"},
+               {"DEVICE"},
+               {"SEGMENTS", Align::kRight},
+               {"RESERVED", Align::kRight},
+               {"PEAK", Align::kRight},
+               {"USED", Align::kRight},
+               {"PEAK", Align::kRight},
+               {"MAX", Align::kRight},
+               {"THRESHOLD", Align::kRight},
+               {"REUSE"}});
+  for (const v1::PoolInfo& pool : pools) {
+    const std::string reuse = absl::StrCat(pool.reuse_follow_event_dependencies() ? "e" : "-",
+                                           pool.reuse_allow_opportunistic() ? "o" : "-",
+                                           pool.reuse_allow_internal_dependencies() ? "i" : "-");
+    table.AddRow({pool.tenant(), ShortDevice(devices, pool.device_uuid()),
+                  absl::StrCat(pool.segments()), Size(pool.reserved_bytes(), exact),
+                  Size(pool.reserved_peak_bytes(), exact), Size(pool.used_bytes(), exact),
+                  Size(pool.used_peak_bytes(), exact),
+                  pool.max_bytes() == 0 ? "none" : Size(pool.max_bytes(), exact),
+                  Size(pool.release_threshold_bytes(), exact), reuse});
+  }
+  return absl::StrCat(table.ToString(),
+                      "REUSE across streams: e follows events, o opportunistic, i internal "
+                      "dependencies.\n");
+}
+
 std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
   if (response.tenants().empty()) return "No tenants.\n";
   Table table({{"TENANT"},
                {"CHARGED", Align::kRight},
-               {"LIMIT EACH DEVICE", Align::kRight},
-               {"LIMIT IN ALL", Align::kRight},
+               {"LIMIT", Align::kRight},
+               {"TOTAL LIMIT", Align::kRight},
+               {"PINNED", Align::kRight},
+               {"LIMIT", Align::kRight},
                {"SEGMENTS", Align::kRight},
                {"SESSIONS", Align::kRight},
                {"DENIALS", Align::kRight},
@@ -174,9 +249,11 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
     if (!quota.devices().empty()) limit = "by device";
     table.AddRow({usage.tenant(), Size(usage.charged_bytes(), exact), limit,
                   ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact),
+                  Size(PinnedBytes(usage), exact),
+                  ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact),
                   UsedOf(usage.segments(), quota.has_max_segments(), quota.max_segments()),
                   UsedOf(usage.sessions(), quota.has_max_sessions(), quota.max_sessions()),
-                  absl::StrCat(usage.denials()), tenant.configured() ? "configuration" : "rule"});
+                  absl::StrCat(usage.denials()), tenant.configured() ? "config" : "rule"});
   }
   return table.ToString();
 }
@@ -186,6 +263,8 @@ std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const Devi
   Table counts({{"TENANT " + usage.tenant()}, {"USED", Align::kRight}, {"LIMIT", Align::kRight}});
   counts.AddRow({"bytes on all devices", Size(usage.charged_bytes(), exact),
                  ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact)});
+  counts.AddRow({"bytes of pinned host memory", Size(PinnedBytes(usage), exact),
+                 ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact)});
   counts.AddRow({"segments", absl::StrCat(usage.segments()),
                  CountLimit(quota.has_max_segments(), quota.max_segments())});
   counts.AddRow({"sessions", absl::StrCat(usage.sessions()),

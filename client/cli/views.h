@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/cli/connection.h"
 #include "proto/gpumem/v1/admin.pb.h"
@@ -10,11 +11,15 @@
 
 namespace gpumem::cli {
 
+using PoolList = std::vector<v1::PoolInfo>;
+
 std::string StatusView(const v1::GetStatusResponse& status, bool exact);
+// With the peer matrix below, where there are several GPUs.
 std::string DevicesView(const DeviceList& devices, bool exact);
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact);
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
                          bool exact);
+std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact);
 std::string TenantsView(const v1::ListTenantsResponse& response, bool exact);
 std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
                       bool exact);

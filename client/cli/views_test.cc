@@ -14,6 +14,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr char kUuid0[] = "HOST-00000000-0000-0000-0000-000000000000";
 constexpr char kUuid1[] = "HOST-00000001-0000-0000-0000-000000000000";
+constexpr char kPinnedUuid[] = "PINNED-00000000-0000-0000-0000-000000000000";
 
 DeviceList TwoDevices() {
   DeviceList devices(2);
@@ -27,6 +28,39 @@ DeviceList TwoDevices() {
   }
   devices[0].set_charged_bytes(3 * kGiB / 2);
   devices[1].set_driver_free_bytes(7 * kGiB);
+  return devices;
+}
+
+// As a node shows them that has two GPUs with a link between them and a third without.
+DeviceList GpusAndPinnedMemory() {
+  DeviceList devices(4);
+  for (uint32_t i = 0; i < 3; ++i) {
+    devices[i].set_index(i);
+    devices[i].set_name("NVIDIA H200");
+    devices[i].set_backend(v1::BACKEND_CUDA);
+    devices[i].set_device_uuid("GPU-" + std::to_string(i) + "f2b1a30-0000-0000-0000-000000000000");
+    devices[i].set_capacity_bytes(139 * kGiB);
+    devices[i].set_driver_free_bytes(100 * kGiB);
+    for (v1::Kind kind : {v1::KIND_VMM, v1::KIND_MEMPOOL, v1::KIND_IPC}) devices[i].add_kinds(kind);
+  }
+  devices[1].set_context_pid(4242);
+  for (uint32_t i = 0; i < 3; ++i) {
+    for (uint32_t j = 0; j < 3; ++j) {
+      if (i == j) continue;
+      v1::PeerAccess* peer = devices[i].add_peers();
+      peer->set_device_uuid(devices[j].device_uuid());
+      peer->set_access(i + j != 2);
+      peer->set_native_atomics(i + j == 1);
+      peer->set_performance_rank(i + j == 3 ? 1 : 0);
+    }
+  }
+  devices[3].set_index(3);
+  devices[3].set_name("host memory");
+  devices[3].set_backend(v1::BACKEND_HOST);
+  devices[3].set_device_uuid(kPinnedUuid);
+  devices[3].set_capacity_bytes(64 * kGiB);
+  devices[3].set_charged_bytes(kGiB);
+  devices[3].add_kinds(v1::KIND_PINNED);
   return devices;
 }
 
@@ -63,6 +97,10 @@ v1::ListTenantsResponse TwoTenants() {
   tenant->mutable_usage()->set_sessions(1);
   tenant->mutable_quota()->set_limit_bytes(4 * kGiB);
   tenant->mutable_quota()->set_max_segments(16);
+  tenant->mutable_quota()->set_pinned_limit_bytes(kGiB);
+  v1::DeviceUsage* pinned = tenant->mutable_usage()->add_devices();
+  pinned->set_device_uuid(kPinnedUuid);
+  pinned->set_charged_bytes(8 * kMiB);
   tenant->set_configured(true);
   tenant = response.add_tenants();
   tenant->mutable_usage()->set_tenant("user-1001");
@@ -119,6 +157,8 @@ TEST(FormatTest, ShortDeviceIsUnambiguous) {
   EXPECT_EQ(ShortDevice(devices, kUuid0), "0 HOST-00000000");
   EXPECT_EQ(ShortDevice(devices, kUuid1), "1 HOST-00000001");
   EXPECT_EQ(ShortDevice(devices, "gone"), "gone");
+  EXPECT_EQ(ShortDevice(GpusAndPinnedMemory(), kPinnedUuid), "3 PINNED");
+  EXPECT_EQ(ResolveDevice(GpusAndPinnedMemory(), "PINNED").value(), kPinnedUuid);
   devices[1].set_device_uuid("HOST-00000000-0001-0000-0000-000000000000");
   EXPECT_EQ(ShortDevice(devices, kUuid0), "0 HOST-00000000-0000");
 }
@@ -136,15 +176,38 @@ TEST(ResolveDeviceTest, ByIndexUuidOrBeginning) {
 }
 
 TEST(ViewsTest, Devices) {
-  EXPECT_EQ(
-      DevicesView(TwoDevices(), false),
-      "INDEX  NAME         UUID                                       BACKEND  CAPACITY   CHARGED"
-      "  USED  DRIVER FREE  KINDS\n"
-      "    0  host memory  HOST-00000000-0000-0000-0000-000000000000  host     8.00 GiB  1.50 GiB"
-      "   19%            -  vmm\n"
-      "    1  host memory  HOST-00000001-0000-0000-0000-000000000000  host     8.00 GiB       0 B"
-      "    0%     7.00 GiB  vmm\n");
+  EXPECT_EQ(DevicesView(TwoDevices(), false),
+            "INDEX  UUID                                       NAME         BACKEND\n"
+            "    0  HOST-00000000-0000-0000-0000-000000000000  host memory  host\n"
+            "    1  HOST-00000001-0000-0000-0000-000000000000  host memory  host\n"
+            "\n"
+            "INDEX  CAPACITY   CHARGED  USED  DRIVER FREE  CONTEXT  KINDS\n"
+            "    0  8.00 GiB  1.50 GiB   19%            -  -        vmm\n"
+            "    1  8.00 GiB       0 B    0%     7.00 GiB  -        vmm\n");
   EXPECT_EQ(DevicesView({}, false), "The daemon has no devices.\n");
+}
+
+TEST(ViewsTest, DevicesWithPeers) {
+  EXPECT_EQ(DevicesView(GpusAndPinnedMemory(), false),
+            "INDEX  UUID                                         NAME         BACKEND\n"
+            "    0  GPU-0f2b1a30-0000-0000-0000-000000000000     NVIDIA H200  cuda\n"
+            "    1  GPU-1f2b1a30-0000-0000-0000-000000000000     NVIDIA H200  cuda\n"
+            "    2  GPU-2f2b1a30-0000-0000-0000-000000000000     NVIDIA H200  cuda\n"
+            "    3  PINNED-00000000-0000-0000-0000-000000000000  host memory  host\n"
+            "\n"
+            "INDEX    CAPACITY   CHARGED  USED  DRIVER FREE  CONTEXT   KINDS\n"
+            "    0  139.00 GiB       0 B    0%   100.00 GiB  -         vmm,mempool,ipc\n"
+            "    1  139.00 GiB       0 B    0%   100.00 GiB  pid 4242  vmm,mempool,ipc\n"
+            "    2  139.00 GiB       0 B    0%   100.00 GiB  -         vmm,mempool,ipc\n"
+            "    3   64.00 GiB  1.00 GiB    2%            -  -         pinned\n"
+            "\n"
+            "PEERS  0        1        2\n"
+            "    0  self     yes+a 0  no\n"
+            "    1  yes+a 0  self     yes 1\n"
+            "    2  no       yes 1    self\n"
+            "Whether the GPU of the row can use the memory of the column's.\n"
+            "+a: with atomic operations of the link; number: the link's rank, 0 is the "
+            "fastest.\n");
 }
 
 TEST(ViewsTest, Status) {
@@ -206,17 +269,58 @@ TEST(ViewsTest, Segments) {
       "SEGMENT  TENANT    DEVICE           KIND       SIZE  STATE     LEASES  SESSIONS  AGE\n"
       "      9  training  1 HOST-00000001  vmm   64.00 MiB  leased         2  7,8        5s\n"
       "     10  b         0 HOST-00000000  vmm    1.00 MiB  retained       0  -         0ms\n");
+  response.mutable_segments(0)->set_kind(v1::KIND_MEMPOOL);
+  response.mutable_segments(0)->set_lost(true);
+  response.mutable_segments(1)->set_kind(v1::KIND_PINNED);
+  EXPECT_EQ(SegmentsView(response, TwoDevices(), false),
+            "SEGMENT  TENANT    DEVICE           KIND          SIZE  STATE         LEASES  "
+            "SESSIONS  AGE\n"
+            "      9  training  1 HOST-00000001  mempool  64.00 MiB  leased, lost       2  7,8     "
+            "   5s\n"
+            "     10  b         0 HOST-00000000  pinned    1.00 MiB  retained           0  -       "
+            "  0ms\n");
   EXPECT_EQ(SegmentsView({}, {}, false), "No segments.\n");
+}
+
+TEST(ViewsTest, Pools) {
+  PoolList pools(2);
+  pools[0].set_tenant("training");
+  pools[0].set_device_uuid(kUuid0);
+  pools[0].set_segments(3);
+  pools[0].set_max_bytes(4 * kGiB);
+  pools[0].set_reserved_bytes(256 * kMiB);
+  pools[0].set_reserved_peak_bytes(kGiB);
+  pools[0].set_used_bytes(192 * kMiB);
+  pools[0].set_used_peak_bytes(kGiB);
+  pools[0].set_release_threshold_bytes(512 * kMiB);
+  pools[0].set_reuse_follow_event_dependencies(true);
+  pools[0].set_reuse_allow_opportunistic(true);
+  pools[0].set_reuse_allow_internal_dependencies(true);
+  pools[1].set_tenant("b");
+  pools[1].set_device_uuid(kUuid1);
+  pools[1].set_reuse_allow_internal_dependencies(true);
+  EXPECT_EQ(
+      PoolsView(pools, TwoDevices(), false),
+      "TENANT    DEVICE           SEGMENTS    RESERVED      PEAK        USED      PEAK       MAX  "
+      " THRESHOLD  REUSE\n"
+      "training  0 HOST-00000000         3  256.00 MiB  1.00 GiB  192.00 MiB  1.00 GiB  4.00 GiB  "
+      "512.00 MiB  eoi\n"
+      "b         1 HOST-00000001         0         0 B       0 B         0 B       0 B      none  "
+      "       0 B  --i\n"
+      "REUSE across streams: e follows events, o opportunistic, i internal dependencies.\n");
+  EXPECT_EQ(PoolsView({}, {}, false),
+            "No pools: a tenant has one on a device while it has segments of kind mempool "
+            "there.\n");
 }
 
 TEST(ViewsTest, Tenants) {
   EXPECT_EQ(TenantsView(TwoTenants(), false),
-            "TENANT       CHARGED  LIMIT EACH DEVICE  LIMIT IN ALL  SEGMENTS  SESSIONS  DENIALS  "
-            "MADE BY\n"
-            "training   64.00 MiB           4.00 GiB          none   2 of 16         1        0  "
-            "configuration\n"
-            "user-1001   1.00 GiB          by device      2.00 GiB         1         1        3  "
-            "rule\n");
+            "TENANT       CHARGED      LIMIT  TOTAL LIMIT    PINNED     LIMIT  SEGMENTS  SESSIONS  "
+            "DENIALS  MADE BY\n"
+            "training   64.00 MiB   4.00 GiB         none  8.00 MiB  1.00 GiB   2 of 16         1  "
+            "      0  config\n"
+            "user-1001   1.00 GiB  by device     2.00 GiB       0 B      none         1         1  "
+            "      3  rule\n");
   EXPECT_EQ(TenantsView({}, false), "No tenants.\n");
 }
 
@@ -236,18 +340,29 @@ TEST(ViewsTest, Quota) {
   device->set_leased_bytes(64 * kMiB);
   device->set_limit_bytes(4 * kGiB);
   device->set_peak_bytes(kGiB);
+  device = usage.add_devices();
+  device->set_device_uuid(kPinnedUuid);
+  device->set_charged_bytes(2 * kMiB);
+  device->set_retained_bytes(2 * kMiB);
+  device->set_limit_bytes(kGiB);
+  device->set_peak_bytes(2 * kMiB);
+  quota.set_pinned_limit_bytes(kGiB);
+  DeviceList devices = TwoDevices();
+  devices.push_back(GpusAndPinnedMemory().back());
   EXPECT_EQ(
-      QuotaView(quota, usage, TwoDevices(), false),
-      "TENANT training                     USED  LIMIT\n"
-      "bytes on all devices           64.00 MiB   none\n"
-      "segments                               1     16\n"
-      "sessions                               2   none\n"
-      "calls in flight                        0   none\n"
-      "retained bytes on each device               0 B\n"
-      "denials                                0      -\n"
+      QuotaView(quota, usage, devices, false),
+      "TENANT training                     USED     LIMIT\n"
+      "bytes on all devices           64.00 MiB      none\n"
+      "bytes of pinned host memory     2.00 MiB  1.00 GiB\n"
+      "segments                               1        16\n"
+      "sessions                               2      none\n"
+      "calls in flight                        0      none\n"
+      "retained bytes on each device                  0 B\n"
+      "denials                                0         -\n"
       "\n"
       "DEVICE             CHARGED     LIMIT  USED     LEASED  RETAINED  LINGERING      PEAK\n"
-      "0 HOST-00000000  64.00 MiB  4.00 GiB    2%  64.00 MiB       0 B        0 B  1.00 GiB\n");
+      "0 HOST-00000000  64.00 MiB  4.00 GiB    2%  64.00 MiB       0 B        0 B  1.00 GiB\n"
+      "3 PINNED          2.00 MiB  1.00 GiB   <1%        0 B  2.00 MiB        0 B  2.00 MiB\n");
 }
 
 TEST(ViewsTest, TopPutsTheLargestFirst) {
@@ -259,11 +374,12 @@ TEST(ViewsTest, TopPutsTheLargestFirst) {
       "0 HOST-00000000  host memory  1.50 GiB  8.00 GiB   19%  [####----------------]\n"
       "1 HOST-00000001  host memory       0 B  8.00 GiB    0%  [--------------------]\n"
       "\n"
-      "TENANT       CHARGED  LIMIT EACH DEVICE  LIMIT IN ALL  SEGMENTS  SESSIONS  DENIALS  "
-      "MADE BY\n"
-      "user-1001   1.00 GiB          by device      2.00 GiB         1         1        3  rule\n"
-      "training   64.00 MiB           4.00 GiB          none   2 of 16         1        0  "
-      "configuration\n"
+      "TENANT       CHARGED      LIMIT  TOTAL LIMIT    PINNED     LIMIT  SEGMENTS  SESSIONS  "
+      "DENIALS  MADE BY\n"
+      "user-1001   1.00 GiB  by device     2.00 GiB       0 B      none         1         1  "
+      "      3  rule\n"
+      "training   64.00 MiB   4.00 GiB         none  8.00 MiB  1.00 GiB   2 of 16         1  "
+      "      0  config\n"
       "\n"
       "SESSION  TENANT     STATE       PID   UID  NAME       COMMAND  LEASES     LEASED    AGE\n"
       "     12  user-1001  lingering     7  1001                           0   1.00 GiB  1d01h\n"

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/bytes.h"
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
@@ -46,6 +47,22 @@ uint64_t SumOver(const std::vector<Account>& accounts, Measure measure) {
   return sum;
 }
 
+// Over all devices but pinned memory, which limits on devices do not count.
+template <typename Measure>
+uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<Account>& accounts,
+                     Measure measure) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!IsPinnedMemory(devices[i])) sum += measure(accounts[i]);
+  }
+  return sum;
+}
+
+std::string KindNames(const std::vector<Kind>& kinds) {
+  return absl::StrJoin(kinds, ", ",
+                       [](std::string* out, Kind kind) { absl::StrAppend(out, KindName(kind)); });
+}
+
 // One limit and how a request stands to it. All in bytes, or all in counts.
 struct Standing {
   Denial::Cause cause;
@@ -60,8 +77,9 @@ struct Standing {
 
 }  // namespace
 
-uint64_t Ledger::TotalCharged(const Tenant& tenant) {
-  return SumOver(tenant.accounts, [](const Account& account) { return account.charged(); });
+uint64_t Ledger::TotalCharged(const Tenant& tenant) const {
+  return SumUnpinned(devices_, tenant.accounts,
+                     [](const Account& account) { return account.charged(); });
 }
 
 uint64_t Ledger::TotalSegments(const Tenant& tenant) {
@@ -70,6 +88,9 @@ uint64_t Ledger::TotalSegments(const Tenant& tenant) {
 
 uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
   const uint64_t capacity = devices_[device].capacity_bytes;
+  if (IsPinnedMemory(devices_[device])) {
+    return std::min(tenant.quota.pinned_limit_bytes.value_or(capacity), capacity);
+  }
   auto it = tenant.quota.device_limits.find(devices_[device].uuid);
   if (it != tenant.quota.device_limits.end()) return std::min(it->second, capacity);
   return std::min(tenant.quota.limit_bytes.value_or(capacity), capacity);
@@ -83,7 +104,9 @@ uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
 
 bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {
   return Staying(tenant.accounts[device]) <= LimitOn(tenant, device) &&
-         SumOver(tenant.accounts, Staying) <= tenant.quota.total_limit_bytes.value_or(kUnlimited) &&
+         (IsPinnedMemory(devices_[device]) ||
+          SumUnpinned(devices_, tenant.accounts, Staying) <=
+              tenant.quota.total_limit_bytes.value_or(kUnlimited)) &&
          SumOver(tenant.accounts, StayingSegments) <=
              tenant.quota.max_segments.value_or(kUnlimited);
 }
@@ -111,20 +134,76 @@ absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
       absl::StrCat("this node has no device \"", uuid, "\"; gpumemctl devices lists those it has"));
 }
 
-absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) const {
-  AcquireTerms terms;
+bool Ledger::Makes(size_t device, Kind kind) const {
+  const std::vector<Kind>& kinds = devices_[device].kinds;
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+absl::Status Ledger::DoesNotMake(size_t device, Kind kind) const {
+  std::string help = absl::StrCat("it makes ", KindNames(devices_[device].kinds));
+  for (size_t other = 0; other < devices_.size(); ++other) {
+    if (!Makes(other, kind)) continue;
+    absl::StrAppend(&help, "; ", devices_[other].uuid, " makes that kind");
+    break;
+  }
+  return absl::UnimplementedError(absl::StrCat("device ", devices_[device].uuid,
+                                               " does not make segments of kind ", KindName(kind),
+                                               "; ", help));
+}
+
+uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
+  const auto held = [](const Account& account) { return account.charged() - Recoverable(account); };
+  const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
+  const uint64_t total = IsPinnedMemory(devices_[device])
+                             ? kUnlimited
+                             : left(tenant.quota.total_limit_bytes.value_or(kUnlimited),
+                                    SumUnpinned(devices_, tenant.accounts, held));
+  return std::min({left(LimitOn(tenant, device), held(tenant.accounts[device])),
+                   left(devices_[device].capacity_bytes, held(device_accounts_[device])), total});
+}
+
+// The device that a request names, or means.
+absl::StatusOr<size_t> Ledger::ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const {
   if (devices_.empty()) return absl::NotFoundError("this node has no device");
   if (!spec.device_uuid.empty()) {
+    if (spec.most_free) {
+      return absl::InvalidArgumentError(
+          "a request names a device or asks for the one with most free memory, not both");
+    }
     absl::StatusOr<size_t> device = FindDevice(spec.device_uuid);
-    if (!device.ok()) return device.status();
-    terms.device = *device;
+    if (device.ok() && spec.kind && !Makes(*device, *spec.kind)) {
+      return DoesNotMake(*device, *spec.kind);
+    }
+    return device;
   }
+  for (const std::string& uuid : spec.among) {
+    if (absl::StatusOr<size_t> device = FindDevice(uuid); !device.ok()) return device;
+  }
+  const Kind kind = spec.kind.value_or(devices_.front().kinds.front());
+  std::optional<size_t> chosen;
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    if (!Makes(device, kind)) continue;
+    const bool among =
+        std::find(spec.among.begin(), spec.among.end(), devices_[device].uuid) != spec.among.end();
+    if (spec.most_free && !spec.among.empty() && !among) continue;
+    if (!chosen || (spec.most_free && Obtainable(tenant, device) > Obtainable(tenant, *chosen))) {
+      chosen = device;
+    }
+  }
+  if (!chosen)
+    return DoesNotMake(*FindDevice(spec.among.empty() ? devices_[0].uuid : spec.among[0]), kind);
+  return *chosen;
+}
+
+absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
+                                                       const AcquireSpec& spec) const {
+  AcquireTerms terms;
+  absl::StatusOr<size_t> device = ChooseDevice(tenant, spec);
+  if (!device.ok()) return device.status();
+  terms.device = *device;
   const DeviceInfo& info = devices_[terms.device];
+  // With no kind said, any of the chosen device would do: the first is the default.
   terms.kind = spec.kind.value_or(info.kinds.front());
-  if (std::find(info.kinds.begin(), info.kinds.end(), terms.kind) == info.kinds.end()) {
-    return absl::UnimplementedError(
-        absl::StrCat("device ", info.uuid, " does not make segments of this kind"));
-  }
   if (spec.count < 1 || spec.count > kMaxSegmentsPerCall) {
     return absl::InvalidArgumentError(absl::StrCat("one Acquire makes 1 to ", kMaxSegmentsPerCall,
                                                    " segments; this asks for ", spec.count));
@@ -138,7 +217,7 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const AcquireSpec& spec) 
                                                    " bytes is more than device ", info.uuid,
                                                    " has (", info.capacity_bytes, " bytes)"));
   }
-  absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, info.granularity_bytes);
+  absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, GranularityOf(info, terms.kind));
   if (!rounded.ok()) return rounded.status();
   terms.bytes = *rounded;
   return terms;
@@ -196,15 +275,17 @@ absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uin
   const uint64_t taken = bytes * reused;
   const uint64_t capacity = devices_[device].capacity_bytes;
   const uint64_t limit = LimitOn(tenant, device);
+  const bool pinned = IsPinnedMemory(devices_[device]);
   const auto charged = [](const Account& account) { return account.charged(); };
   const auto segments = [](const Account& account) { return account.segments(); };
   const Standing standings[] = {
       // Where it is the capacity that limits the tenant, the capacity shall be the cause.
       {Denial::CAUSE_DEVICE_LIMIT, own.charged() - taken, Recoverable(own), asked,
        limit < capacity ? limit : kUnlimited},
-      {Denial::CAUSE_TOTAL_LIMIT, SumOver(tenant.accounts, charged) - taken,
-       SumOver(tenant.accounts, Recoverable), asked,
-       tenant.quota.total_limit_bytes.value_or(kUnlimited)},
+      {Denial::CAUSE_TOTAL_LIMIT,
+       pinned ? 0 : SumUnpinned(devices_, tenant.accounts, charged) - taken,
+       pinned ? 0 : SumUnpinned(devices_, tenant.accounts, Recoverable), asked,
+       pinned ? kUnlimited : tenant.quota.total_limit_bytes.value_or(kUnlimited)},
       {Denial::CAUSE_MAX_SEGMENTS, SumOver(tenant.accounts, segments) - reused,
        SumOver(tenant.accounts, RecoverableSegments), count,
        tenant.quota.max_segments.value_or(kUnlimited)},
@@ -238,15 +319,18 @@ absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uin
   return Room::kSoon;
 }
 
-std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) {
+std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const {
   switch (denial.cause()) {
     case Denial::CAUSE_DEVICE_LIMIT:
     case Denial::CAUSE_TOTAL_LIMIT: {
-      const bool whole = denial.cause() == Denial::CAUSE_TOTAL_LIMIT;
-      const std::string raise = absl::StrCat(
-          "ask an operator for a higher limit (gpumemctl quota "
-          "set ",
-          tenant.name, whole ? " --total-limit" : " --limit", " SIZE)");
+      const auto device = FindDevice(denial.device_uuid());
+      const bool pinned = device.ok() && IsPinnedMemory(devices_[*device]);
+      const std::string raise =
+          absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", tenant.name,
+                       denial.cause() == Denial::CAUSE_TOTAL_LIMIT ? " --total-limit"
+                       : pinned                                    ? " --pinned-limit"
+                                                                   : " --limit",
+                       " SIZE)");
       if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
       return absl::StrCat("release ",
                           FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
@@ -275,8 +359,9 @@ void Ledger::TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uin
   const auto over = [](uint64_t used, uint64_t more, uint64_t limit) {
     return more > limit || used > limit - more;
   };
-  const auto doom_anywhere = [this](Tenant& from) {
+  const auto doom_anywhere = [this](Tenant& from, bool pinned_too = true) {
     for (size_t d = 0; d < devices_.size(); ++d) {
+      if (!pinned_too && IsPinnedMemory(devices_[d])) continue;
       if (DoomOldest(from, d)) return true;
     }
     return false;
@@ -286,7 +371,9 @@ void Ledger::TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uin
          DoomOldest(tenant, device)) {
   }
   const uint64_t total_limit = tenant.quota.total_limit_bytes.value_or(kUnlimited);
-  while (over(SumOver(tenant.accounts, Staying), bytes, total_limit) && doom_anywhere(tenant)) {
+  while (!IsPinnedMemory(devices_[device]) &&
+         over(SumUnpinned(devices_, tenant.accounts, Staying), bytes, total_limit) &&
+         doom_anywhere(tenant, /*pinned_too=*/false)) {
   }
   const uint64_t max_segments = tenant.quota.max_segments.value_or(kUnlimited);
   while (over(SumOver(tenant.accounts, StayingSegments), count, max_segments) &&

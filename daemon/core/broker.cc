@@ -13,6 +13,10 @@ namespace {
 // Two requests that each get half of what the driver has would try for ever.
 constexpr int kDriverAttempts = 4;
 
+bool MakesContextBound(const DeviceInfo& info) {
+  return std::any_of(info.kinds.begin(), info.kinds.end(), IsContextBound);
+}
+
 // Anybody may ask for the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
@@ -31,14 +35,29 @@ Broker::Broker(BrokerOptions options)
       now_(options.now),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
-      disposal_([this] { DisposeLoop(); }) {}
+      doomed_(1 + devices_.size()) {
+  for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
+    const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
+    if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
+  }
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    devices_[i]->OnContextLost([this, i] { CollectLost(i); });
+  }
+}
 
 Broker::~Broker() {
+  absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    memory.swap(memory_);
   }
-  disposal_.join();
+  // Clients keep what they have open: nothing is freed under them. And no context that hangs
+  // holds up what follows.
+  for (const auto& device : devices_) device->EndContext();
+  for (std::thread& lane : disposal_) lane.join();
+  memory.clear();
+  devices_.clear();  // from here on nobody calls CollectLost
 }
 
 Broker::Call::~Call() {
@@ -56,26 +75,51 @@ void Broker::Pump() {
       ++disposals_;
       continue;
     }
-    doomed_.push_back({id, std::move(it->second)});
+    doomed_[LaneOf(id)].push_back({id, std::move(it->second)});
     memory_.erase(it);
   }
+  for (SessionId id : ledger_.TakeBereaved()) {
+    if (observer_ != nullptr) observer_->SegmentsLost(id);
+  }
   for (SessionId id : ledger_.TakeForgotten()) {
+    pools_sent_.erase(id);
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
 }
 
-void Broker::DisposeLoop() {
+void Broker::CollectLost(size_t device) {
+  size_t count = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::vector<SegmentId> lost;
+    const std::string& uuid = devices_[device]->info().uuid;
+    for (const auto& [id, memory] : memory_) {
+      const bool here = ledger_.Describe({.segment = id}).device_uuid == uuid;
+      if (here && memory->lost()) lost.push_back(id);
+    }
+    count = ledger_.MarkLost(lost);
+    Pump();
+  }
+  if (observer_ != nullptr) observer_->ContextLost(devices_[device]->info().uuid, count);
+}
+
+size_t Broker::LaneOf(SegmentId segment) const {
+  const LeaseView view = ledger_.Describe({.segment = segment});
+  if (!IsContextBound(view.kind)) return 0;
+  return 1 + *ledger_.FindDevice(view.device_uuid);
+}
+
+void Broker::DisposeLoop(size_t lane) {
   while (true) {
     std::vector<Doomed> batch;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](Broker* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
-            return self->stopping_ || !self->doomed_.empty();
-          },
-          this));
-      if (doomed_.empty()) return;
-      batch = std::exchange(doomed_, {});
+      const auto wake = [this, lane]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || !doomed_[lane].empty();
+      };
+      mutex_.Await(absl::Condition(&wake));
+      if (doomed_[lane].empty()) return;
+      batch = std::exchange(doomed_[lane], {});
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
@@ -159,13 +203,12 @@ absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& 
 absl::Status Broker::Create(const Operation& operation) {
   for (const Operation::Item& item : operation.items) {
     if (!item.fresh) continue;
-    uint64_t bytes;
+    CreateSpec spec;
     {
       absl::MutexLock lock(&mutex_);
-      bytes = ledger_.Describe(item).bytes;
+      spec = ledger_.Creation(operation, item);
     }
-    absl::StatusOr<std::unique_ptr<Allocation>> memory =
-        devices_[operation.device]->Create(operation.kind, bytes);
+    absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     if (!memory.ok()) return memory.status();
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
@@ -182,22 +225,53 @@ void Broker::Abort(const Operation& operation) {
 absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operation,
                                                         Deliver deliver) {
   absl::Cleanup rollback = [&] { Abort(operation); };
-  std::vector<Handover> handovers;
+  Handover handover;
   {
     absl::MutexLock lock(&mutex_);
+    auto sent = pools_sent_.find(operation.session);
+    absl::flat_hash_set<uint64_t> pools;
     for (const Operation::Item& item : operation.items) {
-      handovers.push_back({ledger_.Describe(item), memory_.at(item.segment)->fd()});
+      const Allocation& memory = *memory_.at(item.segment);
+      LeaseView lease = ledger_.Describe(item);
+      const std::optional<ExportedPool> pool = memory.pool();
+      // What is lost from here on is told to the session once it has its lease.
+      if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
+        ledger_.MarkLost({item.segment});
+        return absl::FailedPreconditionError(
+            "the segment is lost: the CUDA context that it lived in is gone");
+      }
+      lease.export_data = memory.export_data();
+      if (pool) {
+        lease.pool_id = pool->id;
+        const bool has_it = sent != pools_sent_.end() && sent->second.contains(pool->id);
+        if (!has_it && pools.insert(pool->id).second) handover.pools.push_back(*pool);
+      }
+      handover.items.push_back({std::move(lease), memory.fd()});
     }
   }
-  if (absl::Status sent = deliver(handovers); !sent.ok()) return sent;
+  if (absl::Status sent = deliver(handover); !sent.ok()) return sent;
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
-  for (Handover& handover : handovers) leases.push_back(std::move(handover.lease));
+  for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
   absl::MutexLock lock(&mutex_);
+  for (const ExportedPool& pool : handover.pools) pools_sent_[operation.session].insert(pool.id);
+  if (!handover.pools.empty()) ForgetOldPools(operation.session);
   absl::Status committed = ledger_.Commit(operation);
   Pump();
   if (!committed.ok()) return committed;
   return leases;
+}
+
+// Pools come and go while a session lives; those that are gone need not be remembered.
+void Broker::ForgetOldPools(SessionId session) {
+  constexpr size_t kFew = 64;
+  absl::flat_hash_set<uint64_t>& sent = pools_sent_[session];
+  if (sent.size() <= kFew) return;
+  absl::flat_hash_set<uint64_t> living;
+  for (const auto& [id, memory] : memory_) {
+    if (const std::optional<ExportedPool> pool = memory->pool()) living.insert(pool->id);
+  }
+  absl::erase_if(sent, [&](uint64_t id) { return !living.contains(id); });
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
@@ -206,7 +280,18 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
     absl::StatusOr<Operation> operation = Reserve(call.session(), spec, deadline);
     if (!operation.ok()) return operation.status();
     absl::Status created = Create(*operation);
-    if (created.ok()) return HandOver(*operation, deliver);
+    if (created.ok()) {
+      absl::StatusOr<std::vector<LeaseView>> leases = HandOver(*operation, deliver);
+      if (!absl::IsFailedPrecondition(leases.status())) return leases;
+      created = absl::UnavailableError(leases.status().message());
+    } else if (absl::IsUnavailable(created)) {
+      Abort(*operation);
+    }
+    // The context went meanwhile: the next attempt gets another.
+    if (absl::IsUnavailable(created)) {
+      if (attempt == kDriverAttempts) return created;
+      continue;
+    }
 
     absl::MutexLock lock(&mutex_);
     uint64_t asked = 0;
@@ -247,7 +332,10 @@ absl::StatusOr<std::optional<std::vector<LeaseView>>> Broker::TryAcquire(const C
   }();
   if (!operation.ok()) return operation.status();
   if (!*operation) return std::nullopt;
-  return HandOver(**operation, deliver);
+  absl::StatusOr<std::vector<LeaseView>> leases = HandOver(**operation, deliver);
+  if (absl::IsFailedPrecondition(leases.status())) return std::nullopt;  // lost: make others
+  if (!leases.ok()) return leases.status();
+  return *std::move(leases);
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
@@ -272,6 +360,29 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases)
   absl::Status released = ledger_.Release(call.session(), leases);
   Pump();
   return released;
+}
+
+absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
+                                                 absl::string_view device_uuid,
+                                                 const ExportData& handle) {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+}
+
+absl::StatusOr<std::vector<IpcEventView>> Broker::GetEvents(const Call& call,
+                                                            const Ledger::EventPlace& place) {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.GetEvents(call.session(), place);
+}
+
+absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event) {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.UnregisterEvent(call.session(), event);
+}
+
+std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.LostLeases(call.session());
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
@@ -339,7 +450,9 @@ void Broker::SetDraining(bool draining) {
 std::vector<Broker::DeviceView> Broker::Devices(bool ask_driver) const {
   std::vector<DeviceView> views;
   for (const auto& device : devices_) {
-    views.push_back({.index = static_cast<uint32_t>(views.size()), .info = device->info()});
+    views.push_back({.index = static_cast<uint32_t>(views.size()),
+                     .info = device->info(),
+                     .context_pid = device->context_pid()});
   }
   if (ask_driver) {
     const std::vector<uint64_t> free = DriverFree();

@@ -3,7 +3,7 @@
 // It owns the devices and the memory of every segment, and puts the ledger (ledger.h)
 // under one mutex. Device calls and the sending of descriptors never run under that
 // mutex: a request reserves, creates, hands over, commits, and undoes what it did where a
-// step fails. Memory goes back to the driver on one disposal thread, because closing a
+// step fails. Memory goes back to the driver on disposal threads, because closing a
 // large segment takes milliseconds and stalls other processes' driver calls.
 //
 // Thread-safe.
@@ -18,6 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,8 +29,8 @@
 
 namespace gpumemd {
 
-// What the broker tells the services. Called under the broker's mutex: must return at
-// once and must not call the broker.
+// What the broker tells the services. Called under the broker's mutex, but for ContextLost:
+// must return at once and must not call the broker.
 class BrokerObserver {
  public:
   virtual ~BrokerObserver() = default;
@@ -38,6 +39,10 @@ class BrokerObserver {
   // The tenant's quota has changed; an empty name means any tenant's may have.
   virtual void QuotaChanged(absl::string_view tenant) = 0;
   virtual void DrainingChanged(bool draining) = 0;
+  // Some of the session's segments are lost.
+  virtual void SegmentsLost(SessionId session) = 0;
+  // A device's context is gone, and with it so many segments.
+  virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
 
 struct BrokerOptions {
@@ -57,14 +62,18 @@ class Broker {
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
-  // A segment on its way to a client. The descriptor is the broker's, and open until
-  // the Deliver that was given it returns.
+  // Segments on their way to a client. The descriptors are the broker's, and open until
+  // the Deliver that was given them returns.
   struct Handover {
-    LeaseView lease;
-    int fd = -1;
+    struct Item {
+      LeaseView lease;
+      int fd = -1;  // -1 for kinds that are not shared by one
+    };
+    std::vector<Item> items;
+    std::vector<ExportedPool> pools;  // of these items, that the session has not been sent yet
   };
   // Sends the descriptors. Only an OK may mean that the client has any of them.
-  using Deliver = absl::FunctionRef<absl::Status(const std::vector<Handover>&)>;
+  using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
 
   // A call being answered: counted against its session's tenant while it lives.
   class Call {
@@ -115,6 +124,13 @@ class Broker {
                                               Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases);
+  absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
+                                           absl::string_view device_uuid, const ExportData& handle);
+  absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
+                                                      const Ledger::EventPlace& place);
+  absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
+  // All of the session's leases on lost segments.
+  std::vector<LeaseId> LostLeases(const Call& call) const;
   absl::StatusOr<TenantView> Usage(const Call& call) const;
   absl::StatusOr<std::string> TenantOf(const Call& call) const;
 
@@ -133,6 +149,19 @@ class Broker {
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
 
+  // Memory pools, by proto/gpumem/v1/admin.proto. An empty name means all tenants or devices
+  // in ListPools, the first device on which the tenant has a pool in the others.
+  struct PoolView {
+    std::string device_uuid;
+    PoolStatus status;
+  };
+  absl::StatusOr<std::vector<PoolView>> ListPools(absl::string_view tenant,
+                                                  absl::string_view device) const;
+  absl::StatusOr<PoolView> SetPool(absl::string_view tenant, absl::string_view device,
+                                   const PoolChange& change);
+  absl::StatusOr<PoolView> TrimPool(absl::string_view tenant, absl::string_view device,
+                                    uint64_t keep_bytes);
+
   // --- Looking ---------------------------------------------------------------------
 
   struct DeviceView {
@@ -140,6 +169,7 @@ class Broker {
     DeviceInfo info;
     uint64_t charged = 0;
     uint64_t driver_free = 0;  // 0 where the driver does not say, or was not asked
+    pid_t context_pid = 0;     // 0: no process has a context on it for the broker
   };
   std::vector<DeviceView> Devices(bool ask_driver) const;
   struct Counts {
@@ -163,14 +193,23 @@ class Broker {
   absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DisposeLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where the memory of a segment is disposed of: what lives in a context has a lane for each
+  // device, since a context that hangs must not keep the others' memory.
+  size_t LaneOf(SegmentId segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetOldPools(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Marks what the device has lost.
+  void CollectLost(size_t device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The device that has the tenant's pool.
+  absl::StatusOr<Device*> FindPool(absl::string_view tenant, absl::string_view device) const;
 
-  const std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Device>> devices_;  // changed by the destructor alone
   const std::function<Secret()> random_;
   BrokerObserver* const observer_;
   const std::function<absl::Time()> now_;
@@ -186,11 +225,13 @@ class Broker {
   mutable absl::Mutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Doomed> doomed_ ABSL_GUARDED_BY(mutex_);
+  // Which pools' descriptors each session has been sent.
+  absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   // Segments destroyed so far: whoever waits for room waits for this to change.
   uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread disposal_;
+  std::vector<std::thread> disposal_;  // one a lane
 };
 
 }  // namespace gpumemd

@@ -28,6 +28,8 @@ class Observer : public BrokerObserver {
   void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
   void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
   void DrainingChanged(bool draining) override { drained.push_back(draining); }
+  void SegmentsLost(SessionId) override {}
+  void ContextLost(const std::string&, size_t) override {}
   std::vector<SessionId> forgotten;
   std::vector<std::string> quotas;
   std::vector<bool> drained;
@@ -72,9 +74,8 @@ class BrokerTest : public ::testing::Test {
   absl::StatusOr<std::vector<LeaseView>> Acquire(uint64_t granules, uint32_t count = 1,
                                                  absl::Status delivered = absl::OkStatus()) {
     return broker_->Acquire(CallOf(session_), {.bytes = granules * kGranule, .count = count},
-                            absl::Now() + absl::Seconds(30),
-                            [&](const std::vector<Broker::Handover>& handovers) {
-                              for (const auto& handover : handovers) EXPECT_GE(handover.fd, 0);
+                            absl::Now() + absl::Seconds(30), [&](const Broker::Handover& handover) {
+                              for (const auto& item : handover.items) EXPECT_GE(item.fd, 0);
                               return delivered;
                             });
   }
@@ -184,9 +185,9 @@ TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
     return absl::OkStatus();
   };
   Release(*Acquire(6));
-  const auto denied = broker_->Acquire(
-      CallOf(session_), {.bytes = 10 * kGranule}, absl::Now() + absl::Milliseconds(20),
-      [](const std::vector<Broker::Handover>&) { return absl::OkStatus(); });
+  const auto denied = broker_->Acquire(CallOf(session_), {.bytes = 10 * kGranule},
+                                       absl::Now() + absl::Milliseconds(20),
+                                       [](const Broker::Handover&) { return absl::OkStatus(); });
   EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(gpumem::DenialOf(denied.status()).has_value());
   gate_.Open();

@@ -84,7 +84,12 @@ absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
   Tenant* tenant = FindTenant(name);
   if (tenant == nullptr) return NoSuchTenant(name);
   for (const auto& [uuid, limit] : quota.device_limits) {
-    if (auto device = FindDevice(uuid); !device.ok()) return device.status();
+    absl::StatusOr<size_t> device = FindDevice(uuid);
+    if (!device.ok()) return device.status();
+    if (IsPinnedMemory(devices_[*device])) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes"));
+    }
   }
   tenant->quota_set = true;
   ApplyQuota(*tenant, quota);
@@ -141,10 +146,11 @@ absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
   return it->second.get();
 }
 
-void Ledger::EndSession(Session& session) {
+void Ledger::EndSession(SessionId id, Session& session) {
   if (!session.live) return;
   session.live = false;
   tokens_.erase(session.token);
+  events_.SessionEnded(id);
   while (!session.leases.empty()) EndLease(*session.leases.begin(), /*unmapped=*/false);
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
@@ -154,7 +160,7 @@ void Ledger::EndSession(Session& session) {
 void Ledger::SocketClosed(SessionId id) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  EndSession(*it->second);
+  EndSession(id, *it->second);
   ForgetIfDone(id, *it->second);
 }
 
@@ -169,7 +175,7 @@ void Ledger::ProcessGone(SessionId id) {
     Unexpose(segment_id, segment, id, /*all=*/true);
     if (segment.leases == 0) Settle(segment_id, segment);
   }
-  EndSession(session);
+  EndSession(id, session);
   ForgetIfDone(id, session);
 }
 
@@ -210,10 +216,10 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
   if (draining_) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
-  absl::StatusOr<AcquireTerms> terms = CheckSpec(spec);
+  Tenant& tenant = *(*session)->tenant;
+  absl::StatusOr<AcquireTerms> terms = CheckSpec(tenant, spec);
   if (!terms.ok()) return terms.status();
   if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
-  Tenant& tenant = *(*session)->tenant;
 
   std::vector<SegmentId> reused;
   while (reused.size() < spec.count) {
@@ -281,6 +287,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
           "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
           (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
     }
+    if (segment.lost) return Lost(id);
     operation.device = segment.device;
     operation.kind = segment.kind;
     operation.items.push_back({.segment = id});
@@ -299,6 +306,7 @@ void Ledger::Pin(const Operation& operation, Session& session) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     ++segment.pins;
+    segment.shared_out |= segment.tenant != session.tenant;
     ++segment.exposures[operation.session];
     session.exposed.insert(item.segment);
   }
@@ -314,6 +322,7 @@ absl::Status Ledger::Commit(const Operation& operation) {
       ++segment.leases;
       session.leases.insert(item.lease);
       leases_.emplace(item.lease, Lease{operation.session, item.segment, {}});
+      if (segment.lost) bereaved_.insert(operation.session);
     }
     Settle(item.segment, segment);
   }
@@ -362,12 +371,29 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (!(*session)->leases.contains(lease_id)) return NoSuchLease(lease_id);
+  const SegmentId id = leases_.at(lease_id).segment;
+  const Segment& segment = *segments_.at(id);
+  if (segment.lost) return Lost(id);
+  // A pool's descriptor opens all that its tenant has in it.
+  if (segment.kind == Kind::kMempool && scope == TicketScope::kAny) {
+    return absl::FailedPreconditionError(
+        "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "
+        "pool would open all that this tenant has in it; use kind vmm or ipc");
+  }
   std::optional<Secret>& ticket = leases_.at(lease_id).tickets[static_cast<size_t>(scope)];
   if (!ticket) {
     ticket = candidate;
     tickets_.emplace(candidate, TicketEntry{lease_id, scope});
   }
   return *ticket;
+}
+
+CreateSpec Ledger::Creation(const Operation& operation, const Operation::Item& item) const {
+  const Segment& segment = *segments_.at(item.segment);
+  return {.kind = segment.kind,
+          .bytes = segment.charge.bytes(),
+          .tenant = segment.tenant->name,
+          .limit_bytes = LimitOn(*segment.tenant, operation.device)};
 }
 
 // --- What a segment's holders make of it ---------------------------------------------
@@ -387,6 +413,7 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
     if (ticket) tickets_.erase(*ticket);
   }
   leases_.erase(it);
+  events_.LeaseEnded(id);
   sessions_.at(lease.session)->leases.erase(id);
   Segment& segment = *segments_.at(lease.segment);
   --segment.leases;
@@ -404,8 +431,8 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
   } else {
     const Tenant& tenant = *segment.tenant;
     const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);
-    const bool keep = !draining_ && tenant.live_sessions > 0 &&
-                      WithinLimits(tenant, segment.device) &&
+    const bool keep = !segment.lost && !segment.shared_out && !draining_ &&
+                      tenant.live_sessions > 0 && WithinLimits(tenant, segment.device) &&
                       retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);

@@ -12,6 +12,11 @@
 //   Commit                     the leases are live
 //   Abort                      everything is as before
 //
+// A segment is lost where the device says that its memory can no longer be opened
+// (MarkLost): its leases go on until their holders release them, but nobody opens it again
+// and it is never reused. Nor is one that another tenant has ever had open: who has kept its
+// descriptor or its handle would see what comes next.
+//
 // A segment without leases is kept for reuse (retained), or charged until the processes
 // that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
 // given back to the driver, and Destroyed() ends its charge.
@@ -19,6 +24,7 @@
 // Invariants, checked by CheckInvariants():
 //   - charges = bytes of all segments, for every tenant and device; never over capacity
 //   - a segment belongs to one tenant for life
+//   - nothing lost is retained, nor what another tenant has had
 //   - nothing is retained or releasing while a lease, an operation, or a process that
 //     may still map it holds it
 //   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
@@ -44,6 +50,7 @@
 #include "absl/types/span.h"
 #include "daemon/core/account.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/ipc_events.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
@@ -59,16 +66,22 @@ struct Bounds {
   uint32_t max_segments = 100000;
   // Opening a segment once more costs a tenant no bytes, and the daemon some.
   uint32_t max_leases_per_session = 65536;
+  uint32_t max_events = 65536;
+  uint32_t max_events_per_tenant = 16384;
+  uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
+  uint32_t max_events_per_segment = 64;
 };
 
 // Segments that one operation may touch: what one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
 
 struct AcquireSpec {
-  std::string device_uuid;   // empty: the first device
+  std::string device_uuid;   // empty: the first device that makes the kind
   uint64_t bytes = 0;        // of each segment, before rounding
   std::optional<Kind> kind;  // absent: the device's default
   uint32_t count = 1;
+  bool most_free = false;          // instead of a UUID: where the tenant can get most
+  std::vector<std::string> among;  // with most_free: one of these; empty: any
 };
 
 enum class TicketScope { kTenant, kAny };
@@ -102,7 +115,8 @@ class Ledger {
   // Takes effect at once; breaks no holder.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
 
-  // NOT_FOUND  no such tenant or device
+  // NOT_FOUND         no such tenant or device
+  // INVALID_ARGUMENT  a limit for the pinned memory as if it were a device
   absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
@@ -159,12 +173,40 @@ class Ledger {
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
 
+  // How to make a fresh segment of an operation.
+  CreateSpec Creation(const Operation& operation, const Operation::Item& item) const;
+
   // NOT_FOUND  the session has no such lease; none is released then
   absl::Status Release(SessionId session, absl::Span<const LeaseId> leases);
 
   // The ticket of a lease: `candidate`, or the one it already has for this scope.
+  //   ABORTED              the session has ended
+  //   NOT_FOUND            it has no such lease
+  //   FAILED_PRECONDITION  the segment is lost, or it is of kind mempool and the scope kAny
   absl::StatusOr<Secret> Share(SessionId session, LeaseId lease, TicketScope scope,
                                const Secret& candidate);
+
+  // The device says that these can no longer be opened. Unknown segments are no error: they
+  // may be gone by now. Answers how many were not lost before.
+  size_t MarkLost(absl::Span<const SegmentId> segments);
+  // Sessions with leases on segments that were lost since the last call.
+  std::vector<SessionId> TakeBereaved();
+  // All leases of a session on lost segments.
+  std::vector<LeaseId> LostLeases(SessionId session) const;
+
+  // --- Interprocess events (ledger_events.cc) --------------------------------------
+
+  // Statuses of these as proto/gpumem/v1/broker.proto says, and ABORTED where the session
+  // has ended.
+  struct EventPlace {
+    std::string name;              // in the session's tenant
+    std::optional<LeaseId> lease;  // instead of a name: beside the segment of this lease
+  };
+  absl::StatusOr<IpcEventId> RegisterEvent(SessionId session, const EventPlace& place,
+                                           absl::string_view device_uuid, const ExportData& handle);
+  absl::StatusOr<std::vector<IpcEventView>> GetEvents(SessionId session, const EventPlace& place);
+  // Whether another session was given the handle.
+  absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
 
   // --- Giving memory back ----------------------------------------------------------
 
@@ -232,7 +274,9 @@ class Ledger {
     Kind kind = Kind::kVmm;
     Charge charge;
     absl::Time created;
-    uint32_t pins = 0;  // operations under way on it
+    bool lost = false;
+    bool shared_out = false;  // another tenant's process was given it
+    uint32_t pins = 0;        // operations under way on it
     uint32_t leases = 0;
     // How many handed-over leases each session's process may still map.
     absl::btree_map<SessionId, uint32_t> exposures;
@@ -247,8 +291,8 @@ class Ledger {
     TicketScope scope = TicketScope::kTenant;
   };
 
-  // The sum over all devices.
-  static uint64_t TotalCharged(const Tenant& tenant);
+  // The sum over all devices; of bytes, over all but pinned memory.
+  uint64_t TotalCharged(const Tenant& tenant) const;
   static uint64_t TotalSegments(const Tenant& tenant);
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
@@ -262,18 +306,24 @@ class Ledger {
   void ForgetIfIdle(Tenant& tenant);
   void ApplyQuota(Tenant& tenant, const Quota& quota);
   absl::StatusOr<Session*> LiveSession(SessionId id);
-  void EndSession(Session& session);
+  void EndSession(SessionId id, Session& session);
   void ForgetIfDone(SessionId id, Session& session);
 
   // Admission (admission.cc). Each refusal that these return counts as a denial.
   static absl::Status Draining();
+  static absl::Status Lost(SegmentId segment);
   static absl::Status NoSuchTenant(absl::string_view name);
   struct AcquireTerms {
     size_t device = 0;
     Kind kind = Kind::kVmm;
     uint64_t bytes = 0;  // of each segment, rounded up
   };
-  absl::StatusOr<AcquireTerms> CheckSpec(const AcquireSpec& spec) const;
+  absl::StatusOr<AcquireTerms> CheckSpec(const Tenant& tenant, const AcquireSpec& spec) const;
+  absl::StatusOr<size_t> ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const;
+  bool Makes(size_t device, Kind kind) const;
+  absl::Status DoesNotMake(size_t device, Kind kind) const;
+  // What the tenant can get on the device at most, once all that comes back is back.
+  uint64_t Obtainable(const Tenant& tenant, size_t device) const;
   absl::Status CheckSessionCount(Tenant& tenant);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
@@ -287,7 +337,7 @@ class Ledger {
   // The tenant with the most retained bytes on the device; null where there are none.
   Tenant* RichestRetainer(size_t device);
   static absl::Status Deny(Tenant& tenant, const gpumem::v1::Denial& denial);
-  static std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial);
+  std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
 
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
@@ -321,8 +371,11 @@ class Ledger {
   uint64_t next_operation_ = 1;
   uint64_t open_operations_ = 0;
 
+  IpcEvents events_;
+
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;
+  absl::btree_set<SessionId> bereaved_;
 };
 
 }  // namespace gpumemd

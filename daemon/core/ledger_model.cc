@@ -70,7 +70,10 @@ LedgerModel::Sum LedgerModel::Of(absl::string_view tenant, size_t device, Which 
   Sum sum;
   for (const auto& [id, segment] : segments_) {
     if (!tenant.empty() && segment.tenant != tenant) continue;
-    if (device != kEverywhere && segment.device != device) continue;
+    if (device == kUnpinned ? Pinned(segment.device)
+                            : device != kEverywhere && segment.device != device) {
+      continue;
+    }
     const bool kept = segment.kept_since > 0;
     const bool counts = which == Which::kAll || (which == Which::kStaying && !segment.given_up) ||
                         (which == Which::kHeld && !segment.given_up && !kept) ||
@@ -111,11 +114,12 @@ void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Q
 
 absl::Status LedgerModel::SetQuota(const std::string& name, const Quota& quota,
                                    const absl::Status& answer) {
-  bool known = tenants_.contains(name);
-  for (const auto& [uuid, limit] : quota.device_limits) {
-    known = known && DeviceIndex(uuid) < devices_.size();
+  if (!tenants_.contains(name)) return ExpectCode(answer, absl::StatusCode::kNotFound);
+  for (const auto& [uuid, limit] : quota.device_limits) {  // the first that is wrong is told
+    const size_t device = DeviceIndex(uuid);
+    if (device >= devices_.size()) return ExpectCode(answer, absl::StatusCode::kNotFound);
+    if (Pinned(device)) return ExpectCode(answer, absl::StatusCode::kInvalidArgument);
   }
-  if (!known) return ExpectCode(answer, absl::StatusCode::kNotFound);
   tenants_.at(name).quota_set = true;
   ApplyQuota(name, quota);
   return ExpectCode(answer, absl::StatusCode::kOk);
@@ -176,6 +180,7 @@ void LedgerModel::EndSession(SessionId id) {
   Session& session = sessions_.at(id);
   if (!session.live) return;
   session.live = false;
+  std::erase_if(events_, [&](const Event& event) { return event.session == id; });
   std::vector<LeaseId> ended;
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.session == id) ended.push_back(lease_id);
@@ -276,8 +281,9 @@ bool LedgerModel::GiveUpOldest(const std::string& tenant, size_t device) {
   return true;
 }
 
-bool LedgerModel::GiveUpAnywhere(const std::string& tenant) {
+bool LedgerModel::GiveUpAnywhere(const std::string& tenant, bool pinned_too) {
   for (size_t device = 0; device < devices_.size(); ++device) {
+    if (!pinned_too && Pinned(device)) continue;
     if (GiveUpOldest(tenant, device)) return true;
   }
   return false;
@@ -307,6 +313,9 @@ void LedgerModel::Unmap(SessionId session, SegmentId segment) {
 void LedgerModel::EndLease(LeaseId id, bool unmapped) {
   const Lease lease = leases_.at(id);
   leases_.erase(id);
+  for (Event& event : events_) {
+    if (event.place.lease == id) event.listed = false;
+  }
   if (unmapped) Unmap(lease.session, lease.segment);
   Rest(lease.segment);
 }
@@ -318,7 +327,8 @@ void LedgerModel::Rest(SegmentId id) {
   const bool tenant_lives = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second.live && entry.second.tenant == segment.tenant;
   });
-  if (!draining_ && tenant_lives && !OverALimit(segment.tenant, segment.device) &&
+  if (!segment.lost && !segment.shared_out && !draining_ && tenant_lives &&
+      !OverALimit(segment.tenant, segment.device) &&
       Of(segment.tenant, segment.device, Which::kRetained).bytes + segment.bytes <=
           MaxRetainedOn(tenant, segment.device)) {
     segment.kept_since = ++clock_;

@@ -55,6 +55,15 @@ class LedgerModel {
                        const absl::Status& answer);
   absl::Status Share(SessionId session, LeaseId lease, TicketScope scope, const Secret& candidate,
                      const absl::StatusOr<Secret>& answer);
+  void MarkLost(absl::Span<const SegmentId> segments);
+  absl::Status TakeBereaved(const std::vector<SessionId>& answer);
+  absl::Status RegisterEvent(SessionId session, const Ledger::EventPlace& place,
+                             const std::string& device, const ExportData& handle,
+                             const absl::StatusOr<IpcEventId>& answer);
+  absl::Status GetEvents(SessionId session, const Ledger::EventPlace& place,
+                         const absl::StatusOr<std::vector<IpcEventView>>& answer);
+  absl::Status UnregisterEvent(SessionId session, IpcEventId event,
+                               const absl::StatusOr<bool>& answer);
   absl::Status TakeDoomed(const std::vector<SegmentId>& answer);
   void Destroyed(SegmentId segment);
   absl::Status Trim(const std::string& tenant, const std::string& device, uint64_t keep_bytes,
@@ -87,6 +96,19 @@ class LedgerModel {
   const std::map<LeaseId, Lease>& leases() const { return leases_; }
   const std::map<OperationId, Operation>& operations() const { return operations_; }
   const std::set<SegmentId>& in_destruction() const { return in_destruction_; }
+  struct Event {
+    IpcEventId id{};
+    SessionId session{};
+    std::string device;
+    ExportData handle{};
+    Ledger::EventPlace place;
+    bool handed_out = false;
+    bool listed = true;  // false: the lease that it is beside has ended
+    SegmentId segment{};
+  };
+  const std::vector<Event>& events() const { return events_; }
+  // Those of kinds that live in a context, on one device.
+  std::vector<SegmentId> ContextBound(size_t device) const;
   size_t segment_count() const { return segments_.size(); }
   SegmentState StateOf(SegmentId segment) const;
   bool AnyReleasing() const;
@@ -108,6 +130,8 @@ class LedgerModel {
     absl::Time created;
     uint64_t kept_since = 0;  // above 0: retained; the lower the older
     bool given_up = false;    // doomed, perhaps taken, not yet destroyed
+    bool lost = false;
+    bool shared_out = false;  // another tenant was given it
     bool operator==(const Segment&) const = default;
   };
   // That a process was sent a segment, and may map it. One entry for each time.
@@ -141,6 +165,7 @@ class LedgerModel {
     kGivenUp,
   };
   static constexpr size_t kEverywhere = SIZE_MAX;
+  static constexpr size_t kUnpinned = SIZE_MAX - 1;  // everywhere but in pinned memory
   struct Sum {
     uint64_t bytes = 0;
     uint64_t segments = 0;
@@ -148,6 +173,11 @@ class LedgerModel {
   Sum Of(absl::string_view tenant, size_t device, Which which,
          const std::set<SegmentId>& without = {}) const;
 
+  bool Pinned(size_t device) const;
+  bool Makes(size_t device, Kind kind) const;
+  uint64_t Obtainable(const std::string& tenant, size_t device) const;
+  // Where a request goes; else the code of its refusal.
+  absl::StatusOr<size_t> DeviceFor(const std::string& tenant, const AcquireSpec& spec) const;
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
   bool OverALimit(const std::string& tenant, size_t device) const;
@@ -158,7 +188,7 @@ class LedgerModel {
   // Gives up the segment that a tenant retained first on a device; on the first device
   // where it retains any; false where it retains none.
   bool GiveUpOldest(const std::string& tenant, size_t device);
-  bool GiveUpAnywhere(const std::string& tenant);
+  bool GiveUpAnywhere(const std::string& tenant, bool pinned_too = true);
   // Of the tenant that retains most on the device; by name where several do.
   bool GiveUpOfTheRichest(size_t device);
   void ApplyQuota(const std::string& tenant, const Quota& quota);
@@ -196,8 +226,11 @@ class LedgerModel {
   std::vector<Mapping> mappings_;
   std::set<SegmentId> in_destruction_;  // taken by TakeDoomed, not yet destroyed
   std::vector<SessionId> forgotten_;
+  std::set<SessionId> bereaved_;
+  std::vector<Event> events_;
   // No number is ever given out twice.
   uint64_t last_session_ = 0, last_segment_ = 0, last_lease_ = 0, last_operation_ = 0;
+  uint64_t last_event_ = 0;
 };
 
 }  // namespace gpumemd

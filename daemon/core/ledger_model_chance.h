@@ -34,17 +34,26 @@ class Chance {
     return {{.uuid = "A",
              .capacity_bytes = 24 + Below(25),
              .granularity_bytes = 2,
-             .kinds = {Kind::kVmm}},
+             .kinds = {Kind::kVmm, Kind::kMempool}},
             {.uuid = "B",
              .capacity_bytes = 30 + Below(34),  // often no multiple of 4
              .granularity_bytes = 4,
-             .kinds = {Kind::kVmm}}};
+             .pool_granularity_bytes = 8,
+             .kinds = {Kind::kVmm, Kind::kMempool, Kind::kIpc}},
+            {.uuid = "P",
+             .capacity_bytes = 12 + Below(12),
+             .granularity_bytes = 2,
+             .kinds = {Kind::kPinned}}};
   }
-  std::string Device() { return In100(50) ? "A" : "B"; }
+  std::string Device() { return In100(45) ? "A" : In100(80) ? "B" : "P"; }
 
   Bounds DaemonBounds() {
     return {.max_sessions = 4 + static_cast<uint32_t>(Below(3)),
-            .max_segments = 10 + static_cast<uint32_t>(Below(25))};
+            .max_segments = 10 + static_cast<uint32_t>(Below(25)),
+            .max_events = 6 + static_cast<uint32_t>(Below(6)),
+            .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
+            .max_events_per_session = 2 + static_cast<uint32_t>(Below(3)),
+            .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3))};
   }
 
   Quota TenantQuota() {
@@ -52,6 +61,7 @@ class Chance {
     if (In100(30)) quota.limit_bytes = Below(60);
     if (In100(15)) quota.device_limits[Device()] = Below(60);
     if (In100(25)) quota.total_limit_bytes = 6 + Below(70);
+    if (In100(25)) quota.pinned_limit_bytes = Below(20);
     if (In100(25)) quota.max_segments = static_cast<uint32_t>(2 + Below(14));
     if (In100(25)) quota.max_sessions = static_cast<uint32_t>(Below(5));
     if (In100(40)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
@@ -74,8 +84,20 @@ class Chance {
     spec.count = In100(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
     if (In100(1))
       spec.count = In100(50) ? 0 : static_cast<uint32_t>(kMaxSegmentsPerCall + Below(2));
-    if (In100(1)) spec.kind = static_cast<Kind>(1);
+    if (In100(35)) spec.kind = In100(70) ? Of(devices[device].kinds) : static_cast<Kind>(Below(4));
+    if (In100(1)) spec.kind = static_cast<Kind>(9);
+    if (In100(15)) {
+      spec.most_free = true;
+      if (In100(95)) spec.device_uuid.clear();
+      if (In100(30)) spec.among.push_back(In100(2) ? "elsewhere" : Device());
+    }
     return spec;
+  }
+
+  // A name that is taken often, or one that is none.
+  std::string EventName() {
+    if (In100(3)) return In100(50) ? "" : In100(50) ? std::string(65, 'x') : "two\nlines";
+    return std::string(1, static_cast<char>('a' + Below(4)));
   }
 
   // Never the same twice.

@@ -92,7 +92,7 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
       differences.Check("charged", usage.charged, charged);
       differences.Check("limit", usage.limit, LimitOn(tenant, d));
       differences.Check("peak", usage.peak, tenant.peaks[d]);
-      in_all += charged;
+      if (!Pinned(d)) in_all += charged;
     }
     differences.Check("charged in all", view->charged, in_all);
     differences.Check<uint64_t>("segments", view->segments, segments);
@@ -144,6 +144,11 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     const absl::StatusOr<SessionId> found = ledger.FindByToken(session.token);
     differences.Check<uint64_t>("found by token", found.ok() && *found == id, session.live);
     differences.Check("tenant of", ledger.TenantOf(id).value_or("?"), session.tenant);
+    std::vector<LeaseId> lost;
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.session == id && segments_.at(lease.segment).lost) lost.push_back(lease_id);
+    }
+    differences.Check<uint64_t>("told its lost leases", ledger.LostLeases(id) == lost, true);
     if (absl::Status same = differences.Of(absl::StrCat("session ", ToInt(id))); !same.ok()) {
       return same;
     }
@@ -174,6 +179,7 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("state", view->state, StateOf(id));
     differences.Check("sessions", view->sessions, holders);
     differences.Check<uint64_t>("leases", view->leases, leases);
+    differences.Check<uint64_t>("lost", view->lost, segment.lost);
     differences.Check("age", view->age, now - segment.created);
     if (absl::Status same = differences.Of(absl::StrCat("segment ", ToInt(id))); !same.ok()) {
       return same;

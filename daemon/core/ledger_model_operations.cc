@@ -17,7 +17,62 @@ constexpr uint64_t kUnlimited = UINT64_MAX;
 
 // --- Limits --------------------------------------------------------------------------
 
+bool LedgerModel::Pinned(size_t device) const {
+  return devices_[device].kinds == std::vector<Kind>{Kind::kPinned};
+}
+
+bool LedgerModel::Makes(size_t device, Kind kind) const {
+  for (Kind made : devices_[device].kinds) {
+    if (made == kind) return true;
+  }
+  return false;
+}
+
+uint64_t LedgerModel::Obtainable(const std::string& name, size_t device) const {
+  const Tenant& tenant = tenants_.at(name);
+  uint64_t most = kUnlimited;
+  const auto bound = [&](uint64_t limit, uint64_t held) {
+    most = std::min(most, limit > held ? limit - held : 0);
+  };
+  bound(LimitOn(tenant, device), Of(name, device, Which::kHeld).bytes);
+  bound(devices_[device].capacity_bytes, Of("", device, Which::kHeld).bytes);
+  if (!Pinned(device) && tenant.quota.total_limit_bytes) {
+    bound(*tenant.quota.total_limit_bytes, Of(name, kUnpinned, Which::kHeld).bytes);
+  }
+  return most;
+}
+
+absl::StatusOr<size_t> LedgerModel::DeviceFor(const std::string& tenant,
+                                              const AcquireSpec& spec) const {
+  if (!spec.device_uuid.empty()) {
+    if (spec.most_free) return absl::InvalidArgumentError("");
+    const size_t device = DeviceIndex(spec.device_uuid);
+    if (device >= devices_.size()) return absl::NotFoundError("");
+    if (spec.kind && !Makes(device, *spec.kind)) return absl::UnimplementedError("");
+    return device;
+  }
+  std::vector<size_t> makers;
+  for (const std::string& uuid : spec.among) {
+    if (DeviceIndex(uuid) >= devices_.size()) return absl::NotFoundError("");
+  }
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    bool among = !spec.most_free || spec.among.empty();
+    for (const std::string& uuid : spec.among) among |= uuid == devices_[device].uuid;
+    if (among && Makes(device, spec.kind.value_or(devices_[0].kinds[0]))) makers.push_back(device);
+  }
+  if (makers.empty()) return absl::UnimplementedError("");
+  if (!spec.most_free) return makers.front();
+  // The first of the best.
+  return *std::max_element(makers.begin(), makers.end(), [&](size_t a, size_t b) {
+    return Obtainable(tenant, a) < Obtainable(tenant, b);
+  });
+}
+
 uint64_t LedgerModel::LimitOn(const Tenant& tenant, size_t device) const {
+  if (Pinned(device)) {
+    return std::min(tenant.quota.pinned_limit_bytes.value_or(kUnlimited),
+                    devices_[device].capacity_bytes);
+  }
   uint64_t limit = tenant.quota.limit_bytes.value_or(kUnlimited);
   auto it = tenant.quota.device_limits.find(devices_[device].uuid);
   if (it != tenant.quota.device_limits.end()) limit = it->second;
@@ -34,8 +89,8 @@ uint64_t LedgerModel::MaxRetainedOn(const Tenant& tenant, size_t device) const {
 bool LedgerModel::OverALimit(const std::string& name, size_t device) const {
   const Tenant& tenant = tenants_.at(name);
   return Of(name, device, Which::kStaying).bytes > LimitOn(tenant, device) ||
-         Of(name, kEverywhere, Which::kStaying).bytes >
-             tenant.quota.total_limit_bytes.value_or(kUnlimited) ||
+         (!Pinned(device) && Of(name, kUnpinned, Which::kStaying).bytes >
+                                 tenant.quota.total_limit_bytes.value_or(kUnlimited)) ||
          Of(name, kEverywhere, Which::kStaying).segments >
              tenant.quota.max_segments.value_or(UINT32_MAX);
 }
@@ -50,7 +105,7 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const std::string& name, 
                        uint64_t limit) {
     const Sum used = Of(whose, where, Which::kAll, reused);
     const Sum held = Of(whose, where, Which::kHeld, reused);
-    limits.push_back({cause, where != kEverywhere, of_bytes ? bytes * count : count,
+    limits.push_back({cause, where < devices_.size(), of_bytes ? bytes * count : count,
                       of_bytes ? used.bytes : used.segments, of_bytes ? held.bytes : held.segments,
                       limit});
   };
@@ -59,8 +114,10 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const std::string& name, 
   if (LimitOn(tenant, device) < capacity) {
     add(Denial::CAUSE_DEVICE_LIMIT, name, device, true, LimitOn(tenant, device));
   }
-  add(Denial::CAUSE_TOTAL_LIMIT, name, kEverywhere, true,
-      tenant.quota.total_limit_bytes.value_or(kUnlimited));
+  if (!Pinned(device)) {
+    add(Denial::CAUSE_TOTAL_LIMIT, name, kUnpinned, true,
+        tenant.quota.total_limit_bytes.value_or(kUnlimited));
+  }
   add(Denial::CAUSE_MAX_SEGMENTS, name, kEverywhere, false,
       tenant.quota.max_segments.value_or(UINT32_MAX));
   add(Denial::CAUSE_CAPACITY, "", device, true, capacity);
@@ -76,9 +133,9 @@ void LedgerModel::GiveUpFor(const std::string& name, size_t device, uint64_t byt
   while (Of(name, device, Which::kStaying).bytes + bytes > LimitOn(tenant, device) &&
          GiveUpOldest(name, device)) {
   }
-  if (tenant.quota.total_limit_bytes) {
-    while (Of(name, kEverywhere, Which::kStaying).bytes + bytes > *tenant.quota.total_limit_bytes &&
-           GiveUpAnywhere(name)) {
+  if (tenant.quota.total_limit_bytes && !Pinned(device)) {
+    while (Of(name, kUnpinned, Which::kStaying).bytes + bytes > *tenant.quota.total_limit_bytes &&
+           GiveUpAnywhere(name, /*pinned_too=*/false)) {
     }
   }
   if (tenant.quota.max_segments) {
@@ -108,19 +165,20 @@ absl::Status LedgerModel::BeginAcquire(SessionId session_id, const AcquireSpec& 
   using absl::StatusCode;
   if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
   if (!Live(session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
-  const size_t device = spec.device_uuid.empty() ? 0 : DeviceIndex(spec.device_uuid);
-  if (device >= devices_.size()) return ExpectCode(answer.status(), StatusCode::kNotFound);
+  const std::string tenant = sessions_.at(session_id).tenant;
+  const absl::StatusOr<size_t> chosen = DeviceFor(tenant, spec);
+  if (!chosen.ok()) return ExpectCode(answer.status(), chosen.status().code());
+  const size_t device = *chosen;
   const DeviceInfo& info = devices_[device];
   const Kind kind = spec.kind.value_or(info.kinds.front());
-  if (kind != Kind::kVmm) return ExpectCode(answer.status(), StatusCode::kUnimplemented);
   if (spec.count == 0 || spec.count > kMaxSegmentsPerCall || spec.bytes == 0 ||
       spec.bytes > info.capacity_bytes) {
     return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
   }
   uint64_t bytes = spec.bytes;
-  while (bytes % info.granularity_bytes != 0) ++bytes;
+  const bool own_steps = kind == Kind::kMempool && info.pool_granularity_bytes > 0;
+  while (bytes % (own_steps ? info.pool_granularity_bytes : info.granularity_bytes) != 0) ++bytes;
 
-  const std::string tenant = sessions_.at(session_id).tenant;
   std::set<SegmentId> reused;
   for (const auto& [id, segment] : segments_) {
     if (reused.size() == spec.count) break;
@@ -217,6 +275,9 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
         segments_.at(found->segment).tenant != sessions_.at(session_id).tenant) {
       return ExpectCode(answer.status(), StatusCode::kPermissionDenied);
     }
+    if (segments_.at(found->segment).lost) {
+      return ExpectCode(answer.status(), StatusCode::kFailedPrecondition);
+    }
     expected.push_back(found->segment);
   }
   if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());
@@ -233,6 +294,8 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
     }
     last_lease_ = ToInt(item.lease);
     mappings_.push_back({session_id, item.segment});
+    Segment& segment = segments_.at(item.segment);
+    if (segment.tenant != sessions_.at(session_id).tenant) segment.shared_out = true;
   }
   operations_.emplace(answer->id, *answer);
   return absl::OkStatus();
@@ -245,6 +308,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
     if (live) leases_[item.lease] = {operation.session, item.segment, {}};
+    if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
     Rest(item.segment);
   }
   operations_.erase(id);
@@ -312,6 +376,10 @@ absl::Status LedgerModel::Share(SessionId session, LeaseId lease, TicketScope sc
   auto it = leases_.find(lease);
   if (it == leases_.end() || it->second.session != session) {
     return ExpectCode(answer.status(), absl::StatusCode::kNotFound);
+  }
+  const Segment& segment = segments_.at(it->second.segment);
+  if (segment.lost || (segment.kind == Kind::kMempool && scope == TicketScope::kAny)) {
+    return ExpectCode(answer.status(), absl::StatusCode::kFailedPrecondition);
   }
   std::optional<Secret>& ticket = it->second.tickets[static_cast<size_t>(scope)];
   if (!ticket) ticket = candidate;

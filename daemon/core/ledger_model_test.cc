@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/ledger_model_chance.h"
+#include "daemon/core/ledger_model_course.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -24,18 +24,9 @@ namespace {
 
 constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
 
-// What the episodes have met, so that a run that tests nothing does not pass.
-using Coverage = std::map<std::string, uint64_t, std::less<>>;
-
-class Episode {
+class Episode : public ModelCourse {
  public:
-  Episode(uint64_t seed, Coverage* coverage)
-      : chance_(seed),
-        devices_(chance_.Devices()),
-        bounds_(chance_.DaemonBounds()),
-        ledger_(devices_, bounds_, [this] { return now_; }),
-        model_(devices_, bounds_),
-        coverage_(*coverage) {}
+  using ModelCourse::ModelCourse;
 
   // The first thing that is wrong.
   absl::Status Run(uint64_t calls) {
@@ -46,73 +37,7 @@ class Episode {
     return EverybodyLeaves();
   }
 
-  uint64_t calls() const { return calls_; }
-  std::string LastCalls() const { return absl::StrJoin(log_, "\n  "); }
-
  private:
-  // --- Choices -----------------------------------------------------------------------
-
-  // A session of the model's, mostly a live one; now and then one that is gone or never was.
-  SessionId AnySession() {
-    if (model_.sessions().empty() || chance_.In100(1)) return SessionId{chance_.Below(40)};
-    SessionId chosen{};
-    for (int tries = 0; tries < 5; ++tries) {
-      const auto& [id, session] = chance_.Of(model_.sessions());
-      chosen = id;
-      if (session.live) break;
-    }
-    return chosen;
-  }
-  // Mostly one that has leases.
-  SessionId AnyHolder() {
-    if (model_.leases().empty() || chance_.In100(5)) return AnySession();
-    return chance_.Of(model_.leases()).second.session;
-  }
-  // One that has ended, if there is any.
-  SessionId SessionOver() {
-    for (const auto& [id, session] : model_.sessions()) {
-      if (!session.live && !session.process_gone) return id;
-    }
-    return SessionToEnd();
-  }
-  SessionId SessionToEnd() {
-    return model_.sessions().empty() || chance_.In100(3) ? SessionId{chance_.Below(40)}
-                                                         : chance_.Of(model_.sessions()).first;
-  }
-  LeaseId AnyLeaseOf(SessionId session) {
-    std::vector<LeaseId> own;
-    for (const auto& [id, lease] : model_.leases()) {
-      if (lease.session == session) own.push_back(id);
-    }
-    if (!own.empty() && !chance_.In100(4)) return chance_.Of(own);
-    if (!model_.leases().empty() && chance_.In100(60)) return chance_.Of(model_.leases()).first;
-    return LeaseId{chance_.Below(1000)};
-  }
-
-  // --- One call ----------------------------------------------------------------------
-
-  // After every call: `verdict` is the model's on the answer; then everything is compared.
-  template <typename... What>
-  absl::Status After(const absl::Status& verdict, const What&... what) {
-    ++calls_;
-    if (log_.size() == 30) log_.pop_front();
-    log_.push_back(absl::StrCat(calls_, ": ", what...));
-    if (!verdict.ok()) return verdict;
-    if (absl::Status same = model_.TakeForgotten(ledger_.TakeForgotten()); !same.ok()) return same;
-    if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
-    absl::Status same = model_.Compare(ledger_, now_);
-    now_ += absl::Milliseconds(1);
-    return same;
-  }
-  void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
-  std::string Tell(const absl::Status& status) {
-    const auto denial = gpumem::DenialOf(status);
-    std::string told = denial ? gpumem::v1::Denial::Cause_Name(denial->cause())
-                              : absl::StatusCodeToString(status.code());
-    Met(told);
-    return told;
-  }
-
   absl::Status Configure() {
     std::map<std::string, Quota> tenants;
     for (const char* tenant : {"alpha", "beta", "gamma"}) {
@@ -187,6 +112,8 @@ class Episode {
     std::string told = soon ? "soon" : granted ? "granted" : Tell(answer.status());
     Met(told);
     if (soon_is_over) Met(absl::StrCat("soon, then ", told));
+    if (granted) Met(absl::StrCat("granted ", KindName((*answer)->kind)));
+    if (granted && spec.most_free) Met("granted where most is free");
     if (granted && (*answer)->items.front().reused) {
       Met((*answer)->items.back().fresh ? "reused and fresh" : "reused");
     }
@@ -209,11 +136,13 @@ class Episode {
   absl::Status WithinLimits(SessionId session, size_t device) {
     const auto tenant = ledger_.GetTenant(model_.sessions().at(session).tenant);
     if (!tenant.ok()) return tenant.status();
-    const bool within = tenant->devices[device].charged <= tenant->devices[device].limit &&
-                        tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX) &&
-                        tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
-                        ledger_.charged(device) <= devices_[device].capacity_bytes &&
-                        ledger_.segment_count() <= bounds_.max_segments;
+    const bool pinned = device == 2;
+    const bool within =
+        tenant->devices[device].charged <= tenant->devices[device].limit &&
+        (pinned || tenant->charged <= tenant->quota.total_limit_bytes.value_or(UINT64_MAX)) &&
+        tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX) &&
+        ledger_.charged(device) <= devices_[device].capacity_bytes &&
+        ledger_.segment_count() <= bounds_.max_segments;
     return within ? absl::OkStatus() : absl::InternalError("granted beyond a limit");
   }
 
@@ -297,6 +226,71 @@ class Episode {
                  " lease ", ToInt(lease), " -> ", Tell(answer.status()));
   }
 
+  // As where a context is gone: all that lived in it, now and then only a part.
+  absl::Status MarkLost() {
+    std::vector<SegmentId> lost = model_.ContextBound(chance_.Below(2));
+    if (chance_.In100(20)) std::erase_if(lost, [&](SegmentId) { return chance_.In100(50); });
+    if (chance_.In100(5)) lost.push_back(SegmentId{chance_.Below(1000000)});
+    std::erase_if(lost, [&](SegmentId id) {  // numbers that meet others' segments by chance
+      return ledger_.HasSegment(id) && !IsContextBound(ledger_.Describe({.segment = id}).kind);
+    });
+    ledger_.MarkLost(lost);
+    model_.MarkLost(lost);
+    if (!lost.empty()) Met("lost");
+    return After(absl::OkStatus(), "MarkLost ", lost.size());
+  }
+
+  Ledger::EventPlace AnyPlace(SessionId session) {
+    if (chance_.In100(50)) return {.name = chance_.EventName()};
+    return {.lease = AnyLeaseOf(session)};
+  }
+
+  absl::Status RegisterEvent() {
+    const SessionId session = AnyHolder();
+    const Ledger::EventPlace place = AnyPlace(session);
+    const std::string device = chance_.In100(2) ? "elsewhere" : chance_.Device();
+    ExportData handle{};
+    handle[0] = static_cast<uint8_t>(chance_.Below(256));
+    const auto answer = ledger_.RegisterEvent(session, place, device, handle);
+    return After(model_.RegisterEvent(session, place, device, handle, answer), "RegisterEvent ",
+                 ToInt(session), " \"", place.name, "\" -> ", Tell(answer.status()));
+  }
+
+  absl::Status GetEvents() {
+    SessionId session = AnyHolder();
+    Ledger::EventPlace place = AnyPlace(session);
+    if (!model_.events().empty() && chance_.In100(70)) {  // aim at one that there is
+      const LedgerModel::Event& event = chance_.Of(model_.events());
+      if (!event.place.lease) place = event.place;
+      for (const auto& [id, lease] : model_.leases()) {
+        if (!event.place.lease || lease.session == event.session ||
+            lease.segment != event.segment) {
+          continue;
+        }
+        session = lease.session;
+        place = {.lease = id};
+      }
+    }
+    const auto answer = ledger_.GetEvents(session, place);
+    if (answer.ok()) Met(place.lease ? "events beside a lease" : "event by name");
+    return After(model_.GetEvents(session, place, answer), "GetEvents ", ToInt(session), " \"",
+                 place.name, "\" -> ", Tell(answer.status()));
+  }
+
+  absl::Status UnregisterEvent() {
+    SessionId session = AnySession();
+    IpcEventId event{chance_.Below(1000)};
+    if (!model_.events().empty() && chance_.In100(95)) {
+      const LedgerModel::Event& chosen = chance_.Of(model_.events());
+      event = chosen.id;
+      if (chance_.In100(90)) session = chosen.session;
+    }
+    const auto answer = ledger_.UnregisterEvent(session, event);
+    if (answer.ok() && *answer) Met("an event that was handed out ends");
+    return After(model_.UnregisterEvent(session, event, answer), "UnregisterEvent ", ToInt(session),
+                 " ", ToInt(event), " -> ", Tell(answer.status()));
+  }
+
   absl::Status TakeDoomed() {
     const std::vector<SegmentId> doomed = ledger_.TakeDoomed();
     return After(model_.TakeDoomed(doomed), "TakeDoomed -> ", doomed.size());
@@ -326,7 +320,7 @@ class Episode {
   absl::Status DriverHasNone() {
     if (model_.sessions().empty()) return absl::OkStatus();
     const SessionId session = chance_.Of(model_.sessions()).first;
-    const size_t device = chance_.Below(2);
+    const size_t device = chance_.Below(devices_.size());
     const uint64_t bytes = 1 + chance_.Below(20);
     if (chance_.In100(50)) {
       const bool answer = ledger_.MakeRoomOnDevice(session, device, bytes);
@@ -378,6 +372,10 @@ class Episode {
     if (falls_on(8)) return Trim();
     if (falls_on(30)) return TakeDoomed();
     if (falls_on(14)) return DriverHasNone();
+    if (falls_on(4)) return MarkLost();
+    if (falls_on(20)) return RegisterEvent();
+    if (falls_on(20)) return GetEvents();
+    if (falls_on(8)) return UnregisterEvent();
     if (falls_on(20)) return LookAtSome();
     return Destroyed();
   }
@@ -401,22 +399,11 @@ class Episode {
       if (!next(Destroyed())) return status;
     }
     if (ledger_.segment_count() != 0 || ledger_.session_count() != 0 || ledger_.charged(0) != 0 ||
-        ledger_.charged(1) != 0) {
+        ledger_.charged(1) != 0 || ledger_.charged(2) != 0 || !model_.events().empty()) {
       return absl::InternalError("everybody is gone, and something is left");
     }
     return absl::OkStatus();
   }
-
-  Chance chance_;
-  const std::vector<DeviceInfo> devices_;
-  const Bounds bounds_;
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-  Ledger ledger_;
-  LedgerModel model_;
-  Coverage& coverage_;
-  std::vector<Secret> old_tickets_;
-  std::deque<std::string> log_;
-  uint64_t calls_ = 0;
 };
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -441,7 +428,17 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
   for (const char* what : {"granted",
                            "soon",
                            "soon, then granted",
-
+                           "lost",
+                           "granted vmm",
+                           "granted mempool",
+                           "granted ipc",
+                           "granted pinned",
+                           "granted where most is free",
+                           "events beside a lease",
+                           "event by name",
+                           "an event that was handed out ends",
+                           "FAILED_PRECONDITION",
+                           "ALREADY_EXISTS",
                            "reused",
                            "reused and fresh",
                            "opened across tenants",

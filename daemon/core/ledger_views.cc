@@ -98,6 +98,7 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
                      .bytes = segment->charge.bytes(),
                      .state = segment->charge.state(),
                      .leases = segment->leases,
+                     .lost = segment->lost,
                      .age = now_() - segment->created};
     for (const auto& [session, count] : segment->exposures) view.sessions.push_back(session);
     views.push_back(std::move(view));
@@ -146,6 +147,9 @@ absl::Status Ledger::CheckInvariants() const {
     const SegmentState state = segment->charge.state();
     if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
     pins += segment->pins;
+    if ((segment->lost || segment->shared_out) && state == SegmentState::kRetained) {
+      return wrong("segment ", ToInt(id), " is kept for reuse though nobody may reuse it");
+    }
     const bool held = segment->leases > 0 || segment->pins > 0 || !segment->exposures.empty();
     if ((state == SegmentState::kRetained || state == SegmentState::kReleasing) && held) {
       return wrong("segment ", ToInt(id), " is given up while something holds it");

@@ -23,6 +23,7 @@ struct Quota {
   std::optional<uint64_t> limit_bytes;            // on any one device
   std::map<std::string, uint64_t> device_limits;  // by UUID; goes before limit_bytes
   std::optional<uint64_t> total_limit_bytes;      // over all devices
+  std::optional<uint64_t> pinned_limit_bytes;  // of pinned host memory, which no other limit counts
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;                // calls being answered at one time

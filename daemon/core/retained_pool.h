@@ -37,6 +37,13 @@ class RetainedPool {
     return oldest.id;
   }
 
+  // Takes this one, where it is retained.
+  bool Take(SegmentId id, Kind kind, uint64_t bytes) {
+    if (!Contains(id, kind, bytes)) return false;
+    Remove(id, kind, bytes);
+    return true;
+  }
+
   bool Contains(SegmentId id, Kind kind, uint64_t bytes) const {
     auto it = by_size_.find({kind, bytes});
     return it != by_size_.end() && it->second.count(id) > 0;

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct LeaseView {
   uint64_t bytes = 0;
   std::string tenant;  // the segment's owner
   bool reused = false;
+  // By the memory's own word (daemon/device/device.h), added by the broker.
+  std::optional<ExportData> export_data;
+  uint64_t pool_id = 0;
 };
 
 struct DeviceUsageView {
@@ -50,7 +54,7 @@ struct TenantView {
   bool configured = false;
   Quota quota;
   std::vector<DeviceUsageView> devices;
-  uint64_t charged = 0;
+  uint64_t charged = 0;  // but for pinned memory
   uint64_t segments = 0;
   uint32_t sessions = 0;
   uint32_t in_flight = 0;
@@ -76,7 +80,15 @@ struct SegmentView {
   SegmentState state = SegmentState::kPending;
   std::vector<SessionId> sessions;
   uint32_t leases = 0;
+  bool lost = false;
   absl::Duration age;
+};
+
+struct IpcEventView {
+  IpcEventId id{};
+  SessionId session{};
+  std::string device_uuid;
+  ExportData handle{};
 };
 
 }  // namespace gpumemd

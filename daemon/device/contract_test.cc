@@ -1,22 +1,28 @@
 #include "daemon/device/contract.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <optional>
 
+#include "daemon/device/context_fault.h"
+#include "daemon/device/context_process.h"
 #include "daemon/device/contract_peer.h"
 
 namespace gpumemd {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Host, DeviceContract, testing::Values(HostContract()), ContractName);
-INSTANTIATE_TEST_SUITE_P(Cuda, DeviceContract, testing::Values(CudaContract(0)), ContractName);
+GPUMEM_INSTANTIATE_DEVICE_CONTRACT(Host, HostContracts());
+GPUMEM_INSTANTIATE_DEVICE_CONTRACT(Cuda, CudaContracts(0));
 
 }  // namespace
 }  // namespace gpumemd
 
 int main(int argc, char** argv) {
+  if (const std::optional<int> status =
+          gpumemd::RunAsContextProcess(argc, argv, gpumemd::MakeFaultyContext)) {
+    return *status;
+  }
   if (const std::optional<int> status = gpumemd::RunAsContractPeer(argc, argv)) return *status;
-  testing::InitGoogleTest(&argc, argv);
+  testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -7,13 +7,14 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/bytes.h"
 #include "common/nvml.h"
 #include "common/unique_fd.h"
@@ -95,8 +96,11 @@ class CudaVmmDevice : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  absl::StatusOr<std::unique_ptr<Allocation>> Create(Kind kind, uint64_t bytes) override {
-    if (absl::Status status = CheckCreate(info_, kind, bytes); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
+    if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
+      return status;
+    }
+    const uint64_t bytes = spec.bytes;
     const std::string what = absl::StrCat(gpumem::FormatBytes(bytes), " on ", info_.uuid);
     const CUmemAllocationProp properties = Properties(device_);
     CUmemGenericAllocationHandle handle = 0;
@@ -137,101 +141,23 @@ class CudaVmmDevice : public Device {
   const gpumem::UniqueFd anchor_;
 };
 
-// Asks one device for its properties; the first error sticks.
-class Query {
- public:
-  Query(const CudaDriver& driver, CUdevice device) : driver_(driver), device_(device) {}
-
-  int Attribute(CUdevice_attribute attribute) {
-    int value = 0;
-    Check(driver_.cuDeviceGetAttribute(&value, attribute, device_));
-    return value;
-  }
-
-  std::string Name() {
-    char name[256] = "";
-    Check(driver_.cuDeviceGetName(name, sizeof(name), device_));
-    return name;
-  }
-
-  uint64_t TotalBytes() {
-    size_t bytes = 0;
-    Check(driver_.cuDeviceTotalMem_v2(&bytes, device_));
-    return bytes;
-  }
-
-  // The minimum, not the recommended one: sizes are charged exactly as the driver takes
-  // them, and whoever wants larger pages asks for larger segments. (Both are 2 MiB on
-  // all GPUs that we know.)
-  uint64_t Granularity() {
-    size_t bytes = 0;
-    const CUmemAllocationProp properties = Properties(device_);
-    Check(driver_.cuMemGetAllocationGranularity(&bytes, &properties,
-                                                CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    return bytes;
-  }
-
-  CUresult result() const { return result_; }
-
- private:
-  void Check(CUresult result) {
-    if (result_ == CUDA_SUCCESS) result_ = result;
-  }
-
-  const CudaDriver& driver_;
-  const CUdevice device_;
-  CUresult result_ = CUDA_SUCCESS;
-};
-
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> CudaDeviceUuids() {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info) {
   absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
   if (!driver.ok()) return driver.status();
-  std::vector<std::string> uuids;
-  for (const CudaDriver::VisibleDevice& device : (*driver)->devices()) {
-    uuids.push_back(device.uuid);
-  }
-  return uuids;
-}
-
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(const std::string& uuid) {
-  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
-  if (!driver.ok()) return driver.status();
-  absl::StatusOr<CUdevice> device = (*driver)->FindDevice(uuid);
+  absl::StatusOr<CUdevice> device = (*driver)->FindDevice(info.uuid);
   if (!device.ok()) return device.status();
-
-  Query query(**driver, *device);
-  const bool maps = query.Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
-  const bool exports =
-      query.Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
-  if (query.result() == CUDA_SUCCESS && !(maps && exports)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the GPU ", uuid, " (", query.Name(), ") cannot share memory by file descriptors: its ",
-        "driver offers no ", maps ? "POSIX descriptors" : "virtual memory management"));
-  }
-  DeviceInfo info;
-  info.uuid = uuid;
-  info.name = query.Name();
-  info.backend = Backend::kCuda;
-  info.pci_bus_id =
-      absl::StrFormat("%08X:%02X:%02X.0", query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
-                      query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
-                      query.Attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
-  info.capacity_bytes = query.TotalBytes();
-  info.granularity_bytes = query.Granularity();
-  info.kinds = {Kind::kVmm};
-  if (query.result() != CUDA_SUCCESS) {
-    return absl::InternalError(
-        (*driver)->Error(query.result(), absl::StrCat("asking the GPU ", uuid)).message());
-  }
-  info.capacity_bytes -= info.capacity_bytes % info.granularity_bytes;
+  const bool shares =
+      std::find(info.kinds.begin(), info.kinds.end(), Kind::kVmm) != info.kinds.end();
+  info.kinds.clear();
+  if (shares) info.kinds.push_back(Kind::kVmm);
 
   absl::StatusOr<const Nvml*> nvml = Nvml::Get();
   if (!nvml.ok()) {
     return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), nullptr, nullptr);
   }
-  absl::StatusOr<Nvml::Device*> nvml_device = (*nvml)->FindDevice(uuid);
+  absl::StatusOr<Nvml::Device*> nvml_device = (*nvml)->FindDevice(info.uuid);
   return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), *nvml,
                                          nvml_device.ok() ? *nvml_device : nullptr);
 }
@@ -242,11 +168,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(const std::string& uui
 
 namespace gpumemd {
 
-absl::StatusOr<std::vector<std::string>> CudaDeviceUuids() {
-  return gpumem::CudaDriver::Get().status();
-}
-
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(const std::string&) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo) {
   return gpumem::CudaDriver::Get().status();
 }
 

@@ -1,54 +1,145 @@
 // What the broker asks of a device: make a segment, and let go of it again.
 //
-// A Device is one GPU, or a share of host memory that stands in for one. It keeps
-// no accounts: quotas and charges are the ledger's (daemon/core). It refuses only
-// what the driver refuses.
+// A Device is one GPU, a share of host memory that stands in for one, or the host memory
+// that processes pin. It keeps no accounts: quotas and charges are the ledger's
+// (daemon/core). It refuses only what the driver refuses.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/export_data.h"
+#include "common/unique_fd.h"
 
 namespace gpumemd {
 
 // How a segment is made and shared.
 enum class Kind {
-  kVmm,  // one driver allocation behind one file descriptor
+  kVmm,      // one driver allocation behind one file descriptor
+  kMempool,  // from its tenant's memory pool: the pool's descriptor and 64 bytes
+  kIpc,      // cudaMalloc, opened by the 64 bytes of a cudaIpcMemHandle_t
+  kPinned,   // host memory behind one file descriptor, which clients register with CUDA
 };
+
+// "vmm", "mempool", "ipc", "pinned".
+absl::string_view KindName(Kind kind);
+
+// Whether segments of this kind live in a CUDA context of the daemon, and so can be lost
+// with it.
+constexpr bool IsContextBound(Kind kind) { return kind == Kind::kMempool || kind == Kind::kIpc; }
 
 enum class Backend { kCuda, kHost };
 
+// What a GPU can do with another's memory.
+struct PeerAccess {
+  std::string uuid;  // the other's
+  bool access = false;
+  bool native_atomics = false;
+  int performance_rank = 0;  // 0 is the fastest link of the node
+};
+
 struct DeviceInfo {
-  std::string uuid;  // names the device everywhere: "GPU-…" or "HOST-…"
+  std::string uuid;  // names the device everywhere: "GPU-…", "HOST-…" or "PINNED-…"
   std::string name;
   Backend backend = Backend::kHost;
-  std::string pci_bus_id;          // empty on the host backend
-  uint64_t capacity_bytes = 0;     // what may be handed out in all
-  uint64_t granularity_bytes = 1;  // sizes given to Create are multiples of it
-  std::vector<Kind> kinds;         // what Create accepts; the first is the default
+  std::string pci_bus_id;               // empty but for GPUs
+  uint64_t capacity_bytes = 0;          // what may be handed out in all
+  uint64_t granularity_bytes = 1;       // sizes given to Create are multiples of it
+  uint64_t pool_granularity_bytes = 0;  // of kind mempool, where it differs; 0: granularity_bytes
+  std::vector<Kind> kinds;              // what Create accepts; the first is the default
+  std::vector<PeerAccess> peers;        // the other GPUs
+};
+
+// True for the host memory that is pinned: limits for devices do not count it.
+inline bool IsPinnedMemory(const DeviceInfo& info) {
+  return info.kinds.size() == 1 && info.kinds.front() == Kind::kPinned;
+}
+
+// What sizes of a kind are multiples of.
+inline uint64_t GranularityOf(const DeviceInfo& info, Kind kind) {
+  return kind == Kind::kMempool && info.pool_granularity_bytes != 0 ? info.pool_granularity_bytes
+                                                                    : info.granularity_bytes;
+}
+
+// What opens a segment of kind ipc (cudaIpcMemHandle_t) or mempool
+// (cudaMemPoolPtrExportData).
+using gpumem::ExportData;
+
+// A memory pool as its segments' importers need it.
+struct ExportedPool {
+  uint64_t id = 0;                               // never used twice in one process
+  int fd = -1;                                   // close-on-exec; the pool's
+  std::shared_ptr<const gpumem::UniqueFd> open;  // keeps `fd` open
 };
 
 // The memory of one segment. Its destructor gives the memory back to the driver
 // once no importer holds it; that can take milliseconds and stall other
-// processes' driver calls, so it runs on the broker's disposal thread.
+// processes' driver calls, so it runs on the broker's disposal thread. Importers of kinds
+// mempool and ipc must have closed it before (CUDA leaves undefined what happens else).
 class Allocation {
  public:
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
   virtual ~Allocation() = default;
 
-  // The descriptor that shares this memory: exported once, when it was made, and
-  // open for as long as this object. Close-on-exec. Owned by this object.
-  virtual int fd() const = 0;
+  // vmm, pinned: the descriptor that shares this memory: exported once, when it was made,
+  // and open for as long as this object. Close-on-exec. Owned by this object. -1 for the
+  // other kinds.
+  virtual int fd() const { return -1; }
+  // mempool, ipc: the bytes that share it; absent for the other kinds.
+  virtual std::optional<ExportData> export_data() const { return std::nullopt; }
+  // mempool: the pool that it is in; absent once it is lost(), so that no descriptor of ours
+  // keeps what is left of the pool.
+  virtual std::optional<ExportedPool> pool() const { return std::nullopt; }
+  // True once its context is gone: nobody can open it any more. Thread-safe.
+  virtual bool lost() const { return false; }
 
  protected:
   Allocation() = default;
 };
 
-// Thread-safe. Calls may take tens of milliseconds: never make one under a lock.
+struct CreateSpec {
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;
+  // Of kind mempool: whose pool, and how large it may become.
+  std::string tenant;
+  uint64_t limit_bytes = 0;
+};
+
+// A tenant's memory pool on one device, by CUDA's names for its attributes.
+struct PoolStatus {
+  std::string tenant;
+  uint32_t segments = 0;
+  uint64_t max_bytes = 0;  // what the driver lets it reserve; 0: no such cap
+  uint64_t reserved_bytes = 0, reserved_peak_bytes = 0;
+  uint64_t used_bytes = 0, used_peak_bytes = 0;
+  uint64_t release_threshold_bytes = 0;
+  bool reuse_follow_event_dependencies = true;
+  bool reuse_allow_opportunistic = true;
+  bool reuse_allow_internal_dependencies = true;
+};
+
+// What is absent stays.
+struct PoolChange {
+  std::optional<uint64_t> release_threshold_bytes;
+  std::optional<bool> reuse_follow_event_dependencies;
+  std::optional<bool> reuse_allow_opportunistic;
+  std::optional<bool> reuse_allow_internal_dependencies;
+  bool reset_peaks = false;
+
+  bool operator==(const PoolChange&) const = default;
+};
+
+// Thread-safe. Calls may take tens of milliseconds, those of the kinds mempool and ipc
+// half a second where no context is there yet: never make one under a lock.
 class Device {
  public:
   Device(const Device&) = delete;
@@ -62,12 +153,33 @@ class Device {
   //   INVALID_ARGUMENT    bytes is zero or no multiple of the granularity
   //   UNIMPLEMENTED       the device does not make this kind
   //   RESOURCE_EXHAUSTED  the driver has no memory (or descriptors) left
+  //   UNAVAILABLE         the context was lost meanwhile; the next call makes another
   //   INTERNAL            any other driver error, by its name
-  virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(Kind kind, uint64_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) = 0;
 
   // Bytes free by the driver's own count, whoever uses the rest.
   //   UNAVAILABLE  the driver does not say (no NVML)
   virtual absl::StatusOr<uint64_t> DriverFreeBytes() const = 0;
+
+  // The pools that there are.
+  //   UNAVAILABLE  the context was lost meanwhile
+  //   INTERNAL     any other driver error, by its name
+  virtual absl::StatusOr<std::vector<PoolStatus>> Pools() { return std::vector<PoolStatus>(); }
+  // Both of the next two:
+  //   NOT_FOUND    the tenant has no pool here
+  //   UNAVAILABLE  the context was lost meanwhile
+  //   INTERNAL     any other driver error, by its name
+  virtual absl::StatusOr<PoolStatus> SetPool(absl::string_view tenant, const PoolChange& change);
+  virtual absl::StatusOr<PoolStatus> TrimPool(absl::string_view tenant, uint64_t keep_bytes);
+
+  // The process with a context on the device for kinds mempool and ipc; 0: none now.
+  virtual pid_t context_pid() const { return 0; }
+  // `on_lost` is called, in some thread and without any lock, after a context has gone with
+  // Allocations in it; their lost() is true by then. To be set before the first Create.
+  virtual void OnContextLost(std::function<void()> /*on_lost*/) {}
+  // Ends the context at once, without freeing: importers keep what they have open. Allocations
+  // in it become lost without OnContextLost being called. For the daemon's own end.
+  virtual void EndContext() {}
 
  protected:
   Device() = default;

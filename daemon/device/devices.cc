@@ -1,12 +1,18 @@
 #include "daemon/device/devices.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/host_ipc.h"
 #include "common/nvml.h"
+#include "daemon/device/context_device.h"
+#include "daemon/device/cuda_info.h"
 #include "daemon/device/cuda_vmm_device.h"
-#include "daemon/device/host_device.h"
+#include "daemon/device/machine_memory.h"
+#include "daemon/device/pinned_device.h"
 
 namespace gpumemd {
 namespace {
@@ -18,8 +24,9 @@ absl::StatusOr<Devices> OpenHost(const DeviceOptions& options) {
   Devices host;
   host.backend = Backend::kHost;
   for (uint32_t i = 0; i < options.host_devices; ++i) {
-    absl::StatusOr<std::unique_ptr<Device>> device =
-        MakeHostDevice({.index = i, .capacity_bytes = options.host_device_bytes});
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenHostDevice(
+        {.index = i, .capacity_bytes = options.host_device_bytes, .siblings = options.host_devices},
+        options.runtime_dir);
     if (!device.ok()) return device.status();
     host.devices.push_back(*std::move(device));
   }
@@ -59,7 +66,7 @@ absl::StatusOr<Devices> OpenCuda() {
   cuda.backend = Backend::kCuda;
   absl::Status refused;
   for (const std::string& uuid : *uuids) {
-    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaVmmDevice(uuid);
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(uuid);
     if (device.ok()) {
       cuda.devices.push_back(*std::move(device));
       CheckPersistence(uuid, &cuda.notices);
@@ -74,9 +81,7 @@ absl::StatusOr<Devices> OpenCuda() {
   return cuda;
 }
 
-}  // namespace
-
-absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
+absl::StatusOr<Devices> OpenBackend(const DeviceOptions& options) {
   if (options.backend == Backend::kHost) return OpenHost(options);
   absl::StatusOr<Devices> cuda = OpenCuda();
   if (cuda.ok() || options.backend == Backend::kCuda) return cuda;
@@ -85,6 +90,52 @@ absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
   host->notices.push_back(
       absl::StrCat("Host memory stands in for GPU memory: ", cuda.status().message(), "."));
   return host;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& options,
+                                                       const std::string& runtime_dir) {
+  absl::StatusOr<std::unique_ptr<HostDevice>> base = MakeHostDevice(options);
+  if (!base.ok()) return base.status();
+  ContextDeviceOptions context{
+      .kinds = {Kind::kMempool},
+      .reserve = [device = base->get()](uint64_t bytes) { return device->Reserve(bytes); }};
+  if (!runtime_dir.empty()) {
+    context.kinds.push_back(Kind::kIpc);
+    context.socket_path = gpumem::HostIpcSocket(runtime_dir, options.index);
+  }
+  return AddContextKinds(*std::move(base), std::move(context));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) {
+  absl::StatusOr<DeviceInfo> info = DescribeCudaDevice(uuid);
+  if (!info.ok()) return info.status();
+  if (info->kinds.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the GPU ", uuid, " (", info->name,
+                     ") cannot share memory: its driver offers neither virtual memory management "
+                     "nor memory pools with POSIX descriptors, nor legacy IPC"));
+  }
+  ContextDeviceOptions context;
+  std::copy_if(info->kinds.begin(), info->kinds.end(), std::back_inserter(context.kinds),
+               IsContextBound);
+  absl::StatusOr<std::unique_ptr<Device>> base = OpenCudaVmmDevice(*std::move(info));
+  if (!base.ok() || context.kinds.empty()) return base;
+  return AddContextKinds(*std::move(base), std::move(context));
+}
+
+absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
+  absl::StatusOr<Devices> devices = OpenBackend(options);
+  if (!devices.ok() || options.pinned_bytes == 0) return devices;
+  absl::StatusOr<std::unique_ptr<Device>> pinned = MakePinnedDevice(options.pinned_bytes);
+  if (!pinned.ok()) return pinned.status();
+  devices->devices.push_back(*std::move(pinned));
+  if (!HasFreeHugePages()) {
+    devices->notices.emplace_back(
+        "Pinned memory has ordinary pages: no huge pages are free (vm.nr_hugepages).");
+  }
+  return devices;
 }
 
 }  // namespace gpumemd

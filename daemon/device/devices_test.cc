@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/device/cuda_vmm_device.h"
+#include "daemon/device/cuda_info.h"
+#include "daemon/device/machine_memory.h"
+#include "daemon/device/pinned_device.h"
 
 namespace gpumemd {
 namespace {
@@ -24,6 +26,31 @@ TEST(OpenDevices, MakesAsManyHostDevicesAsAskedFor) {
   ASSERT_THAT(host->devices, SizeIs(3));
   EXPECT_EQ(host->devices[2]->info().uuid, "HOST-00000002-0000-0000-0000-000000000000");
   EXPECT_EQ(host->devices[2]->info().capacity_bytes, 64 * kMiB);
+}
+
+TEST(OpenDevices, HostDevicesMakeEveryKindAndUseEachOthers) {
+  const absl::StatusOr<Devices> host =
+      OpenDevices({.backend = Backend::kHost, .runtime_dir = "/tmp", .host_devices = 2});
+  ASSERT_TRUE(host.ok()) << host.status();
+  const DeviceInfo& info = host->devices[1]->info();
+  EXPECT_THAT(info.kinds, testing::ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc));
+  ASSERT_THAT(info.peers, SizeIs(1));
+  EXPECT_EQ(info.peers[0].uuid, host->devices[0]->info().uuid);
+  EXPECT_TRUE(info.peers[0].access);
+}
+
+TEST(OpenDevices, PinnedMemoryIsTheLastDevice) {
+  const absl::StatusOr<Devices> host =
+      OpenDevices({.backend = Backend::kHost, .pinned_bytes = 64 * kMiB, .host_devices = 2});
+  ASSERT_TRUE(host.ok()) << host.status();
+  ASSERT_THAT(host->devices, SizeIs(3));
+  EXPECT_EQ(host->devices[2]->info().uuid, kPinnedDeviceUuid);
+  EXPECT_EQ(host->devices[2]->info().capacity_bytes, 64 * kMiB);
+  if (!HasFreeHugePages()) {
+    EXPECT_THAT(host->notices, testing::ElementsAre(HasSubstr("vm.nr_hugepages")));
+  }
+  EXPECT_EQ(OpenDevices({.backend = Backend::kHost, .pinned_bytes = 1}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(OpenDevices, RefusesHostDevicesThatHoldNothing) {

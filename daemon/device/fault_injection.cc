@@ -14,6 +14,9 @@ class FaultyAllocation : public Allocation {
     (*plan_)({.type = DeviceOp::Type::kDestroy, .kind = kind_, .bytes = bytes_}).IgnoreError();
   }
   int fd() const override { return allocation_->fd(); }
+  std::optional<ExportData> export_data() const override { return allocation_->export_data(); }
+  std::optional<ExportedPool> pool() const override { return allocation_->pool(); }
+  bool lost() const override { return allocation_->lost(); }
 
  private:
   const std::shared_ptr<const FaultPlan> plan_;
@@ -29,12 +32,13 @@ class FaultyDevice : public Device {
 
   const DeviceInfo& info() const override { return device_->info(); }
 
-  absl::StatusOr<std::unique_ptr<Allocation>> Create(Kind kind, uint64_t bytes) override {
-    absl::Status fault = (*plan_)({.type = DeviceOp::Type::kCreate, .kind = kind, .bytes = bytes});
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
+    absl::Status fault =
+        (*plan_)({.type = DeviceOp::Type::kCreate, .kind = spec.kind, .bytes = spec.bytes});
     if (!fault.ok()) return fault;
-    absl::StatusOr<std::unique_ptr<Allocation>> allocation = device_->Create(kind, bytes);
+    absl::StatusOr<std::unique_ptr<Allocation>> allocation = device_->Create(spec);
     if (!allocation.ok()) return allocation;
-    return std::make_unique<FaultyAllocation>(*std::move(allocation), plan_, kind, bytes);
+    return std::make_unique<FaultyAllocation>(*std::move(allocation), plan_, spec.kind, spec.bytes);
   }
 
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
@@ -42,6 +46,19 @@ class FaultyDevice : public Device {
     if (!fault.ok()) return fault;
     return device_->DriverFreeBytes();
   }
+
+  absl::StatusOr<std::vector<PoolStatus>> Pools() override { return device_->Pools(); }
+  absl::StatusOr<PoolStatus> SetPool(absl::string_view tenant, const PoolChange& change) override {
+    return device_->SetPool(tenant, change);
+  }
+  absl::StatusOr<PoolStatus> TrimPool(absl::string_view tenant, uint64_t keep_bytes) override {
+    return device_->TrimPool(tenant, keep_bytes);
+  }
+  pid_t context_pid() const override { return device_->context_pid(); }
+  void OnContextLost(std::function<void()> on_lost) override {
+    device_->OnContextLost(std::move(on_lost));
+  }
+  void EndContext() override { device_->EndContext(); }
 
  private:
   const std::unique_ptr<Device> device_;

@@ -19,11 +19,12 @@ std::unique_ptr<Device> Host() { return *MakeHostDevice({.capacity_bytes = 64 * 
 TEST(FaultInjection, PassesOnWhatThePlanAllows) {
   const auto device = InjectFaults(Host(), [](const DeviceOp&) { return absl::OkStatus(); });
   EXPECT_EQ(device->info().capacity_bytes, 64 * kMiB);
-  const auto allocation = device->Create(Kind::kVmm, 2 * kMiB);
+  const auto allocation = device->Create({.kind = Kind::kVmm, .bytes = 2 * kMiB});
   ASSERT_TRUE(allocation.ok());
   EXPECT_GE((*allocation)->fd(), 0);
   EXPECT_EQ(*device->DriverFreeBytes(), 62 * kMiB);
-  EXPECT_EQ(device->Create(Kind::kVmm, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->Create({.kind = Kind::kVmm, .bytes = 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(FaultInjection, FailsWhatThePlanRefuses) {
@@ -34,8 +35,8 @@ TEST(FaultInjection, FailsWhatThePlanRefuses) {
     if (op.type == DeviceOp::Type::kDriverFreeBytes) return absl::UnavailableError("no NVML");
     return absl::OkStatus();
   });
-  EXPECT_TRUE(device->Create(Kind::kVmm, 2 * kMiB).ok());
-  EXPECT_EQ(device->Create(Kind::kVmm, 4 * kMiB).status(),
+  EXPECT_TRUE(device->Create({.kind = Kind::kVmm, .bytes = 2 * kMiB}).ok());
+  EXPECT_EQ(device->Create({.kind = Kind::kVmm, .bytes = 4 * kMiB}).status(),
             absl::InternalError("CUDA_ERROR_UNKNOWN"));
   EXPECT_EQ(device->DriverFreeBytes().status(), absl::UnavailableError("no NVML"));
 }
@@ -47,7 +48,7 @@ TEST(FaultInjection, AsksBeforeAnAllocationGoes) {
     destroyed += op.bytes;
     return absl::InternalError("too late to refuse");
   });
-  auto allocation = device->Create(Kind::kVmm, 6 * kMiB);
+  auto allocation = device->Create({.kind = Kind::kVmm, .bytes = 6 * kMiB});
   ASSERT_TRUE(allocation.ok());
   device.reset();
   EXPECT_EQ(destroyed, 0u);
@@ -64,14 +65,15 @@ TEST(FaultInjection, AGateHoldsCallsUpUntilItOpens) {
   std::atomic<int> made{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] { made += device->Create(Kind::kVmm, 2 * kMiB).ok(); });
+    threads.emplace_back(
+        [&] { made += device->Create({.kind = Kind::kVmm, .bytes = 2 * kMiB}).ok(); });
   }
   gate.AwaitArrivals(3);
   EXPECT_EQ(made.load(), 0);
   gate.Open();
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(made.load(), 3);
-  EXPECT_TRUE(device->Create(Kind::kVmm, 2 * kMiB).ok());
+  EXPECT_TRUE(device->Create({.kind = Kind::kVmm, .bytes = 2 * kMiB}).ok());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
@@ -13,7 +14,18 @@ struct HostDeviceOptions {
   uint32_t index = 0;                    // among this node's host devices; gives the UUID
   uint64_t capacity_bytes = 0;           // rounded down to the granularity
   uint64_t granularity_bytes = 2 << 20;  // a multiple of the page size
+  uint32_t siblings = 1;                 // host devices of this node; each can use the others'
 };
+
+class HostDevice : public Device {
+ public:
+  // Takes `bytes` from what the device has free, for memory of other kinds than its own; the
+  // end of the answer gives them back, even after the device's.
+  //   RESOURCE_EXHAUSTED  the device is full
+  virtual absl::StatusOr<std::shared_ptr<void>> Reserve(uint64_t bytes) = 0;
+};
+
+std::string HostDeviceUuid(uint32_t index);
 
 // A device that refuses when it is full, as a GPU does: the bytes of all its
 // Allocations never exceed its capacity. The kernel commits memory as it is written,
@@ -25,6 +37,6 @@ struct HostDeviceOptions {
 //
 // Allocations may outlive their device.
 //   INVALID_ARGUMENT  the options make no sense
-absl::StatusOr<std::unique_ptr<Device>> MakeHostDevice(const HostDeviceOptions& options);
+absl::StatusOr<std::unique_ptr<HostDevice>> MakeHostDevice(const HostDeviceOptions& options);
 
 }  // namespace gpumemd

@@ -28,7 +28,8 @@ std::unique_ptr<Device> Make(const HostDeviceOptions& options) {
 }
 
 std::unique_ptr<Allocation> Create(Device& device, uint64_t bytes) {
-  absl::StatusOr<std::unique_ptr<Allocation>> allocation = device.Create(Kind::kVmm, bytes);
+  absl::StatusOr<std::unique_ptr<Allocation>> allocation =
+      device.Create({.kind = Kind::kVmm, .bytes = bytes});
   EXPECT_TRUE(allocation.ok()) << allocation.status();
   return allocation.ok() ? *std::move(allocation) : nullptr;
 }
@@ -49,7 +50,8 @@ TEST(HostDevice, RoundsItsCapacityDownToTheGranularity) {
 TEST(HostDevice, TakesAnyGranularityOfWholePages) {
   const auto device = Make({.capacity_bytes = 64 << 10, .granularity_bytes = 4 << 10});
   EXPECT_NE(Create(*device, 4 << 10), nullptr);
-  EXPECT_EQ(device->Create(Kind::kVmm, 2 << 10).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->Create({.kind = Kind::kVmm, .bytes = 2 << 10}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(HostDevice, RefusesOptionsThatMakeNoSense) {
@@ -70,10 +72,12 @@ TEST(HostDevice, ExactlyFullPassesAndOneGranuleMoreFails) {
   auto first = Create(*device, 6 * kMiB);
   auto second = Create(*device, 2 * kMiB);
   EXPECT_EQ(*device->DriverFreeBytes(), 0u);
-  EXPECT_EQ(device->Create(Kind::kVmm, 2 * kMiB).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(device->Create({.kind = Kind::kVmm, .bytes = 2 * kMiB}).status().code(),
+            StatusCode::kResourceExhausted);
   second.reset();
   EXPECT_EQ(*device->DriverFreeBytes(), 2 * kMiB);
-  EXPECT_EQ(device->Create(Kind::kVmm, 4 * kMiB).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(device->Create({.kind = Kind::kVmm, .bytes = 4 * kMiB}).status().code(),
+            StatusCode::kResourceExhausted);
   EXPECT_NE(Create(*device, 2 * kMiB), nullptr);
 }
 

@@ -91,6 +91,33 @@ grpc::Status AdminService::Trim(grpc::ServerContext*, const v1::TrimRequest* req
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::ListPools(grpc::ServerContext*, const v1::ListPoolsRequest* request,
+                                     v1::ListPoolsResponse* response) {
+  auto pools = broker_->ListPools(request->tenant(), request->device_uuid());
+  if (!pools.ok()) return ToAnswer(pools.status());
+  for (const Broker::PoolView& pool : *pools) *response->add_pools() = ToProto(pool);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::SetPool(grpc::ServerContext*, const v1::SetPoolRequest* request,
+                                   v1::PoolInfo* response) {
+  absl::StatusOr<PoolChange> change = FromProto(*request);
+  if (!change.ok()) return ToAnswer(change.status());
+  auto pool = broker_->SetPool(request->tenant(), request->device_uuid(), *change);
+  if (!pool.ok()) return ToAnswer(pool.status());
+  spdlog::info("pool of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
+  *response = ToProto(*pool);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::TrimPool(grpc::ServerContext*, const v1::TrimPoolRequest* request,
+                                    v1::PoolInfo* response) {
+  auto pool = broker_->TrimPool(request->tenant(), request->device_uuid(), request->keep_bytes());
+  if (!pool.ok()) return ToAnswer(pool.status());
+  *response = ToProto(*pool);
+  return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Drain(grpc::ServerContext*, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
   broker_->SetDraining(!request->resume());

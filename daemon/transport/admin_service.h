@@ -34,6 +34,12 @@ class AdminService final : public gpumem::v1::Admin::Service {
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
                     gpumem::v1::TrimResponse* response) override;
+  grpc::Status ListPools(grpc::ServerContext* context, const gpumem::v1::ListPoolsRequest* request,
+                         gpumem::v1::ListPoolsResponse* response) override;
+  grpc::Status SetPool(grpc::ServerContext* context, const gpumem::v1::SetPoolRequest* request,
+                       gpumem::v1::PoolInfo* response) override;
+  grpc::Status TrimPool(grpc::ServerContext* context, const gpumem::v1::TrimPoolRequest* request,
+                        gpumem::v1::PoolInfo* response) override;
   grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
                      gpumem::v1::GetStatusResponse* response) override;
 

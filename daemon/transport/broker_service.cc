@@ -27,6 +27,18 @@ absl::string_view TokenOf(const grpc::ServerContextBase& context) {
   return {it->second.data(), it->second.size()};
 }
 
+// Where a request about interprocess events means, by its oneof `place`.
+template <typename Request>
+Ledger::EventPlace PlaceOf(const Request& request) {
+  Ledger::EventPlace place;
+  if (request.place_case() == Request::kLeaseId) {
+    place.lease = LeaseId{request.lease_id()};
+  } else {
+    place.name = request.name();
+  }
+  return place;
+}
+
 // Gives the reason and ends.
 class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
@@ -84,14 +96,17 @@ std::optional<absl::StatusOr<v1::AcquireResponse>> BrokerService::DoAcquire(
     bool may_wait) {
   absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
   if (!kind.ok()) return kind.status();
-  const AcquireSpec spec{.device_uuid = request.device_uuid(),
-                         .bytes = request.bytes(),
-                         .kind = *kind,
-                         .count = std::max(request.count(), 1u)};
+  const AcquireSpec spec{
+      .device_uuid = request.device_uuid(),
+      .bytes = request.bytes(),
+      .kind = *kind,
+      .count = std::max(request.count(), 1u),
+      .most_free = request.most_free(),
+      .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()}};
   v1::AcquireResponse response;
   response.set_delivery_id(next_delivery_++);
-  const auto deliver = [&](const std::vector<Broker::Handover>& handovers) {
-    return sessions_->Deliver(call.session(), response.delivery_id(), handovers, may_wait);
+  const auto deliver = [&](const Broker::Handover& handover) {
+    return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
   };
   absl::StatusOr<std::vector<LeaseView>> leases;
   if (may_wait) {
@@ -132,8 +147,8 @@ std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
   v1::OpenResponse response;
   response.set_delivery_id(next_delivery_++);
   absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Open(call, tickets, [&](const std::vector<Broker::Handover>& handovers) {
-        return sessions_->Deliver(call.session(), response.delivery_id(), handovers, may_wait);
+      broker_->Open(call, tickets, [&](const Broker::Handover& handover) {
+        return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
       });
   if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
   if (!leases.ok()) return leases.status();
@@ -178,6 +193,58 @@ grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* 
         for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
         if (absl::Status done = broker_->Release(call, leases); !done.ok()) return done;
         return v1::ReleaseResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::RegisterIpcEvent(Context* context, const Bytes* request,
+                                                          Bytes* response) {
+  return Serve<v1::RegisterIpcEventRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::RegisterIpcEventRequest& event,
+             bool) -> std::optional<absl::StatusOr<v1::RegisterIpcEventResponse>> {
+        ExportData handle;
+        if (event.handle().size() != handle.size()) {
+          return absl::InvalidArgumentError(absl::StrCat("a cudaIpcEventHandle_t is ",
+                                                         handle.size(), " bytes; this has ",
+                                                         event.handle().size()));
+        }
+        std::memcpy(handle.data(), event.handle().data(), handle.size());
+        absl::StatusOr<IpcEventId> id =
+            broker_->RegisterEvent(call, PlaceOf(event), event.device_uuid(), handle);
+        if (!id.ok()) return id.status();
+        v1::RegisterIpcEventResponse answer;
+        answer.set_event_id(ToInt(*id));
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::GetIpcEvents(Context* context, const Bytes* request,
+                                                      Bytes* response) {
+  return Serve<v1::GetIpcEventsRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::GetIpcEventsRequest& wanted,
+             bool) -> std::optional<absl::StatusOr<v1::GetIpcEventsResponse>> {
+        absl::StatusOr<std::vector<IpcEventView>> events =
+            broker_->GetEvents(call, PlaceOf(wanted));
+        if (!events.ok()) return events.status();
+        v1::GetIpcEventsResponse answer;
+        for (const IpcEventView& event : *events) *answer.add_events() = ToProto(event);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::UnregisterIpcEvent(Context* context, const Bytes* request,
+                                                            Bytes* response) {
+  return Serve<v1::UnregisterIpcEventRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::UnregisterIpcEventRequest& event,
+             bool) -> std::optional<absl::StatusOr<v1::UnregisterIpcEventResponse>> {
+        absl::StatusOr<bool> handed_out =
+            broker_->UnregisterEvent(call, IpcEventId{event.event_id()});
+        if (!handed_out.ok()) return handed_out.status();
+        v1::UnregisterIpcEventResponse answer;
+        answer.set_handed_out(*handed_out);
+        return answer;
       });
 }
 

@@ -23,9 +23,12 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
             gpumem::v1::Broker::WithRawCallbackMethod_Share<
                 gpumem::v1::Broker::WithRawCallbackMethod_Release<
-                    gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
-                        gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                            gpumem::v1::Broker::Service>>>>>>>;
+                    gpumem::v1::Broker::WithRawCallbackMethod_RegisterIpcEvent<
+                        gpumem::v1::Broker::WithRawCallbackMethod_GetIpcEvents<
+                            gpumem::v1::Broker::WithRawCallbackMethod_UnregisterIpcEvent<
+                                gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
+                                    gpumem::v1::Broker::WithRawCallbackMethod_Watch<
+                                        gpumem::v1::Broker::Service>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -41,6 +44,9 @@ class BrokerService final : public RawBroker {
   Reactor* Open(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Share(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Release(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* RegisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* GetIpcEvents(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 

@@ -13,6 +13,12 @@ v1::Kind ToProto(Kind kind) {
   switch (kind) {
     case Kind::kVmm:
       return v1::KIND_VMM;
+    case Kind::kMempool:
+      return v1::KIND_MEMPOOL;
+    case Kind::kIpc:
+      return v1::KIND_IPC;
+    case Kind::kPinned:
+      return v1::KIND_PINNED;
   }
   return v1::KIND_UNSPECIFIED;
 }
@@ -23,9 +29,16 @@ absl::StatusOr<std::optional<Kind>> FromProto(v1::Kind kind) {
       return std::nullopt;
     case v1::KIND_VMM:
       return Kind::kVmm;
+    case v1::KIND_MEMPOOL:
+      return Kind::kMempool;
+    case v1::KIND_IPC:
+      return Kind::kIpc;
+    case v1::KIND_PINNED:
+      return Kind::kPinned;
     default:
       return absl::UnimplementedError(absl::StrCat("this daemon does not know segments of kind ",
-                                                   static_cast<int>(kind), "; use KIND_VMM"));
+                                                   static_cast<int>(kind),
+                                                   "; it knows VMM, MEMPOOL, IPC and PINNED"));
   }
 }
 
@@ -45,6 +58,15 @@ v1::Device ToProto(const Broker::DeviceView& device) {
   proto.set_driver_free_bytes(device.driver_free);
   proto.set_pci_bus_id(device.info.pci_bus_id);
   proto.set_index(device.index);
+  for (const PeerAccess& peer : device.info.peers) {
+    v1::PeerAccess& access = *proto.add_peers();
+    access.set_device_uuid(peer.uuid);
+    access.set_access(peer.access);
+    access.set_native_atomics(peer.native_atomics);
+    access.set_performance_rank(peer.performance_rank);
+  }
+  proto.set_context_pid(device.context_pid);
+  proto.set_pool_granularity_bytes(device.info.pool_granularity_bytes);
   return proto;
 }
 
@@ -57,6 +79,10 @@ v1::Lease ToProto(const LeaseView& lease) {
   proto.set_size_bytes(lease.bytes);
   proto.set_tenant(lease.tenant);
   proto.set_reused(lease.reused);
+  if (lease.export_data) {
+    proto.set_export_data(lease.export_data->data(), lease.export_data->size());
+  }
+  proto.set_pool_id(lease.pool_id);
   return proto;
 }
 
@@ -64,6 +90,7 @@ v1::Quota ToProto(const Quota& quota) {
   v1::Quota proto;
   if (quota.limit_bytes) proto.set_limit_bytes(*quota.limit_bytes);
   if (quota.total_limit_bytes) proto.set_total_limit_bytes(*quota.total_limit_bytes);
+  if (quota.pinned_limit_bytes) proto.set_pinned_limit_bytes(*quota.pinned_limit_bytes);
   if (quota.max_segments) proto.set_max_segments(*quota.max_segments);
   if (quota.max_sessions) proto.set_max_sessions(*quota.max_sessions);
   if (quota.max_in_flight) proto.set_max_in_flight(*quota.max_in_flight);
@@ -147,7 +174,56 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   for (SessionId session : segment.sessions) proto.add_session_ids(ToInt(session));
   proto.set_leases(segment.leases);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
+  proto.set_lost(segment.lost);
   return proto;
+}
+
+v1::IpcEvent ToProto(const IpcEventView& event) {
+  v1::IpcEvent proto;
+  proto.set_event_id(ToInt(event.id));
+  proto.set_device_uuid(event.device_uuid);
+  proto.set_handle(event.handle.data(), event.handle.size());
+  proto.set_session_id(ToInt(event.session));
+  return proto;
+}
+
+v1::PoolInfo ToProto(const Broker::PoolView& pool) {
+  v1::PoolInfo proto;
+  const PoolStatus& status = pool.status;
+  proto.set_tenant(status.tenant);
+  proto.set_device_uuid(pool.device_uuid);
+  proto.set_segments(status.segments);
+  proto.set_max_bytes(status.max_bytes);
+  proto.set_reserved_bytes(status.reserved_bytes);
+  proto.set_reserved_peak_bytes(status.reserved_peak_bytes);
+  proto.set_used_bytes(status.used_bytes);
+  proto.set_used_peak_bytes(status.used_peak_bytes);
+  proto.set_release_threshold_bytes(status.release_threshold_bytes);
+  proto.set_reuse_follow_event_dependencies(status.reuse_follow_event_dependencies);
+  proto.set_reuse_allow_opportunistic(status.reuse_allow_opportunistic);
+  proto.set_reuse_allow_internal_dependencies(status.reuse_allow_internal_dependencies);
+  return proto;
+}
+
+absl::StatusOr<PoolChange> FromProto(const v1::SetPoolRequest& request) {
+  PoolChange change;
+  if (request.has_release_threshold_bytes()) {
+    change.release_threshold_bytes = request.release_threshold_bytes();
+  }
+  if (request.has_reuse_follow_event_dependencies()) {
+    change.reuse_follow_event_dependencies = request.reuse_follow_event_dependencies();
+  }
+  if (request.has_reuse_allow_opportunistic()) {
+    change.reuse_allow_opportunistic = request.reuse_allow_opportunistic();
+  }
+  if (request.has_reuse_allow_internal_dependencies()) {
+    change.reuse_allow_internal_dependencies = request.reuse_allow_internal_dependencies();
+  }
+  change.reset_peaks = request.reset_peaks();
+  if (change == PoolChange{}) {
+    return absl::InvalidArgumentError("nothing to change: name at least one attribute");
+  }
+  return change;
 }
 
 absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
@@ -162,6 +238,7 @@ absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
   };
   apply(set.has_limit_bytes(), set.limit_bytes(), quota.limit_bytes);
   apply(set.has_total_limit_bytes(), set.total_limit_bytes(), quota.total_limit_bytes);
+  apply(set.has_pinned_limit_bytes(), set.pinned_limit_bytes(), quota.pinned_limit_bytes);
   apply(set.has_max_segments(), set.max_segments(), quota.max_segments);
   apply(set.has_max_sessions(), set.max_sessions(), quota.max_sessions);
   apply(set.has_max_in_flight(), set.max_in_flight(), quota.max_in_flight);
@@ -182,6 +259,9 @@ absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
     } else if (name == "total_limit_bytes") {
       also_set = set.has_total_limit_bytes();
       quota.total_limit_bytes.reset();
+    } else if (name == "pinned_limit_bytes") {
+      also_set = set.has_pinned_limit_bytes();
+      quota.pinned_limit_bytes.reset();
     } else if (name == "max_segments") {
       also_set = set.has_max_segments();
       quota.max_segments.reset();
@@ -201,7 +281,8 @@ absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
           "a quota has no field \"", name,
-          "\" to clear; it has limit_bytes, total_limit_bytes, max_segments, max_sessions, "
+          "\" to clear; it has limit_bytes, total_limit_bytes, pinned_limit_bytes, max_segments, "
+          "max_sessions, "
           "max_in_flight, max_retained_bytes and devices"));
     }
     if (also_set) {

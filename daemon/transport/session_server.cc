@@ -250,7 +250,10 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
   welcome.set_daemon_version(GPUMEM_VERSION);
   welcome.set_rule(match->rule);
   for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
-    *welcome.add_devices() = ToProto(device);
+    // Without the peers: with many devices the message would not fit into a packet.
+    v1::Device& added = *welcome.add_devices();
+    added = ToProto(device);
+    added.clear_peers();
   }
   spdlog::debug("session {}: {} (pid {}, uid {}) is tenant {} by {}", ToInt(session->id),
                 connection->peer.command, connection->peer.identity.pid,
@@ -260,7 +263,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
 }
 
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
-                                    const std::vector<Broker::Handover>& handovers, bool may_wait) {
+                                    const Broker::Handover& handover, bool may_wait) {
   std::shared_ptr<const UniqueFd> socket;
   {
     absl::MutexLock lock(&mutex_);
@@ -269,11 +272,18 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
   }
   if (socket == nullptr) return absl::UnavailableError("the session's socket is closed");
   v1::ServerMessage message;
-  message.mutable_delivery()->set_delivery_id(delivery_id);
+  v1::Delivery& delivery = *message.mutable_delivery();
+  delivery.set_delivery_id(delivery_id);
   std::vector<int> fds;
-  for (const Broker::Handover& handover : handovers) {
-    message.mutable_delivery()->add_lease_ids(ToInt(handover.lease.lease));
-    fds.push_back(handover.fd);
+  for (const Broker::Handover::Item& item : handover.items) {
+    delivery.add_lease_ids(ToInt(item.lease.lease));
+    if (item.fd < 0) continue;
+    delivery.add_fd_lease_ids(ToInt(item.lease.lease));
+    fds.push_back(item.fd);
+  }
+  for (const ExportedPool& pool : handover.pools) {
+    delivery.add_pool_ids(pool.id);
+    fds.push_back(pool.fd);
   }
   absl::Status sent =
       gpumem::SendMessage(socket->get(), message.SerializeAsString(), fds,

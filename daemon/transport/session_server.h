@@ -60,8 +60,8 @@ class SessionServer {
   //   UNAVAILABLE         the session's socket is closed
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
   //   DEADLINE_EXCEEDED   there is no room at the moment, and `may_wait` is false
-  absl::Status Deliver(SessionId session, uint64_t delivery_id,
-                       const std::vector<Broker::Handover>& handovers, bool may_wait);
+  absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
+                       bool may_wait);
 
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);

@@ -25,14 +25,23 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void Begin() {
     self_ = shared_from_this();
-    Tell(/*quota=*/true, /*draining=*/false);
+    Tell({.quota = true, .lost = !broker_->LostLeases(call_).empty()});
   }
 
-  void Tell(bool quota, bool draining) {
+  // What there is to tell. Each is told as it stands when its turn comes.
+  struct News {
+    bool quota = false;
+    bool draining = false;
+    bool lost = false;
+    bool any() const { return quota || draining || lost; }
+  };
+
+  void Tell(const News& news) {
     {
       absl::MutexLock lock(&mutex_);
-      quota_news_ |= quota;
-      draining_news_ |= draining;
+      news_.quota |= news.quota;
+      news_.draining |= news.draining;
+      news_.lost |= news.lost;
       if (writing_) {
         if (!ending_ && absl::Now() - write_began_ > WatchHub::kStuckAfter) {
           ending_ = true;
@@ -77,18 +86,19 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   // Sends the next event, or finishes: at most one of them is ever under way.
   void Continue() {
-    bool finish = false, quota = false;
+    bool finish = false;
+    News told;
     {
       absl::MutexLock lock(&mutex_);
       if (finished_ || writing_) return;
       if (ending_) {
         finished_ = finish = true;
-      } else if (quota_news_) {
-        quota_news_ = false;
-        writing_ = quota = true;
-      } else if (draining_news_) {
-        draining_news_ = false;
-        writing_ = true;
+      } else if (news_.any()) {
+        bool News::*const next = news_.quota      ? &News::quota
+                                 : news_.draining ? &News::draining
+                                                  : &News::lost;
+        news_.*next = false;
+        told.*next = writing_ = true;
       } else {
         return;
       }
@@ -96,11 +106,16 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     }
     if (finish) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the watch has ended"));
     v1::Event event;
-    if (quota) {
+    if (told.quota) {
       absl::StatusOr<TenantView> usage = broker_->Usage(call_);
       if (usage.ok()) *event.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
-    } else {
+    } else if (told.draining) {
       event.mutable_draining()->set_draining(broker_->Count().draining);
+    } else {
+      v1::SegmentsLost& lost = *event.mutable_segments_lost();
+      // None where they were released meanwhile: then there is nothing to tell.
+      for (LeaseId lease : broker_->LostLeases(call_)) lost.add_lease_ids(ToInt(lease));
+      if (lost.lease_ids().empty()) return OnWriteDone(/*ok=*/true);
     }
     const grpc::Slice bytes(event.SerializeAsString());
     event_ = grpc::ByteBuffer(&bytes, 1);
@@ -116,8 +131,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer event_;  // while writing_, gRPC's
 
   absl::Mutex mutex_;
-  bool quota_news_ ABSL_GUARDED_BY(mutex_) = false;
-  bool draining_news_ ABSL_GUARDED_BY(mutex_) = false;
+  News news_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -167,6 +181,11 @@ void WatchHub::DrainingChanged() {
   news_.draining = true;
 }
 
+void WatchHub::SegmentsLost(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  news_.bereaved.insert(session);
+}
+
 void WatchHub::SessionEnded(SessionId session) {
   std::vector<std::shared_ptr<Watcher>> ended;
   {
@@ -201,8 +220,11 @@ void WatchHub::Tell() {
       watchers.assign(watchers_.begin(), watchers_.end());
     }
     for (const auto& watcher : watchers) {
-      const bool quota = news.every_tenant || news.tenants.contains(watcher->tenant());
-      if (quota || news.draining) watcher->Tell(quota, news.draining);
+      const Watcher::News its{
+          .quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
+          .draining = news.draining,
+          .lost = news.bereaved.contains(watcher->session())};
+      if (its.any()) watcher->Tell(its);
     }
   }
 }

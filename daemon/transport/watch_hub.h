@@ -39,6 +39,7 @@ class WatchHub {
   // the broker nor gRPC, and so may be called under the broker's mutex.
   void QuotaChanged(absl::string_view tenant);  // empty: every tenant
   void DrainingChanged();
+  void SegmentsLost(SessionId session);
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
@@ -56,7 +57,8 @@ class WatchHub {
     absl::flat_hash_set<std::string> tenants;  // whose quota has changed
     bool every_tenant = false;
     bool draining = false;
-    bool any() const { return !tenants.empty() || every_tenant || draining; }
+    absl::flat_hash_set<SessionId> bereaved;  // who has lost segments
+    bool any() const { return !tenants.empty() || every_tenant || draining || !bereaved.empty(); }
   };
 
   Broker* const broker_;

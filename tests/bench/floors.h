@@ -11,35 +11,60 @@
 #include "client/client.h"
 #include "common/mapping.h"
 #include "common/unique_fd.h"
+#include "tests/bench/bare_cuda.h"
 #include "tests/support/child.h"
 
 namespace gpumem::bench {
 
-// Another process that owns memory and hands it out, with no broker in between: a
-// device of its own, bare. Its answers come over a SEQPACKET socket.
+// What one process gives another to open its memory by.
+struct Handed {
+  std::vector<UniqueFd> fds;  // kinds vmm and pinned, and every kind on the host
+  Handle data = {};           // kinds ipc and mempool
+};
+
+// Another process that owns memory and hands it out, with no broker in between. Its answers
+// come over a SEQPACKET socket. On the host backend all kinds are memfds there.
 class BareOwner {
  public:
   BareOwner(Backend backend, const std::string& device_uuid);
 
   // A message there and back.
   absl::Status Ping();
-  // Makes `count` segments of `bytes` there; `send` also hands their descriptors over,
-  // in one message. The former ones are given up first.
-  absl::StatusOr<std::vector<UniqueFd>> Make(uint64_t bytes, int count, bool send);
+  // Makes `count` segments of `bytes` there; `send` also hands them over, in one message. The
+  // former ones are given up first. Kinds ipc and mempool: one at a time.
+  absl::StatusOr<Handed> Make(Kind kind, uint64_t bytes, int count, bool send);
+  // Of its memory pool, for kind mempool on CUDA.
+  absl::StatusOr<UniqueFd> PoolFd();
   absl::Status Drop();
 
  private:
-  absl::StatusOr<std::vector<UniqueFd>> Ask(const std::string& what);
+  absl::StatusOr<Handed> Ask(const std::string& what);
   testing::Child child_;
 };
 
 // The other end, in the process that BareOwner starts (--role bare-owner).
 int RunBareOwner(const std::vector<std::string>& args);
 
-// Maps descriptors as the client library does: one range, one access call.
-absl::StatusOr<std::vector<std::unique_ptr<Mapping>>> Map(Backend backend,
-                                                          const std::string& device_uuid,
-                                                          const std::vector<UniqueFd>& fds,
-                                                          uint64_t bytes);
+// The importer's side. Kinds vmm and pinned are mapped as the client library does it: one
+// range, one access call. Kinds ipc and mempool by one bare call; the pool is imported before.
+class BareImporter {
+ public:
+  //   UNAVAILABLE  CUDA is needed and not there
+  static absl::StatusOr<std::unique_ptr<BareImporter>> For(Kind kind, const DeviceInfo& device,
+                                                           BareOwner& owner);
+
+  absl::Status Open(const Handed& handed, uint64_t bytes);
+  absl::Status Close();  // what Open opened last
+
+ private:
+  BareImporter(Kind kind, DeviceInfo device) : kind_(kind), device_(std::move(device)) {}
+  bool by_data() const { return cuda_ != nullptr; }
+
+  const Kind kind_;
+  const DeviceInfo device_;
+  std::unique_ptr<BareCuda> cuda_;  // kinds ipc and mempool on CUDA
+  Mappings mappings_;
+  BareCuda::Address address_ = 0;
+};
 
 }  // namespace gpumem::bench

@@ -65,6 +65,35 @@ class GpumemctlTest : public testing::Test {
     rmdir(dir_.c_str());
   }
 
+  // A holder, and what it says that it holds.
+  std::unique_ptr<Process> Hold(std::vector<std::string> arguments, json* held) {
+    arguments.insert(arguments.begin(), "hold");
+    arguments.emplace_back("--json");
+    std::unique_ptr<Process> holder = Start(arguments);
+    const std::string line = holder->ReadLine(absl::Now() + kPatience).value_or("");
+    *held = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    EXPECT_EQ(held->value("event", ""), "held") << line;
+    return holder;
+  }
+
+  void End(Process& holder) {
+    holder.Signal(SIGTERM);
+    json released = json::parse(holder.ReadLine(absl::Now() + kPatience).value_or("{}"));
+    EXPECT_EQ(released.value("event", ""), "released");
+    EXPECT_EQ(holder.Wait(absl::Now() + kPatience), 0);
+  }
+
+  // The object of the list that `arguments` answer with whose `key` is `value`.
+  json Find(const std::vector<std::string>& arguments, const std::string& list,
+            const std::string& key, const json& value) {
+    const json answer = Run(arguments).AsJson();
+    for (const json& object : answer.value(list, json::array())) {
+      if (object[key] == value) return object;
+    }
+    ADD_FAILURE() << "no " << key << " " << value << " in " << answer;
+    return json::object();
+  }
+
   std::unique_ptr<Process> Start(const std::vector<std::string>& arguments) {
     ProcessOptions options{.argv = {"client/cli/gpumemctl", "--runtime-dir", dir_},
                            .stderr_too = true};
@@ -122,7 +151,7 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   EXPECT_EQ(Run({"quota", "get", "--json"}).AsJson()["tenant"], tenant_);
 
   json devices = Run({"devices", "--json"}).AsJson()["devices"];
-  ASSERT_EQ(devices.size(), 2u);
+  ASSERT_EQ(devices.size(), 3u);  // the last is pinned memory
   EXPECT_EQ(devices[0]["backend"], "host");
   EXPECT_EQ(devices[1]["charged_bytes"], 8 * kMiB);
 
@@ -157,6 +186,122 @@ TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {
 
   EXPECT_EQ(Run({"quota", "set", tenant_, "--clear", "limit"}).code, 0);
   EXPECT_EQ(Run({"hold", "--bytes", "6MiB", "--for", "1ms"}).code, 0);
+}
+
+TEST_F(GpumemctlTest, OpensATicketReadOnly) {
+  json held;
+  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB", "--fill"}, &held);
+  EXPECT_EQ(held["ipc_handle"], nullptr);
+  EXPECT_THAT(held["address"].get<std::string>(), testing::StartsWith("0x"));
+  json opened;
+  std::unique_ptr<Process> opener = Hold({"--open", held["ticket"], "--read-only"}, &opened);
+  EXPECT_EQ(opened["segment_id"], held["segment_id"]);
+  EXPECT_NE(opened["lease_id"], held["lease_id"]);
+  EXPECT_EQ(Find({"segments", "--json"}, "segments", "segment_id", held["segment_id"])["leases"],
+            2);
+  End(*opener);
+  End(*holder);
+  EXPECT_EQ(Run({"hold", "--open", held["ticket"], "--for", "1ms"}).code, 6);
+}
+
+TEST_F(GpumemctlTest, PinnedMemoryHasItsOwnLimit) {
+  json held;
+  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB", "--kind", "pinned", "--fill"}, &held);
+  EXPECT_EQ(held["kind"], "pinned");
+  const std::string pinned = held["device_uuid"];
+  EXPECT_THAT(pinned, testing::StartsWith("PINNED-"));
+  EXPECT_EQ(Find({"devices", "--json"}, "devices", "device_uuid", pinned)["charged_bytes"],
+            held["size_bytes"]);
+  EXPECT_THAT(Run({"segments"}).text, HasSubstr("2 PINNED"));
+
+  json quota = Run({"quota", "set", tenant_, "--limit", "0", "--total-limit", "0", "--pinned-limit",
+                    "4MiB", "--json"})
+                   .AsJson();
+  EXPECT_EQ(quota["quota"]["pinned_limit_bytes"], 4 * kMiB);
+  EXPECT_EQ(quota["usage"]["charged_bytes"], 0);
+  EXPECT_EQ(Run({"hold", "--bytes", "2MiB", "--kind", "pinned", "--for", "1ms"}).code, 0);
+  Answer denied = Run({"hold", "--bytes", "4MiB", "--kind", "pinned", "--for", "1ms", "--json"});
+  EXPECT_EQ(denied.code, 5);
+  EXPECT_EQ(denied.AsJson()["error"]["denial"]["limit"], 4 * kMiB);
+  EXPECT_THAT(denied.AsJson()["error"]["denial"]["help"].get<std::string>(),
+              HasSubstr("--pinned-limit"));
+  const json tenant = Run({"quota", "list", "--json"}).AsJson()["tenants"][0];
+  EXPECT_EQ(tenant["quota"]["pinned_limit_bytes"], 4 * kMiB);
+  EXPECT_EQ(tenant["usage"]["devices"][2]["device_uuid"], pinned);
+  EXPECT_EQ(tenant["usage"]["devices"][2]["leased_bytes"], 2 * kMiB);
+  EXPECT_EQ(tenant["usage"]["devices"][2]["limit_bytes"], 4 * kMiB);
+  End(*holder);
+}
+
+TEST_F(GpumemctlTest, TellsWhatIsLost) {
+  json held;
+  std::unique_ptr<Process> holder =
+      Hold({"--bytes", "2MiB", "--kind", "ipc", "--show-handle"}, &held);
+  EXPECT_EQ(held["kind"], "ipc");
+  EXPECT_THAT(held["ipc_handle"].get<std::string>(), testing::MatchesRegex("[0-9a-f]{128}"));
+  json opened;
+  std::unique_ptr<Process> opener = Hold({"--open", held["ticket"]}, &opened);
+  EXPECT_EQ(opened["segment_id"], held["segment_id"]);
+
+  const json uuid = held["device_uuid"];
+  const int context = Find({"devices", "--json"}, "devices", "device_uuid", uuid)["context_pid"];
+  ASSERT_GT(context, 0);
+  EXPECT_THAT(Run({"devices"}).text, HasSubstr(absl::StrCat("pid ", context)));
+  ASSERT_EQ(kill(context, SIGKILL), 0);
+
+  const std::string line = holder->ReadLine(absl::Now() + kPatience).value_or("{}");
+  EXPECT_EQ(json::parse(line), (json{{"event", "lost"},
+                                     {"lease_ids", {held["lease_id"]}},
+                                     {"segment_ids", {held["segment_id"]}}}));
+  EXPECT_EQ(json::parse(opener->ReadLine(absl::Now() + kPatience).value_or("{}"))["lease_ids"],
+            json::array({opened["lease_id"]}));
+  EXPECT_EQ(Find({"segments", "--json"}, "segments", "segment_id", held["segment_id"])["lost"],
+            true);
+  EXPECT_THAT(Run({"segments"}).text, HasSubstr("leased, lost"));
+  Answer late = Run({"hold", "--open", held["ticket"], "--for", "1ms", "--json"});
+  EXPECT_EQ(late.code, 1);
+  EXPECT_EQ(late.AsJson()["error"]["code"], "FAILED_PRECONDITION");
+
+  // The next one makes another context.
+  EXPECT_EQ(Run({"hold", "--bytes", "2MiB", "--kind", "ipc", "--for", "1ms"}).code, 0);
+  End(*opener);
+  End(*holder);
+}
+
+TEST_F(GpumemctlTest, ShowsSetsAndTrimsPools) {
+  const std::string none =
+      "No pools: a tenant has one on a device while it has segments of kind mempool there.\n";
+  EXPECT_EQ(Run({"pool"}).text, none);
+  json held;
+  std::unique_ptr<Process> holder =
+      Hold({"--bytes", "4MiB", "--kind", "mempool", "--device", "1"}, &held);
+  EXPECT_EQ(held["kind"], "mempool");
+
+  json pools = Run({"pool", "--json"}).AsJson()["pools"];
+  ASSERT_EQ(pools.size(), 1u);
+  EXPECT_EQ(pools[0]["tenant"], tenant_);
+  EXPECT_EQ(pools[0]["device_uuid"], held["device_uuid"]);
+  EXPECT_EQ(pools[0]["segments"], 1);
+  EXPECT_EQ(pools[0]["used_bytes"], 4 * kMiB);
+  EXPECT_GE(pools[0]["reserved_bytes"], 4 * kMiB);
+  EXPECT_THAT(Run({"pool", "list", "--tenant", tenant_, "--device", "1"}).text, HasSubstr(tenant_));
+  EXPECT_EQ(Run({"pool", "list", "--device", "0"}).text, none);
+
+  Answer set = Run({"pool", "set", tenant_, "--release-threshold", "8MiB", "--reuse-opportunistic",
+                    "off", "--reset-peaks", "--json"});
+  EXPECT_EQ(set.code, 0) << set.text;
+  EXPECT_EQ(set.AsJson()["release_threshold_bytes"], 8 * kMiB);
+  EXPECT_EQ(set.AsJson()["reuse_allow_opportunistic"], false);
+  EXPECT_EQ(set.AsJson()["reuse_follow_event_dependencies"],
+            pools[0]["reuse_follow_event_dependencies"]);
+  EXPECT_EQ(set.AsJson()["used_peak_bytes"], 4 * kMiB);
+  Answer trim = Run({"pool", "trim", tenant_, "--device", "1", "--to", "0", "--json"});
+  EXPECT_EQ(trim.code, 0) << trim.text;
+  EXPECT_EQ(trim.AsJson()["used_bytes"], 4 * kMiB);
+  EXPECT_EQ(Run({"pool", "trim", tenant_, "--device", "0"}).code, 6);
+  EXPECT_EQ(Run({"pool", "set", "nobody", "--reset-peaks"}).code, 6);
+  EXPECT_EQ(Run({"pool", "set", tenant_}).code, 2);
+  End(*holder);
 }
 
 TEST_F(GpumemctlTest, ExitCodes) {

@@ -154,6 +154,76 @@ void KillAHolder(Stage& stage) {
   stage.Check(next->Wait(absl::Now() + kPatience) == 0, "the next holder ends");
 }
 
+// Whether any device makes the kind.
+bool IsMade(Stage& stage, const std::string& kind) {
+  const json devices = stage.Ask({"devices"})["devices"];
+  for (const json& device : devices) {
+    for (const json& made : device["kinds"]) {
+      if (made == kind) return true;
+    }
+  }
+  return false;
+}
+
+// Two workers on one piece of memory: the first makes it, the second opens it by its ticket.
+void PlayTwo(Stage& stage, const std::string& first_role, const std::string& second_role,
+             const std::vector<std::string>& show) {
+  auto first = stage.StartWorker(first_role);
+  const std::vector<std::string> tickets = stage.FollowUntilReady(first_role, *first);
+  stage.Check(tickets.size() == 1, "its ticket came over the pipe");
+  auto second = stage.StartWorker(second_role);
+  second->WriteLine(tickets.front());
+  stage.FollowUntilReady(second_role, *second);
+  stage.Show(show);
+  second->WriteLine("go");
+  stage.Check(second->Wait(absl::Now() + kPatience) == 0, "the second ends");
+  first->WriteLine("go");
+  stage.FollowUntilReady(first_role, *first);
+  first->WriteLine("go");
+  stage.Check(first->Wait(absl::Now() + kPatience) == 0, "the first ends");
+}
+
+// The daemon ends the process with its CUDA context a moment after the last such memory.
+bool WaitUntilNoContext(Stage& stage) {
+  for (const absl::Time start = absl::Now(); absl::Now() < start + kPatience;) {
+    ThrowIfInterrupted();
+    bool context = false;
+    const json devices = stage.Ask({"devices"})["devices"];
+    for (const json& device : devices) {
+      context |= device.value("context_pid", 0) != 0;
+    }
+    if (!context) return true;
+  }
+  return false;
+}
+
+// (e)
+void ShowKinds(Stage& stage) {
+  const struct {
+    std::string kind, title;
+    std::vector<std::string> show;
+  } scenes[] = {
+      {"ipc", "Kind ipc: memory that any CUDA program can open by 64 bytes", {"devices"}},
+      {"mempool", "Kind mempool: memory from the tenant's pool of the driver", {"pool"}},
+      {"pinned", "Kind pinned: host memory that every process registers with CUDA", {"segments"}},
+  };
+  for (const auto& [kind, title, show] : scenes) {
+    stage.Title(title);
+    if (!IsMade(stage, kind)) {
+      stage.Say("  No device here makes it.");
+      continue;
+    }
+    PlayTwo(stage, "maker-" + kind, "opener", show);
+  }
+  stage.Check(WaitUntilNoContext(stage), "with the last of them the daemon's context has gone");
+}
+
+// (f)
+void ShowEvents(Stage& stage) {
+  stage.Title("An event: one process's GPU work waits for another's");
+  PlayTwo(stage, "recorder", "waiter", {"ps", "--tenant", kTraining});
+}
+
 }  // namespace
 
 int RunDemo(const DemoOptions& options) {
@@ -167,6 +237,8 @@ int RunDemo(const DemoOptions& options) {
   stage.Say(absl::StrCat("  The backend is ", status["backend"].get<std::string>(), "."));
 
   ShareMemory(stage);
+  ShowKinds(stage);
+  ShowEvents(stage);
   MeetTheLimit(stage);
   KillAHolder(stage);
 

@@ -10,11 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/client.h"
 #include "common/bytes.h"
-#include "tests/demo/pattern.h"
 #include "tests/demo/process.h"
+#include "tests/support/pattern.h"
 
 namespace gpumem::demo {
 namespace {
@@ -55,8 +57,12 @@ std::unique_ptr<Client> ConnectAs(const std::string& tenant, const std::string& 
   return client;
 }
 
-// Every segment has a seed of its own: a mix-up of two would be seen.
+using testing::CheckZero;
+using testing::MemoryOf;
+
+// Every segment has a seed of its own for each writer: a mix-up of two would be seen.
 uint64_t SeedOf(size_t segment) { return 1000 + segment; }
+uint64_t AnswerTo(uint64_t seed) { return ~seed; }
 
 using EachSegment = absl::Status (*)(const Segment& segment, uint64_t seed);
 
@@ -78,13 +84,11 @@ void Produce() {
                           absl::StrCat("acquires ", kProducerSegments, " segments of ",
                                        FormatBytes(kProducerSegmentBytes), " in one call"));
   RequireAll(
-      segments, [](const Segment& segment, uint64_t) { return CheckZero(segment); },
+      segments, [](const Segment& segment, uint64_t) { return CheckZero(MemoryOf(segment)); },
       "sees that every byte of the new memory is zero");
   RequireAll(
       segments,
-      [](const Segment& segment, uint64_t seed) {
-        return Fill(segment, seed, Writing::kProducers);
-      },
+      [](const Segment& segment, uint64_t seed) { return testing::Fill(MemoryOf(segment), seed); },
       "fills all of it with words made from seeds");
   for (const Segment& segment : segments) {
     Tell("ticket " +
@@ -95,7 +99,7 @@ void Produce() {
   RequireAll(
       segments,
       [](const Segment& segment, uint64_t seed) {
-        return Check(segment, seed, Writing::kConsumers);
+        return testing::Check(MemoryOf(segment), AnswerTo(seed));
       },
       "finds the consumer's answer in every byte");
   WaitForGo();  // until the director has looked
@@ -113,16 +117,14 @@ void Consume() {
   auto segments = Require(client->OpenMany(tickets), "opens all of them in one call");
   RequireAll(
       segments,
-      [](const Segment& segment, uint64_t seed) {
-        return Check(segment, seed, Writing::kProducers);
-      },
+      [](const Segment& segment, uint64_t seed) { return testing::Check(MemoryOf(segment), seed); },
       "finds the producer's words in every byte");
   RequireAll(
       segments,
       [](const Segment& segment, uint64_t seed) {
-        return Fill(segment, seed, Writing::kConsumers);
+        return testing::Fill(MemoryOf(segment), AnswerTo(seed));
       },
-      "writes the complement of each word back");
+      "writes words of its own over each");
   WaitForGo();
 }
 
@@ -155,8 +157,69 @@ void Hold() {
   auto client = ConnectAs(kInference, "holder");
   auto segment = Require(client->Acquire({.bytes = kInferenceLimit}),
                          absl::StrCat("acquires ", FormatBytes(kInferenceLimit)));
-  Require(CheckZero(segment), "sees that every byte of it is zero");
-  Require(Fill(segment, 1, Writing::kProducers), "writes to every byte of it");
+  Require(CheckZero(MemoryOf(segment)), "sees that every byte of it is zero");
+  Require(testing::Fill(MemoryOf(segment), 1), "writes to every byte of it");
+  WaitForGo();
+}
+
+std::string KindOf(const Segment& segment) {
+  return absl::StrCat("kind ", std::string(KindName(segment.kind())));
+}
+
+// (e) Acquires memory of this kind, fills it, hands it over; later checks what was answered.
+void MakeOfKind(Kind kind) {
+  auto client = ConnectAs(kTraining, "maker");
+  auto segment = Require(
+      client->Acquire({.bytes = kKindBytes, .kind = kind}),
+      absl::StrCat("acquires ", FormatBytes(kKindBytes), " of kind ", std::string(KindName(kind))));
+  Require(CheckZero(MemoryOf(segment)), "sees that every byte of it is zero");
+  Require(testing::Fill(MemoryOf(segment), SeedOf(0)), "fills it");
+  if (kind == Kind::kIpc) {
+    const Handle handle = Require(segment.ipc_handle(), "gets its 64-byte handle");
+    const absl::string_view bytes(reinterpret_cast<const char*>(handle.data()), 16);
+    Tell(absl::StrCat("say ", absl::BytesToHexString(bytes), "... ",
+                      segment.backend() == Backend::kCuda
+                          ? "opens it in programs that do not know gpumem: CuPy, Numba, PyTorch"
+                          : "stands in for a cudaIpcMemHandle_t on this backend"));
+  }
+  Tell("ticket " + Require(segment.Share(), "gets a ticket for it").value);
+  WaitForGo();  // until the other has written
+  Require(testing::Check(MemoryOf(segment), AnswerTo(SeedOf(0))),
+          "finds the other's answer in every byte");
+  Require(segment.Release(), "releases it");
+  WaitForGo();
+}
+
+void OpenOfKind() {
+  auto client = ConnectAs(kTraining, "opener");
+  auto segment = Require(client->Open(ReadLine()), "opens it by its ticket");
+  Require(testing::Check(MemoryOf(segment), SeedOf(0)),
+          absl::StrCat("finds the maker's words in every byte of ", KindOf(segment)));
+  Require(testing::Fill(MemoryOf(segment), AnswerTo(SeedOf(0))), "writes its own over them");
+  WaitForGo();
+}
+
+// (f) One's GPU work waits for another's, without a word between the two processes' hosts.
+void Record() {
+  auto client = ConnectAs(kTraining, "recorder");
+  auto segment = Require(client->Acquire({.bytes = kKindBytes}),
+                         absl::StrCat("acquires ", FormatBytes(kKindBytes)));
+  Event filled =
+      Require(client->CreateEvent({.name = "filled"}), "makes an event with the name \"filled\"");
+  Require(testing::Fill(MemoryOf(segment), SeedOf(1)), "fills its memory");
+  Require(filled.Record(nullptr), "records the event behind that, on its stream");
+  Tell("ticket " + Require(segment.Share(), "gets a ticket").value);
+  WaitForGo();  // until the other has waited: the event ends with this session
+  WaitForGo();
+}
+
+void WaitForEvent() {
+  auto client = ConnectAs(kTraining, "waiter");
+  auto segment = Require(client->Open(ReadLine()), "opens the memory by its ticket");
+  Event filled = Require(client->OpenEvent("filled"), "opens the event by its name");
+  Require(filled.Wait(nullptr), "lets its stream wait for it");
+  Require(filled.Synchronize(), "waits until that is through");
+  Require(testing::Check(MemoryOf(segment), SeedOf(1)), "finds the recorder's words in every byte");
   WaitForGo();
 }
 
@@ -165,6 +228,12 @@ void Play(const std::string& role) {
   if (role == "consumer") return Consume();
   if (role == "greedy") return BeGreedy();
   if (role == "holder") return Hold();
+  for (Kind kind : {Kind::kIpc, Kind::kMempool, Kind::kPinned}) {
+    if (role == absl::StrCat("maker-", std::string(KindName(kind)))) return MakeOfKind(kind);
+  }
+  if (role == "opener") return OpenOfKind();
+  if (role == "recorder") return Record();
+  if (role == "waiter") return WaitForEvent();
   throw Failure("there is no role " + role);
 }
 

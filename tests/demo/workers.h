@@ -19,10 +19,12 @@ inline constexpr char kInference[] = "inference";
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr int kProducerSegments = 4;
 inline constexpr uint64_t kProducerSegmentBytes = 16 * kMiB;
+inline constexpr uint64_t kKindBytes = 8 * kMiB;
 inline constexpr uint64_t kTrainingLimit = 96 * kMiB;
 inline constexpr uint64_t kInferenceLimit = 32 * kMiB;
 
-// Plays `role` ("producer", "consumer", "greedy", "holder") and returns the exit code.
+// Plays `role` ("producer", "consumer", "greedy", "holder"; "maker-KIND", "opener"; "recorder",
+// "waiter") and returns the exit code.
 int RunWorker(const std::string& role);
 
 }  // namespace gpumem::demo

@@ -2,26 +2,49 @@
 //
 //   gpumem_gpu_test [--gtest_filter=...]
 //
-// Without a GPU every test skips itself. It fills the GPU's memory: run it on one that
-// nobody needs.
+// With gpumemd and gpumem_foreign beside it. Without a GPU every test skips itself. It fills the
+// GPU's memory: run it on one that nobody needs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
 
+#include "daemon/device/context_fault.h"
+#include "daemon/device/context_process.h"
 #include "daemon/device/contract.h"
 #include "daemon/device/contract_peer.h"
+#include "tests/contract/actor.h"
+#include "tests/contract/contract.h"
+#include "tests/contract/instantiate.h"
 
 namespace gpumemd {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Gpu, DeviceContract, testing::Values(CudaContract(0), CudaContract(1)),
-                         ContractName);
+GPUMEM_INSTANTIATE_DEVICE_CONTRACT(Gpu0, CudaContracts(0));
+GPUMEM_INSTANTIATE_DEVICE_CONTRACT(Gpu1, CudaContracts(1));
 
 }  // namespace
 }  // namespace gpumemd
 
+namespace gpumem::contract {
+
+GPUMEM_INSTANTIATE_CONTRACT(Gpu, "cuda");
+INSTANTIATE_TEST_SUITE_P(Gpu, PeerSegments,
+                         ::testing::Values(Place{"cuda", Kind::kVmm}, Place{"cuda", Kind::kMempool},
+                                           Place{"cuda", Kind::kIpc}),
+                         PlaceName);
+
+}  // namespace gpumem::contract
+
 int main(int argc, char** argv) {
+  if (const std::optional<int> status =
+          gpumemd::RunAsContextProcess(argc, argv, gpumemd::MakeFaultyContext)) {
+    return *status;
+  }
   if (const std::optional<int> status = gpumemd::RunAsContractPeer(argc, argv)) return *status;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  if (const std::optional<int> status = gpumem::contract::RunAsActor(argc, argv)) return *status;
+  testing::InitGoogleMock(&argc, argv);
+  const int status = RUN_ALL_TESTS();
+  gpumem::contract::ContractTest::StopDaemons();
+  return status;
 }

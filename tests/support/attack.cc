@@ -16,6 +16,7 @@ devices = 2
 device_bytes = "256MiB"
 [tenant_defaults]
 limit = "64MiB"
+pinned_limit = "16MiB"
 [[tenant]]
 name = "good"
 [[tenant]]

@@ -122,6 +122,19 @@ int CountFds(pid_t pid) {
   return pid == getpid() ? count - 1 : count;  // not the one that looked
 }
 
+int CountChildren(pid_t pid) {
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  DIR* dir = opendir(tasks.c_str());
+  if (dir == nullptr) return -1;
+  int count = 0;
+  while (const dirent* entry = readdir(dir)) {
+    std::ifstream children(absl::StrCat(tasks, "/", entry->d_name, "/children"));
+    for (pid_t child; children >> child;) ++count;
+  }
+  closedir(dir);
+  return count;
+}
+
 uint64_t ResidentBytes(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string line; std::getline(status, line);) {

@@ -47,6 +47,8 @@ bool CanBeOtherUsers();
 
 // Open descriptors of a process, by /proc/PID/fd.
 int CountFds(pid_t pid);
+// Its child processes, by /proc/PID/task/*/children.
+int CountChildren(pid_t pid);
 // Resident memory in bytes, by /proc/PID/status.
 uint64_t ResidentBytes(pid_t pid);
 

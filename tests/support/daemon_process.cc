@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
@@ -52,6 +53,8 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   char dir[] = "/tmp/gpumem-test-XXXXXX";
   if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   daemon->dir_ = dir;
+  // Other users' clients pass through it to the sockets; log and configuration stay ours.
+  chmod(dir, 0711);
   daemon->runtime_dir_ = absl::StrCat(dir, "/run");
   std::vector<std::string> args = {ProgramPath("gpumemd"), "--backend", options.backend,
                                    "--runtime-dir", daemon->runtime_dir_};

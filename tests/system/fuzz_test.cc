@@ -110,6 +110,8 @@ class Fuzzer {
         return;
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kNotFound:
+      case absl::StatusCode::kAlreadyExists:
+      case absl::StatusCode::kFailedPrecondition:
       case absl::StatusCode::kPermissionDenied:
       case absl::StatusCode::kUnauthenticated:
       case absl::StatusCode::kResourceExhausted:
@@ -146,6 +148,12 @@ class Fuzzer {
   }
 
   std::string Text(const FieldDescriptor* field) {
+    if (polite_ && field->name() == "handle")
+      return std::string(64, static_cast<char>(random_.Below(256)));
+    if (polite_ && field->containing_type() == v1::RegisterIpcEventRequest::descriptor()) {
+      return field->name() == "name" ? absl::StrCat("event ", random_.Below(9))
+                                     : "HOST-00000000-0000-0000-0000-000000000000";
+    }
     if (polite_) return field->name() == "tenant" ? "bad" : "";
     switch (random_.Below(8)) {
       case 0: {
@@ -201,7 +209,9 @@ class Fuzzer {
       case FieldDescriptor::CPPTYPE_ENUM:
         return reflection->SetEnumValue(
             message, field,
-            static_cast<int>(polite_ || !random_.OneIn(4) ? random_.Below(2) : random_.Next()));
+            static_cast<int>(polite_ || !random_.OneIn(4)
+                                 ? random_.Below(field->enum_type()->value_count())
+                                 : random_.Next()));
       case FieldDescriptor::CPPTYPE_STRING:
         return reflection->SetString(message, field, Text(field));
       case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -324,7 +334,9 @@ class Fuzzer {
       }
       std::vector<UniqueFd> fds;
       auto delivery = session_->Receive(&fds);
-      if (!delivery.ok() || fds.size() != static_cast<size_t>(acquired.leases_size())) {
+      if (!delivery.ok() || delivery->delivery().lease_ids_size() != acquired.leases_size() ||
+          static_cast<int>(fds.size()) !=
+              delivery->delivery().fd_lease_ids_size() + delivery->delivery().pool_ids_size()) {
         Note("Delivery", absl::InternalError(delivery.status().ToString()));
       }
     } else if (method == "Share" && shared.ParseFromString(answer)) {
@@ -431,10 +443,10 @@ TEST_F(Fuzz, NothingThatIsSaidBreaksTheDaemon) {
     EXPECT_EQ(fuzzer.Wait(), 0);
   }
   // They have got somewhere.
-  for (const char* answer :
-       {"Acquire:OK", "Open:OK", "Share:OK", "Release:OK", "GetUsage:OK", "Hello:OK",
-        "ListSegments:OK", "SetQuota:OK", "Trim:OK", "Acquire:INVALID_ARGUMENT",
-        "Acquire:RESOURCE_EXHAUSTED", "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
+  for (const char* answer : {"Acquire:OK", "Open:OK", "Share:OK", "Release:OK", "GetUsage:OK",
+                             "Hello:OK", "ListSegments:OK", "SetQuota:OK", "Trim:OK",
+                             "RegisterIpcEvent:OK", "ListPools:OK", "Acquire:INVALID_ARGUMENT",
+                             "Acquire:RESOURCE_EXHAUSTED", "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
     EXPECT_THAT(answers, HasSubstr(answer));
   }
 }

@@ -1,0 +1,92 @@
+#include "client/cli/values.h"
+
+#include <map>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes.h"
+
+namespace gpumem::cli {
+namespace {
+
+// The limits of a Quota as options ("total-limit") and as fields ("total_limit_bytes").
+const std::map<std::string, std::string>& LimitFields() {
+  static const auto& fields =
+      *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
+                                              {"total-limit", "total_limit_bytes"},
+                                              {"pinned-limit", "pinned_limit_bytes"},
+                                              {"max-segments", "max_segments"},
+                                              {"max-sessions", "max_sessions"},
+                                              {"max-in-flight", "max_in_flight"},
+                                              {"max-retained", "max_retained_bytes"},
+                                              {"device", "devices"}};
+  return fields;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
+  }
+  return duration;
+}
+
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  if (bytes.ok() && *bytes == 0) {
+    return absl::InvalidArgumentError("a segment has at least one byte");
+  }
+  return bytes;
+}
+
+absl::StatusOr<bool> ParseSwitch(const std::string& text) {
+  if (text != "on" && text != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a switch (expected on or off)"));
+  }
+  return text == "on";
+}
+
+absl::StatusOr<Kind> ParseKind(const std::string& text) {
+  if (text == "vmm") return Kind::kVmm;
+  if (text == "mempool") return Kind::kMempool;
+  if (text == "ipc") return Kind::kIpc;
+  if (text == "pinned") return Kind::kPinned;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a kind (expected one of vmm, mempool, ipc, pinned)"));
+}
+
+absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text) {
+  const size_t equals = text.rfind('=');
+  if (equals == 0 || equals == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)"));
+  }
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(equals + 1));
+  if (!bytes.ok()) return bytes.status();
+  v1::DeviceLimit limit;
+  limit.set_device_uuid(text.substr(0, equals));
+  limit.set_limit_bytes(*bytes);
+  return limit;
+}
+
+std::string LimitNames() {
+  return absl::StrJoin(LimitFields(), ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first);
+  });
+}
+
+absl::StatusOr<std::string> ParseLimitName(const std::string& text) {
+  for (const auto& [option, field] : LimitFields()) {
+    if (text == option || text == field) return field;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a limit (expected one of ", LimitNames(), ")"));
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,27 @@
+// How the values on the command line are written.
+//
+// Pure. INVALID_ARGUMENT: a sentence with the text and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text);  // "10s"
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);             // "1GiB"; not 0
+absl::StatusOr<bool> ParseSwitch(const std::string& text);                      // "on", "off"
+absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
+absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text);      // "0=10GiB"
+
+// The field of a Quota, from an option's name or its own: "total-limit", "total_limit_bytes".
+absl::StatusOr<std::string> ParseLimitName(const std::string& text);
+// The names of the options, as a list for people.
+std::string LimitNames();
+
+}  // namespace gpumem::cli

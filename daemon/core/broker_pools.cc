@@ -1,0 +1,60 @@
+// The driver's memory pools, as operators see and change them. The devices know them; the
+// ledger counts their segments like all others.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/broker.h"
+
+namespace gpumemd {
+
+absl::StatusOr<std::vector<Broker::PoolView>> Broker::ListPools(absl::string_view tenant,
+                                                                absl::string_view uuid) const {
+  std::vector<PoolView> pools;
+  bool known = uuid.empty();
+  for (const auto& device : devices_) {
+    if (!uuid.empty() && device->info().uuid != uuid) continue;
+    known = true;
+    absl::StatusOr<std::vector<PoolStatus>> there = device->Pools();
+    if (!there.ok()) return there.status();
+    for (PoolStatus& status : *there) {
+      if (!tenant.empty() && status.tenant != tenant) continue;
+      pools.push_back({device->info().uuid, std::move(status)});
+    }
+  }
+  if (!known) return absl::NotFoundError(absl::StrCat("this node has no device \"", uuid, "\""));
+  return pools;
+}
+
+absl::StatusOr<Device*> Broker::FindPool(absl::string_view tenant, absl::string_view uuid) const {
+  absl::StatusOr<std::vector<PoolView>> pools = ListPools(tenant, uuid);
+  if (!pools.ok()) return pools.status();
+  if (tenant.empty() || pools->empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("tenant \"", tenant, "\" has no memory pool", uuid.empty() ? "" : " on ", uuid,
+                     "; a pool is there while segments of kind mempool are"));
+  }
+  for (const auto& device : devices_) {
+    if (device->info().uuid == pools->front().device_uuid) return device.get();
+  }
+  return absl::InternalError("a pool's device is gone");
+}
+
+absl::StatusOr<Broker::PoolView> Broker::SetPool(absl::string_view tenant, absl::string_view uuid,
+                                                 const PoolChange& change) {
+  absl::StatusOr<Device*> device = FindPool(tenant, uuid);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<PoolStatus> status = (*device)->SetPool(tenant, change);
+  if (!status.ok()) return status.status();
+  return PoolView{(*device)->info().uuid, *std::move(status)};
+}
+
+absl::StatusOr<Broker::PoolView> Broker::TrimPool(absl::string_view tenant, absl::string_view uuid,
+                                                  uint64_t keep_bytes) {
+  absl::StatusOr<Device*> device = FindPool(tenant, uuid);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<PoolStatus> status = (*device)->TrimPool(tenant, keep_bytes);
+  if (!status.ok()) return status.status();
+  return PoolView{(*device)->info().uuid, *std::move(status)};
+}
+
+}  // namespace gpumemd

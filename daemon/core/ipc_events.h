@@ -1,0 +1,67 @@
+// The interprocess events that sessions have told the daemon of: who may find which.
+//
+// An event stands under a name, which one tenant's sessions know, or beside a lease, for
+// all who lease the same segment. It ends with its session; where the lease ends before,
+// nobody finds it any more. The handle is 64 bytes that only clients make sense of.
+//
+// No I/O and no lock: part of the ledger's state.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "daemon/core/ids.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+class IpcEvents {
+ public:
+  struct Event {
+    SessionId session{};
+    std::string device_uuid;
+    ExportData handle{};
+    std::string tenant, name;      // where it has a name
+    std::optional<LeaseId> lease;  // where it is beside one
+    SegmentId segment{};           // of that lease
+    bool handed_out = false;       // another session was given the handle
+  };
+
+  // Nothing where the tenant has an event of that name.
+  std::optional<IpcEventId> Add(Event event);
+
+  // The event of that name; null where the tenant has none.
+  Event* FindByName(const std::string& tenant, const std::string& name, IpcEventId* id);
+  // Those beside a segment's leases, oldest first.
+  std::vector<std::pair<IpcEventId, Event*>> FindBySegment(SegmentId segment);
+  // Null where there is none of that number.
+  const Event* Find(IpcEventId id) const;
+
+  void Remove(IpcEventId id);
+  void SessionEnded(SessionId session);
+  void LeaseEnded(LeaseId lease);
+
+  size_t CountOf(SessionId session) const;
+  size_t CountOf(const std::string& tenant) const;
+  size_t CountBeside(SegmentId segment) const;
+  size_t size() const { return events_.size(); }
+
+ private:
+  absl::btree_map<IpcEventId, Event> events_;
+  absl::flat_hash_map<std::pair<std::string, std::string>, IpcEventId> by_name_;
+  absl::flat_hash_map<SegmentId, absl::btree_set<IpcEventId>> by_segment_;
+  absl::flat_hash_map<LeaseId, absl::btree_set<IpcEventId>> by_lease_;
+  absl::flat_hash_map<SessionId, absl::btree_set<IpcEventId>> by_session_;
+  absl::flat_hash_map<std::string, size_t> by_tenant_;  // how many
+  uint64_t next_ = 1;
+};
+
+}  // namespace gpumemd

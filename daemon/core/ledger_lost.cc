@@ -1,0 +1,49 @@
+// Segments whose memory the device can no longer share.
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+absl::Status Ledger::Lost(SegmentId segment) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "segment ", ToInt(segment),
+      " is lost: the CUDA context that it lived in is gone, and nobody can open it any "
+      "more; release it and acquire another"));
+}
+
+size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
+  absl::flat_hash_set<SegmentId> lost;
+  for (SegmentId id : segments) {
+    auto it = segments_.find(id);
+    if (it == segments_.end() || it->second->lost) continue;
+    Segment& segment = *it->second;
+    segment.lost = true;
+    lost.insert(id);
+    RetainedPool& retained = segment.tenant->retained[segment.device];
+    if (retained.Take(id, segment.kind, segment.charge.bytes())) Doom(id, segment);
+  }
+  if (lost.empty()) return 0;
+  for (const auto& [id, lease] : leases_) {
+    if (lost.contains(lease.segment)) bereaved_.insert(lease.session);
+  }
+  return lost.size();
+}
+
+std::vector<SessionId> Ledger::TakeBereaved() {
+  std::vector<SessionId> sessions(bereaved_.begin(), bereaved_.end());
+  bereaved_.clear();
+  return sessions;
+}
+
+std::vector<LeaseId> Ledger::LostLeases(SessionId session) const {
+  std::vector<LeaseId> lost;
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return lost;
+  for (LeaseId lease : it->second->leases) {
+    if (segments_.at(leases_.at(lease).segment)->lost) lost.push_back(lease);
+  }
+  return lost;
+}
+
+}  // namespace gpumemd

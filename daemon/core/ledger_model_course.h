@@ -1,0 +1,114 @@
+// One course of random calls of a ledger, and the model beside it: what the model test's
+// episodes have in common, whatever they do next.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/denial.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/ledger_model.h"
+#include "daemon/core/ledger_model_chance.h"
+
+namespace gpumemd {
+
+// What the episodes have met, so that a run that tests nothing does not pass.
+using Coverage = std::map<std::string, uint64_t, std::less<>>;
+
+class ModelCourse {
+ public:
+  ModelCourse(uint64_t seed, Coverage* coverage)
+      : chance_(seed),
+        devices_(chance_.Devices()),
+        bounds_(chance_.DaemonBounds()),
+        ledger_(devices_, bounds_, [this] { return now_; }),
+        model_(devices_, bounds_),
+        coverage_(*coverage) {}
+
+  uint64_t calls() const { return calls_; }
+  std::string LastCalls() const { return absl::StrJoin(log_, "\n  "); }
+
+ protected:
+  // --- Choices -----------------------------------------------------------------------
+
+  // A session of the model's, mostly a live one; now and then one that is gone or never was.
+  SessionId AnySession() {
+    if (model_.sessions().empty() || chance_.In100(1)) return SessionId{chance_.Below(40)};
+    SessionId chosen{};
+    for (int tries = 0; tries < 5; ++tries) {
+      const auto& [id, session] = chance_.Of(model_.sessions());
+      chosen = id;
+      if (session.live) break;
+    }
+    return chosen;
+  }
+  // Mostly one that has leases.
+  SessionId AnyHolder() {
+    if (model_.leases().empty() || chance_.In100(5)) return AnySession();
+    return chance_.Of(model_.leases()).second.session;
+  }
+  // One that has ended, if there is any.
+  SessionId SessionOver() {
+    for (const auto& [id, session] : model_.sessions()) {
+      if (!session.live && !session.process_gone) return id;
+    }
+    return SessionToEnd();
+  }
+  SessionId SessionToEnd() {
+    return model_.sessions().empty() || chance_.In100(3) ? SessionId{chance_.Below(40)}
+                                                         : chance_.Of(model_.sessions()).first;
+  }
+  LeaseId AnyLeaseOf(SessionId session) {
+    std::vector<LeaseId> own;
+    for (const auto& [id, lease] : model_.leases()) {
+      if (lease.session == session) own.push_back(id);
+    }
+    if (!own.empty() && !chance_.In100(4)) return chance_.Of(own);
+    if (!model_.leases().empty() && chance_.In100(60)) return chance_.Of(model_.leases()).first;
+    return LeaseId{chance_.Below(1000)};
+  }
+
+  // --- One call ----------------------------------------------------------------------
+
+  // After every call: `verdict` is the model's on the answer; then everything is compared.
+  template <typename... What>
+  absl::Status After(const absl::Status& verdict, const What&... what) {
+    ++calls_;
+    if (log_.size() == 30) log_.pop_front();
+    log_.push_back(absl::StrCat(calls_, ": ", what...));
+    if (!verdict.ok()) return verdict;
+    if (absl::Status same = model_.TakeForgotten(ledger_.TakeForgotten()); !same.ok()) return same;
+    if (absl::Status same = model_.TakeBereaved(ledger_.TakeBereaved()); !same.ok()) return same;
+    if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
+    absl::Status same = model_.Compare(ledger_, now_);
+    now_ += absl::Milliseconds(1);
+    return same;
+  }
+  void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
+  std::string Tell(const absl::Status& status) {
+    const auto denial = gpumem::DenialOf(status);
+    std::string told = denial ? gpumem::v1::Denial::Cause_Name(denial->cause())
+                              : absl::StatusCodeToString(status.code());
+    Met(told);
+    return told;
+  }
+
+  Chance chance_;
+  const std::vector<DeviceInfo> devices_;
+  const Bounds bounds_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  Ledger ledger_;
+  LedgerModel model_;
+  Coverage& coverage_;
+  std::vector<Secret> old_tickets_;
+  std::deque<std::string> log_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace gpumemd

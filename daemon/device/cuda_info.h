@@ -1,0 +1,22 @@
+// What the driver says of the GPUs. Makes no context.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+// The UUIDs of the GPUs that this process sees, in the driver's order; at least one.
+//   UNAVAILABLE  no usable CUDA driver; the sentence says why
+absl::StatusOr<std::vector<std::string>> CudaDeviceUuids();
+
+// One of them. `kinds` are all that it can do, vmm first; perhaps none.
+//   UNAVAILABLE  no usable CUDA driver
+//   NOT_FOUND    this process does not see the device
+//   INTERNAL     any other driver error, by its name
+absl::StatusOr<DeviceInfo> DescribeCudaDevice(const std::string& uuid);
+
+}  // namespace gpumemd

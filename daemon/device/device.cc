@@ -1,0 +1,39 @@
+#include "daemon/device/device.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace gpumemd {
+namespace {
+
+absl::Status NoPool(const Device& device, absl::string_view tenant) {
+  return absl::NotFoundError(absl::StrCat("tenant \"", tenant, "\" has no memory pool on ",
+                                          device.info().uuid,
+                                          "; a pool is there while segments of kind mempool are"));
+}
+
+}  // namespace
+
+absl::string_view KindName(Kind kind) {
+  switch (kind) {
+    case Kind::kVmm:
+      return "vmm";
+    case Kind::kMempool:
+      return "mempool";
+    case Kind::kIpc:
+      return "ipc";
+    case Kind::kPinned:
+      return "pinned";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<PoolStatus> Device::SetPool(absl::string_view tenant, const PoolChange&) {
+  return NoPool(*this, tenant);
+}
+
+absl::StatusOr<PoolStatus> Device::TrimPool(absl::string_view tenant, uint64_t) {
+  return NoPool(*this, tenant);
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,53 @@
+// What a device of host memory has left.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace gpumemd {
+
+// Thread-safe. Shared by a device and what was made on it.
+class FreeBytes {
+ public:
+  explicit FreeBytes(uint64_t capacity_bytes) : bytes_(capacity_bytes) {}
+
+  uint64_t get() const { return bytes_.load(); }
+  void Give(uint64_t bytes) { bytes_.fetch_add(bytes); }
+  // False where there are not as many.
+  bool Take(uint64_t bytes) {
+    uint64_t free = bytes_.load();
+    do {
+      if (bytes > free) return false;
+    } while (!bytes_.compare_exchange_weak(free, free - bytes));
+    return true;
+  }
+
+ private:
+  std::atomic<uint64_t> bytes_;
+};
+
+// Bytes taken from a device; its end gives them back.
+class Share {
+ public:
+  // Nothing where the device has less than `bytes` left.
+  static std::optional<Share> Take(std::shared_ptr<FreeBytes> from, uint64_t bytes) {
+    if (!from->Take(bytes)) return std::nullopt;
+    return Share(std::move(from), bytes);
+  }
+  Share(Share&&) = default;
+  Share& operator=(Share&&) = delete;
+  ~Share() {
+    if (from_ != nullptr) from_->Give(bytes_);
+  }
+
+ private:
+  Share(std::shared_ptr<FreeBytes> from, uint64_t bytes) : from_(std::move(from)), bytes_(bytes) {}
+
+  std::shared_ptr<FreeBytes> from_;  // null after a move
+  uint64_t bytes_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,83 @@
+#include "daemon/device/memfd.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+
+namespace gpumemd {
+namespace {
+
+int Fallocate(int fd, uint64_t bytes) {
+  int result;
+  do {
+    result = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
+absl::Status Seal(int fd, uint64_t bytes) {
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return MemfdError(errno, "F_ADD_SEALS", bytes);
+  }
+  return absl::OkStatus();
+}
+
+// Whether the error says that too few are free, or that the kernel has none of this size at all.
+bool LacksHugePages(int error) {
+  return error == ENOMEM || error == ENOSPC || error == EINVAL || error == ENODEV ||
+         error == ENOENT || error == ENOSYS;
+}
+
+}  // namespace
+
+absl::Status MemfdError(int error, const char* call, uint64_t bytes) {
+  const std::string message = absl::StrCat(absl::ErrnoToStatus(error, call).message(),
+                                           ", for a segment of ", gpumem::FormatBytes(bytes));
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(message, "; raise the daemon's limit of open files"));
+    case ENOMEM:
+    case ENOSPC:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+absl::StatusOr<gpumem::UniqueFd> MakeSealedMemfd(const std::string& name, uint64_t bytes) {
+  gpumem::UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return MemfdError(errno, "memfd_create", bytes);
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return MemfdError(errno, "ftruncate", bytes);
+  }
+  if (absl::Status status = Seal(fd.get(), bytes); !status.ok()) return status;
+  return fd;
+}
+
+absl::StatusOr<std::optional<gpumem::UniqueFd>> MakeHugeMemfd(const std::string& name,
+                                                              uint64_t bytes) {
+  gpumem::UniqueFd fd(
+      memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  const char* const call = !fd.valid() ? "memfd_create" : "fallocate";
+  // It also gives the file its size.
+  if (!fd.valid() || Fallocate(fd.get(), bytes) != 0) {
+    if (LacksHugePages(errno)) return std::nullopt;
+    return MemfdError(errno, call, bytes);
+  }
+  if (absl::Status status = Seal(fd.get(), bytes); !status.ok()) return status;
+  return fd;
+}
+
+absl::Status FillMemfd(int fd, uint64_t bytes) {
+  return Fallocate(fd, bytes) == 0 ? absl::OkStatus() : MemfdError(errno, "fallocate", bytes);
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,47 @@
+// Shared host memory that nobody can resize.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+#include "daemon/device/device.h"
+#include "daemon/device/free_bytes.h"
+
+namespace gpumemd {
+
+// A memfd of fixed size, close-on-exec, whose pages are zero and take no memory until somebody
+// writes them. Sealed: without the seals one client could truncate it, and every other would
+// die of SIGBUS.
+//   RESOURCE_EXHAUSTED  no memory or descriptors left
+//   INTERNAL            any other error of the system
+absl::StatusOr<gpumem::UniqueFd> MakeSealedMemfd(const std::string& name, uint64_t bytes);
+
+// One of huge pages, all of which are there from the start; nothing where the machine has not as
+// many that are free. Statuses as above.
+absl::StatusOr<std::optional<gpumem::UniqueFd>> MakeHugeMemfd(const std::string& name,
+                                                              uint64_t bytes);
+
+// Makes all pages of a memfd be there. Statuses as above.
+absl::Status FillMemfd(int fd, uint64_t bytes);
+
+// The status for a failed system call (`error` is its errno) on such memory.
+absl::Status MemfdError(int error, const char* call, uint64_t bytes);
+
+// A segment that is a memfd.
+class MemfdAllocation : public Allocation {
+ public:
+  MemfdAllocation(Share share, gpumem::UniqueFd fd)
+      : share_(std::move(share)), fd_(std::move(fd)) {}
+  int fd() const override { return fd_.get(); }
+
+ private:
+  const Share share_;  // destroyed last: the bytes are free once the memfd is closed
+  const gpumem::UniqueFd fd_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,25 @@
+// Host memory that several processes register with CUDA, as one device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+inline constexpr char kPinnedDeviceUuid[] = "PINNED-00000000-0000-0000-0000-000000000000";
+
+// Segments of kind pinned: sealed memfds whose pages are all there from the start, since
+// memory that is registered is never given back to the machine meanwhile. Of huge pages where
+// the machine has free ones for the whole segment (vm.nr_hugepages), of ordinary ones
+// otherwise. `capacity_bytes` is rounded down to 2 MiB.
+//
+// Create refuses with RESOURCE_EXHAUSTED what exceeds the capacity, and ordinary pages that the
+// machine or the daemon's control group has not left (BytesToTake in machine_memory.h).
+// Allocations may outlive their device.
+//   INVALID_ARGUMENT  the capacity is below 2 MiB
+absl::StatusOr<std::unique_ptr<Device>> MakePinnedDevice(uint64_t capacity_bytes);
+
+}  // namespace gpumemd

@@ -1,0 +1,61 @@
+// The driver's own calls for kinds ipc and mempool and for copies between GPUs, with nothing of
+// ours around them: what the floors are made of.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "common/unique_fd.h"
+
+namespace gpumem::bench {
+
+// One GPU with its primary context. For one thread at a time, in which it makes that context
+// current. Errors are INTERNAL, with the call and the driver's name of what it answered;
+// UNAVAILABLE where there is no CUDA.
+class BareCuda {
+ public:
+  static absl::StatusOr<std::unique_ptr<BareCuda>> On(const std::string& device_uuid);
+  virtual ~BareCuda() = default;
+  BareCuda(const BareCuda&) = delete;
+  BareCuda& operator=(const BareCuda&) = delete;
+
+  using Address = uint64_t;  // CUdeviceptr
+  struct Exported {
+    Address address = 0;
+    Handle data = {};
+  };
+
+  // cuMemAlloc (and what shares it), cuMemFree.
+  virtual absl::StatusOr<Address> Alloc(uint64_t bytes) = 0;
+  virtual absl::StatusOr<Exported> MakeIpc(uint64_t bytes) = 0;
+  virtual absl::Status Free(Address address) = 0;
+  virtual absl::StatusOr<Address> OpenIpc(const Handle& handle) = 0;
+  virtual absl::Status CloseIpc(Address address) = 0;
+
+  // One pool whose descriptor can be sent, made by the first call. Freed memory goes back to
+  // the driver with the next synchronization, as with a release threshold of 0.
+  virtual absl::StatusOr<UniqueFd> PoolFd() = 0;
+  virtual absl::StatusOr<Exported> MakeInPool(uint64_t bytes) = 0;
+  virtual absl::Status FreeInPool(Address address) = 0;
+  virtual absl::Status ImportPool(int fd) = 0;  // once, before:
+  virtual absl::StatusOr<Address> OpenInPool(const Handle& data) = 0;
+  virtual absl::Status CloseInPool(Address address) = 0;
+
+  // Lets this GPU use the other's memory.
+  virtual absl::Status EnablePeer(BareCuda& other) = 0;
+  // `times` copies one after another on one stream; waits for the last.
+  virtual absl::Status Copy(Address to, Address from, uint64_t bytes, int times) = 0;
+  virtual absl::Status CopyFromPeer(Address to, Address from, BareCuda& owner, uint64_t bytes,
+                                    int times) = 0;
+
+ protected:
+  BareCuda() = default;
+};
+
+}  // namespace gpumem::bench

@@ -1,0 +1,28 @@
+// The benchmarks, by what they are about. Each registers its own and, after they have run,
+// prints its part of the table. All use the Bed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpumem::bench {
+
+// Segments of the default kind: one, and as many as a model has.
+void RegisterSegments();
+void PrintSegments();
+
+// Each kind beside its bare calls.
+void RegisterKinds();
+void PrintKinds();
+int RunKeeper(const std::vector<std::string>& args);  // --role keeper
+
+// One GPU reads another's memory. Nothing where there are not two.
+void RegisterPeers();
+void PrintPeers();
+
+// What the daemon does and takes by itself: reclaims, holds ten thousand segments.
+void RegisterDaemon();
+void PrintDaemon();
+int RunHolder(const std::vector<std::string>& args);  // --role holder
+
+}  // namespace gpumem::bench

@@ -1,0 +1,14 @@
+// Becomes whom an actor is to be, before the process does anything else.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace gpumem::contract {
+
+// By IdentityName. For "own_namespaces" the process goes on as the first of its PID
+// namespace, and this call returns there alone; it dies with the process that called.
+absl::Status BecomeIdentity(const std::string& name);
+
+}  // namespace gpumem::contract

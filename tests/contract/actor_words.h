@@ -1,0 +1,9 @@
+// What both ends of an actor's channel know.
+#pragma once
+
+namespace gpumem::contract {
+
+// ACTOR_FLAG IDENTITY RUNTIME_DIR starts this program as an actor.
+inline constexpr char kActorFlag[] = "--contract-actor";
+
+}  // namespace gpumem::contract

@@ -1,0 +1,154 @@
+// What is in memory when it is got, and how it may be mapped.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/contract/contract.h"
+#include "tests/support/pattern.h"
+
+namespace gpumem::contract {
+namespace {
+
+using testing::Check;
+using testing::CheckZero;
+using testing::Fill;
+using testing::MemoryOf;
+
+TEST_P(KindContract, AnotherTenantNeverSeesWhatWasThere) {
+  const auto first = Connect(kKeeper), second = Connect(kOther);
+  for (int round = 0; round < 5; ++round) {
+    // Retained, then taken back for the other: the shortest way between two tenants.
+    auto old = first->Acquire({.bytes = bytes_, .kind = kind()});
+    ASSERT_OK(old);
+    ASSERT_OK(Fill(MemoryOf(*old), 1 + round));
+    ASSERT_OK(old->Release());
+    Trim(kKeeper);
+    auto fresh = second->Acquire({.bytes = bytes_, .kind = kind()});
+    ASSERT_OK(fresh);
+    EXPECT_FALSE(fresh->reused());
+    EXPECT_OK(CheckZero(MemoryOf(*fresh)));
+    ASSERT_OK(Fill(MemoryOf(*fresh), 100 + round));
+  }
+}
+
+TEST_P(KindContract, NewMemoryOfTheSameTenantIsZeroUnlessItSaysThatItIsReused) {
+  const auto client = Connect(kOwner);  // keeps nothing
+  for (int round = 0; round < 5; ++round) {
+    auto segment = client->Acquire({.bytes = bytes_, .kind = kind()});
+    ASSERT_OK(segment);
+    EXPECT_FALSE(segment->reused());
+    EXPECT_OK(CheckZero(MemoryOf(*segment)));
+    ASSERT_OK(Fill(MemoryOf(*segment), 1));
+  }
+  const auto keeper = Connect(kKeeper);
+  auto first = keeper->Acquire({.bytes = bytes_, .kind = kind()});
+  ASSERT_OK(first);
+  EXPECT_FALSE(first->reused());
+  ASSERT_OK(Fill(MemoryOf(*first), 7));
+  const uint64_t id = first->segment_id();
+  ASSERT_OK(first->Release());
+  auto again = keeper->Acquire({.bytes = bytes_, .kind = kind()});
+  ASSERT_OK(again);
+  EXPECT_TRUE(again->reused());
+  EXPECT_EQ(again->segment_id(), id);
+  EXPECT_OK(Check(MemoryOf(*again), 7)) << "within a tenant reuse does not clear";
+}
+
+TEST_P(KindContract, SizesAreRoundedUpToTheGranularityOfTheDevice) {
+  const auto client = Connect();
+  const uint64_t granule = granule_;
+  for (const uint64_t bytes : {uint64_t{1}, granule, granule + 1}) {
+    auto segment = client->Acquire({.bytes = bytes, .kind = kind()});
+    ASSERT_OK(segment);
+    EXPECT_EQ(segment->size(), (bytes + granule - 1) / granule * granule);
+    EXPECT_EQ(segment->kind(), kind());
+    EXPECT_OK(CheckZero(MemoryOf(*segment)));  // all of it is there
+    EXPECT_EQ(Charged(), segment->size());
+  }
+  EXPECT_STATUS(client->Acquire({.bytes = 0, .kind = kind()}), kInvalidArgument, "");
+}
+
+TEST_P(KindContract, ManySegmentsInOneCall) {
+  const auto client = Connect();
+  auto segments = client->AcquireMany({.bytes = bytes_, .kind = kind()}, 5);
+  ASSERT_OK(segments);
+  std::vector<std::string> tickets;
+  for (size_t i = 0; i < segments->size(); ++i) {
+    ASSERT_OK(Fill(MemoryOf((*segments)[i]), i));
+    auto ticket = (*segments)[i].Share();
+    ASSERT_OK(ticket);
+    tickets.push_back(ticket->value);
+    if (GetParam().has_map_options()) {
+      EXPECT_EQ((*segments)[i].data(), static_cast<char*>((*segments)[0].data()) + i * bytes_)
+          << "one after another in one range";
+    }
+  }
+  const auto reader = StartActor();
+  for (size_t i = tickets.size(); i-- > 0;) {
+    ASSERT_OK(reader->Open(absl::StrCat("s", i), tickets[i]));
+    EXPECT_OK(reader->Expect(absl::StrCat("s", i), i)) << "no two are mixed up";
+  }
+  EXPECT_EQ(Charged(), 5 * bytes_);
+}
+
+// In another process: where the guard fails, a GPU's context may go with it.
+TEST_P(KindContract, ReadOnlyMemoryCannotBeWrittenOrIsRefused) {
+  const auto maker = StartActor();
+  ASSERT_OK(maker->Acquire("made", {.kind = kind(), .bytes = bytes_}));
+  ASSERT_OK(maker->Write("made", 3));
+  const auto ticket = maker->Share("made");
+  ASSERT_OK(ticket);
+  const auto reader = StartActor();
+  const auto opened = reader->Open("opened", *ticket, {.read_only = true});
+  if (!GetParam().has_map_options()) {
+    EXPECT_STATUS(opened, kUnimplemented, "vmm");
+    // It holds nothing by that, and may open it as it is.
+    EXPECT_OK(reader->Open("opened", *ticket));
+    EXPECT_OK(maker->Release("made"));
+    EXPECT_OK(reader->Release("opened"));
+    EXPECT_TRUE(EventuallyCharged(0)) << Charged();
+    return;
+  }
+  ASSERT_OK(opened);
+  EXPECT_OK(reader->Expect("opened", 3));
+  EXPECT_STATUS(reader->TryWrite("opened"), kPermissionDenied, "");
+  EXPECT_OK(maker->Expect("made", 3)) << "it was written to all the same";
+  EXPECT_OK(maker->TryWrite("made"));
+}
+
+TEST_P(KindContract, AWishedAddressIsKeptOrRefused) {
+  const auto client = Connect();
+  // One that was free a moment ago, on the next 2 MiB.
+  auto somewhere = client->Acquire({.bytes = bytes_, .kind = kind()});
+  ASSERT_OK(somewhere);
+  constexpr uintptr_t kStep = 2 * kMiB;
+  void* const address = reinterpret_cast<void*>(
+      (reinterpret_cast<uintptr_t>(somewhere->data()) + kStep - 1) / kStep * kStep);
+  ASSERT_OK(somewhere->Release());
+  auto wished = client->Acquire({.bytes = bytes_, .kind = kind(), .address = address});
+  if (!GetParam().has_map_options()) {
+    EXPECT_STATUS(wished, kUnimplemented, "vmm");
+    EXPECT_TRUE(EventuallyCharged(0)) << "nothing is kept of what was refused";
+    return;
+  }
+  ASSERT_OK(wished);
+  EXPECT_EQ(wished->data(), address);
+  ASSERT_OK(Fill(MemoryOf(*wished), 9));
+  EXPECT_STATUS(client->Acquire({.bytes = bytes_, .kind = kind(), .address = address}),
+                kFailedPrecondition, "address");
+  EXPECT_OK(Check(MemoryOf(*wished), 9)) << "what was there suffers nothing from it";
+  EXPECT_TRUE(EventuallyCharged(bytes_)) << "nothing is kept of what was refused";
+  // Others may have it there, too, and the same when they open it.
+  const auto ticket = wished->Share();
+  ASSERT_OK(ticket);
+  const auto other = StartActor();
+  const auto first = other->Open("first", ticket->value);
+  ASSERT_OK(first);
+  ASSERT_OK(other->Release("first"));
+  const auto second = other->Open("second", ticket->value, {.address = first->address});
+  ASSERT_OK(second);
+  EXPECT_EQ(second->address, first->address);
+  EXPECT_OK(other->Expect("second", 9));
+}
+
+}  // namespace
+}  // namespace gpumem::contract
