@@ -278,8 +278,10 @@ TEST_P(DeviceContract, RefusesWhenItIsFull) {
   }
   ASSERT_FALSE(allocations.empty());
   allocations.pop_back();
-  // The driver clears it first. A pool is told that it is out of memory meanwhile.
-  EXPECT_TRUE(AwaitFreeBytes(bytes));
+  // CUDA's pools keep what they had exported, and use it again.
+  if (exact() || kind() != Kind::kMempool) {
+    EXPECT_TRUE(AwaitFreeBytes(bytes));
+  }
   EXPECT_NE(Create(granules), nullptr);
   allocations.clear();
   EXPECT_TRUE(AwaitFreeBytes(before - (exact() ? 0 : kNoiseBytes)));

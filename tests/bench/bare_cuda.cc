@@ -75,7 +75,8 @@ class Bare : public BareCuda {
   absl::StatusOr<Address> Alloc(uint64_t bytes) override {
     if (absl::Status status = Use(); !status.ok()) return status;
     CUdeviceptr address = 0;
-    return Or(calls_.cuMemAlloc_v2(&address, bytes), "cuMemAlloc", Address{address});
+    const CUresult result = calls_.cuMemAlloc_v2(&address, bytes);
+    return Or(result, "cuMemAlloc", Address{address});
   }
 
   absl::StatusOr<Exported> MakeIpc(uint64_t bytes) override {
@@ -96,8 +97,9 @@ class Bare : public BareCuda {
     CUipcMemHandle handle;
     std::memcpy(&handle, data.data(), sizeof handle);
     CUdeviceptr address = 0;
-    return Or(calls_.cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-              "cuIpcOpenMemHandle", Address{address});
+    const CUresult result =
+        calls_.cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    return Or(result, "cuIpcOpenMemHandle", Address{address});
   }
 
   absl::Status CloseIpc(Address address) override {
@@ -141,8 +143,8 @@ class Bare : public BareCuda {
     CUmemPoolPtrExportData exported;
     std::memcpy(&exported, data.data(), sizeof exported);
     CUdeviceptr address = 0;
-    return Or(calls_.cuMemPoolImportPointer(&address, imported_, &exported),
-              "cuMemPoolImportPointer", Address{address});
+    const CUresult result = calls_.cuMemPoolImportPointer(&address, imported_, &exported);
+    return Or(result, "cuMemPoolImportPointer", Address{address});
   }
 
   absl::Status CloseInPool(Address address) override { return FreeAndWait(address); }
