@@ -58,11 +58,11 @@ void Copy(benchmark::State& state, const Pair& pair, Kind kind) {
   const std::string name = absl::StrCat("peers/", std::string(KindName(kind)));
   const auto reader = On(pair.reader);
   const auto to = OrDie(reader->Alloc(kBytes), "cuMemAlloc");
+  std::vector<DeviceName> users = {pair.reader.uuid};
+  if (kind != Kind::kIpc) users.push_back(pair.owner.uuid);  // which one device has at a time
   const Segment segment =
-      OrDie(bed->fresh->Acquire({.bytes = kBytes,
-                                 .device = pair.owner.uuid,
-                                 .kind = kind,
-                                 .map_devices = {pair.reader.uuid, pair.owner.uuid}}),
+      OrDie(bed->fresh->Acquire(
+                {.bytes = kBytes, .device = pair.owner.uuid, .kind = kind, .map_devices = users}),
             "acquire");
   const auto from = reinterpret_cast<BareCuda::Address>(segment.data());
   OrDie(reader->Copy(to, from, kBytes, 1), "copy");
