@@ -14,7 +14,6 @@
 namespace gpumemd {
 namespace {
 
-using absl::StatusCode;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
