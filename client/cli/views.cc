@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <optional>
 
@@ -223,7 +224,10 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
                   Size(pool.reserved_peak_bytes(), exact), Size(pool.used_bytes(), exact),
                   Size(pool.used_peak_bytes(), exact),
                   pool.max_bytes() == 0 ? "none" : Size(pool.max_bytes(), exact),
-                  Size(pool.release_threshold_bytes(), exact), reuse});
+                  pool.release_threshold_bytes() == UINT64_MAX
+                      ? std::string("all")  // what pools on GPUs begin with
+                      : Size(pool.release_threshold_bytes(), exact),
+                  reuse});
   }
   return absl::StrCat(table.ToString(),
                       "REUSE across streams: e follows events, o opportunistic, i internal "

@@ -299,6 +299,7 @@ TEST(ViewsTest, Pools) {
   pools[1].set_tenant("b");
   pools[1].set_device_uuid(kUuid1);
   pools[1].set_reuse_allow_internal_dependencies(true);
+  pools[1].set_release_threshold_bytes(UINT64_MAX);
   EXPECT_EQ(
       PoolsView(pools, TwoDevices(), false),
       "TENANT    DEVICE           SEGMENTS    RESERVED      PEAK        USED      PEAK       MAX  "
@@ -306,7 +307,7 @@ TEST(ViewsTest, Pools) {
       "training  0 HOST-00000000         3  256.00 MiB  1.00 GiB  192.00 MiB  1.00 GiB  4.00 GiB  "
       "512.00 MiB  eoi\n"
       "b         1 HOST-00000001         0         0 B       0 B         0 B       0 B      none  "
-      "       0 B  --i\n"
+      "       all  --i\n"
       "REUSE across streams: e follows events, o opportunistic, i internal dependencies.\n");
   EXPECT_EQ(PoolsView({}, {}, false),
             "No pools: a tenant has one on a device while it has segments of kind mempool "
