@@ -1,9 +1,10 @@
 #include "common/device_copy.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/cuda_driver.h"
+#include "common/cuda_context.h"
 
 namespace gpumem {
 namespace {
@@ -30,10 +31,8 @@ CUdeviceptr DevicePointer(const void* mapped) { return reinterpret_cast<CUdevice
 
 class CudaCopier : public DeviceCopier {
  public:
-  // Takes over one reference to the device's primary context.
-  CudaCopier(const CudaDriver& driver, CUdevice device, CUcontext context)
-      : driver_(driver), device_(device), context_(context) {}
-  ~CudaCopier() override { driver_.cuDevicePrimaryCtxRelease_v2(device_); }
+  explicit CudaCopier(std::shared_ptr<const CudaContext> context)
+      : context_(std::move(context)), driver_(context_->driver()) {}
 
   absl::Status CopyIn(void* mapped, const void* host, uint64_t bytes) override {
     return Run(absl::StrCat("copying ", bytes, " bytes to the device"),
@@ -53,19 +52,16 @@ class CudaCopier : public DeviceCopier {
   // fill may return before the device has done them.
   template <typename Work>
   absl::Status Run(const std::string& what, Work work) {
-    CUresult result = driver_.cuCtxPushCurrent_v2(context_);
-    if (result != CUDA_SUCCESS) return driver_.Error(result, what);
-    result = work();
-    if (result == CUDA_SUCCESS) result = driver_.cuCtxSynchronize();
-    CUcontext popped = nullptr;
-    driver_.cuCtxPopCurrent_v2(&popped);
+    const CUresult result = context_->Call([&] {
+      const CUresult done = work();
+      return done == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : done;
+    });
     if (result == CUDA_SUCCESS) return absl::OkStatus();
     return absl::InternalError(driver_.Error(result, what).message());
   }
 
+  const std::shared_ptr<const CudaContext> context_;
   const CudaDriver& driver_;
-  const CUdevice device_;
-  CUcontext context_;
 };
 
 #endif
@@ -82,12 +78,10 @@ absl::StatusOr<std::unique_ptr<DeviceCopier>> DeviceCopier::ForCuda(
   if (!driver.ok()) return driver.status();
   absl::StatusOr<CUdevice> device = (*driver)->FindDevice(device_uuid);
   if (!device.ok()) return device.status();
-  CUcontext context = nullptr;
-  if (const CUresult result = (*driver)->cuDevicePrimaryCtxRetain(&context, *device);
-      result != CUDA_SUCCESS) {
-    return (*driver)->Error(result, absl::StrCat("making a CUDA context on ", device_uuid));
-  }
-  return std::make_unique<CudaCopier>(**driver, *device, context);
+  absl::StatusOr<std::shared_ptr<const CudaContext>> context =
+      CudaContext::Retain(**driver, *device);
+  if (!context.ok()) return context.status();
+  return std::make_unique<CudaCopier>(*std::move(context));
 }
 
 #else

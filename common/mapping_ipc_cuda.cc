@@ -91,9 +91,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenCudaIpc(const std::string& device_u
   if (home.has_value()) {
     if (absl::Status status = CheckPeerAccess(driver, user, *home); !status.ok()) return status;
   }
-  return OpenedFor(user).Get(
-      handle, bytes, [&] { return OpenIn(driver, user, handle); },
-      [](Opening&) { return absl::OkStatus(); });
+  return OpenedFor(user).Get(handle, bytes, [&] { return OpenIn(driver, user, handle); });
 }
 
 }  // namespace gpumem

@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenHostIpc(const std::string& runtime_
     if (!mappings.ok()) return mappings.status();
     return std::make_unique<HostOpening>(std::move(mappings->front()));
   };
-  return OpenedIpc().Get(handle, bytes, open, [](Opening&) { return absl::OkStatus(); });
+  return OpenedIpc().Get(handle, bytes, open);
 }
 
 }  // namespace gpumem

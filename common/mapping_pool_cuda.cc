@@ -72,8 +72,7 @@ class CudaPool : public ImportedPool, public std::enable_shared_from_this<CudaPo
     for (const CUdevice user : *users) {
       if (absl::Status status = Admit(user); !status.ok()) return status;
     }
-    return openings_->Get(
-        data, bytes, [&] { return OpenNew(data); }, [](Opening&) { return absl::OkStatus(); });
+    return openings_->Get(data, bytes, [&] { return OpenNew(data); });
   }
 
  private:

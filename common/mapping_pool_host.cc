@@ -40,8 +40,7 @@ class HostPool : public ImportedPool {
         parsed->bytes > kHostPoolBytes || parsed->offset > kHostPoolBytes - parsed->bytes) {
       return absl::InvalidArgumentError("the export data is of no memory of this pool");
     }
-    return openings_->Get(
-        data, bytes, [&] { return OpenNew(*parsed); }, [](Opening&) { return absl::OkStatus(); });
+    return openings_->Get(data, bytes, [&] { return OpenNew(*parsed); });
   }
 
  private:

@@ -18,7 +18,7 @@ class SharedOpenings::Share : public Mapping {
 };
 
 absl::StatusOr<std::unique_ptr<Mapping>> SharedOpenings::Get(const ExportData& key, uint64_t bytes,
-                                                             Open open, Prepare prepare) {
+                                                             Open open) {
   absl::MutexLock lock(&mutex_);
   auto found = entries_.find(key);
   if (found == entries_.end()) {
@@ -27,17 +27,12 @@ absl::StatusOr<std::unique_ptr<Mapping>> SharedOpenings::Get(const ExportData& k
     found = entries_.emplace(key, Entry{.opening = *std::move(opening)}).first;
   }
   Entry& entry = found->second;
-  absl::Status status;
   if (entry.opening->bytes() != bytes) {
-    status = absl::InvalidArgumentError(
+    absl::Status refused = absl::InvalidArgumentError(
         absl::StrCat("the export data is of ", entry.opening->bytes(), " bytes, not of ", bytes,
                      "; only the whole of it can be opened"));
-  } else {
-    status = prepare(*entry.opening);
-  }
-  if (!status.ok()) {
     if (entry.shares == 0) entries_.erase(found);
-    return status;
+    return refused;
   }
   ++entry.shares;
   return std::make_unique<Share>(shared_from_this(), key, *entry.opening);

@@ -38,14 +38,11 @@ class Opening {
 class SharedOpenings : public std::enable_shared_from_this<SharedOpenings> {
  public:
   using Open = absl::FunctionRef<absl::StatusOr<std::unique_ptr<Opening>>()>;
-  using Prepare = absl::FunctionRef<absl::Status(Opening&)>;
 
-  // A share of what `key` stands for: what is open, else what `open` opens. `prepare` makes
-  // it ready for this share; where that fails, there is none.
+  // A share of what `key` stands for: what is open, else what `open` opens.
   //   INVALID_ARGUMENT  it is not of `bytes` bytes
-  //   and the statuses of `open` and `prepare`
-  absl::StatusOr<std::unique_ptr<Mapping>> Get(const ExportData& key, uint64_t bytes, Open open,
-                                               Prepare prepare);
+  //   and the statuses of `open`
+  absl::StatusOr<std::unique_ptr<Mapping>> Get(const ExportData& key, uint64_t bytes, Open open);
 
  private:
   class Share;

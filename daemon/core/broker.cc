@@ -92,10 +92,8 @@ void Broker::CollectLost(size_t device) {
   {
     absl::MutexLock lock(&mutex_);
     std::vector<SegmentId> lost;
-    const std::string& uuid = devices_[device]->info().uuid;
     for (const auto& [id, memory] : memory_) {
-      const bool here = ledger_.Describe({.segment = id}).device_uuid == uuid;
-      if (here && memory->lost()) lost.push_back(id);
+      if (ledger_.PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
     }
     count = ledger_.MarkLost(lost);
     Pump();
@@ -104,9 +102,8 @@ void Broker::CollectLost(size_t device) {
 }
 
 size_t Broker::LaneOf(SegmentId segment) const {
-  const LeaseView view = ledger_.Describe({.segment = segment});
-  if (!IsContextBound(view.kind)) return 0;
-  return 1 + *ledger_.FindDevice(view.device_uuid);
+  const Ledger::Place place = ledger_.PlaceOf(segment);
+  return IsContextBound(place.kind) ? 1 + place.device : 0;
 }
 
 void Broker::DisposeLoop(size_t lane) {
@@ -395,54 +392,6 @@ absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
 absl::StatusOr<std::string> Broker::TenantOf(const Call& call) const {
   absl::MutexLock lock(&mutex_);
   return ledger_.TenantOf(call.session());
-}
-
-// --- Requests of operators -----------------------------------------------------------
-
-void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
-  absl::MutexLock lock(&mutex_);
-  ledger_.Configure(tenants, defaults);
-  Pump();
-  if (observer_ != nullptr) observer_->QuotaChanged("");
-}
-
-absl::Status Broker::ChangeQuota(absl::string_view tenant,
-                                 absl::FunctionRef<absl::Status(Quota&)> change) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<Quota> quota = ledger_.GetQuota(tenant);
-  if (!quota.ok()) return quota.status();
-  if (absl::Status changed = change(*quota); !changed.ok()) return changed;
-  if (absl::Status set = ledger_.SetQuota(tenant, *quota); !set.ok()) return set;
-  Pump();
-  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
-                                             uint64_t keep_bytes) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<std::vector<SegmentId>> doomed = ledger_.Trim(tenant, device, keep_bytes);
-  if (!doomed.ok()) return doomed.status();
-  Trimmed trimmed;
-  for (SegmentId id : *doomed) {
-    trimmed.bytes += ledger_.Describe({.segment = id}).bytes;
-    ++trimmed.segments;
-  }
-  Pump();
-  auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::none_of(doomed->begin(), doomed->end(),
-                        [&](SegmentId id) { return ledger_.HasSegment(id); });
-  };
-  mutex_.Await(absl::Condition(&gone));
-  return trimmed;
-}
-
-void Broker::SetDraining(bool draining) {
-  absl::MutexLock lock(&mutex_);
-  if (ledger_.draining() == draining) return;
-  ledger_.SetDraining(draining);
-  Pump();
-  if (observer_ != nullptr) observer_->DrainingChanged(draining);
 }
 
 // --- Looking -------------------------------------------------------------------------

@@ -228,6 +228,13 @@ class Ledger {
   uint64_t releasing(size_t device) const {
     return device_accounts_[device].bytes(SegmentState::kReleasing);
   }
+  struct Place {
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+  };
+  Place PlaceOf(SegmentId segment) const {
+    return {segments_.at(segment)->device, segments_.at(segment)->kind};
+  }
   bool HasSegment(SegmentId segment) const { return segments_.contains(segment); }
   size_t session_count() const { return sessions_.size(); }
   size_t segment_count() const { return segments_.size(); }

@@ -1,11 +1,60 @@
-// The driver's memory pools, as operators see and change them. The devices know them; the
-// ledger counts their segments like all others.
+// What operators ask of the broker.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker.h"
 
 namespace gpumemd {
+
+void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
+  absl::MutexLock lock(&mutex_);
+  ledger_.Configure(tenants, defaults);
+  Pump();
+  if (observer_ != nullptr) observer_->QuotaChanged("");
+}
+
+absl::Status Broker::ChangeQuota(absl::string_view tenant,
+                                 absl::FunctionRef<absl::Status(Quota&)> change) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<Quota> quota = ledger_.GetQuota(tenant);
+  if (!quota.ok()) return quota.status();
+  if (absl::Status changed = change(*quota); !changed.ok()) return changed;
+  if (absl::Status set = ledger_.SetQuota(tenant, *quota); !set.ok()) return set;
+  Pump();
+  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
+                                             uint64_t keep_bytes) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::vector<SegmentId>> doomed = ledger_.Trim(tenant, device, keep_bytes);
+  if (!doomed.ok()) return doomed.status();
+  Trimmed trimmed;
+  for (SegmentId id : *doomed) {
+    trimmed.bytes += ledger_.Describe({.segment = id}).bytes;
+    ++trimmed.segments;
+  }
+  Pump();
+  auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::none_of(doomed->begin(), doomed->end(),
+                        [&](SegmentId id) { return ledger_.HasSegment(id); });
+  };
+  mutex_.Await(absl::Condition(&gone));
+  return trimmed;
+}
+
+void Broker::SetDraining(bool draining) {
+  absl::MutexLock lock(&mutex_);
+  if (ledger_.draining() == draining) return;
+  ledger_.SetDraining(draining);
+  Pump();
+  if (observer_ != nullptr) observer_->DrainingChanged(draining);
+}
+
+// The driver's memory pools. The devices know them; the ledger counts their segments like all
+// others.
 
 absl::StatusOr<std::vector<Broker::PoolView>> Broker::ListPools(absl::string_view tenant,
                                                                 absl::string_view uuid) const {
