@@ -126,6 +126,18 @@ absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
   return gpumem::DenialError(denial);
 }
 
+absl::Status Ledger::DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
+                               uint64_t limit, absl::string_view help) {
+  Denial denial;
+  denial.set_cause(cause);
+  denial.set_tenant(tenant.name);
+  denial.set_asked(asked);
+  denial.set_used(used);
+  denial.set_limit(limit);
+  denial.set_help(std::string(help));
+  return Deny(tenant, denial);
+}
+
 absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].uuid == uuid) return i;
@@ -227,41 +239,26 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant) {
   const uint64_t tenant_limit = tenant.quota.max_sessions.value_or(UINT32_MAX);
   const bool tenant_full = tenant.sessions >= tenant_limit;
   if (!tenant_full && sessions_.size() < bounds_.max_sessions) return absl::OkStatus();
-  Denial denial;
-  denial.set_cause(tenant_full ? Denial::CAUSE_MAX_SESSIONS : Denial::CAUSE_DAEMON_LIMIT);
-  denial.set_tenant(tenant.name);
-  denial.set_asked(1);
-  denial.set_used(tenant_full ? tenant.sessions : sessions_.size());
-  denial.set_limit(tenant_full ? tenant_limit : bounds_.max_sessions);
-  denial.set_help(tenant_full ? "close sessions that are not needed (gpumemctl ps lists them)"
-                              : "the daemon has as many sessions as it is configured for "
-                                "(daemon.max_sessions)");
-  return Deny(tenant, denial);
+  if (tenant_full) {
+    return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, tenant.sessions, tenant_limit,
+                     "close sessions that are not needed (gpumemctl ps lists them)");
+  }
+  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, sessions_.size(), bounds_.max_sessions,
+                   "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
 }
 
 absl::Status Ledger::CheckInFlight(Tenant& tenant) {
   const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
   if (tenant.in_flight < limit) return absl::OkStatus();
-  Denial denial;
-  denial.set_cause(Denial::CAUSE_MAX_IN_FLIGHT);
-  denial.set_tenant(tenant.name);
-  denial.set_asked(1);
-  denial.set_used(tenant.in_flight);
-  denial.set_limit(limit);
-  denial.set_help("wait for an answer before the next call, or put more segments into one call");
-  return Deny(tenant, denial);
+  return DenyCount(tenant, Denial::CAUSE_MAX_IN_FLIGHT, 1, tenant.in_flight, limit,
+                   "wait for an answer before the next call, or put more segments into one call");
 }
 
 absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
   if (session.leases.size() + more <= bounds_.max_leases_per_session) return absl::OkStatus();
-  Denial denial;
-  denial.set_cause(Denial::CAUSE_DAEMON_LIMIT);
-  denial.set_tenant(session.tenant->name);
-  denial.set_asked(more);
-  denial.set_used(session.leases.size());
-  denial.set_limit(bounds_.max_leases_per_session);
-  denial.set_help("a session holds only so many leases; release those that are not needed");
-  return Deny(*session.tenant, denial);
+  return DenyCount(*session.tenant, Denial::CAUSE_DAEMON_LIMIT, more, session.leases.size(),
+                   bounds_.max_leases_per_session,
+                   "a session holds only so many leases; release those that are not needed");
 }
 
 absl::StatusOr<Ledger::Room> Ledger::MakeRoom(Tenant& tenant, size_t device, uint64_t bytes,

@@ -7,14 +7,11 @@
 #include "common/bytes.h"
 
 namespace gpumemd {
-namespace {
 
-absl::Status NoSuchLease(LeaseId lease) {
+absl::Status Ledger::NoSuchLease(LeaseId lease) {
   return absl::NotFoundError(absl::StrCat("this session has no lease ", ToInt(lease),
                                           "; it may have been released already"));
 }
-
-}  // namespace
 
 Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now)
     : devices_(std::move(devices)),

@@ -319,6 +319,7 @@ class Ledger {
   // Admission (admission.cc). Each refusal that these return counts as a denial.
   static absl::Status Draining();
   static absl::Status Lost(SegmentId segment);
+  static absl::Status NoSuchLease(LeaseId lease);
   static absl::Status NoSuchTenant(absl::string_view name);
   struct AcquireTerms {
     size_t device = 0;
@@ -344,6 +345,9 @@ class Ledger {
   // The tenant with the most retained bytes on the device; null where there are none.
   Tenant* RichestRetainer(size_t device);
   static absl::Status Deny(Tenant& tenant, const gpumem::v1::Denial& denial);
+  // The same of a count.
+  static absl::Status DenyCount(Tenant& tenant, gpumem::v1::Denial::Cause cause, uint64_t asked,
+                                uint64_t used, uint64_t limit, absl::string_view help);
   std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
 
   void Pin(const Operation& operation, Session& session);

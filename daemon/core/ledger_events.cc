@@ -3,7 +3,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/denial.h"
 #include "daemon/core/ledger.h"
 
 namespace gpumemd {
@@ -20,10 +19,6 @@ absl::Status CheckName(absl::string_view name) {
       absl::StrCat("the name of an event is 1 to ", kMaxEventName, " printable characters"));
 }
 
-absl::Status NoSuchOwnLease(LeaseId lease) {
-  return absl::NotFoundError(absl::StrCat("this session has no lease ", ToInt(lease)));
-}
-
 }  // namespace
 
 absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const EventPlace& place,
@@ -38,7 +33,7 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
                          .tenant = (*session)->tenant->name};
   if (auto device = FindDevice(device_uuid); !device.ok()) return device.status();
   if (place.lease) {
-    if (!(*session)->leases.contains(*place.lease)) return NoSuchOwnLease(*place.lease);
+    if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
     event.lease = place.lease;
     event.segment = leases_.at(*place.lease).segment;
   } else {
@@ -59,15 +54,9 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
   };
   for (const Limit& limit : limits) {
     if (limit.used < limit.limit) continue;
-    gpumem::v1::Denial denial;
-    denial.set_cause(gpumem::v1::Denial::CAUSE_DAEMON_LIMIT);
-    denial.set_tenant((*session)->tenant->name);
-    denial.set_asked(1);
-    denial.set_used(limit.used);
-    denial.set_limit(limit.limit);
-    denial.set_help(
+    return DenyCount(
+        *(*session)->tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, limit.used, limit.limit,
         absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
-    return Deny(*(*session)->tenant, denial);
   }
   std::optional<IpcEventId> id = events_.Add(std::move(event));
   if (id) return *id;
@@ -82,7 +71,7 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   if (!session.ok()) return session.status();
   std::vector<std::pair<IpcEventId, IpcEvents::Event*>> found;
   if (place.lease) {
-    if (!(*session)->leases.contains(*place.lease)) return NoSuchOwnLease(*place.lease);
+    if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
     found = events_.FindBySegment(leases_.at(*place.lease).segment);
     // A process can open no event of its own.
     std::erase_if(found, [&](const auto& entry) { return entry.second->session == session_id; });
