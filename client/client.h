@@ -47,7 +47,8 @@ namespace gpumem {
 enum class Kind {
   kDefault,  // the device's default
   kVmm,      // one driver allocation behind one file descriptor (cuMemCreate)
-  kMempool,  // from the tenant's memory pool on the device (cudaMemPoolExportPointer)
+  kMempool,  // from the tenant's memory pool on the device (cudaMemPoolExportPointer). Stays
+             // charged until all processes that have had some of it have ended; reused till then
   kIpc,      // cudaMalloc in the daemon, opened by its cudaIpcMemHandle_t
   kPinned,   // host memory, registered with CUDA in every process that maps it
 };
@@ -126,7 +127,8 @@ struct DeviceUsage {
   std::string device_uuid;
   uint64_t leased_bytes = 0;
   uint64_t retained_bytes = 0;   // kept for reuse
-  uint64_t lingering_bytes = 0;  // ended leases whose process may still map them
+  uint64_t lingering_bytes = 0;  // ended leases whose process may still map them or, of kind
+                                 // mempool, has the pool open; reused by the tenant then
   uint64_t charged_bytes = 0;    // all of these
   uint64_t limit_bytes = 0;      // in force
   uint64_t peak_bytes = 0;

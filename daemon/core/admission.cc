@@ -235,15 +235,17 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
   return terms;
 }
 
-absl::Status Ledger::CheckSessionCount(Tenant& tenant) {
+absl::Status Ledger::CheckSessionCount(Tenant& tenant, uint32_t replaced) {
   const uint64_t tenant_limit = tenant.quota.max_sessions.value_or(UINT32_MAX);
-  const bool tenant_full = tenant.sessions >= tenant_limit;
-  if (!tenant_full && sessions_.size() < bounds_.max_sessions) return absl::OkStatus();
+  const uint64_t of_tenant = tenant.sessions - replaced;
+  const uint64_t of_all = sessions_.size() - replaced;
+  const bool tenant_full = of_tenant >= tenant_limit;
+  if (!tenant_full && of_all < bounds_.max_sessions) return absl::OkStatus();
   if (tenant_full) {
-    return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, tenant.sessions, tenant_limit,
+    return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, of_tenant, tenant_limit,
                      "close sessions that are not needed (gpumemctl ps lists them)");
   }
-  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, sessions_.size(), bounds_.max_sessions,
+  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_sessions,
                    "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
 }
 
@@ -329,9 +331,14 @@ std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& deni
                                                                    : " --limit",
                        " SIZE)");
       if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
-      return absl::StrCat("release ",
-                          FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
-                          raise);
+      const uint64_t idle = IdleInPools(
+          tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
+      return absl::StrCat(
+          "release ", FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
+          idle == 0 ? ""
+                    : absl::StrCat("end the processes that have used kind mempool (CUDA keeps ",
+                                   FormatBytes(idle), " that were released until then), or "),
+          raise);
     }
     case Denial::CAUSE_MAX_SEGMENTS:
       return absl::StrCat(

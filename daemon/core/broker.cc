@@ -209,6 +209,7 @@ absl::Status Broker::Create(const Operation& operation) {
     if (!memory.ok()) return memory.status();
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
+    ledger_.Created(item.segment);
   }
   return absl::OkStatus();
 }

@@ -40,6 +40,7 @@ Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
   tenant->quota = default_quota_;
   tenant->accounts.resize(devices_.size());
   tenant->retained.resize(devices_.size());
+  tenant->pools.resize(devices_.size());
   Tenant& ref = *tenant;
   tenants_.emplace(ref.name, std::move(tenant));
   return ref;
@@ -111,7 +112,8 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
                                               const Secret& token) {
   if (draining_) return Draining();
   Tenant& tenant = EnsureTenant(name);
-  absl::Status room = CheckSessionCount(tenant);
+  const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
+  absl::Status room = CheckSessionCount(tenant, predecessor ? 1 : 0);
   if (!room.ok()) {
     ForgetIfIdle(tenant);
     return room;
@@ -126,6 +128,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   tokens_.emplace(token, id);
   ++tenant.sessions;
   ++tenant.live_sessions;
+  if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
   return id;
 }
 
@@ -172,14 +175,16 @@ void Ledger::ProcessGone(SessionId id) {
     Unexpose(segment_id, segment, id, /*all=*/true);
     if (segment.leases == 0) Settle(segment_id, segment);
   }
+  while (!session.imported.empty()) {
+    Unimport(id, session, *session.imported.begin(), /*all=*/true);
+  }
   EndSession(id, session);
   ForgetIfDone(id, session);
 }
 
 void Ledger::ForgetIfDone(SessionId id, Session& session) {
-  if (session.live || !session.exposed.empty() || session.operations > 0 || session.in_flight > 0) {
-    return;
-  }
+  if (!OnlyImports(session)) return;
+  if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
   --tenant.sessions;
   sessions_.erase(id);
@@ -218,9 +223,11 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
   if (!terms.ok()) return terms.status();
   if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
 
+  RetainedPool& reusable = terms->kind == Kind::kMempool ? tenant.pools[terms->device].idle
+                                                         : tenant.retained[terms->device];
   std::vector<SegmentId> reused;
   while (reused.size() < spec.count) {
-    auto fit = tenant.retained[terms->device].TakeFit(terms->kind, terms->bytes);
+    auto fit = reusable.TakeFit(terms->kind, terms->bytes);
     if (!fit) break;
     // Pending from here on: making room for the others must not give it away.
     segments_.at(*fit)->charge.MoveTo(SegmentState::kPending);
@@ -306,6 +313,7 @@ void Ledger::Pin(const Operation& operation, Session& session) {
     segment.shared_out |= segment.tenant != session.tenant;
     ++segment.exposures[operation.session];
     session.exposed.insert(item.segment);
+    if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }
 }
 
@@ -333,11 +341,18 @@ absl::Status Ledger::Commit(const Operation& operation) {
 void Ledger::Abort(const Operation& operation, bool handed_over) {
   Session& session = *sessions_.at(operation.session);
   for (const Operation::Item& item : operation.items) {
+    if (handed_over) break;
+    Segment& segment = *segments_.at(item.segment);
+    Unexpose(item.segment, segment, operation.session, /*all=*/false);
+    if (segment.kind == Kind::kMempool) {
+      Unimport(operation.session, session, segment.device, /*all=*/false);
+    }
+  }
+  for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
-    if (!handed_over) Unexpose(item.segment, segment, operation.session, /*all=*/false);
-    if (item.fresh && !handed_over) {
-      Doom(item.segment, segment);  // it may not even have been created
+    if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {
+      Doom(item.segment, segment);
     } else {
       Settle(item.segment, segment);
     }
@@ -393,6 +408,8 @@ CreateSpec Ledger::Creation(const Operation& operation, const Operation::Item& i
           .limit_bytes = LimitOn(*segment.tenant, operation.device)};
 }
 
+void Ledger::Created(SegmentId segment) { segments_.at(segment)->made = true; }
+
 // --- What a segment's holders make of it ---------------------------------------------
 
 void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
@@ -425,10 +442,14 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     segment.charge.MoveTo(SegmentState::kPending);
   } else if (!segment.exposures.empty()) {
     segment.charge.MoveTo(SegmentState::kLingering);
+  } else if (HeldByPool(segment)) {
+    segment.charge.MoveTo(SegmentState::kLingering);
+    if (!segment.lost) PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
   } else {
     const Tenant& tenant = *segment.tenant;
     const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);
-    const bool keep = !segment.lost && !segment.shared_out && !draining_ &&
+    const bool keep = !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
+                      !draining_ &&
                       tenant.live_sessions > 0 && WithinLimits(tenant, segment.device) &&
                       retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);

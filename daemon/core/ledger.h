@@ -19,12 +19,13 @@
 //
 // A segment without leases is kept for reuse (retained), or charged until the processes
 // that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
-// given back to the driver, and Destroyed() ends its charge.
+// given back to the driver, and Destroyed() ends its charge. What comes from a memory pool
+// lingers until all processes that may have the pool open are gone (ledger_pools.cc).
 //
 // Invariants, checked by CheckInvariants():
 //   - charges = bytes of all segments, for every tenant and device; never over capacity
 //   - a segment belongs to one tenant for life
-//   - nothing lost is retained, nor what another tenant has had
+//   - nothing lost is retained, nor what another tenant has had, nor what is of a pool
 //   - nothing is retained or releasing while a lease, an operation, or a process that
 //     may still map it holds it
 //   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
@@ -173,8 +174,9 @@ class Ledger {
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
 
-  // How to make a fresh segment of an operation.
+  // How to make a fresh segment of an operation; and that its memory is there.
   CreateSpec Creation(const Operation& operation, const Operation::Item& item) const;
+  void Created(SegmentId segment);
 
   // NOT_FOUND  the session has no such lease; none is released then
   absl::Status Release(SessionId session, absl::Span<const LeaseId> leases);
@@ -251,6 +253,13 @@ class Ledger {
   absl::Status CheckInvariants() const;
 
  private:
+  // A tenant's memory pool on a device (kind mempool).
+  struct Pool {
+    // The sessions whose processes may have it open, and how often they were handed something
+    // of it. A process that has ended is none of them.
+    absl::btree_map<SessionId, uint32_t> importers;
+    RetainedPool idle;  // released, and there for the tenant's next request of that size
+  };
   struct Tenant {
     std::string name;
     Quota quota;
@@ -258,6 +267,7 @@ class Ledger {
     bool quota_set = false;              // by SetQuota: kept, lest a user shed it by leaving
     std::vector<Account> accounts;       // by device
     std::vector<RetainedPool> retained;  // by device
+    std::vector<Pool> pools;             // by device
     uint32_t sessions = 0;               // live and lingering
     uint32_t live_sessions = 0;
     uint32_t in_flight = 0;
@@ -274,6 +284,7 @@ class Ledger {
     uint32_t operations = 0;  // begun, neither committed nor aborted
     absl::btree_set<LeaseId> leases;
     absl::btree_set<SegmentId> exposed;  // segments that its process may map
+    absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
   };
   struct Segment {
     Tenant* tenant = nullptr;
@@ -281,6 +292,7 @@ class Ledger {
     Kind kind = Kind::kVmm;
     Charge charge;
     absl::Time created;
+    bool made = false;  // its memory is there
     bool lost = false;
     bool shared_out = false;  // another tenant's process was given it
     uint32_t pins = 0;        // operations under way on it
@@ -316,6 +328,23 @@ class Ledger {
   void EndSession(SessionId id, Session& session);
   void ForgetIfDone(SessionId id, Session& session);
 
+  // Memory pools (ledger_pools.cc).
+  Pool& PoolOf(const Segment& segment) const { return segment.tenant->pools[segment.device]; }
+  // By a process that has its pool open, though it need not have the segment itself.
+  bool HeldByPool(const Segment& segment) const {
+    return segment.kind == Kind::kMempool && !PoolOf(segment).importers.empty();
+  }
+  void Import(SessionId id, Session& session, size_t device);
+  void Unimport(SessionId id, Session& session, size_t device, bool all);  // or once
+  // Nothing is left of it but that its process has pools open.
+  static bool OnlyImports(const Session& session);
+  // Another session of the same process is to remember which pools that has open.
+  bool Bequeath(SessionId id, Session& session);
+  // A session of this process and tenant of which OnlyImports is true.
+  std::optional<SessionId> Predecessor(const Tenant& tenant, const PeerIdentity& peer) const;
+  // Released memory of the tenant's pools: on a device, or on all.
+  static uint64_t IdleInPools(const Tenant& tenant, std::optional<size_t> device);
+
   // Admission (admission.cc). Each refusal that these return counts as a denial.
   static absl::Status Draining();
   static absl::Status Lost(SegmentId segment);
@@ -332,7 +361,8 @@ class Ledger {
   absl::Status DoesNotMake(size_t device, Kind kind) const;
   // What the tenant can get on the device at most, once all that comes back is back.
   uint64_t Obtainable(const Tenant& tenant, size_t device) const;
-  absl::Status CheckSessionCount(Tenant& tenant);
+  // `replaced`: sessions that go as the new one comes.
+  absl::Status CheckSessionCount(Tenant& tenant, uint32_t replaced);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
   // Whether `fresh` new segments of `bytes` each fit beside `reused` ones that are pending

@@ -92,6 +92,88 @@ TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   EXPECT_TRUE(ledger_.Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
 }
 
+// What follows is about the tenant's memory pool on a device.
+
+TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePoolOpen) {
+  const SessionId opener = Open("a", 2);
+  const Operation::Item made = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const Operation::Item kept = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const auto opened = ledger_.BeginOpen(
+      opener, {*ledger_.Share(session_, made.lease, TicketScope::kTenant, Secret{7})});
+  ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(session_, {made.lease, kept.lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(opener, {opened->items[0].lease}), absl::OkStatus());
+  ledger_.ProcessGone(session_);
+  // The opener never had the second, and keeps it all the same.
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  EXPECT_EQ(ledger_.GetTenant("a")->devices[0].lingering, 2 * kGranule);
+  EXPECT_THAT(ledger_.ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
+  ledger_.ProcessGone(opener);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(made.segment, kept.segment));
+  ledger_.Destroyed(made.segment);
+  ledger_.Destroyed(kept.segment);
+}
+
+TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
+  ASSERT_EQ(ledger_.SetQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0}),
+            absl::OkStatus());
+  const Operation::Item item = Acquire({.bytes = kGranule, .kind = Kind::kMempool})->items[0];
+  ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  const auto denied = Acquire({.bytes = 2 * kGranule});
+  EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(denied.status().message()),
+              HasSubstr("end the processes that have used kind mempool (CUDA keeps 2.00 MiB that "
+                        "were released until then)"));
+  const auto again = Acquire({.bytes = kGranule, .kind = Kind::kMempool});
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->items[0].segment, item.segment);
+  EXPECT_TRUE(again->items[0].reused);
+}
+
+TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
+  const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const auto begin = [&] {
+    return **ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool}, true);
+  };
+  const Operation unmade = begin();
+  ledger_.Abort(unmade, /*handed_over=*/false);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(unmade.items[0].segment));
+  ledger_.Destroyed(unmade.items[0].segment);
+  const Operation made = begin();
+  ledger_.Created(made.items[0].segment);
+  ledger_.Abort(made, /*handed_over=*/false);
+  EXPECT_TRUE(ledger_.TakeDoomed().empty()) << "its pool would not give it back";
+  EXPECT_EQ(begin().items[0].segment, made.items[0].segment);
+  ledger_.ProcessGone(session_);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(held.segment));
+  ledger_.Destroyed(held.segment);
+}
+
+TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
+  ASSERT_EQ(ledger_.SetQuota("a", {.max_sessions = 2}), absl::OkStatus());
+  const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
+  SegmentId segment{};
+  for (uint8_t i = 2; i < 9; ++i) {
+    session_ = ledger_.OpenSession("a", process, Secret{i}).value();
+    const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+    EXPECT_EQ(item.reused, i > 2);
+    segment = item.segment;
+    ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+    ledger_.SocketClosed(session_);
+    EXPECT_EQ(ledger_.session_count(), 2u);  // the fixture's, and the latest of these
+  }
+  // Another process of the same pid is another process.
+  EXPECT_EQ(ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9})
+                .status()
+                .code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  ledger_.ProcessGone(session_);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(segment));
+  ledger_.Destroyed(segment);
+  EXPECT_EQ(ledger_.session_count(), 1u);
+}
+
 TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
   const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});

@@ -41,10 +41,25 @@ SegmentState LedgerModel::StateOf(SegmentId id) const {
       if (item.segment == id) return SegmentState::kPending;
     }
   }
-  for (const Mapping& mapping : mappings_) {
-    if (mapping.segment == id) return SegmentState::kLingering;
-  }
+  if (MayMap(id) || !Importers(id).empty()) return SegmentState::kLingering;
   return SegmentState::kRetained;
+}
+
+bool LedgerModel::MayMap(SegmentId segment) const {
+  return std::any_of(mappings_.begin(), mappings_.end(),
+                     [&](const Mapping& mapping) { return mapping.segment == segment; });
+}
+
+std::set<SessionId> LedgerModel::Importers(SegmentId id) const {
+  const Segment& segment = segments_.at(id);
+  std::set<SessionId> importers;
+  for (const Import& import : imports_) {
+    if (segment.kind == Kind::kMempool && import.device == segment.device &&
+        sessions_.at(import.session).tenant == segment.tenant) {
+      importers.insert(import.session);
+    }
+  }
+  return importers;
 }
 
 // By a lease, an operation or a process that may map it.
@@ -149,7 +164,7 @@ absl::Status LedgerModel::ExpectDenial(const absl::Status& answer, const std::st
 }
 
 absl::Status LedgerModel::OpenSession(const std::string& name, const std::string& client,
-                                      absl::Time now, const Secret& token,
+                                      const PeerIdentity& peer, absl::Time now, const Secret& token,
                                       const absl::StatusOr<SessionId>& answer) {
   if (draining_) return ExpectCode(answer.status(), absl::StatusCode::kUnavailable);
   if (!tenants_.contains(name)) {
@@ -159,18 +174,26 @@ absl::Status LedgerModel::OpenSession(const std::string& name, const std::string
       std::count_if(sessions_.begin(), sessions_.end(),
                     [&](const auto& entry) { return entry.second.tenant == name; }));
   const uint64_t limit = tenants_.at(name).quota.max_sessions.value_or(UINT32_MAX);
+  const auto replaced = static_cast<uint64_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+        return entry.second.tenant == name && entry.second.peer.pid == peer.pid &&
+               entry.second.peer.start_time == peer.start_time && peer.start_time != 0 &&
+               OnlyImports(entry.first);
+      }));
+  const uint64_t in_all = sessions_.size() - replaced;
   absl::Status verdict;
-  if (sessions >= limit) {
-    verdict =
-        ExpectDenial(answer.status(), name, Denial::CAUSE_MAX_SESSIONS, "", 1, sessions, limit);
-  } else if (sessions_.size() >= bounds_.max_sessions) {
-    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_DAEMON_LIMIT, "", 1,
-                           sessions_.size(), bounds_.max_sessions);
+  if (sessions - replaced >= limit) {
+    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_MAX_SESSIONS, "", 1,
+                           sessions - replaced, limit);
+  } else if (in_all >= bounds_.max_sessions) {
+    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_DAEMON_LIMIT, "", 1, in_all,
+                           bounds_.max_sessions);
   } else if (!answer.ok() || ToInt(*answer) <= last_session_) {
     return Wrong("expected a new session, got ", answer.status().ToString());
   } else {
     last_session_ = ToInt(*answer);
-    sessions_[*answer] = {.tenant = name, .client = client, .token = token, .opened = now};
+    sessions_[*answer] = {
+        .tenant = name, .client = client, .peer = peer, .token = token, .opened = now};
   }
   Sweep();
   return verdict;
@@ -209,19 +232,45 @@ void LedgerModel::ProcessGone(SessionId id) {
     while (MayMap(id, segment)) Unmap(id, segment);
     Rest(segment);
   }
+  for (size_t device = 0; device < devices_.size(); ++device) Unimport(id, device, /*all=*/true);
   EndSession(id);
   Sweep();
+}
+
+bool LedgerModel::OnlyImports(SessionId id) const {
+  const Session& session = sessions_.at(id);
+  return !session.live && session.calls == 0 &&
+         std::none_of(mappings_.begin(), mappings_.end(),
+                      [&](const Mapping& mapping) { return mapping.session == id; }) &&
+         std::none_of(operations_.begin(), operations_.end(),
+                      [&](const auto& entry) { return entry.second.session == id; });
+}
+
+std::optional<SessionId> LedgerModel::OtherOfItsProcess(SessionId id) const {
+  const Session& session = sessions_.at(id);
+  for (const auto& [other_id, other] : sessions_) {
+    if (other_id != id && other.tenant == session.tenant && other.peer.pid == session.peer.pid &&
+        other.peer.start_time == session.peer.start_time && other.peer.start_time != 0 &&
+        !other.process_gone) {
+      return other_id;
+    }
+  }
+  return std::nullopt;
 }
 
 void LedgerModel::Sweep() {
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     const SessionId id = it->first;
-    const bool needed =
-        it->second.live || it->second.calls > 0 ||
-        std::any_of(mappings_.begin(), mappings_.end(),
-                    [&](const Mapping& mapping) { return mapping.session == id; }) ||
-        std::any_of(operations_.begin(), operations_.end(),
-                    [&](const auto& entry) { return entry.second.session == id; });
+    bool needed = !OnlyImports(id);
+    const auto imports = std::count_if(imports_.begin(), imports_.end(),
+                                       [&](const Import& import) { return import.session == id; });
+    if (!needed && imports > 0) {
+      const std::optional<SessionId> other = OtherOfItsProcess(id);
+      needed = !other.has_value();
+      for (Import& import : imports_) {
+        if (other && import.session == id) import.session = *other;
+      }
+    }
     if (needed) {
       ++it;
       continue;
@@ -310,6 +359,17 @@ void LedgerModel::Unmap(SessionId session, SegmentId segment) {
   mappings_.erase(std::find(mappings_.begin(), mappings_.end(), Mapping{session, segment}));
 }
 
+void LedgerModel::Unimport(SessionId session, size_t device, bool all) {
+  do {
+    const auto found = std::find(imports_.begin(), imports_.end(), Import{session, device});
+    if (found == imports_.end()) break;
+    imports_.erase(found);
+  } while (all);
+  for (const auto& [id, segment] : segments_) {
+    if (segment.kind == Kind::kMempool) Rest(id);
+  }
+}
+
 void LedgerModel::EndLease(LeaseId id, bool unmapped) {
   const Lease lease = leases_.at(id);
   leases_.erase(id);
@@ -327,7 +387,8 @@ void LedgerModel::Rest(SegmentId id) {
   const bool tenant_lives = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second.live && entry.second.tenant == segment.tenant;
   });
-  if (!segment.lost && !segment.shared_out && !draining_ && tenant_lives &&
+  if (!segment.lost && !segment.shared_out && segment.kind != Kind::kMempool && !draining_ &&
+      tenant_lives &&
       !OverALimit(segment.tenant, segment.device) &&
       Of(segment.tenant, segment.device, Which::kRetained).bytes + segment.bytes <=
           MaxRetainedOn(tenant, segment.device)) {

@@ -36,8 +36,9 @@ class LedgerModel {
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
   absl::Status SetQuota(const std::string& tenant, const Quota& quota, const absl::Status& answer);
   void SetDraining(bool draining);
-  absl::Status OpenSession(const std::string& tenant, const std::string& client, absl::Time now,
-                           const Secret& token, const absl::StatusOr<SessionId>& answer);
+  absl::Status OpenSession(const std::string& tenant, const std::string& client,
+                           const PeerIdentity& peer, absl::Time now, const Secret& token,
+                           const absl::StatusOr<SessionId>& answer);
   void SocketClosed(SessionId session);
   void ProcessGone(SessionId session);
   absl::Status BeginCall(SessionId session, const absl::Status& answer);
@@ -48,6 +49,7 @@ class LedgerModel {
                          const absl::StatusOr<Operation>& answer);
   absl::Status Commit(OperationId operation, const absl::Status& answer);
   void Abort(OperationId operation, bool handed_over);
+  void Created(SegmentId segment) { segments_.at(segment).made = true; }
   absl::Status MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes, bool answer);
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             const absl::Status& answer);
@@ -81,6 +83,7 @@ class LedgerModel {
   struct Session {
     std::string tenant;
     std::string client;
+    PeerIdentity peer;
     Secret token{};
     absl::Time opened;
     bool live = true;
@@ -130,6 +133,7 @@ class LedgerModel {
     absl::Time created;
     uint64_t kept_since = 0;  // above 0: retained; the lower the older
     bool given_up = false;    // doomed, perhaps taken, not yet destroyed
+    bool made = false;
     bool lost = false;
     bool shared_out = false;  // another tenant was given it
     bool operator==(const Segment&) const = default;
@@ -139,6 +143,13 @@ class LedgerModel {
     SessionId session{};
     SegmentId segment{};
     bool operator==(const Mapping&) const = default;
+  };
+  // That a process was sent something of its tenant's pool on a device, and has the pool open.
+  // One entry for each time.
+  struct Import {
+    SessionId session{};
+    size_t device = 0;
+    bool operator==(const Import&) const = default;
   };
   // A limit, and how a request stands to it.
   struct Limit {
@@ -154,6 +165,12 @@ class LedgerModel {
   bool Live(SessionId session) const;
   bool Held(SegmentId segment) const;
   bool MayMap(SessionId session, SegmentId segment) const;
+  bool MayMap(SegmentId segment) const;  // any process
+  // The sessions whose processes have the segment's pool open; none for other kinds.
+  std::set<SessionId> Importers(SegmentId segment) const;
+  // Nothing is left of it but that its process has pools open.
+  bool OnlyImports(SessionId session) const;
+  std::optional<SessionId> OtherOfItsProcess(SessionId session) const;
   size_t DeviceIndex(const std::string& uuid) const;  // devices_.size(): none
 
   // Counts the segments of a tenant ("" means all) on a device, or everywhere.
@@ -199,6 +216,7 @@ class LedgerModel {
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
   void Unmap(SessionId session, SegmentId segment);  // once
+  void Unimport(SessionId session, size_t device, bool all);  // or once
   // Forgets sessions and tenants that nothing is left of; after each step.
   void Sweep();
 
@@ -224,6 +242,7 @@ class LedgerModel {
   std::map<LeaseId, Lease> leases_;
   std::map<OperationId, Operation> operations_;
   std::vector<Mapping> mappings_;
+  std::vector<Import> imports_;
   std::set<SegmentId> in_destruction_;  // taken by TakeDoomed, not yet destroyed
   std::vector<SessionId> forgotten_;
   std::set<SessionId> bereaved_;

@@ -94,6 +94,11 @@ class Chance {
     return spec;
   }
 
+  // One of few, or one of which only the pid is known.
+  PeerIdentity Process() {
+    return {.pid = static_cast<pid_t>(1 + Below(2)), .start_time = Below(2)};
+  }
+
   // A name that is taken often, or one that is none.
   std::string EventName() {
     if (In100(3)) return In100(50) ? "" : In100(50) ? std::string(65, 'x') : "two\nlines";

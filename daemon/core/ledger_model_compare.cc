@@ -167,6 +167,10 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     for (const Mapping& mapping : mappings_) {
       if (mapping.segment == id) holders.push_back(mapping.session);
     }
+    if (holders.empty()) {
+      const std::set<SessionId> importers = Importers(id);
+      holders.assign(importers.begin(), importers.end());
+    }
     std::sort(holders.begin(), holders.end());
     holders.erase(std::unique(holders.begin(), holders.end()), holders.end());
     uint64_t leases = 0;

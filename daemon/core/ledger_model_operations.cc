@@ -183,7 +183,9 @@ absl::Status LedgerModel::BeginAcquire(SessionId session_id, const AcquireSpec& 
   for (const auto& [id, segment] : segments_) {
     if (reused.size() == spec.count) break;
     if (segment.tenant == tenant && segment.device == device && segment.kind == kind &&
-        segment.bytes == bytes && segment.kept_since > 0) {
+        segment.bytes == bytes &&
+        (segment.kept_since > 0 || (kind == Kind::kMempool && !segment.lost && !MayMap(id) &&
+                                    StateOf(id) == SegmentState::kLingering))) {
       reused.insert(id);
     }
   }
@@ -207,7 +209,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId session_id, const AcquireSpec& 
   for (SegmentId id : reused) segments_.at(id).kept_since = 0;
   if (!fits) {
     if (!denial) GiveUpFor(tenant, device, bytes * fresh, fresh);
-    for (SegmentId id : reused) segments_.at(id).kept_since = ++clock_;
+    for (SegmentId id : reused) Rest(id);
     if (denial) return denied;
     if (answer.ok() && !answer->has_value()) {
       if (!AnyReleasing()) return Wrong("soon, but nothing is on its way back");
@@ -243,6 +245,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId session_id, const AcquireSpec& 
           .tenant = tenant, .device = device, .kind = kind, .bytes = bytes, .created = now};
     }
     mappings_.push_back({session_id, item.segment});
+    if (kind == Kind::kMempool) imports_.push_back({session_id, device});
   }
   operations_.emplace(operation.id, operation);
   uint64_t& peak = tenants_.at(tenant).peaks[device];
@@ -296,6 +299,7 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
     mappings_.push_back({session_id, item.segment});
     Segment& segment = segments_.at(item.segment);
     if (segment.tenant != sessions_.at(session_id).tenant) segment.shared_out = true;
+    if (segment.kind == Kind::kMempool) imports_.push_back({session_id, segment.device});
   }
   operations_.emplace(answer->id, *answer);
   return absl::OkStatus();
@@ -318,13 +322,18 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
 
 void LedgerModel::Abort(OperationId id, bool handed_over) {
   Operation& operation = operations_.at(id);
+  for (const Operation::Item& item : operation.items) {
+    if (handed_over) break;
+    if (MayMap(operation.session, item.segment)) Unmap(operation.session, item.segment);
+    const Segment& segment = segments_.at(item.segment);
+    if (segment.kind == Kind::kMempool) Unimport(operation.session, segment.device, /*all=*/false);
+  }
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
-    if (!handed_over && MayMap(operation.session, item.segment)) {
-      Unmap(operation.session, item.segment);
-    }
-    if (item.fresh && !handed_over) {
+    const bool pool_has_it =
+        segments_.at(item.segment).made && !Importers(item.segment).empty();
+    if (item.fresh && !handed_over && !pool_has_it) {
       segments_.at(item.segment).given_up = true;
     } else {
       Rest(item.segment);

@@ -63,13 +63,32 @@ class Episode : public ModelCourse {
     return After(absl::OkStatus(), "SetDraining ", draining);
   }
 
-  absl::Status OpenSession() {
-    const std::string tenant = chance_.Tenant();
+  absl::Status OpenSession(const std::string& tenant, const PeerIdentity& peer) {
     const std::string client = absl::StrCat("c", calls_);
     const Secret token = chance_.NewSecret();
-    const auto answer = ledger_.OpenSession(tenant, {.client_name = client}, token);
-    return After(model_.OpenSession(tenant, client, now_, token, answer), "OpenSession ", tenant,
+    const size_t before = model_.sessions().size();
+    const auto answer =
+        ledger_.OpenSession(tenant, {.peer = peer, .client_name = client}, token);
+    const absl::Status verdict = model_.OpenSession(tenant, client, peer, now_, token, answer);
+    if (answer.ok() && model_.sessions().size() == before) Met("a session replaces another");
+    return After(verdict, "OpenSession ", tenant,
                  " -> ", answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
+  }
+
+  // A process gives back all that it has, closes its session, and opens another.
+  absl::Status Reconnect() {
+    const SessionId id = AnyHolder();
+    const auto session = model_.sessions().find(id);
+    if (session == model_.sessions().end()) return absl::OkStatus();
+    const std::string tenant = session->second.tenant;
+    const PeerIdentity peer = session->second.peer;
+    std::vector<LeaseId> leases;
+    for (const auto& [lease_id, lease] : model_.leases()) {
+      if (lease.session == id) leases.push_back(lease_id);
+    }
+    if (absl::Status released = Release(id, leases); !released.ok()) return released;
+    if (absl::Status closed = SocketClosed(id); !closed.ok()) return closed;
+    return OpenSession(tenant, peer);
   }
 
   absl::Status SocketClosed(SessionId session) {
@@ -115,6 +134,7 @@ class Episode : public ModelCourse {
     if (granted) Met(absl::StrCat("granted ", KindName((*answer)->kind)));
     if (granted && spec.most_free) Met("granted where most is free");
     if (granted && (*answer)->items.front().reused) {
+      if ((*answer)->kind == Kind::kMempool) Met("reused of a pool");
       Met((*answer)->items.back().fresh ? "reused and fresh" : "reused");
     }
     absl::Status verdict = model_.BeginAcquire(session, spec, patient, now_, answer);
@@ -189,6 +209,12 @@ class Episode : public ModelCourse {
                    ToInt(operation.session), " -> ", Tell(answer));
     }
     const bool handed_over = fate < 88;
+    for (const Operation::Item& item : operation.items) {
+      if (!item.fresh || chance_.In100(30)) continue;
+      ledger_.Created(item.segment);
+      model_.Created(item.segment);
+      Met("made, and not handed over");
+    }
     ledger_.Abort(operation, handed_over);
     model_.Abort(operation.id, handed_over);
     return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
@@ -200,6 +226,10 @@ class Episode : public ModelCourse {
     std::vector<LeaseId> leases;
     for (uint64_t i = 1 + chance_.Below(3); i > 0; --i) leases.push_back(AnyLeaseOf(session));
     if (chance_.In100(10)) leases.push_back(leases.front());
+    return Release(session, leases);
+  }
+
+  absl::Status Release(SessionId session, const std::vector<LeaseId>& leases) {
     for (LeaseId id : leases) {
       auto it = model_.leases().find(id);
       if (it == model_.leases().end()) continue;
@@ -348,7 +378,8 @@ class Episode : public ModelCourse {
       die = yes ? UINT64_MAX : die - share;
       return yes;
     };
-    if (falls_on(60)) return OpenSession();
+    if (falls_on(60)) return OpenSession(chance_.Tenant(), chance_.Process());
+    if (falls_on(8)) return Reconnect();
     if (falls_on(12)) return SocketClosed(SessionToEnd());
     if (falls_on(5)) return ProcessGone(SessionToEnd());
     if (falls_on(15)) return ProcessGone(SessionOver());
@@ -441,6 +472,9 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "ALREADY_EXISTS",
                            "reused",
                            "reused and fresh",
+                           "reused of a pool",
+                           "a session replaces another",
+                           "made, and not handed over",
                            "opened across tenants",
                            "shared again",
                            "committed too late",

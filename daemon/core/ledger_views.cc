@@ -100,7 +100,10 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
                      .leases = segment->leases,
                      .lost = segment->lost,
                      .age = now_() - segment->created};
-    for (const auto& [session, count] : segment->exposures) view.sessions.push_back(session);
+    const auto& holders = segment->exposures.empty() && HeldByPool(*segment)
+                              ? PoolOf(*segment).importers
+                              : segment->exposures;
+    for (const auto& [session, count] : holders) view.sessions.push_back(session);
     views.push_back(std::move(view));
   }
   std::sort(views.begin(), views.end(),
@@ -147,8 +150,15 @@ absl::Status Ledger::CheckInvariants() const {
     const SegmentState state = segment->charge.state();
     if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
     pins += segment->pins;
-    if ((segment->lost || segment->shared_out) && state == SegmentState::kRetained) {
+    if ((segment->lost || segment->shared_out || segment->kind == Kind::kMempool) &&
+        state == SegmentState::kRetained) {
       return wrong("segment ", ToInt(id), " is kept for reuse though nobody may reuse it");
+    }
+    const bool idle = state == SegmentState::kLingering && segment->exposures.empty();
+    if ((idle && !HeldByPool(*segment)) ||
+        PoolOf(*segment).idle.Contains(id, segment->kind, segment->charge.bytes()) !=
+            (idle && !segment->lost)) {
+      return wrong("segment ", ToInt(id), " is wrongly idle in its pool, or not");
     }
     const bool held = segment->leases > 0 || segment->pins > 0 || !segment->exposures.empty();
     if ((state == SegmentState::kRetained || state == SegmentState::kReleasing) && held) {
@@ -161,8 +171,8 @@ absl::Status Ledger::CheckInvariants() const {
                                                 id, segment->kind, segment->charge.bytes())) {
       return wrong("segment ", ToInt(id), " is retained and in no pool");
     }
-    if (state == SegmentState::kLingering && (segment->pins > 0 || segment->exposures.empty())) {
-      return wrong("segment ", ToInt(id), " lingers without cause");
+    if (state == SegmentState::kLingering && segment->pins > 0) {
+      return wrong("segment ", ToInt(id), " lingers though an operation holds it");
     }
     if (state == SegmentState::kPending && segment->pins == 0) {
       return wrong("segment ", ToInt(id), " is pending without an operation");
@@ -172,6 +182,9 @@ absl::Status Ledger::CheckInvariants() const {
       if (session == sessions_.end() || session->second->process_gone ||
           !session->second->exposed.contains(id) || count == 0) {
         return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
+      }
+      if (segment->kind == Kind::kMempool && !PoolOf(*segment).importers.contains(session_id)) {
+        return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
       }
     }
     by_tenant[{segment->tenant, segment->device}][static_cast<size_t>(state)] +=
@@ -203,6 +216,11 @@ absl::Status Ledger::CheckInvariants() const {
         return wrong("session ", ToInt(id), " is exposed to a segment that does not know");
       }
     }
+    for (size_t device : session->imported) {
+      if (!session->tenant->pools[device].importers.contains(id)) {
+        return wrong("session ", ToInt(id), " imports a pool that does not know");
+      }
+    }
   }
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
@@ -224,6 +242,17 @@ absl::Status Ledger::CheckInvariants() const {
       }
       if (tenant->retained[i].size() != tenant->accounts[i].segments(SegmentState::kRetained)) {
         return wrong("tenant ", name, " lost a retained segment on device ", i);
+      }
+      const Pool& pool = tenant->pools[i];
+      for (const auto& [session_id, times] : pool.importers) {
+        auto session = sessions_.find(session_id);
+        if (times == 0 || session == sessions_.end() || session->second->process_gone ||
+            session->second->tenant != tenant.get() || !session->second->imported.contains(i)) {
+          return wrong("a pool of tenant ", name, " is open in nobody's process");
+        }
+      }
+      if (pool.idle.bytes() > tenant->accounts[i].bytes(SegmentState::kLingering)) {
+        return wrong("a pool of tenant ", name, " has more idle than there is");
       }
       const uint64_t retained = tenant->accounts[i].bytes(SegmentState::kRetained);
       if (retained > 0 && (draining_ || alive == 0 || !WithinLimits(*tenant, i) ||

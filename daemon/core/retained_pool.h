@@ -1,5 +1,5 @@
-// One tenant's retained segments on one device: found by size for reuse, by age for
-// giving up. Holds ids only; the ledger owns the segments.
+// One tenant's segments on one device that are there for reuse: found by size for that, by
+// age for giving up. Holds ids only; the ledger owns the segments.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,7 @@ class RetainedPool {
   void Add(SegmentId id, Kind kind, uint64_t bytes) {
     by_size_[{kind, bytes}].emplace(id, next_);
     by_age_.emplace(next_++, Entry{id, kind, bytes});
+    bytes_ += bytes;
   }
 
   // Takes a segment of exactly this kind and size.
@@ -51,6 +52,7 @@ class RetainedPool {
 
   bool empty() const { return by_age_.empty(); }
   size_t size() const { return by_age_.size(); }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   struct Entry {
@@ -64,10 +66,12 @@ class RetainedPool {
     auto entry = it->second.find(id);
     by_age_.erase(entry->second);
     it->second.erase(entry);
+    bytes_ -= bytes;
     if (it->second.empty()) by_size_.erase(it);
   }
 
   uint64_t next_ = 0;
+  uint64_t bytes_ = 0;
   std::map<uint64_t, Entry> by_age_;
   std::map<std::pair<Kind, uint64_t>, std::map<SegmentId, uint64_t>> by_size_;
 };

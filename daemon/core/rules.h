@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ namespace gpumemd {
 // What the kernel attests of the process at the other end of a socket.
 struct PeerIdentity {
   pid_t pid = 0;
+  // When that process started, in clock ticks since boot (proc_pid_stat(5)): together with the
+  // pid it names one process for good. 0: unknown.
+  uint64_t start_time = 0;
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<gid_t> groups;  // supplementary

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -50,6 +51,18 @@ absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid) {
 }
 
 }  // namespace
+
+uint64_t ParseStartTime(absl::string_view text) {
+  // "PID (COMMAND) STATE PPID ...", and the command may hold blanks and parentheses. Of what
+  // comes after it the start time is the 20th (proc_pid_stat(5)).
+  const size_t command_end = text.rfind(')');
+  if (command_end == absl::string_view::npos) return 0;
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(text.substr(command_end + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  uint64_t start_time = 0;
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[19], &start_time)) return 0;
+  return start_time;
+}
 
 std::string ParseCgroup(absl::string_view text) {
   std::string unified, systemd, other;
@@ -107,6 +120,7 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   Peer peer;
   peer.pidfd = *std::move(pidfd);
   peer.identity = *std::move(identity);
+  peer.identity.start_time = ParseStartTime(ReadProc(pid, "stat"));
   peer.identity.cgroup = ParseCgroup(ReadProc(pid, "cgroup"));
   peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
   // What /proc said was said of the process behind the pidfd only if that still lives.

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <string>
+
 namespace gpumemd {
 namespace {
 
@@ -36,6 +38,14 @@ TEST(ParseCgroup, NothingOfUse) {
   EXPECT_EQ(ParseCgroup("garbage\n"), "");
 }
 
+TEST(ParseStartTime, IsCountedFromTheEndOfTheName) {
+  const std::string rest = " S 1 2 2 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 8675309 1000 300\n";
+  EXPECT_EQ(ParseStartTime("4242 (sh)" + rest), 8675309u);
+  EXPECT_EQ(ParseStartTime("4242 (a) b (c) 1 2)" + rest), 8675309u);
+  EXPECT_EQ(ParseStartTime(""), 0u);
+  EXPECT_EQ(ParseStartTime("4242 (sh) S 1 2"), 0u);
+}
+
 TEST(IdentifyPeer, KnowsItsPeer) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -44,6 +54,7 @@ TEST(IdentifyPeer, KnowsItsPeer) {
   EXPECT_EQ(peer->identity.pid, getpid());
   EXPECT_EQ(peer->identity.uid, geteuid());
   EXPECT_EQ(peer->identity.gid, getegid());
+  EXPECT_GT(peer->identity.start_time, 0u);
   EXPECT_FALSE(peer->command.empty());
   pollfd alive{peer->pidfd.get(), POLLIN, 0};
   EXPECT_EQ(poll(&alive, 1, 0), 0);

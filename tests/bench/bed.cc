@@ -92,7 +92,8 @@ void Report(benchmark::State& state, const std::string& name) {
 void Settle(Client& client) {
   if (!Eventually([&] {
         for (const DeviceUsage& usage : OrDie(client.GetUsage(), "usage").devices) {
-          if (usage.charged_bytes != 0) return false;
+          // A pool keeps what this process has had of it, as lingering.
+          if (usage.charged_bytes != usage.lingering_bytes) return false;
         }
         return true;
       })) {

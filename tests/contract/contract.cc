@@ -89,9 +89,15 @@ uint64_t SmallLimit(const std::string& backend) { return (backend == "host" ? 8 
 
 void ContractTest::StopDaemons() { Daemons().clear(); }
 
-void ContractTest::StartOn(const std::string& backend, Kind kind) {
+void ContractTest::StartOn(const std::string& backend, Kind kind, Daemon whose) {
   backend_ = backend;
   daemon_ = DaemonOf(backend);
+  if (whose == Daemon::kOwn && daemon_ != nullptr) {
+    auto own = DaemonProcess::Start({.backend = backend, .config = Config(backend)});
+    ASSERT_OK(own);
+    own_daemon_ = *std::move(own);
+    daemon_ = own_daemon_.get();
+  }
   if (daemon_ == nullptr) {
     if (backend != "host") GTEST_SKIP() << "no such backend here: " << why_no_daemon;
     GTEST_FAIL() << why_no_daemon;
@@ -110,7 +116,7 @@ void ContractTest::StartOn(const std::string& backend, Kind kind) {
 }
 
 void ContractTest::TearDown() {
-  if (daemon_ == nullptr || IsSkipped()) return;
+  if (daemon_ == nullptr || own_daemon_ != nullptr || IsSkipped()) return;
   Trim("");
   EXPECT_TRUE(Eventually([this] { return AsBefore(); })) << daemon_->Log();
   // What one test has broken shall not fail those after it.
@@ -179,7 +185,7 @@ void ContractTest::Trim(const std::string& tenant) {
 }
 
 void DeviceNames::SetUp() {
-  NodeContract::SetUp();
+  StartOn(GetParam(), Kind::kDefault, Daemon::kOwn);
   if (IsSkipped() || HasFatalFailure()) return;
   client_ = Connect();
   ASSERT_NE(client_, nullptr);
@@ -217,6 +223,15 @@ void SharingSegments::SetUp() {
 void SharingSegments::TearDown() {
   maker_.reset();
   ContractTest::TearDown();
+}
+
+void SharingSegments::ExpectGivenBack() {
+  if (!place().kept_by_pool()) {
+    EXPECT_TRUE(EventuallyCharged(0)) << Charged();
+    return;
+  }
+  // TearDown sees that it comes back once these processes have ended.
+  EXPECT_EQ(Charged(), bytes_) << "those who have its pool open keep it";
 }
 
 std::shared_ptr<Actor> SharingSegments::Opener() {

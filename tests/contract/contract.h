@@ -3,7 +3,8 @@
 // (host_test.cc, tests/gpu), and calls RunAsActor and Stop in its main().
 //
 // One daemon serves all tests of a backend, and must be as it was after each: nothing
-// charged, no session left.
+// charged, no session left. Where this process itself opens memory pools, which it has open for
+// good then (daemon/core/ledger_pools.cc), the test has a daemon of its own.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -43,6 +44,8 @@ struct Place {
   Kind kind = Kind::kVmm;
 
   bool context_bound() const { return kind == Kind::kIpc || kind == Kind::kMempool; }
+  // Whether released memory stays charged until those who have had some have ended.
+  bool kept_by_pool() const { return kind == Kind::kMempool; }
   // Whether whoever maps it chooses where, and may choose not to write.
   bool has_map_options() const { return !context_bound(); }
   // For GoogleTest's messages.
@@ -63,7 +66,9 @@ class ContractTest : public ::testing::Test {
  protected:
   // Skips the test where the machine has no such backend or, where `kind` is given, no
   // device for it. To be called in SetUp.
-  void StartOn(const std::string& backend, Kind kind = Kind::kDefault);
+  enum class Daemon { kShared, kOwn };
+  void StartOn(const std::string& backend, Kind kind = Kind::kDefault,
+               Daemon whose = Daemon::kShared);
   void TearDown() override;
 
   testing::DaemonProcess& daemon() const { return *daemon_; }
@@ -89,6 +94,7 @@ class ContractTest : public ::testing::Test {
   bool AsBefore();
 
   testing::DaemonProcess* daemon_ = nullptr;
+  std::unique_ptr<testing::DaemonProcess> own_daemon_;  // null: it is the shared one
   std::string backend_;
   std::unique_ptr<v1::Broker::Stub> broker_;
   std::unique_ptr<v1::Admin::Stub> admin_;
@@ -113,8 +119,11 @@ class DeviceNames : public NodeContract {
 
 class KindContract : public ContractTest, public ::testing::WithParamInterface<Place> {
  protected:
-  void SetUp() override { StartOn(GetParam().backend, GetParam().kind); }
+  void SetUp() override {
+    StartOn(GetParam().backend, kind(), kept_by_pool() ? Daemon::kOwn : Daemon::kShared);
+  }
   Kind kind() const { return GetParam().kind; }
+  bool kept_by_pool() const { return GetParam().kept_by_pool(); }
 };
 
 // The kinds that live in a context.
@@ -149,6 +158,8 @@ class SharingSegments : public ContractTest, public ::testing::WithParamInterfac
   // kSeed, and share it.
   void Make();
   static constexpr uint64_t kSeed = 4711;
+  // After the last release of it, while processes that have had it live.
+  void ExpectGivenBack();
 
   std::shared_ptr<Actor> maker_;
   Held made_;

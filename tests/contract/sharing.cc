@@ -44,7 +44,7 @@ TEST_P(SharingSegments, ItLastsUntilTheLastHolderReleasesInWhateverOrder) {
         EXPECT_OK(holder(order[left])->Expect(order[left], kSeed));
       }
     }
-    EXPECT_TRUE(EventuallyCharged(0)) << Charged();
+    ExpectGivenBack();
   } while (std::next_permutation(order.begin(), order.end()));
 }
 

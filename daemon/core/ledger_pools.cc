@@ -1,0 +1,90 @@
+// Memory that comes from a tenant's memory pool on a device (kind mempool).
+//
+// What CUDA has once exported from a pool returns to the device only when the pool is destroyed
+// and every process that imported it has ended: an import cannot be undone, and it keeps all
+// of the pool's memory, not only what that process has opened (measured with driver 580;
+// docs/benchmarks.md). So a segment that was released stays charged, as lingering, until the
+// last of these processes has gone. Until then it serves the tenant's next request of its size.
+#include <algorithm>
+
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
+  return one.pid == other.pid && one.start_time == other.start_time && one.start_time != 0;
+}
+
+}  // namespace
+
+void Ledger::Import(SessionId id, Session& session, size_t device) {
+  ++session.tenant->pools[device].importers[id];
+  session.imported.insert(device);
+}
+
+void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
+  Pool& pool = session.tenant->pools[device];
+  auto it = pool.importers.find(id);
+  if (it == pool.importers.end()) return;  // its process is gone already
+  if (!all && --it->second > 0) return;
+  pool.importers.erase(it);
+  session.imported.erase(device);
+  if (!pool.importers.empty()) return;
+  pool.idle = {};
+  std::vector<SegmentId> released;
+  for (const auto& [segment_id, segment] : segments_) {
+    if (segment->kind == Kind::kMempool && segment->tenant == session.tenant &&
+        segment->device == device && segment->charge.state() == SegmentState::kLingering) {
+      released.push_back(segment_id);
+    }
+  }
+  std::sort(released.begin(), released.end());
+  for (SegmentId segment : released) Settle(segment, *segments_.at(segment));
+}
+
+bool Ledger::OnlyImports(const Session& session) {
+  return !session.live && session.exposed.empty() && session.operations == 0 &&
+         session.in_flight == 0;
+}
+
+// So that a process which connects again and again is not many sessions. The first of them, for
+// a choice that does not depend on a hash.
+bool Ledger::Bequeath(SessionId id, Session& session) {
+  std::optional<SessionId> heir;
+  for (const auto& [other_id, other] : sessions_) {
+    if (other_id != id && other->tenant == session.tenant && !other->process_gone &&
+        SameProcess(other->details.peer, session.details.peer) && (!heir || other_id < *heir)) {
+      heir = other_id;
+    }
+  }
+  if (!heir) return false;
+  for (size_t device : session.imported) {
+    absl::btree_map<SessionId, uint32_t>& importers = session.tenant->pools[device].importers;
+    const uint32_t times = importers.at(id);
+    importers.erase(id);
+    importers[*heir] += times;
+  }
+  sessions_.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
+  session.imported.clear();
+  return true;
+}
+
+std::optional<SessionId> Ledger::Predecessor(const Tenant& tenant, const PeerIdentity& peer) const {
+  for (const auto& [id, session] : sessions_) {
+    if (session->tenant == &tenant && !session->process_gone && OnlyImports(*session) &&
+        SameProcess(session->details.peer, peer)) {
+      return id;  // there is but one: all others have bequeathed to it
+    }
+  }
+  return std::nullopt;
+}
+
+uint64_t Ledger::IdleInPools(const Tenant& tenant, std::optional<size_t> device) {
+  if (device) return tenant.pools[*device].idle.bytes();
+  uint64_t bytes = 0;
+  for (const Pool& pool : tenant.pools) bytes += pool.idle.bytes();
+  return bytes;
+}
+
+}  // namespace gpumemd
