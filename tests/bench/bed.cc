@@ -29,6 +29,12 @@ max_segments = 50000
 name = "fresh"
 max_retained = 0
 max_segments = 50000
+[[tenant]]
+name = "first"
+max_retained = 0
+[[rule]]
+tenant = "first"
+default = true
 [[rule]]
 tenant = "retained"
 default = true

@@ -125,16 +125,17 @@ void Open(benchmark::State& state, Kind kind, uint64_t bytes) {
 // The first segment of such a kind on a device: the daemon starts a process with a context.
 void AcquireFirst(benchmark::State& state, Kind kind) {
   const std::string name = absl::StrCat("kinds/", std::string(KindName(kind)), "/first");
+  const auto client = OrDie(bed->daemon->Connect("first"), "connect");
   for (auto _ : state) {
     if (!Eventually([] { return testing::CountChildren(bed->daemon->pid()) == 0; })) {
       OrDie(absl::InternalError("the daemon does not give its context back"), name);
     }
     Segment segment;
     Count(state, name, Time([&] {
-            segment = OrDie(bed->fresh->Acquire({.bytes = 1, .kind = kind}), "acquire");
+            segment = OrDie(client->Acquire({.bytes = 1, .kind = kind}), "acquire");
           }));
     OrDie(segment.Release(), "release");
-    Settle(*bed->fresh);
+    Settle(*client);
   }
   Report(state, name);
 }
