@@ -331,8 +331,8 @@ std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& deni
                                                                    : " --limit",
                        " SIZE)");
       if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
-      const uint64_t idle = IdleInPools(
-          tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
+      const uint64_t idle =
+          IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
       return absl::StrCat(
           "release ", FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
           idle == 0 ? ""

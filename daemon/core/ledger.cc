@@ -449,8 +449,8 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     const Tenant& tenant = *segment.tenant;
     const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);
     const bool keep = !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
-                      !draining_ &&
-                      tenant.live_sessions > 0 && WithinLimits(tenant, segment.device) &&
+                      !draining_ && tenant.live_sessions > 0 &&
+                      WithinLimits(tenant, segment.device) &&
                       retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);

@@ -163,10 +163,9 @@ TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
     EXPECT_EQ(ledger_.session_count(), 2u);  // the fixture's, and the latest of these
   }
   // Another process of the same pid is another process.
-  EXPECT_EQ(ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9})
-                .status()
-                .code(),
-            StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9}).status().code(),
+      StatusCode::kResourceExhausted);
   EXPECT_TRUE(ledger_.TakeDoomed().empty());
   ledger_.ProcessGone(session_);
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(segment));

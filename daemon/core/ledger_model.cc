@@ -388,8 +388,7 @@ void LedgerModel::Rest(SegmentId id) {
     return entry.second.live && entry.second.tenant == segment.tenant;
   });
   if (!segment.lost && !segment.shared_out && segment.kind != Kind::kMempool && !draining_ &&
-      tenant_lives &&
-      !OverALimit(segment.tenant, segment.device) &&
+      tenant_lives && !OverALimit(segment.tenant, segment.device) &&
       Of(segment.tenant, segment.device, Which::kRetained).bytes + segment.bytes <=
           MaxRetainedOn(tenant, segment.device)) {
     segment.kept_since = ++clock_;

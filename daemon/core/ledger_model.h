@@ -215,7 +215,7 @@ class LedgerModel {
   void Rest(SegmentId segment);
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
-  void Unmap(SessionId session, SegmentId segment);  // once
+  void Unmap(SessionId session, SegmentId segment);           // once
   void Unimport(SessionId session, size_t device, bool all);  // or once
   // Forgets sessions and tenants that nothing is left of; after each step.
   void Sweep();

@@ -331,8 +331,7 @@ void LedgerModel::Abort(OperationId id, bool handed_over) {
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
-    const bool pool_has_it =
-        segments_.at(item.segment).made && !Importers(item.segment).empty();
+    const bool pool_has_it = segments_.at(item.segment).made && !Importers(item.segment).empty();
     if (item.fresh && !handed_over && !pool_has_it) {
       segments_.at(item.segment).given_up = true;
     } else {

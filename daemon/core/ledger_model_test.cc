@@ -67,12 +67,11 @@ class Episode : public ModelCourse {
     const std::string client = absl::StrCat("c", calls_);
     const Secret token = chance_.NewSecret();
     const size_t before = model_.sessions().size();
-    const auto answer =
-        ledger_.OpenSession(tenant, {.peer = peer, .client_name = client}, token);
+    const auto answer = ledger_.OpenSession(tenant, {.peer = peer, .client_name = client}, token);
     const absl::Status verdict = model_.OpenSession(tenant, client, peer, now_, token, answer);
     if (answer.ok() && model_.sessions().size() == before) Met("a session replaces another");
-    return After(verdict, "OpenSession ", tenant,
-                 " -> ", answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
+    return After(verdict, "OpenSession ", tenant, " -> ",
+                 answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
   }
 
   // A process gives back all that it has, closes its session, and opens another.

@@ -131,9 +131,8 @@ void AcquireFirst(benchmark::State& state, Kind kind) {
       OrDie(absl::InternalError("the daemon does not give its context back"), name);
     }
     Segment segment;
-    Count(state, name, Time([&] {
-            segment = OrDie(client->Acquire({.bytes = 1, .kind = kind}), "acquire");
-          }));
+    Count(state, name,
+          Time([&] { segment = OrDie(client->Acquire({.bytes = 1, .kind = kind}), "acquire"); }));
     OrDie(segment.Release(), "release");
     Settle(*client);
   }
