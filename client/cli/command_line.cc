@@ -156,7 +156,7 @@ class Parser {
     CLI::App* ps = Add(&app_, "ps", &ps_, "The sessions: who is connected, and what they hold.",
                        "Example: gpumemctl ps --tenant training\n"
                        "A session is \"lingering\" when it has ended but its process may still map "
-                       "memory.");
+                       "memory,\nor has a memory pool open.");
     ps->add_option("--tenant", ps_.tenant, "Only this tenant's")->type_name("NAME");
 
     CLI::App* segments =

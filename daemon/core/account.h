@@ -8,7 +8,7 @@
 //
 // A charge counts in full in every state. What differs is what can be had back at will
 // (retained), what comes back on its own soon (releasing), and what only its holders can
-// give up (leased, lingering, pending).
+// give up (leased, lingering, pending), though its tenant may reuse what lingers for a pool.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ enum class SegmentState {
   kPending,    // being created or handed over
   kLeased,     // at least one lease
   kRetained,   // leased by nobody, mapped by nobody: kept for reuse, given up first
-  kLingering,  // leased by nobody, but a process that may still map it lives
+  kLingering,  // leased by nobody, but a process that may still map it or has its pool open lives
   kReleasing,  // on its way back to the driver
 };
 inline constexpr size_t kSegmentStates = 5;

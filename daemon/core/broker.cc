@@ -135,6 +135,7 @@ absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
   const Secret token = random_();
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, std::move(details), token);
+  Pump();
   if (!id.ok()) return id.status();
   return NewSession{*id, token};
 }

@@ -68,7 +68,7 @@ class ContextDevice : public Device {
 
 class Observer : public BrokerObserver {
  public:
-  void SessionForgotten(SessionId) override {}
+  void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
   void QuotaChanged(absl::string_view) override {}
   void DrainingChanged(bool) override {}
   void SegmentsLost(SessionId session) override { bereaved.push_back(session); }
@@ -77,6 +77,7 @@ class Observer : public BrokerObserver {
   }
   std::vector<std::pair<std::string, size_t>> losses;
   std::vector<SessionId> bereaved;
+  std::vector<SessionId> forgotten;
 };
 
 class BrokerKindsTest : public testing::Test {
@@ -134,6 +135,17 @@ TEST_F(BrokerKindsTest, APoolsDescriptorIsSentOnceInASession) {
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kIpc)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(Open(), Kind::kMempool)), ElementsAre(7));
+}
+
+TEST_F(BrokerKindsTest, ASessionThatIsReplacedIsForgottenAtOnce) {
+  const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
+  const Broker::NewSession first = broker_->OpenSession("a", process).value();
+  const auto made = Acquire(first, Kind::kMempool);
+  ASSERT_EQ(broker_->Release(CallOf(first), {made->items[0].lease.lease}), absl::OkStatus());
+  broker_->SocketClosed(first.id);
+  EXPECT_THAT(observer_.forgotten, IsEmpty()) << "its process has the pool open";
+  ASSERT_TRUE(broker_->OpenSession("a", process).ok());
+  EXPECT_THAT(observer_.forgotten, ElementsAre(first.id));
 }
 
 TEST_F(BrokerKindsTest, APoolIsMadeForTheTenantAndItsLimit) {

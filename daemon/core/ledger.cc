@@ -444,7 +444,11 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     segment.charge.MoveTo(SegmentState::kLingering);
   } else if (HeldByPool(segment)) {
     segment.charge.MoveTo(SegmentState::kLingering);
-    if (!segment.lost) PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+    if (segment.lost) {
+      PoolOf(segment).lost.insert(id);
+    } else {
+      PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+    }
   } else {
     const Tenant& tenant = *segment.tenant;
     const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);

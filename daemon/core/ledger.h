@@ -259,6 +259,7 @@ class Ledger {
     // of it. A process that has ended is none of them.
     absl::btree_map<SessionId, uint32_t> importers;
     RetainedPool idle;  // released, and there for the tenant's next request of that size
+    absl::btree_set<SegmentId> lost;  // released, and of no use
   };
   struct Tenant {
     std::string name;
@@ -359,7 +360,8 @@ class Ledger {
   absl::StatusOr<size_t> ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const;
   bool Makes(size_t device, Kind kind) const;
   absl::Status DoesNotMake(size_t device, Kind kind) const;
-  // What the tenant can get on the device at most, once all that comes back is back.
+  // What the tenant can get on the device at most, once all that comes back is back; of a size that
+  // lies idle in its pool there it can get more.
   uint64_t Obtainable(const Tenant& tenant, size_t device) const;
   // `replaced`: sessions that go as the new one comes.
   absl::Status CheckSessionCount(Tenant& tenant, uint32_t replaced);

@@ -23,7 +23,8 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
     RetainedPool& retained = segment.tenant->retained[segment.device];
     if (retained.Take(id, segment.kind, segment.charge.bytes())) Doom(id, segment);
     // Those who have its pool open keep the memory all the same.
-    PoolOf(segment).idle.Take(id, segment.kind, segment.charge.bytes());
+    Pool& pool = PoolOf(segment);
+    if (pool.idle.Take(id, segment.kind, segment.charge.bytes())) pool.lost.insert(id);
   }
   if (lost.empty()) return 0;
   for (const auto& [id, lease] : leases_) {

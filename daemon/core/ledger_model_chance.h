@@ -84,7 +84,7 @@ class Chance {
     spec.count = In100(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
     if (In100(1))
       spec.count = In100(50) ? 0 : static_cast<uint32_t>(kMaxSegmentsPerCall + Below(2));
-    if (In100(35)) spec.kind = In100(70) ? Of(devices[device].kinds) : static_cast<Kind>(Below(4));
+    if (In100(50)) spec.kind = In100(70) ? Of(devices[device].kinds) : static_cast<Kind>(Below(4));
     if (In100(1)) spec.kind = static_cast<Kind>(9);
     if (In100(15)) {
       spec.most_free = true;

@@ -209,13 +209,17 @@ class Episode : public ModelCourse {
     }
     const bool handed_over = fate < 88;
     for (const Operation::Item& item : operation.items) {
-      if (!item.fresh || chance_.In100(30)) continue;
+      if (!item.fresh || chance_.In100(20)) continue;
       ledger_.Created(item.segment);
       model_.Created(item.segment);
-      Met("made, and not handed over");
     }
     ledger_.Abort(operation, handed_over);
     model_.Abort(operation.id, handed_over);
+    for (const Operation::Item& item : operation.items) {
+      if (item.fresh && !handed_over && model_.StateOf(item.segment) == SegmentState::kLingering) {
+        Met("made in an open pool, and not handed over");
+      }
+    }
     return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
                  handed_over ? " after handing over" : "");
   }
@@ -473,7 +477,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "reused and fresh",
                            "reused of a pool",
                            "a session replaces another",
-                           "made, and not handed over",
+                           "made in an open pool, and not handed over",
                            "opened across tenants",
                            "shared again",
                            "committed too late",

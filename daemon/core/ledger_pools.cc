@@ -5,7 +5,7 @@
 // of the pool's memory, not only what that process has opened (measured with driver 580;
 // docs/benchmarks.md). So a segment that was released stays charged, as lingering, until the
 // last of these processes has gone. Until then it serves the tenant's next request of its size.
-#include <algorithm>
+#include <utility>
 
 #include "daemon/core/ledger.h"
 
@@ -31,15 +31,8 @@ void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
   pool.importers.erase(it);
   session.imported.erase(device);
   if (!pool.importers.empty()) return;
-  pool.idle = {};
-  std::vector<SegmentId> released;
-  for (const auto& [segment_id, segment] : segments_) {
-    if (segment->kind == Kind::kMempool && segment->tenant == session.tenant &&
-        segment->device == device && segment->charge.state() == SegmentState::kLingering) {
-      released.push_back(segment_id);
-    }
-  }
-  std::sort(released.begin(), released.end());
+  absl::btree_set<SegmentId> released = std::exchange(pool.lost, {});
+  while (const std::optional<SegmentId> idle = pool.idle.TakeOldest()) released.insert(*idle);
   for (SegmentId segment : released) Settle(segment, *segments_.at(segment));
 }
 

@@ -157,7 +157,8 @@ absl::Status Ledger::CheckInvariants() const {
     const bool idle = state == SegmentState::kLingering && segment->exposures.empty();
     if ((idle && !HeldByPool(*segment)) ||
         PoolOf(*segment).idle.Contains(id, segment->kind, segment->charge.bytes()) !=
-            (idle && !segment->lost)) {
+            (idle && !segment->lost) ||
+        PoolOf(*segment).lost.contains(id) != (idle && segment->lost)) {
       return wrong("segment ", ToInt(id), " is wrongly idle in its pool, or not");
     }
     const bool held = segment->leases > 0 || segment->pins > 0 || !segment->exposures.empty();

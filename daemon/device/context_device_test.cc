@@ -151,6 +151,20 @@ TEST_F(ContextDeviceTest, ATenantHasOnePoolUntilItsLimitGrows) {
   EXPECT_THAT(*device_->Pools(), SizeIs(2));
 }
 
+// What is freed in a pool that stays is not the device's again (daemon/core/ledger_pools.cc).
+TEST_F(ContextDeviceTest, NothingNewComesFromAPoolThatIsOnItsWayOut) {
+  auto first = Pooled("a");
+  auto second = Pooled("a");
+  const uint64_t old = first->pool()->id;
+  first.reset();
+  const auto third = Pooled("a"), fourth = Pooled("a");
+  EXPECT_NE(third->pool()->id, old);
+  EXPECT_EQ(fourth->pool()->id, third->pool()->id);
+  EXPECT_THAT(*device_->Pools(), SizeIs(2));
+  second.reset();
+  EXPECT_THAT(*device_->Pools(), SizeIs(1));
+}
+
 TEST_F(ContextDeviceTest, PoolSettingsHoldForTheTenantsLaterPools) {
   EXPECT_EQ(device_->SetPool("a", {}).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(device_->TrimPool("a", 0).status().code(), StatusCode::kNotFound);

@@ -198,7 +198,7 @@ absl::StatusOr<ContextKeeper::Pools_::iterator> ContextKeeper::FindOrMakePool(
   for (auto pool = pools_.end(); pool != pools_.begin();) {
     --pool;
     if (pool->second.tenant != tenant) continue;
-    if (pool->second.limit_bytes >= max_bytes) return pool;
+    if (pool->second.limit_bytes >= max_bytes && !pool->second.retired) return pool;
     break;
   }
   const uint64_t number = NextPool();
@@ -237,6 +237,7 @@ void ContextKeeper::Free(const std::shared_ptr<Life>& life, uint64_t memory, uin
   process_->Free(memory).IgnoreError();
   if (const auto found = pools_.find(pool); found != pools_.end()) {
     --found->second.segments;
+    found->second.retired = true;
     DestroyIfEmpty(found);
   }
   EndIfIdle(idle);

@@ -72,6 +72,9 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
     uint64_t limit_bytes = 0;  // what it was made for
     uint64_t max_bytes = 0;    // what the driver lets it reserve; 0: no such cap
     uint32_t segments = 0;
+    // Something of it was freed, which it keeps for itself: nothing new comes from it, so that it
+    // ends, and the device has that back.
+    bool retired = false;
   };
   using Pools_ = std::map<uint64_t, Pool>;
 
@@ -92,7 +95,7 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
                                                            uint64_t pool_max,
                                                            std::shared_ptr<void> reservation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The tenant's newest pool if it is large enough, else a new one.
+  // The tenant's newest pool if it is large enough and not retired, else a new one.
   absl::StatusOr<Pools_::iterator> FindOrMakePool(const std::string& tenant, uint64_t max_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DestroyIfEmpty(Pools_::iterator pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

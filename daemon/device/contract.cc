@@ -294,7 +294,9 @@ TEST_P(DeviceContract, LeaksNoDescriptors) {
   for (int i = 0; i < 100; ++i) {
     const std::unique_ptr<Allocation> allocation = Create(1);
     ASSERT_NE(allocation, nullptr);
-    EXPECT_EQ(OpenDescriptors(), before + (rules().by_descriptor ? 1 : 0));
+    // A pool of its own: the first one's pool takes nothing new once something of it was freed.
+    const bool own_pool = kind() == Kind::kMempool && i > 0;
+    EXPECT_EQ(OpenDescriptors(), before + (rules().by_descriptor || own_pool ? 1 : 0));
     EXPECT_FALSE(device().Create(Spec(info().capacity_bytes + 1)).ok());
     EXPECT_FALSE(device().Create(Spec(WholeGranules(info().capacity_bytes) + granule())).ok());
   }

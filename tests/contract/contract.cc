@@ -225,7 +225,7 @@ void SharingSegments::TearDown() {
   ContractTest::TearDown();
 }
 
-void SharingSegments::ExpectGivenBack() {
+void SharingSegments::ExpectReleased() {
   if (!place().kept_by_pool()) {
     EXPECT_TRUE(EventuallyCharged(0)) << Charged();
     return;

@@ -158,8 +158,9 @@ class SharingSegments : public ContractTest, public ::testing::WithParamInterfac
   // kSeed, and share it.
   void Make();
   static constexpr uint64_t kSeed = 4711;
-  // After the last release of it, while processes that have had it live.
-  void ExpectGivenBack();
+  // After the last release of it, while processes that have had it live: nothing is charged, but
+  // for what a pool keeps for these.
+  void ExpectReleased();
 
   std::shared_ptr<Actor> maker_;
   Held made_;

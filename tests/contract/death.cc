@@ -32,7 +32,7 @@ TEST_P(SharingWithOthers, AKilledMakersMemoryStaysWithThoseWhoOpenedIt) {
   EXPECT_OK(third->Release("third"));
   EXPECT_EQ(Charged(), bytes_);
   EXPECT_OK(opener->Release("opened"));
-  ExpectGivenBack();
+  ExpectReleased();
 }
 
 TEST_P(SharingWithOthers, AKilledOpenerTakesNothingWithIt) {
@@ -49,7 +49,7 @@ TEST_P(SharingWithOthers, AKilledOpenerTakesNothingWithIt) {
   EXPECT_OK(next->Expect("opened", kSeed + 1));
   EXPECT_OK(next->Release("opened"));
   EXPECT_OK(maker_->Release("made"));
-  ExpectGivenBack();
+  ExpectReleased();
 }
 
 TEST_P(SharingWithOthers, WhenAllAreKilledNothingIsCharged) {

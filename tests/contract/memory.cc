@@ -69,6 +69,7 @@ TEST_P(KindContract, SizesAreRoundedUpToTheGranularityOfTheDevice) {
     EXPECT_EQ(segment->size(), (bytes + granule - 1) / granule * granule);
     EXPECT_EQ(segment->kind(), kind());
     EXPECT_OK(CheckZero(MemoryOf(*segment)));  // all of it is there
+    EXPECT_EQ(segment->reused(), kept_by_pool() && bytes == granule);
     if (!segment->reused()) kept = segment->size() + (kept_by_pool() ? kept : 0);
     EXPECT_TRUE(EventuallyCharged(kept)) << Charged();
   }

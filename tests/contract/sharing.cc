@@ -44,7 +44,7 @@ TEST_P(SharingSegments, ItLastsUntilTheLastHolderReleasesInWhateverOrder) {
         EXPECT_OK(holder(order[left])->Expect(order[left], kSeed));
       }
     }
-    ExpectGivenBack();
+    ExpectReleased();
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
