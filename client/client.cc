@@ -12,6 +12,7 @@
 #include "client/placement.h"
 #include "client/segment_state.h"
 #include "client/session.h"
+#include "client/shared_block.h"
 #include "client/ticket.h"
 #include "client/watch.h"
 #include "common/unix_channel.h"
@@ -55,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   return std::unique_ptr<Client>(new Client(*std::move(session)));
 }
 
-Client::Client(std::shared_ptr<internal::Session> session) : session_(std::move(session)) {}
+Client::Client(std::shared_ptr<internal::Session> session)
+    : session_(std::move(session)), opened_(std::make_unique<internal::OpenedSegments>()) {}
 
 Client::~Client() = default;
 
@@ -66,6 +68,11 @@ absl::StatusOr<Segment> Client::Acquire(const AcquireOptions& options) {
 }
 
 absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& options, int count) {
+  return AcquireIn(nullptr, options, count);
+}
+
+absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const AddressRange> range,
+                                                       const AcquireOptions& options, int count) {
   if (count < 1 || count > kMaxSegments) {
     return absl::InvalidArgumentError(
         absl::StrCat("one call acquires 1 to ", kMaxSegments, " segments, not ", count));
@@ -76,6 +83,7 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& o
   absl::StatusOr<MapOptions> placement = internal::Placement(
       session_->welcome(), options.map_devices, options.address, /*read_only=*/false);
   if (!placement.ok()) return placement.status();
+  placement->range = std::move(range);
   if (absl::Status status = internal::CheckPlacement(options.kind, *placement); !status.ok()) {
     return status;
   }

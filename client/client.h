@@ -184,9 +184,11 @@ enum class TicketScope {
   kAny,     // whoever has it can
 };
 
+class AddressRange;
 struct MapOptions;
 namespace internal {
 class Grant;
+class OpenedSegments;
 class Session;
 }  // namespace internal
 
@@ -343,6 +345,9 @@ class Watch {
   virtual ~Watch() = default;
 };
 
+class Pool;  // these two: client/pool.h
+class SharedBlock;
+
 // A session with the daemon. Segments may outlive it: the session ends with the last
 // of them.
 class Client {
@@ -424,10 +429,17 @@ class Client {
 
  private:
   explicit Client(std::shared_ptr<internal::Session> session);
+  // As Acquire and AcquireMany; where `range` is set, at options.address in it.
+  absl::StatusOr<std::vector<Segment>> AcquireIn(std::shared_ptr<const AddressRange> range,
+                                                 const AcquireOptions& options, int count);
   absl::StatusOr<std::vector<Segment>> Mapped(absl::StatusOr<internal::Grant> grant,
                                               const MapOptions& options);
 
+  friend class Pool;
+  friend absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view ticket,
+                                               const OpenOptions& options);
   std::shared_ptr<internal::Session> session_;
+  std::unique_ptr<internal::OpenedSegments> opened_;  // for blocks of others' pools
 };
 
 }  // namespace gpumem

@@ -279,7 +279,11 @@ absl::Status Session::Explain(const grpc::Status& status) {
     default:
       break;
   }
-  // What gRPC says by itself helps nobody.
+  // What gRPC says by itself helps nobody. Nobody here cancels a call: the daemon has, on its way
+  // out.
+  if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
+    result = absl::UnavailableError("the daemon has ended the call: it is going away");
+  }
   if (absl::IsDeadlineExceeded(result) && result.message() == "Deadline Exceeded") {
     return absl::DeadlineExceededError("the daemon did not answer in time");
   }

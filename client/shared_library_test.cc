@@ -1,17 +1,82 @@
-// A program of somebody else's: client.h, libgpumem.so, and nothing of what is inside.
+// A program of somebody else's: client.h, pool.h, gpumem.h, libgpumem.so, and nothing of what is
+// inside.
+#include <cxxabi.h>
 #include <dlfcn.h>
+#include <elf.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <link.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "client/client.h"
-#include "gtest/gtest.h"
+#include "client/pool.h"
 
 namespace gpumem {
 namespace {
 
-TEST(SharedLibraryTest, ExportsAllOfTheHeader) {
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The library that is loaded; null, with a failed expectation, where none is.
+void* Library() {
+  void* const library = dlopen("libgpumem.so.0", RTLD_NOW | RTLD_NOLOAD);
+  EXPECT_NE(library, nullptr) << dlerror();
+  return library;
+}
+
+// Every function that gpumem.h declares.
+std::set<std::string> CFunctions() {
+  const std::string header = ReadFile("client/gpumem.h");
+  // Comments mention some, too, but none begins a line there.
+  const std::regex declaration(R"(\n[a-z][a-z0-9_ *]*[ *](gpumem_[a-z_]+)\()");
+  std::set<std::string> names;
+  for (std::sregex_iterator i(header.begin(), header.end(), declaration), end; i != end; ++i) {
+    names.insert((*i)[1]);
+  }
+  return names;
+}
+
+// Every symbol that a shared library defines for others.
+std::set<std::string> Exports(const std::string& path) {
+  const std::string file = ReadFile(path);
+  const auto at = [&](uint64_t offset) { return file.data() + offset; };
+  ElfW(Ehdr) header;
+  std::memcpy(&header, at(0), sizeof(header));
+  std::vector<ElfW(Shdr)> sections(header.e_shnum);
+  std::memcpy(sections.data(), at(header.e_shoff), sections.size() * sizeof(sections[0]));
+  std::set<std::string> names;
+  for (const ElfW(Shdr) & section : sections) {
+    if (section.sh_type != SHT_DYNSYM) continue;
+    std::vector<ElfW(Sym)> symbols(section.sh_size / sizeof(ElfW(Sym)));
+    std::memcpy(symbols.data(), at(section.sh_offset), section.sh_size);
+    for (const ElfW(Sym) & symbol : symbols) {
+      if (symbol.st_shndx == SHN_UNDEF || ELF64_ST_BIND(symbol.st_info) == STB_LOCAL) continue;
+      names.insert(at(sections[section.sh_link].sh_offset + symbol.st_name));
+    }
+  }
+  return names;
+}
+
+std::string Demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? text.get() : "";
+}
+
+TEST(SharedLibraryTest, ExportsAllOfClientH) {
   // Every call is linked; the first one fails, for want of a daemon.
   const auto use_everything = []() -> absl::Status {
     auto client = Client::Connect({.runtime_dir = "/tmp/no-such-folder"});
@@ -59,12 +124,71 @@ TEST(SharedLibraryTest, ExportsAllOfTheHeader) {
   EXPECT_EQ(KindName(Kind::kDefault), "default");
 }
 
+TEST(SharedLibraryTest, ExportsAllOfPoolH) {
+  const auto use_everything = []() -> absl::Status {
+    auto client = Client::Connect({.runtime_dir = "/tmp/no-such-folder"});
+    if (!client.ok()) return client.status();
+    const std::shared_ptr<Client> shared_client = *std::move(client);
+    auto pool = Pool::Create(shared_client, {}).value();
+    const Block block = pool->Allocate(1, nullptr).value();
+    SharedBlock shared;
+    shared = OpenBlock(*shared_client, pool->Share(block).value().value).value();
+    pool->Free(pool->Find(block.data).value(), nullptr).IgnoreError();
+    pool->Free(block.data, nullptr).IgnoreError();
+    pool->StreamWaits(nullptr, nullptr).IgnoreError();
+    pool->ForgetStream(nullptr).IgnoreError();
+    uint64_t numbers = shared.bytes() + pool->Trim(0).value() + pool->FreeAllBlocks().value() +
+                       pool->FreeAllBlocks(nullptr).value();
+    pool->SetLimit(1).IgnoreError();
+    pool->SetLimitFraction(1).IgnoreError();
+    pool->SetReleaseThreshold(1);
+    pool->SetReusePolicy({});
+    pool->ResetPeaks();
+    pool->SetHook({});
+    pool->SetOutOfMemoryCallback({});
+    numbers += pool->limit() + pool->Stats().segments + pool->MemGetInfo().value().free_bytes +
+               pool->device_uuid().size();
+    if (pool->kind() != Kind::kVmm || pool->backend() != Backend::kHost || numbers == 0) {
+      return absl::InternalError("");
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(use_everything().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(SharedLibraryTest, ExportsAllOfGpumemH) {
+  void* const library = Library();
+  ASSERT_NE(library, nullptr);
+  const std::set<std::string> functions = CFunctions();
+  EXPECT_GT(functions.size(), 60u);
+  for (const std::string& name : functions)
+    EXPECT_NE(dlsym(library, name.c_str()), nullptr) << name;
+  const auto version = reinterpret_cast<uint32_t (*)()>(dlsym(library, "gpumem_version"));
+  EXPECT_EQ(version() >> 16, 1u);
+  dlclose(library);
+}
+
 TEST(SharedLibraryTest, ExportsNothingElse) {
-  void* const library = dlopen("libgpumem.so.0", RTLD_NOW | RTLD_NOLOAD);
-  ASSERT_NE(library, nullptr) << dlerror();
-  // gpumem::Client::Client(std::shared_ptr<gpumem::internal::Session>), and a message.
-  EXPECT_EQ(dlsym(library, "_ZN6gpumem6ClientC1ESt10shared_ptrINS_8internal7SessionEE"), nullptr);
-  EXPECT_EQ(dlsym(library, "_ZN6gpumem2v15LeaseC1Ev"), nullptr);
+  void* const library = Library();
+  ASSERT_NE(library, nullptr);
+  link_map* map = nullptr;
+  ASSERT_EQ(dlinfo(library, RTLD_DI_LINKMAP, &map), 0);
+  const std::set<std::string> functions = CFunctions();
+  const std::regex cpp(R"(gpumem::(Client|Segment|Event|Pool)::[A-Za-z_~=]+(\[abi:cxx11\])?\(.*)"
+                       R"(|gpumem::(KindName|GetDenial|OpenBlock)\(.*)");
+  std::set<std::string> exports = Exports(map->l_name);
+  EXPECT_GT(exports.size(), functions.size());
+  for (const std::string& name : exports) {
+    const bool is_ours = functions.count(name) > 0 || std::regex_match(Demangled(name), cpp);
+    EXPECT_TRUE(is_ours) << name << " " << Demangled(name);
+  }
+  // Nor what is private.
+  for (const char* name : {"gpumem::Client::Client(", "gpumem::Client::Mapped(",
+                           "gpumem::Client::AcquireIn(", "gpumem::Pool::Pool("}) {
+    for (const std::string& one : exports) {
+      EXPECT_THAT(Demangled(one), ::testing::Not(::testing::StartsWith(name)));
+    }
+  }
   dlclose(library);
 }
 

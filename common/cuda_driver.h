@@ -57,6 +57,11 @@
   X(cuEventSynchronize)                     \
   X(cuEventDestroy_v2)                      \
   X(cuStreamWaitEvent)                      \
+  X(cuStreamGetCtx)                         \
+  X(cuStreamGetFlags)                       \
+  X(cuStreamIsCapturing)                    \
+  X(cuThreadExchangeStreamCaptureMode)      \
+  X(cuCtxGetDevice)                         \
   X(cuIpcGetEventHandle)                    \
   X(cuIpcOpenEventHandle)                   \
   X(cuMemAlloc_v2)                          \

@@ -37,6 +37,32 @@ class Mapping {
   uint64_t size_;
 };
 
+// Addresses of this process that are kept for what the holder maps there (MapOptions::range).
+// Its end gives them back; what is mapped there keeps it until then.
+class AddressRange {
+ public:
+  AddressRange(const AddressRange&) = delete;
+  AddressRange& operator=(const AddressRange&) = delete;
+  virtual ~AddressRange() = default;
+
+  uintptr_t base() const { return base_; }  // a multiple of 2 MiB
+  uint64_t bytes() const { return bytes_; }
+
+ protected:
+  AddressRange(uintptr_t base, uint64_t bytes) : base_(base), bytes_(bytes) {}
+
+ private:
+  const uintptr_t base_;
+  const uint64_t bytes_;
+};
+
+// For MapHost and MapPinned, and for MapCuda. `bytes` is a multiple of 2 MiB. Takes addresses
+// alone, no memory.
+//   RESOURCE_EXHAUSTED  there are not so many
+//   UNAVAILABLE         for MapCuda: this process has no usable CUDA driver
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_t bytes);
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes);
+
 struct MapRequest {
   int fd = -1;         // borrowed: may be closed as soon as the call returns
   uint64_t bytes = 0;  // the whole allocation; a part cannot be mapped
@@ -48,6 +74,9 @@ struct MapOptions {
   bool read_only = false;
   // Where the first allocation is to start; null: anywhere. A multiple of 2 MiB.
   void* address = nullptr;
+  // Where set, `address` is in it, with so much behind it as is mapped, and nothing is mapped
+  // there: its holder knows.
+  std::shared_ptr<const AddressRange> range;
   // The GPUs that are to use the memory; not for memory of the host.
   std::vector<std::string> device_uuids;
 };

@@ -17,21 +17,14 @@ namespace {
 // Errors of destructors go unreported: what can fail there is a driver that is going
 // away with its process, and then the kernel gives everything back.
 
-// A reserved range of device addresses.
-class AddressRange {
+class CudaRange : public AddressRange {
  public:
-  AddressRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
-      : driver_(driver), base_(base), bytes_(bytes) {}
-  AddressRange(const AddressRange&) = delete;
-  AddressRange& operator=(const AddressRange&) = delete;
-  ~AddressRange() { driver_.cuMemAddressFree(base_, bytes_); }
-
-  CUdeviceptr base() const { return base_; }
+  CudaRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
+      : AddressRange(base, bytes), driver_(driver) {}
+  ~CudaRange() override { driver_.cuMemAddressFree(base(), bytes()); }
 
  private:
   const CudaDriver& driver_;
-  const CUdeviceptr base_;
-  const uint64_t bytes_;
 };
 
 class CudaMapping : public Mapping {
@@ -123,13 +116,19 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& dr
         driver.Error(result, absl::StrCat("reserving addresses for ", bytes, " bytes"));
     return result == CUDA_ERROR_INVALID_VALUE ? InvalidArgument(error) : error;
   }
-  auto range = std::make_shared<const AddressRange>(driver, base, bytes);
+  auto range = std::make_shared<const CudaRange>(driver, base, bytes);
   // The driver takes an address as a hint.
   if (wished != 0 && base != wished) return AddressTaken(address, bytes);
   return range;
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes) {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  return Reserve(**driver, nullptr, bytes);
+}
 
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
   if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
@@ -153,13 +152,15 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   const CudaDriver& driver = **loaded;
   absl::StatusOr<std::vector<CUdevice>> devices = FindCudaDevices(driver, options.device_uuids);
   if (!devices.ok()) return devices.status();
-  absl::StatusOr<std::shared_ptr<const AddressRange>> range =
-      Reserve(driver, options.address, total);
+  absl::StatusOr<std::shared_ptr<const AddressRange>> range = options.range;
+  if (options.range == nullptr) range = Reserve(driver, options.address, total);
   if (!range.ok()) return range.status();
+  const CUdeviceptr base =
+      options.range == nullptr ? (*range)->base() : reinterpret_cast<CUdeviceptr>(options.address);
 
   Mappings mappings;
   mappings.reserve(requests.size());
-  CUdeviceptr next = (*range)->base();
+  CUdeviceptr next = base;
   for (const MapRequest& request : requests) {
     if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
     mappings.push_back(std::make_unique<CudaMapping>(driver, *range, next, request.bytes));
@@ -174,8 +175,7 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
         options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   // Once for the whole range and all devices: this is the slow call of the three.
-  const CUresult result =
-      driver.cuMemSetAccess((*range)->base(), total, access.data(), access.size());
+  const CUresult result = driver.cuMemSetAccess(base, total, access.data(), access.size());
   if (result != CUDA_SUCCESS) {
     const absl::Status error =
         driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access.size(),
@@ -193,6 +193,10 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
 namespace gpumem {
 
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest>, const MapOptions&) {
+  return CudaDriver::Get().status();
+}
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t) {
   return CudaDriver::Get().status();
 }
 

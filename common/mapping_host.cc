@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,10 +15,31 @@
 namespace gpumem {
 namespace {
 
+void* Reserve(void* address, uint64_t bytes, int flags) {
+  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1,
+              0);
+}
+
+class HostRange : public AddressRange {
+ public:
+  HostRange(uintptr_t base, uint64_t bytes) : AddressRange(base, bytes) {}
+  ~HostRange() override { munmap(reinterpret_cast<void*>(base()), bytes()); }
+};
+
 class HostMapping : public Mapping {
  public:
-  HostMapping(void* data, uint64_t size) : Mapping(data, size) {}
-  ~HostMapping() override { munmap(data(), size()); }
+  // `range`: that it lies in, if any.
+  HostMapping(void* data, uint64_t size, std::shared_ptr<const AddressRange> range)
+      : Mapping(data, size), range_(std::move(range)) {}
+  ~HostMapping() override {
+    // The addresses of a range stay reserved.
+    if (range_ == nullptr || Reserve(data(), size(), MAP_FIXED) == MAP_FAILED) {
+      munmap(data(), size());
+    }
+  }
+
+ private:
+  const std::shared_ptr<const AddressRange> range_;
 };
 
 // OK where `request` names a whole file of shared memory. A mapping beyond the end of
@@ -50,11 +73,6 @@ absl::Status MmapError(const char* what, uint64_t bytes) {
   return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
 }
 
-void* Reserve(void* address, uint64_t bytes, int flags) {
-  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1,
-              0);
-}
-
 absl::StatusOr<char*> ReserveAt(void* address, uint64_t bytes) {
   void* const range = Reserve(address, bytes, MAP_FIXED_NOREPLACE);
   if (range == address) return static_cast<char*>(range);
@@ -84,6 +102,12 @@ absl::StatusOr<char*> ReserveAnywhere(uint64_t bytes, uint64_t alignment) {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_t bytes) {
+  absl::StatusOr<char*> base = ReserveAnywhere(bytes, uint64_t{2} << 20);
+  if (!base.ok()) return base.status();
+  return std::make_shared<const HostRange>(reinterpret_cast<uintptr_t>(*base), bytes);
+}
+
 absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const MapOptions& options) {
   if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
   if (!options.device_uuids.empty()) {
@@ -100,8 +124,9 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
     total += request.bytes;
   }
 
-  absl::StatusOr<char*> range = options.address != nullptr ? ReserveAt(options.address, total)
-                                                           : ReserveAnywhere(total, alignment);
+  absl::StatusOr<char*> range = options.range != nullptr     ? static_cast<char*>(options.address)
+                                : options.address != nullptr ? ReserveAt(options.address, total)
+                                                             : ReserveAnywhere(total, alignment);
   if (!range.ok()) return range.status();
 
   // From here every part of the range has an owner that unmaps it, filled or not.
@@ -109,7 +134,7 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
   mappings.reserve(requests.size());
   char* next = *range;
   for (const MapRequest& request : requests) {
-    mappings.push_back(std::make_unique<HostMapping>(next, request.bytes));
+    mappings.push_back(std::make_unique<HostMapping>(next, request.bytes, options.range));
     next += request.bytes;
   }
   const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;

@@ -2,6 +2,7 @@
 // prints its part of the table. All use the Bed.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,13 @@ void PrintPeers();
 void RegisterDaemon();
 void PrintDaemon();
 int RunHolder(const std::vector<std::string>& args);  // --role holder
+
+// The client pool beside other allocators.
+struct PoolRun {
+  uint64_t fragmentation_operations = 10'000'000;
+  bool check_blocks = false;  // the times mean nothing then
+};
+void RegisterPool(const PoolRun& run);
+void PrintPool();
 
 }  // namespace gpumem::bench

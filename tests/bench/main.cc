@@ -1,12 +1,19 @@
 // gpumem_bench: what brokered memory costs, beside what the machine takes anyway.
 //
-//   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [Google Benchmark's flags]
+//   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [--fragmentation-ops N]
+//                [--check-blocks] [Google Benchmark's flags]
+//   gpumem_bench --write-trace NAME PATH
 //
 // Starts a daemon of its own. Each benchmark counts one call at a time and reports the
 // median, p99 and worst; the floors are the bare calls, measured in the same run. The
 // tables at the end set one against the other: ratios travel between machines, times do
 // not. To run a part: --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong
-// to other floors), '^Peers/', '^Reclaim'. For machines: --benchmark_format=json.
+// to other floors), '^Peers/', '^Reclaim', '^Pool' (PoolAllocFree is the basic one). For machines:
+// --benchmark_out=FILE --benchmark_out_format=json.
+//
+// The client pool's: --fragmentation-ops says how many operations PoolFragmentation makes (10^7);
+// --check-blocks checks each block that is handed out, and the times mean nothing then.
+// --write-trace writes a trace for other programs (trace.h names them).
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -18,17 +25,27 @@
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "tests/bench/floors.h"
+#include "tests/bench/pool_results.h"
+#include "tests/bench/trace.h"
 
 namespace gpumem::bench {
 
 int Main(int argc, char** argv) {
   std::string backend = "auto";
+  PoolRun pool;
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
     if (std::strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
       backend = argv[++i];
     } else if (std::strcmp(argv[i], "--gpumemd") == 0 && i + 1 < argc) {
       setenv("GPUMEM_GPUMEMD", argv[++i], 1);
+    } else if (std::strcmp(argv[i], "--fragmentation-ops") == 0 && i + 1 < argc) {
+      pool.fragmentation_operations = std::strtoull(argv[++i], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--check-blocks") == 0) {
+      pool.check_blocks = true;
+    } else if (std::strcmp(argv[i], "--write-trace") == 0 && i + 2 < argc) {
+      OrDie(WriteTrace(OrDie(MakeTrace(argv[i + 1]), "trace"), argv[i + 2]), "trace");
+      return 0;
     } else {
       rest.push_back(argv[i]);
     }
@@ -41,11 +58,13 @@ int Main(int argc, char** argv) {
   RegisterKinds();
   RegisterPeers();
   RegisterDaemon();
-  benchmark::RunSpecifiedBenchmarks();
+  RegisterPool(pool);
+  benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
   PrintSegments();
   PrintKinds();
   PrintPeers();
   PrintDaemon();
+  PrintPool();
   delete bed;
   return 0;
 }

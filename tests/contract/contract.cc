@@ -207,6 +207,14 @@ absl::StatusOr<std::string> DeviceNames::Get(const std::string& name, Kind kind)
   return segment->device_uuid();
 }
 
+std::unique_ptr<Pool> PoolContract::MakePool(PoolOptions options, const std::string& tenant) {
+  options.kind = kind();
+  options.device = DeviceFor(kind()).device_uuid();
+  auto pool = Pool::Create(Connect(tenant), options);
+  EXPECT_OK(pool);
+  return pool.ok() ? *std::move(pool) : nullptr;
+}
+
 std::vector<Kind> ContextSegments::OtherKinds() {
   std::vector<Kind> kinds;
   for (Kind kind : {Kind::kVmm, Kind::kPinned}) {

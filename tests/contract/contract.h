@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/pool.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "tests/contract/actor.h"
@@ -124,6 +125,12 @@ class KindContract : public ContractTest, public ::testing::WithParamInterface<P
   }
   Kind kind() const { return GetParam().kind; }
   bool kept_by_pool() const { return GetParam().kept_by_pool(); }
+};
+
+// The client's pool over the kind.
+class PoolContract : public KindContract {
+ protected:
+  std::unique_ptr<Pool> MakePool(PoolOptions options = {}, const std::string& tenant = kOwner);
 };
 
 // The kinds that live in a context.

@@ -9,6 +9,7 @@
   INSTANTIATE_TEST_SUITE_P(name, NodeContract, ::testing::Values(backend));                        \
   INSTANTIATE_TEST_SUITE_P(name, DeviceNames, ::testing::Values(backend));                         \
   INSTANTIATE_TEST_SUITE_P(name, KindContract, ::testing::ValuesIn(PlacesOf(backend)), PlaceName); \
+  INSTANTIATE_TEST_SUITE_P(name, PoolContract, ::testing::ValuesIn(PlacesOf(backend)), PlaceName); \
   INSTANTIATE_TEST_SUITE_P(name, ContextSegments, ::testing::ValuesIn(ContextPlacesOf(backend)),   \
                            PlaceName);                                                             \
   INSTANTIATE_TEST_SUITE_P(                                                                        \

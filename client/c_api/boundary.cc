@@ -1,0 +1,197 @@
+#include "client/c_api/boundary.h"
+
+#include <pthread.h>
+
+#include <limits>
+#include <memory>
+#include <optional>
+
+namespace gpumem::c_api {
+namespace {
+
+static_assert(GPUMEM_UNAUTHENTICATED == static_cast<int>(absl::StatusCode::kUnauthenticated));
+static_assert(GPUMEM_RESOURCE_EXHAUSTED == static_cast<int>(absl::StatusCode::kResourceExhausted));
+static_assert(GPUMEM_KIND_DEFAULT == static_cast<int>(Kind::kDefault));
+static_assert(GPUMEM_KIND_PINNED == static_cast<int>(Kind::kPinned));
+static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown));
+static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
+
+// Text of a fixed size, so that it needs no memory; what does not fit is cut.
+template <size_t kBytes>
+struct Cut {
+  char text[kBytes];
+
+  void operator=(absl::string_view from) {
+    const size_t size = std::min(from.size(), kBytes - 1);
+    std::memcpy(text, from.data(), size);
+    text[size] = '\0';
+  }
+};
+
+struct LastError {
+  Cut<2048> message;
+  bool denied;
+  gpumem_denial denial;
+  Cut<128> tenant, device_uuid;
+  Cut<512> help;
+};
+
+// This thread's; null where it has none or, with `make`, where there is no memory for it. Behind a
+// key instead of in a thread-local variable: dlopen() has no room for large ones, and this works
+// until the very end of a thread and of the process.
+LastError* Last(bool make) noexcept {
+  static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
+    pthread_key_t made;
+    const auto destroy = [](void* last) { delete static_cast<LastError*>(last); };
+    if (pthread_key_create(&made, destroy) != 0) return std::nullopt;
+    return made;
+  }();
+  if (!key.has_value()) return nullptr;
+  auto* last = static_cast<LastError*>(pthread_getspecific(*key));
+  if (last != nullptr || !make) return last;
+  std::unique_ptr<LastError> made(new (std::nothrow) LastError{});
+  if (made == nullptr || pthread_setspecific(*key, made.get()) != 0) return nullptr;
+  return made.release();
+}
+
+void Keep(const Denial& denial, LastError& last) {
+  last.tenant = denial.tenant;
+  last.device_uuid = denial.device_uuid;
+  last.help = denial.help;
+  last.denial = {.cause = static_cast<int32_t>(denial.cause),
+                 .tenant = last.tenant.text,
+                 .device_uuid = last.device_uuid.text,
+                 .asked = denial.asked,
+                 .used = denial.used,
+                 .limit = denial.limit,
+                 .help = last.help.text};
+  last.denied = true;
+}
+
+}  // namespace
+
+int Report(const absl::Status& status) noexcept {
+  if (status.ok()) return GPUMEM_OK;
+  const int code = ReportPlain(status.code(), status.message());
+  try {
+    const std::optional<Denial> denial = GetDenial(status);
+    LastError* const last = Last(/*make=*/false);
+    if (denial.has_value() && last != nullptr) Keep(*denial, *last);
+  } catch (const std::bad_alloc&) {
+    // Then the sentence has to do.
+  }
+  return code;
+}
+
+int ReportPlain(absl::StatusCode code, absl::string_view message) noexcept {
+  if (LastError* const last = Last(/*make=*/true)) {
+    last->message = message;
+    last->denied = false;
+  }
+  return static_cast<int>(code);
+}
+
+absl::Status NullError(absl::string_view names) {
+  return absl::InvalidArgumentError(absl::StrCat("null where a pointer is needed: ", names));
+}
+
+absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t count) {
+  std::vector<std::string> read;
+  if (count > 0 && texts == nullptr) return NullError("an array of names");
+  for (size_t i = 0; i < count; ++i) {
+    if (texts[i] == nullptr) return NullError(absl::StrCat("name ", i, " of ", count));
+    read.emplace_back(texts[i]);
+  }
+  return read;
+}
+
+absl::Duration Time(uint64_t milliseconds) {
+  if (milliseconds > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return absl::InfiniteDuration();
+  }
+  return absl::Milliseconds(static_cast<int64_t>(milliseconds));
+}
+
+std::optional<absl::Duration> Timeout(uint64_t milliseconds) {
+  if (milliseconds == 0) return std::nullopt;
+  return Time(milliseconds);
+}
+
+absl::StatusOr<Kind> ToKind(int32_t kind) {
+  if (kind < GPUMEM_KIND_DEFAULT || kind > GPUMEM_KIND_PINNED) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no kind ", kind));
+  }
+  return static_cast<Kind>(kind);
+}
+
+absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from) {
+  auto c = Read(from);
+  if (!c.ok()) return c.status();
+  auto map_devices = Texts(c->map_devices, c->map_device_count);
+  if (!map_devices.ok()) return map_devices.status();
+  return OpenOptions{.read_only = c->read_only != 0,
+                     .map_devices = *std::move(map_devices),
+                     .address = c->address,
+                     .timeout = Timeout(c->timeout_ms)};
+}
+
+}  // namespace gpumem::c_api
+
+using gpumem::c_api::Last;
+
+extern "C" {
+
+uint32_t gpumem_version(void) { return GPUMEM_API_VERSION; }
+
+const char* gpumem_status_name(int status) {
+  switch (static_cast<gpumem_status>(status)) {
+    case GPUMEM_OK:
+      return "OK";
+    case GPUMEM_CANCELLED:
+      return "CANCELLED";
+    case GPUMEM_UNKNOWN:
+      return "UNKNOWN";
+    case GPUMEM_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case GPUMEM_DEADLINE_EXCEEDED:
+      return "DEADLINE_EXCEEDED";
+    case GPUMEM_NOT_FOUND:
+      return "NOT_FOUND";
+    case GPUMEM_ALREADY_EXISTS:
+      return "ALREADY_EXISTS";
+    case GPUMEM_PERMISSION_DENIED:
+      return "PERMISSION_DENIED";
+    case GPUMEM_RESOURCE_EXHAUSTED:
+      return "RESOURCE_EXHAUSTED";
+    case GPUMEM_FAILED_PRECONDITION:
+      return "FAILED_PRECONDITION";
+    case GPUMEM_ABORTED:
+      return "ABORTED";
+    case GPUMEM_OUT_OF_RANGE:
+      return "OUT_OF_RANGE";
+    case GPUMEM_UNIMPLEMENTED:
+      return "UNIMPLEMENTED";
+    case GPUMEM_INTERNAL:
+      return "INTERNAL";
+    case GPUMEM_UNAVAILABLE:
+      return "UNAVAILABLE";
+    case GPUMEM_DATA_LOSS:
+      return "DATA_LOSS";
+    case GPUMEM_UNAUTHENTICATED:
+      return "UNAUTHENTICATED";
+  }
+  return "no status";
+}
+
+const char* gpumem_last_error(void) {
+  const auto* const last = Last(/*make=*/false);
+  return last == nullptr ? "" : last->message.text;
+}
+
+int gpumem_last_denial(gpumem_denial* denial) {
+  const auto* const last = Last(/*make=*/false);
+  if (last == nullptr || !last->denied) return GPUMEM_NOT_FOUND;
+  return gpumem::c_api::Call([&] { return gpumem::c_api::Write(last->denial, denial); });
+}
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+// The line between C++ and the C ABI (client/gpumem.h): statuses become numbers and this thread's
+// last error, no exception passes, and structs are read and written by the size that the program
+// says they have.
+//
+// Thread-safe; what Report() keeps is the thread's own.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "client/gpumem.h"
+
+namespace gpumem::c_api {
+
+// The status as a number; one that is not OK becomes the thread's last error.
+int Report(const absl::Status& status) noexcept;
+// The same for what is wrong beyond words: needs no memory.
+int ReportPlain(absl::StatusCode code, absl::string_view message) noexcept;
+
+// Runs `work`, which returns absl::Status, and reports how it ended.
+template <typename Work>
+int Call(Work work) noexcept {
+  try {
+    return Report(work());
+  } catch (const std::bad_alloc&) {
+    return ReportPlain(absl::StatusCode::kResourceExhausted,
+                       "this process has no ordinary memory left");
+  } catch (const std::exception& error) {
+    return ReportPlain(absl::StatusCode::kInternal, error.what());
+  } catch (...) {
+    return ReportPlain(absl::StatusCode::kInternal, "an exception that is none of C++'s own");
+  }
+}
+
+template <typename... Pointers>
+bool AnyNull(const Pointers*... pointers) {
+  return (... || (pointers == nullptr));
+}
+
+// INVALID_ARGUMENT: one of these names is a null pointer.
+absl::Status NullError(absl::string_view names);
+
+// No struct will ever be larger: one that says so was not filled in.
+inline constexpr size_t kMaxStructBytes = 4096;
+
+inline absl::Status CheckSize(size_t struct_size) {
+  if (struct_size >= sizeof(size_t) && struct_size <= kMaxStructBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError("set struct_size to sizeof of the struct, and the rest to 0");
+}
+
+// The program's options, as long as we know them; all zero for null.
+//   UNIMPLEMENTED  it sets some that we do not know
+template <typename Options>
+absl::StatusOr<Options> Read(const Options* from) {
+  Options options = {};
+  if (from == nullptr) return options;
+  if (absl::Status status = CheckSize(from->struct_size); !status.ok()) return status;
+  const char* const bytes = reinterpret_cast<const char*>(from);
+  if (from->struct_size > sizeof(Options) &&
+      std::any_of(bytes + sizeof(Options), bytes + from->struct_size,
+                  [](char byte) { return byte != 0; })) {
+    return absl::UnimplementedError(
+        "the program sets options that this libgpumem does not know: install a newer one");
+  }
+  std::memcpy(&options, bytes, std::min(from->struct_size, sizeof(Options)));
+  return options;
+}
+
+// Fills in what the program knows of `value`, and zeros for what only it knows.
+template <typename Struct>
+absl::Status Write(Struct value, Struct* to) {
+  if (to == nullptr) return NullError("the struct to be filled in");
+  const size_t size = to->struct_size;
+  if (absl::Status status = CheckSize(size); !status.ok()) return status;
+  value.struct_size = size;
+  std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof(Struct)));
+  if (size > sizeof(Struct)) {
+    std::memset(reinterpret_cast<char*>(to) + sizeof(Struct), 0, size - sizeof(Struct));
+  }
+  return absl::OkStatus();
+}
+
+// Null is "".
+inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+//   INVALID_ARGUMENT  there is a null among them
+absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t count);
+
+absl::Duration Time(uint64_t milliseconds);
+// The same, but 0 is none.
+std::optional<absl::Duration> Timeout(uint64_t milliseconds);
+
+//   INVALID_ARGUMENT  not in enum gpumem_kind
+absl::StatusOr<Kind> ToKind(int32_t kind);
+
+absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from);
+
+}  // namespace gpumem::c_api

@@ -1,0 +1,239 @@
+// Sessions, and what a daemon tells: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
+// gpumem_watch_….
+#include "client/client.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/c_api/boundary.h"
+#include "client/c_api/handles.h"
+#include "client/gpumem.h"
+
+using gpumem::c_api::AnyNull;
+using gpumem::c_api::Call;
+using gpumem::c_api::NullError;
+using gpumem::c_api::Read;
+using gpumem::c_api::Text;
+using gpumem::c_api::Time;
+using gpumem::c_api::Write;
+
+struct gpumem_device_list {
+  explicit gpumem_device_list(std::vector<gpumem::DeviceInfo> list) : devices(std::move(list)) {
+    for (const gpumem::DeviceInfo& device : devices) {
+      auto& numbers = kinds.emplace_back();
+      for (const gpumem::Kind kind : device.kinds) numbers.push_back(static_cast<int32_t>(kind));
+    }
+  }
+
+  const std::vector<gpumem::DeviceInfo> devices;
+  std::vector<std::vector<int32_t>> kinds;  // of each device
+};
+
+struct gpumem_usage {
+  const gpumem::Usage usage;
+};
+
+struct gpumem_watch {
+  std::unique_ptr<gpumem::Watch> watch;
+};
+
+namespace {
+
+static_assert(GPUMEM_BACKEND_CUDA == static_cast<int>(gpumem::Backend::kCuda));
+static_assert(GPUMEM_BACKEND_HOST == static_cast<int>(gpumem::Backend::kHost));
+
+absl::Status CheckIndex(size_t index, size_t count, const char* of) {
+  if (index < count) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("there is no ", of, " ", index, ": there are ", count, ", counted from 0"));
+}
+
+gpumem::WatchHandlers ToHandlers(const gpumem_watch_handlers& c) {
+  gpumem::WatchHandlers handlers;
+  void* const context = c.context;
+  if (c.segments_lost != nullptr) {
+    handlers.segments_lost = [call = c.segments_lost, context](const gpumem::SegmentsLost& lost) {
+      call(context, lost.lease_ids.data(), lost.lease_ids.size());
+    };
+  }
+  if (c.draining != nullptr) {
+    handlers.draining = [call = c.draining, context](bool draining) { call(context, draining); };
+  }
+  if (c.ended != nullptr) {
+    handlers.ended = [call = c.ended, context](const absl::Status& status) {
+      call(context, static_cast<int>(status.code()), std::string(status.message()).c_str());
+    };
+  }
+  return handlers;
+}
+
+}  // namespace
+
+extern "C" {
+
+int gpumem_client_connect(const gpumem_connect_options* options, gpumem_client** client) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client)) return NullError("client");
+    auto c = Read(options);
+    if (!c.ok()) return c.status();
+    gpumem::ConnectOptions connect = {
+        .runtime_dir = Text(c->runtime_dir), .tenant = Text(c->tenant), .name = Text(c->name)};
+    if (c->timeout_ms != 0) connect.timeout = Time(c->timeout_ms);
+    auto connected = gpumem::Client::Connect(connect);
+    if (!connected.ok()) return connected.status();
+    *client = new gpumem_client{*std::move(connected)};
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_destroy(gpumem_client* client) {
+  return Call([&] {
+    delete client;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_get_info(const gpumem_client* client, gpumem_client_info* info) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client)) return NullError("client");
+    const gpumem::Client& of = *client->client;
+    return Write({.tenant = of.tenant().c_str(),
+                  .rule = of.rule().c_str(),
+                  .daemon_version = of.daemon_version().c_str(),
+                  .session_id = of.session_id()},
+                 info);
+  });
+}
+
+int gpumem_client_list_devices(gpumem_client* client, gpumem_device_list** devices, size_t* count) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, devices)) return NullError("client or devices");
+    auto list = client->client->Devices();
+    if (!list.ok()) return list.status();
+    *devices = new gpumem_device_list(*std::move(list));
+    if (count != nullptr) *count = (*devices)->devices.size();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_device_list_get(const gpumem_device_list* devices, size_t index, gpumem_device* device) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(devices)) return NullError("devices");
+    absl::Status status = CheckIndex(index, devices->devices.size(), "device");
+    if (!status.ok()) return status;
+    const gpumem::DeviceInfo& of = devices->devices[index];
+    return Write({.uuid = of.uuid.c_str(),
+                  .name = of.name.c_str(),
+                  .pci_bus_id = of.pci_bus_id.c_str(),
+                  .backend = static_cast<int32_t>(of.backend),
+                  .capacity_bytes = of.capacity_bytes,
+                  .charged_bytes = of.charged_bytes,
+                  .granularity_bytes = of.granularity_bytes,
+                  .pool_granularity_bytes = of.pool_granularity_bytes,
+                  .driver_free_bytes = of.driver_free_bytes,
+                  .kinds = devices->kinds[index].data(),
+                  .kind_count = devices->kinds[index].size(),
+                  .peer_count = of.peers.size()},
+                 device);
+  });
+}
+
+int gpumem_device_list_get_peer(const gpumem_device_list* devices, size_t index, size_t peer_index,
+                                gpumem_peer* peer) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(devices)) return NullError("devices");
+    absl::Status status = CheckIndex(index, devices->devices.size(), "device");
+    if (!status.ok()) return status;
+    const std::vector<gpumem::PeerAccess>& peers = devices->devices[index].peers;
+    status = CheckIndex(peer_index, peers.size(), "peer");
+    if (!status.ok()) return status;
+    const gpumem::PeerAccess& of = peers[peer_index];
+    return Write({.uuid = of.uuid.c_str(),
+                  .access = of.access,
+                  .native_atomics = of.native_atomics,
+                  .performance_rank = of.performance_rank},
+                 peer);
+  });
+}
+
+int gpumem_device_list_destroy(gpumem_device_list* devices) {
+  return Call([&] {
+    delete devices;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, usage)) return NullError("client or usage");
+    auto now = client->client->GetUsage();
+    if (!now.ok()) return now.status();
+    *usage = new gpumem_usage{*std::move(now)};
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_usage_get_tenant(const gpumem_usage* usage, gpumem_tenant_usage* tenant) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(usage)) return NullError("usage");
+    const gpumem::Usage& of = usage->usage;
+    return Write({.tenant = of.tenant.c_str(),
+                  .charged_bytes = of.charged_bytes,
+                  .segments = of.segments,
+                  .sessions = of.sessions,
+                  .device_count = of.devices.size()},
+                 tenant);
+  });
+}
+
+int gpumem_usage_get_device(const gpumem_usage* usage, size_t index, gpumem_device_usage* device) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(usage)) return NullError("usage");
+    absl::Status status = CheckIndex(index, usage->usage.devices.size(), "device");
+    if (!status.ok()) return status;
+    const gpumem::DeviceUsage& of = usage->usage.devices[index];
+    return Write({.device_uuid = of.device_uuid.c_str(),
+                  .leased_bytes = of.leased_bytes,
+                  .retained_bytes = of.retained_bytes,
+                  .lingering_bytes = of.lingering_bytes,
+                  .charged_bytes = of.charged_bytes,
+                  .limit_bytes = of.limit_bytes,
+                  .peak_bytes = of.peak_bytes},
+                 device);
+  });
+}
+
+int gpumem_usage_destroy(gpumem_usage* usage) {
+  return Call([&] {
+    delete usage;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_start_watch(gpumem_client* client, const gpumem_watch_handlers* handlers,
+                              gpumem_watch** watch) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, watch)) return NullError("client or watch");
+    auto c = Read(handlers);
+    if (!c.ok()) return c.status();
+    auto made = std::make_unique<gpumem_watch>();
+    auto started = client->client->StartWatch(ToHandlers(*c));
+    if (!started.ok()) return started.status();
+    made->watch = *std::move(started);
+    *watch = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_watch_destroy(gpumem_watch* watch) {
+  return Call([&] {
+    delete watch;
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,186 @@
+#include "client/c_api/default_pools.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/c_api/handles.h"
+#include "client/client.h"
+#include "client/pool.h"
+#include "common/bytes.h"
+#include "common/cuda_driver.h"
+
+namespace gpumem::c_api {
+namespace {
+
+constexpr int kMaxDevices = 256;
+
+// The variable's value; nothing where it is not set or empty.
+std::optional<std::string> Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+absl::Status Wrong(absl::string_view variable, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("the environment's ", variable, ": ", why));
+}
+
+absl::Status ReadBytes(const char* variable, uint64_t* bytes) {
+  const std::optional<std::string> text = Variable(variable);
+  if (!text) return absl::OkStatus();
+  absl::StatusOr<uint64_t> amount = ParseBytes(*text);
+  if (!amount.ok()) return Wrong(variable, amount.status().message());
+  *bytes = *amount;
+  return absl::OkStatus();
+}
+
+absl::Status ReadKind(Kind* kind) {
+  constexpr char kVariable[] = "GPUMEM_POOL_KIND";
+  const std::optional<std::string> text = Variable(kVariable);
+  if (!text) return absl::OkStatus();
+  for (const Kind each : {Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kPinned}) {
+    if (*text == KindName(each)) {
+      *kind = each;
+      return absl::OkStatus();
+    }
+  }
+  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not vmm, mempool, ipc or pinned"));
+}
+
+absl::Status ReadWait(absl::Duration* wait) {
+  constexpr char kVariable[] = "GPUMEM_POOL_WAIT";
+  const std::optional<std::string> text = Variable(kVariable);
+  if (!text || (absl::ParseDuration(*text, wait) && *wait >= absl::ZeroDuration())) {
+    return absl::OkStatus();
+  }
+  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is no time such as \"30s\" or \"500ms\""));
+}
+
+absl::Status ReadPerThreadStream(bool* per_thread) {
+  constexpr char kVariable[] = "GPUMEM_POOL_PER_THREAD_STREAM";
+  const std::optional<std::string> text = Variable(kVariable);
+  if (!text || absl::SimpleAtob(*text, per_thread)) return absl::OkStatus();
+  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not 1 or 0"));
+}
+
+absl::StatusOr<PoolOptions> OptionsFor(int device) {
+  PoolOptions options = {.device = absl::StrCat(device)};
+  absl::Status status = ReadKind(&options.kind);
+  status.Update(ReadBytes("GPUMEM_POOL_RELEASE_THRESHOLD", &options.release_threshold_bytes));
+  status.Update(ReadBytes("GPUMEM_POOL_GROW", &options.grow_bytes));
+  status.Update(ReadWait(&options.wait));
+  status.Update(ReadPerThreadStream(&options.per_thread_default_stream));
+  if (!status.ok()) return status;
+  return options;
+}
+
+absl::Status SetLimit(Pool& pool) {
+  constexpr char kVariable[] = "GPUMEM_POOL_LIMIT";
+  const std::optional<std::string> text = Variable(kVariable);
+  if (!text) return absl::OkStatus();
+  absl::StatusOr<MemInfo> info = pool.MemGetInfo();
+  if (!info.ok()) return info.status();
+  absl::StatusOr<uint64_t> bytes = ParseBytesOrPercent(*text, info->total_bytes);
+  if (!bytes.ok()) return Wrong(kVariable, bytes.status().message());
+  return pool.SetLimit(*bytes);
+}
+
+class DefaultPools {
+ public:
+  // Never destroyed: whoever frees memory while the process exits still finds it.
+  static DefaultPools& Get() {
+    static auto* const pools = new DefaultPools;
+    return *pools;
+  }
+
+  absl::StatusOr<gpumem_pool*> Of(int device) {
+    if (device < 0 || device >= kMaxDevices) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no device ", device));
+    }
+    std::atomic<gpumem_pool*>& slot = slots_[static_cast<size_t>(device)];
+    if (gpumem_pool* const there = slot.load(std::memory_order_acquire)) return there;
+    // In a forked child the lock may be held by a thread that only the parent has.
+    if (absl::Status status = ClaimProcess(); !status.ok()) return status;
+    absl::MutexLock lock(&mutex_);
+    if (gpumem_pool* const there = slot.load(std::memory_order_relaxed)) return there;
+    absl::StatusOr<std::unique_ptr<Pool>> pool = Make(device);
+    if (!pool.ok()) {
+      client_.reset();  // its session may have ended: the next call gets another
+      return pool.status();
+    }
+    auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true};
+    slot.store(made, std::memory_order_release);
+    return made;
+  }
+
+ private:
+  DefaultPools() = default;
+
+  absl::Status ClaimProcess() {
+    pid_t first = 0;
+    if (owner_.compare_exchange_strong(first, getpid()) || first == getpid()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        "this process was forked from one that uses gpumem's default pools, which it cannot share: "
+        "start it with exec (in Python: multiprocessing's \"spawn\")");
+  }
+
+  absl::StatusOr<std::unique_ptr<Pool>> Make(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    absl::StatusOr<PoolOptions> options = OptionsFor(device);
+    if (!options.ok()) return options.status();
+    if (client_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<Client>> client =
+          Client::Connect({.tenant = Variable("GPUMEM_TENANT").value_or("")});
+      if (!client.ok()) return client.status();
+      client_ = *std::move(client);
+    }
+    absl::StatusOr<std::unique_ptr<Pool>> pool = Pool::Create(client_, *options);
+    if (!pool.ok()) return pool.status();
+    if (absl::Status status = SetLimit(**pool); !status.ok()) return status;
+    return pool;
+  }
+
+  std::atomic<pid_t> owner_ = 0;
+  std::array<std::atomic<gpumem_pool*>, kMaxDevices> slots_ = {};
+  absl::Mutex mutex_;
+  std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<gpumem_pool*> DefaultPool(int device) { return DefaultPools::Get().Of(device); }
+
+#if GPUMEM_WITH_CUDA
+
+int CurrentDevice() {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  CUdevice current = 0;
+  if (!driver.ok() || (*driver)->cuCtxGetDevice(&current) != CUDA_SUCCESS) return 0;
+  int ordinal = 0;
+  for (const CudaDriver::VisibleDevice& device : (*driver)->devices()) {
+    if (device.handle == current) return ordinal;
+    ++ordinal;
+  }
+  return 0;
+}
+
+#else
+
+int CurrentDevice() { return 0; }
+
+#endif
+
+}  // namespace gpumem::c_api

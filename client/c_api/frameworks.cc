@@ -1,0 +1,116 @@
+// gpumem_default_pool, and the entry points that PyTorch, CuPy and RMM call by their own shapes.
+// Those have no room for a status, and nobody looks at a null pointer, so what went wrong is also
+// said on stderr.
+#include <cstdint>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "client/c_api/boundary.h"
+#include "client/c_api/default_pools.h"
+#include "client/c_api/handles.h"
+#include "client/gpumem.h"
+#include "client/pool.h"
+
+using gpumem::c_api::AnyNull;
+using gpumem::c_api::Call;
+using gpumem::c_api::CurrentDevice;
+using gpumem::c_api::DefaultPool;
+using gpumem::c_api::NullError;
+
+namespace {
+
+// Runs one entry point's work.
+template <typename Work>
+void Run(const char* name, Work work) {
+  if (Call(work) != GPUMEM_OK) std::fprintf(stderr, "%s: %s\n", name, gpumem_last_error());
+}
+
+// `find_pool` answers absl::StatusOr<gpumem_pool*>.
+template <typename FindPool>
+void* Allocate(const char* name, FindPool find_pool, uint64_t bytes, void* stream) {
+  void* data = nullptr;
+  if (bytes == 0) return data;
+  Run(name, [&]() -> absl::Status {
+    absl::StatusOr<gpumem_pool*> pool = find_pool();
+    if (!pool.ok()) return pool.status();
+    absl::StatusOr<gpumem::Block> block = (*pool)->pool->Allocate(bytes, stream);
+    if (!block.ok()) return block.status();
+    data = block->data;
+    return absl::OkStatus();
+  });
+  return data;
+}
+
+// `free_in` does it in the pool.
+template <typename FindPool, typename FreeIn>
+void Free(const char* name, FindPool find_pool, const void* data, FreeIn free_in) {
+  if (data == nullptr) return;
+  Run(name, [&]() -> absl::Status {
+    absl::StatusOr<gpumem_pool*> pool = find_pool();
+    if (!pool.ok()) return pool.status();
+    return free_in(*(*pool)->pool);
+  });
+}
+
+// Of CuPy and RMM: the pool that the program has chosen, or the default.
+absl::StatusOr<gpumem_pool*> Chosen(void* pool, int device) {
+  if (pool != nullptr) return static_cast<gpumem_pool*>(pool);
+  return DefaultPool(device);
+}
+
+absl::StatusOr<gpumem_pool*> ChosenOrCurrent(void* pool) {
+  return Chosen(pool, pool == nullptr ? CurrentDevice() : 0);
+}
+
+}  // namespace
+
+extern "C" {
+
+int gpumem_default_pool(int device, gpumem_pool** pool) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool)) return NullError("pool");
+    auto found = DefaultPool(device);
+    if (!found.ok()) return found.status();
+    *pool = *found;
+    return absl::OkStatus();
+  });
+}
+
+void* gpumem_torch_malloc(ssize_t size, int device, void* stream) {
+  const auto pool = [&]() -> absl::StatusOr<gpumem_pool*> {
+    if (size < 0) return absl::InvalidArgumentError(absl::StrCat("a block of ", size, " bytes"));
+    return DefaultPool(device);
+  };
+  return Allocate("gpumem_torch_malloc", pool, static_cast<uint64_t>(size), stream);
+}
+
+void gpumem_torch_free(void* ptr, ssize_t, int device, void* stream) {
+  Free(
+      "gpumem_torch_free", [&] { return DefaultPool(device); }, ptr,
+      [&](gpumem::Pool& pool) { return pool.Free(ptr, stream); });
+}
+
+void* gpumem_cupy_malloc(void* param, size_t size, int device) {
+  return Allocate(
+      "gpumem_cupy_malloc", [&] { return Chosen(param, device); }, size, nullptr);
+}
+
+void gpumem_cupy_free(void* param, void* ptr, int device) {
+  // CuPy relies on what cudaFree does: the work on it may be on any stream.
+  Free(
+      "gpumem_cupy_free", [&] { return Chosen(param, device); }, ptr,
+      [&](gpumem::Pool& pool) { return pool.FreeSynchronized(ptr); });
+}
+
+void* gpumem_rmm_allocate(size_t bytes, void* stream, void* context) {
+  return Allocate(
+      "gpumem_rmm_allocate", [&] { return ChosenOrCurrent(context); }, bytes, stream);
+}
+
+void gpumem_rmm_deallocate(void* ptr, size_t, void* stream, void* context) {
+  Free(
+      "gpumem_rmm_deallocate", [&] { return ChosenOrCurrent(context); }, ptr,
+      [&](gpumem::Pool& pool) { return pool.Free(ptr, stream); });
+}
+
+}  // extern "C"

@@ -1,0 +1,28 @@
+// What the handles of client/gpumem.h are.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "client/client.h"
+#include "client/gpumem.h"
+#include "client/pool.h"
+
+struct gpumem_client {
+  const std::shared_ptr<gpumem::Client> client;
+};
+
+struct gpumem_segment {
+  gpumem::Segment segment;
+  std::array<std::string, 2> tickets = {};  // by scope, once asked for
+};
+
+struct gpumem_event {
+  gpumem::Event event;
+};
+
+struct gpumem_pool {
+  const std::unique_ptr<gpumem::Pool> pool;
+  const bool is_default = false;  // the process's, and never ended
+};

@@ -1,0 +1,473 @@
+/* gpumem in plain C: all of client.h and pool.h, for every language that can call C.
+ *
+ *   gpumem_client* client;
+ *   gpumem_pool* pool;
+ *   struct gpumem_block block;
+ *   if (gpumem_client_connect(NULL, &client) != GPUMEM_OK) return fail(gpumem_last_error());
+ *   gpumem_pool_create(client, NULL, &pool);
+ *   gpumem_pool_allocate(pool, 1 << 20, stream, &block);
+ *   kernel(block.data, stream);
+ *   gpumem_pool_free(pool, &block, stream);
+ *
+ * Status: every function that returns int answers one of enum gpumem_status, and writes to its
+ * out-parameters only where that is GPUMEM_OK. Those of gRPC and Abseil, with their numbers. A
+ * null where a pointer is needed is INVALID_ARGUMENT; "may be null" says where none is. client.h
+ * and pool.h say which statuses a call has, and what it does in more words.
+ * Handles: each is ended by its own _destroy or _release, which takes null, too, and does nothing
+ * then. Using one that was ended is an error that nobody sees. They may be ended in any order: what
+ * a handle needs lives as long as it. Text that a call gives belongs to the handle and lives as
+ * long as that.
+ * Structs that begin with struct_size: set that to sizeof of the struct and, of options, what is
+ * not said to zero, which means the default; a null pointer to options is all defaults. So the
+ * structs can grow: a library that is older than the program answers UNIMPLEMENTED where it is
+ * asked for what it does not know.
+ * Threads: every function may be called from any thread; one segment is used by one thread at a
+ * time. A thread may not be cancelled (pthread_cancel) inside a call. Callbacks may not throw.
+ * fork(): a child can use nothing that its parent has made, and not connect (FAILED_PRECONDITION);
+ * fork before the first connection.
+ * The library is not unloaded by dlclose(), since it has threads of its own.
+ * Sizes are bytes, times milliseconds, booleans 0 or 1. Streams are cudaStream_t or CUstream.
+ */
+#ifndef GPUMEM_GPUMEM_H_
+#define GPUMEM_GPUMEM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The high half changes where programs must be compiled again, the low half grows with what is
+ * added: a library serves a program where its high half is the same and its low half not less. */
+#define GPUMEM_API_VERSION UINT32_C(0x00010000)
+/* That of the library. */
+uint32_t gpumem_version(void);
+
+enum gpumem_status {
+  GPUMEM_OK = 0,
+  GPUMEM_CANCELLED = 1,
+  GPUMEM_UNKNOWN = 2,
+  GPUMEM_INVALID_ARGUMENT = 3,
+  GPUMEM_DEADLINE_EXCEEDED = 4, /* the daemon did not answer in time */
+  GPUMEM_NOT_FOUND = 5,
+  GPUMEM_ALREADY_EXISTS = 6,
+  GPUMEM_PERMISSION_DENIED = 7,
+  GPUMEM_RESOURCE_EXHAUSTED = 8, /* see gpumem_last_denial() */
+  GPUMEM_FAILED_PRECONDITION = 9,
+  GPUMEM_ABORTED = 10,
+  GPUMEM_OUT_OF_RANGE = 11,
+  GPUMEM_UNIMPLEMENTED = 12,
+  GPUMEM_INTERNAL = 13,
+  GPUMEM_UNAVAILABLE = 14, /* the daemon is not there, or goes */
+  GPUMEM_DATA_LOSS = 15,
+  GPUMEM_UNAUTHENTICATED = 16
+};
+
+/* "NOT_FOUND". Never null; lives for ever. */
+const char* gpumem_status_name(int status);
+
+/* What was wrong and what would help, in one sentence, of this thread's last call that failed; ""
+ * before the first. Never null; valid until the thread's next call that fails. Cut where it is very
+ * long. */
+const char* gpumem_last_error(void);
+
+enum gpumem_cause {
+  GPUMEM_CAUSE_UNKNOWN = 0,
+  GPUMEM_CAUSE_DEVICE_LIMIT = 1,
+  GPUMEM_CAUSE_TOTAL_LIMIT = 2,
+  GPUMEM_CAUSE_CAPACITY = 3,
+  GPUMEM_CAUSE_DRIVER = 4,
+  GPUMEM_CAUSE_MAX_SEGMENTS = 5,
+  GPUMEM_CAUSE_MAX_SESSIONS = 6,
+  GPUMEM_CAUSE_MAX_IN_FLIGHT = 7,
+  GPUMEM_CAUSE_DAEMON_LIMIT = 8
+};
+
+/* A refusal as data. asked, used and limit are bytes for memory, else counts. */
+struct gpumem_denial {
+  size_t struct_size;
+  int32_t cause; /* enum gpumem_cause */
+  const char* tenant;
+  const char* device_uuid;
+  uint64_t asked;
+  uint64_t used;
+  uint64_t limit;
+  const char* help;
+};
+
+/* Why this thread's last call that failed was refused; its text is valid as gpumem_last_error()'s.
+ * NOT_FOUND where it was no refusal: that leaves the last error as it is. */
+int gpumem_last_denial(struct gpumem_denial* denial);
+
+/* ---- Sessions and segments (client.h) ---- */
+
+typedef struct gpumem_client gpumem_client;
+typedef struct gpumem_segment gpumem_segment;
+
+#define GPUMEM_UNLIMITED UINT64_MAX /* of bytes and of times */
+
+enum gpumem_kind {
+  GPUMEM_KIND_DEFAULT = 0,
+  GPUMEM_KIND_VMM = 1,
+  GPUMEM_KIND_MEMPOOL = 2,
+  GPUMEM_KIND_IPC = 3,
+  GPUMEM_KIND_PINNED = 4
+};
+enum gpumem_backend { GPUMEM_BACKEND_CUDA = 0, GPUMEM_BACKEND_HOST = 1 };
+enum gpumem_scope { GPUMEM_SCOPE_TENANT = 0, GPUMEM_SCOPE_ANY = 1 };
+
+struct gpumem_connect_options {
+  size_t struct_size;
+  const char* runtime_dir; /* of the daemon's sockets; null: $GPUMEM_RUNTIME_DIR, else as found */
+  const char* tenant;      /* null: the first that the daemon's rules allow */
+  const char* name;        /* null: the program's */
+  uint64_t timeout_ms;     /* 0: 30 s */
+};
+int gpumem_client_connect(const struct gpumem_connect_options* options, gpumem_client** client);
+/* The session lives on as long as anything that was made of it. */
+int gpumem_client_destroy(gpumem_client* client);
+
+struct gpumem_client_info {
+  size_t struct_size;
+  const char* tenant;
+  const char* rule; /* that named the tenant, in words */
+  const char* daemon_version;
+  uint64_t session_id;
+};
+int gpumem_client_get_info(const gpumem_client* client, struct gpumem_client_info* info);
+
+struct gpumem_acquire_options {
+  size_t struct_size;
+  uint64_t bytes;     /* of each segment */
+  const char* device; /* UUID, PCI bus id, ordinal or "most-free"; null: the first that serves */
+  int32_t kind;       /* enum gpumem_kind */
+  const char* const* map_devices; /* whose GPUs shall use it; null: its own */
+  size_t map_device_count;
+  void* address; /* wished; null: any */
+  uint64_t timeout_ms;
+};
+int gpumem_client_acquire(gpumem_client* client, const struct gpumem_acquire_options* options,
+                          gpumem_segment** segment);
+/* `count` of one size, 1 to 253, all or none, one after another in addresses where the kind can. */
+int gpumem_client_acquire_many(gpumem_client* client, const struct gpumem_acquire_options* options,
+                               size_t count, gpumem_segment** segments);
+
+struct gpumem_open_options {
+  size_t struct_size;
+  int32_t read_only;
+  const char* const* map_devices;
+  size_t map_device_count;
+  void* address;
+  uint64_t timeout_ms;
+};
+int gpumem_client_open(gpumem_client* client, const char* ticket,
+                       const struct gpumem_open_options* options, gpumem_segment** segment);
+int gpumem_client_open_many(gpumem_client* client, const char* const* tickets, size_t count,
+                            const struct gpumem_open_options* options, gpumem_segment** segments);
+
+/* Unmaps the memory, ends the lease, and frees the handle, whatever the status. No GPU work may
+ * use the memory by then. */
+int gpumem_segment_release(gpumem_segment* segment);
+
+struct gpumem_segment_info {
+  size_t struct_size;
+  void* data; /* a device pointer; on the host backend, an ordinary one */
+  uint64_t bytes;
+  const char* device_uuid;
+  int32_t kind;    /* enum gpumem_kind */
+  int32_t backend; /* enum gpumem_backend */
+  uint64_t lease_id;
+  uint64_t segment_id;
+  int32_t reused;     /* holds old bytes of this tenant; else zeros */
+  int32_t registered; /* of kind pinned: GPUs can use it, too */
+};
+int gpumem_segment_get_info(const gpumem_segment* segment, struct gpumem_segment_info* info);
+
+/* The ticket that opens the segment elsewhere; lives as long as the handle. Keep it secret. */
+int gpumem_segment_share(gpumem_segment* segment, int32_t scope, const char** ticket);
+
+struct gpumem_handle {
+  uint8_t bytes[64];
+};
+/* For programs that do not know gpumem, each of the kinds that have it (UNIMPLEMENTED): ipc's
+ * cudaIpcMemHandle_t, mempool's cudaMemPoolPtrExportData and descriptor, and the descriptor of vmm
+ * and pinned. The descriptors are the segment's: do not close them. */
+int gpumem_segment_get_ipc_handle(const gpumem_segment* segment, struct gpumem_handle* handle);
+int gpumem_segment_get_export_data(const gpumem_segment* segment, struct gpumem_handle* data);
+int gpumem_segment_get_pool_fd(const gpumem_segment* segment, int* fd);
+int gpumem_segment_get_fd(gpumem_segment* segment, int* fd);
+
+/* ---- Devices and usage ---- */
+
+typedef struct gpumem_device_list gpumem_device_list;
+
+struct gpumem_device {
+  size_t struct_size;
+  const char* uuid;
+  const char* name;
+  const char* pci_bus_id;
+  int32_t backend; /* enum gpumem_backend */
+  uint64_t capacity_bytes;
+  uint64_t charged_bytes;
+  uint64_t granularity_bytes;
+  uint64_t pool_granularity_bytes; /* of kind mempool where that differs, else 0 */
+  uint64_t driver_free_bytes;      /* 0: not known */
+  const int32_t* kinds;            /* enum gpumem_kind; the first is the default */
+  size_t kind_count;
+  size_t peer_count;
+};
+struct gpumem_peer {
+  size_t struct_size;
+  const char* uuid;
+  int32_t access;
+  int32_t native_atomics;
+  int32_t performance_rank; /* 0: the fastest link of the node */
+};
+/* The devices as they are now; `count` may be null. */
+int gpumem_client_list_devices(gpumem_client* client, gpumem_device_list** devices, size_t* count);
+int gpumem_device_list_get(const gpumem_device_list* devices, size_t index,
+                           struct gpumem_device* device);
+int gpumem_device_list_get_peer(const gpumem_device_list* devices, size_t index, size_t peer_index,
+                                struct gpumem_peer* peer);
+int gpumem_device_list_destroy(gpumem_device_list* devices);
+
+typedef struct gpumem_usage gpumem_usage;
+
+struct gpumem_tenant_usage {
+  size_t struct_size;
+  const char* tenant;
+  uint64_t charged_bytes;
+  uint32_t segments;
+  uint32_t sessions;
+  size_t device_count;
+};
+struct gpumem_device_usage {
+  size_t struct_size;
+  const char* device_uuid;
+  uint64_t leased_bytes;
+  uint64_t retained_bytes;
+  uint64_t lingering_bytes;
+  uint64_t charged_bytes;
+  uint64_t limit_bytes;
+  uint64_t peak_bytes;
+};
+/* What the client's tenant holds now. */
+int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);
+int gpumem_usage_get_tenant(const gpumem_usage* usage, struct gpumem_tenant_usage* tenant);
+int gpumem_usage_get_device(const gpumem_usage* usage, size_t index,
+                            struct gpumem_device_usage* device);
+int gpumem_usage_destroy(gpumem_usage* usage);
+
+/* ---- Interprocess events ---- */
+
+typedef struct gpumem_event gpumem_event;
+
+struct gpumem_event_options {
+  size_t struct_size;
+  const char* name;              /* one of these two */
+  const gpumem_segment* segment; /* must live until the call has returned */
+  const char* device;            /* null: the segment's, or the first */
+};
+int gpumem_client_create_event(gpumem_client* client, const struct gpumem_event_options* options,
+                               gpumem_event** event);
+int gpumem_client_open_event(gpumem_client* client, const char* name, gpumem_event** event);
+/* Opens the events beside a segment, and hands out at most `capacity`; `count` says how many. */
+int gpumem_client_open_events(gpumem_client* client, const gpumem_segment* segment,
+                              gpumem_event** events, size_t capacity, size_t* count);
+int gpumem_event_record(gpumem_event* event, void* stream);
+int gpumem_event_wait(gpumem_event* event, void* stream);
+int gpumem_event_synchronize(gpumem_event* event);
+int gpumem_event_is_done(const gpumem_event* event, int* done);
+int gpumem_event_get_handle(const gpumem_event* event, struct gpumem_handle* handle);
+/* The cudaEvent_t; null on the host backend. */
+int gpumem_event_get_cuda_event(const gpumem_event* event, void** cuda_event);
+int gpumem_event_destroy(gpumem_event* event);
+
+/* ---- What the daemon has to say ---- */
+
+typedef struct gpumem_watch gpumem_watch;
+
+/* Each may be null. All are called in one thread of the watch, perhaps before the call that starts
+ * it has returned. */
+struct gpumem_watch_handlers {
+  size_t struct_size;
+  void* context; /* given to each */
+  void (*segments_lost)(void* context, const uint64_t* lease_ids, size_t count);
+  void (*draining)(void* context, int draining);
+  void (*ended)(void* context, int status, const char* message); /* and with it the watch */
+};
+int gpumem_client_start_watch(gpumem_client* client, const struct gpumem_watch_handlers* handlers,
+                              gpumem_watch** watch);
+/* Waits for a handler that is being called, unless it is that handler who calls this. */
+int gpumem_watch_destroy(gpumem_watch* watch);
+
+/* ---- Pools (pool.h) ---- */
+
+typedef struct gpumem_pool gpumem_pool;
+
+/* Which memory that was freed on another stream may be reused. The same stream's always is. */
+enum gpumem_reuse {
+  GPUMEM_REUSE_DEFAULT = 0, /* all of them */
+  GPUMEM_REUSE_SAME_STREAM = 1,
+  GPUMEM_REUSE_FOLLOW_EVENT_DEPENDENCIES = 2,
+  GPUMEM_REUSE_ALLOW_OPPORTUNISTIC = 4,
+  GPUMEM_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 8
+};
+
+struct gpumem_pool_options {
+  size_t struct_size;
+  const char* device; /* as in gpumem_acquire_options */
+  int32_t kind;
+  uint32_t reuse;                    /* of enum gpumem_reuse, or-ed */
+  int32_t per_thread_default_stream; /* what a stream of null means */
+  int32_t without_thread_caches;     /* makes the peaks of the statistics exact */
+  uint64_t limit_bytes;              /* 0: none */
+  uint64_t release_threshold_bytes;  /* 0: nothing goes back by itself (set it later to 0) */
+  uint64_t grow_bytes;               /* 0: 32 MiB */
+  uint64_t wait_ms;                  /* for memory where there is none left */
+};
+int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
+                       gpumem_pool** pool);
+/* No block may be in use. FAILED_PRECONDITION for a default pool. */
+int gpumem_pool_destroy(gpumem_pool* pool);
+
+/* A plain value, which does not grow. */
+struct gpumem_block {
+  void* data;
+  uint64_t bytes;
+};
+int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
+                         struct gpumem_block* block);
+int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
+int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream);
+/* As cudaFree: waits for all work of the device first. */
+int gpumem_pool_free_synchronized(gpumem_pool* pool, void* data);
+int gpumem_pool_find(const gpumem_pool* pool, void* data, struct gpumem_block* block);
+
+/* Writes the ticket that opens the block in other sessions of the tenant, as long as the pool has
+ * it. `length`, with the 0 at its end, is also told where `capacity` is less: OUT_OF_RANGE. */
+int gpumem_pool_share(gpumem_pool* pool, const struct gpumem_block* block, char* ticket,
+                      size_t capacity, size_t* length);
+typedef struct gpumem_shared_block gpumem_shared_block;
+int gpumem_client_open_block(gpumem_client* client, const char* ticket,
+                             const struct gpumem_open_options* options,
+                             gpumem_shared_block** shared);
+int gpumem_shared_block_get(const gpumem_shared_block* shared, struct gpumem_block* block);
+int gpumem_shared_block_destroy(gpumem_shared_block* shared);
+
+int gpumem_pool_stream_waits(gpumem_pool* pool, void* waiting, void* awaited);
+int gpumem_pool_forget_stream(gpumem_pool* pool, void* stream);
+
+/* `released`, how many bytes went back, may be null. */
+int gpumem_pool_trim(gpumem_pool* pool, uint64_t keep_bytes, uint64_t* released);
+int gpumem_pool_free_all_blocks(gpumem_pool* pool, uint64_t* released);
+int gpumem_pool_free_all_blocks_of_stream(gpumem_pool* pool, void* stream, uint64_t* released);
+
+int gpumem_pool_set_limit(gpumem_pool* pool, uint64_t bytes); /* GPUMEM_UNLIMITED: none */
+int gpumem_pool_set_limit_fraction(gpumem_pool* pool, double fraction);
+int gpumem_pool_set_release_threshold(gpumem_pool* pool, uint64_t bytes); /* 0: all, at once */
+int gpumem_pool_set_reuse(gpumem_pool* pool, uint32_t reuse);
+
+struct gpumem_pool_info {
+  size_t struct_size;
+  const char* device_uuid;
+  int32_t kind;
+  int32_t backend;
+  uint64_t limit_bytes;
+};
+int gpumem_pool_get_info(const gpumem_pool* pool, struct gpumem_pool_info* info);
+
+struct gpumem_pool_stats {
+  size_t struct_size;
+  uint64_t reserved_bytes;
+  uint64_t used_bytes;
+  uint64_t free_bytes;
+  uint64_t used_blocks;
+  uint64_t free_blocks;
+  uint64_t segments;
+  uint64_t reserved_peak_bytes; /* since gpumem_pool_reset_peaks() */
+  uint64_t used_peak_bytes;
+  uint64_t allocations; /* these and what follows: since the pool was made */
+  uint64_t frees;
+  uint64_t growths;
+  uint64_t reused_after_event;
+  uint64_t dependencies;
+  uint64_t out_of_memory;
+};
+int gpumem_pool_get_stats(const gpumem_pool* pool, struct gpumem_pool_stats* stats);
+int gpumem_pool_reset_peaks(gpumem_pool* pool);
+/* As cudaMemGetInfo, by the tenant's quota. */
+int gpumem_pool_get_mem_info(gpumem_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
+
+enum gpumem_pool_event_kind {
+  GPUMEM_POOL_ALLOCATE = 0,
+  GPUMEM_POOL_FREE = 1,
+  GPUMEM_POOL_GROW = 2,
+  GPUMEM_POOL_SHRINK = 3
+};
+struct gpumem_pool_event {
+  size_t struct_size; /* the library's */
+  int32_t what;       /* enum gpumem_pool_event_kind */
+  void* data;
+  uint64_t bytes;
+  void* stream;
+};
+/* Called for every block and segment; it must not call the pool. Null: none. */
+int gpumem_pool_set_hook(gpumem_pool* pool,
+                         void (*hook)(void* context, const struct gpumem_pool_event* event),
+                         void* context);
+/* Called where an allocation would fail: 1 where it is worth another try. Null: none. */
+int gpumem_pool_set_out_of_memory_callback(gpumem_pool* pool,
+                                           int (*callback)(void* context, uint64_t bytes),
+                                           void* context);
+
+/* ---- For frameworks ----
+ *
+ * Over one pool of the process for each device, its default pool, made when it is first asked for
+ * and never ended: free what you have at any time, also while the process exits. A device is named
+ * by its ordinal as this process sees it (on the host backend: as the daemon counts). Default pools
+ * share one session, and are configured by the environment:
+ *
+ *   GPUMEM_RUNTIME_DIR              the folder of the daemon's sockets
+ *   GPUMEM_TENANT                   whom to bill, among those that the daemon allows
+ *   GPUMEM_POOL_KIND                vmm, mempool, ipc or pinned
+ *   GPUMEM_POOL_LIMIT               "40GiB", or "50%" of what the tenant may have on the device
+ *   GPUMEM_POOL_RELEASE_THRESHOLD   "1GiB": free segments above it go back
+ *   GPUMEM_POOL_GROW                "256MiB": the least that is leased at once
+ *   GPUMEM_POOL_WAIT                "30s": for memory where there is none left
+ *   GPUMEM_POOL_PER_THREAD_STREAM   "1": a stream of null is the thread's own
+ *
+ * The allocating ones return null for zero bytes, which is no error, and on failure, which PyTorch
+ * and CuPy do not look for: then what gpumem_last_error() says goes to stderr, too. Freeing null
+ * does nothing.
+ */
+
+/* The library's own: not to be destroyed. */
+int gpumem_default_pool(int device, gpumem_pool** pool);
+
+/* torch.cuda.memory.CUDAPluggableAllocator("libgpumem.so", "gpumem_torch_malloc",
+ * "gpumem_torch_free"). PyTorch frees on the stream that it allocated on: what other streams use
+ * must have waited for (torch.Tensor.record_stream does nothing there). Graphs: pool.h. */
+void* gpumem_torch_malloc(ssize_t size, int device, void* stream);
+void gpumem_torch_free(void* ptr, ssize_t size, int device, void* stream);
+
+/* cupy.cuda.CFunctionAllocator(param, malloc, free, owner). `param` is a gpumem_pool, whichever
+ * device it is of, or null: the default pool of `device`. CuPy tells no stream: the memory is that
+ * of the null stream (see GPUMEM_POOL_PER_THREAD_STREAM). A program that works on several streams
+ * puts CuPy's own pool on top, which knows them: cupy.cuda.MemoryPool(allocator.malloc). Freeing
+ * waits for the device, as cudaFree does, on which that pool relies. */
+void* gpumem_cupy_malloc(void* param, size_t size, int device);
+void gpumem_cupy_free(void* param, void* ptr, int device);
+
+/* For rmm's callback_memory_resource and the like. `context` is a gpumem_pool, or null: the
+ * default pool of the current CUDA device, of device 0 where there is none. */
+void* gpumem_rmm_allocate(size_t bytes, void* stream, void* context);
+void gpumem_rmm_deallocate(void* ptr, size_t bytes, void* stream, void* context);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* GPUMEM_GPUMEM_H_ */

@@ -1,0 +1,168 @@
+#include "client/pool/client_segments.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "common/mapping.h"
+
+namespace gpumem::internal {
+namespace {
+
+// What addresses are multiples of (client.h).
+constexpr uint64_t kStep = uint64_t{2} << 20;
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
+
+class ClientSegments : public SegmentSource {
+ public:
+  ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, const DeviceInfo& device,
+                 Kind kind)
+      : client_(std::move(client)), acquire_(std::move(acquire)), device_(device), kind_(kind) {}
+
+  uint64_t granularity() const override {
+    const bool own_steps = kind_ == Kind::kMempool && device_.pool_granularity_bytes > 0;
+    if (own_steps) return device_.pool_granularity_bytes;
+    return places() ? std::max(kStep, device_.granularity_bytes) : device_.granularity_bytes;
+  }
+
+  // Each segment of kind pinned is registered with CUDA by itself.
+  bool places() const override { return kind_ == Kind::kVmm; }
+
+  absl::StatusOr<Range> Acquire(uint64_t bytes, uintptr_t at) override {
+    AcquireOptions options = {.bytes = bytes, .device = device_.uuid, .kind = kind_};
+    std::shared_ptr<const AddressRange> addresses;
+    if (places()) {
+      absl::MutexLock lock(&mutex_);
+      addresses = Addresses();
+      if (addresses != nullptr) {
+        if (at == 0) {
+          at = FirstGap(*addresses, bytes);
+        } else if (IsTaken(at, bytes) || at + bytes > addresses->base() + addresses->bytes()) {
+          return absl::FailedPreconditionError("the pool's range of addresses has no room there");
+        }
+        // Where there is none for so much, it goes elsewhere, if the daemon has it.
+        if (at == 0) addresses = nullptr;
+        if (at != 0) taken_[at] = bytes;
+      }
+    }
+    if (addresses == nullptr && at != 0) {
+      return absl::FailedPreconditionError("no range of addresses could be reserved");
+    }
+    options.address = reinterpret_cast<void*>(at);
+    absl::StatusOr<std::vector<Segment>> segments = acquire_(addresses, options);
+    absl::MutexLock lock(&mutex_);
+    if (!segments.ok()) {
+      taken_.erase(at);
+      return segments.status();
+    }
+    Segment& segment = segments->front();
+    const Range range = {.id = segment.lease_id(),
+                         .at = reinterpret_cast<uintptr_t>(segment.data()),
+                         .bytes = segment.size()};
+    segments_.emplace(range.id, Leased{std::move(segment), ""});
+    return range;
+  }
+
+  absl::Status Release(uint64_t id) override {
+    Segment segment;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto found = segments_.find(id);
+      segment = std::move(found->second.segment);
+      segments_.erase(found);
+    }
+    const auto at = reinterpret_cast<uintptr_t>(segment.data());
+    absl::Status released = segment.Release();
+    absl::MutexLock lock(&mutex_);
+    taken_.erase(at);  // unmapped by now: the next may lie there
+    return released;
+  }
+
+  absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
+    absl::StatusOr<Usage> usage = client_->GetUsage();
+    if (!usage.ok()) return usage.status();
+    absl::StatusOr<std::vector<DeviceInfo>> devices = client_->Devices();
+    if (!devices.ok()) return devices.status();
+    uint64_t free = 0, total = 0;
+    for (const DeviceUsage& own : usage->devices) {
+      if (own.device_uuid != device_.uuid) continue;
+      total = own.limit_bytes;
+      // What the tenant keeps for reuse it gets again.
+      const uint64_t held = own.charged_bytes - std::min(own.charged_bytes, own.retained_bytes);
+      free = total - std::min(total, held);
+    }
+    for (const DeviceInfo& device : *devices) {
+      if (device.uuid != device_.uuid) continue;
+      free = std::min(
+          free, device.capacity_bytes - std::min(device.capacity_bytes, device.charged_bytes));
+    }
+    return std::pair(free, total);
+  }
+
+  absl::StatusOr<std::string> Share(uint64_t id) override {
+    absl::MutexLock lock(&mutex_);
+    Leased& leased = segments_.at(id);
+    if (leased.ticket.empty()) {
+      absl::StatusOr<Ticket> ticket = leased.segment.Share();
+      if (!ticket.ok()) return ticket.status();
+      leased.ticket = std::move(ticket->value);
+    }
+    return leased.ticket;
+  }
+
+ private:
+  // Twice what the device has, so that there is room between what stays. Null: there is none.
+  std::shared_ptr<const AddressRange> Addresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!addresses_.has_value()) {
+      const uint64_t bytes = 2 * RoundUp(device_.capacity_bytes);
+      auto reserved = device_.backend == Backend::kCuda ? ReserveCudaAddresses(bytes)
+                                                        : ReserveHostAddresses(bytes);
+      addresses_ = reserved.ok() ? *std::move(reserved) : nullptr;
+    }
+    return *addresses_;
+  }
+
+  // The first address in the range with so much room behind it; 0: there is none.
+  uintptr_t FirstGap(const AddressRange& addresses, uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uintptr_t at = addresses.base();
+    for (const auto& [begin, size] : taken_) {
+      if (begin - at >= bytes) break;
+      at = begin + RoundUp(size);
+    }
+    return at + bytes <= addresses.base() + addresses.bytes() ? at : 0;
+  }
+
+  bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto next = taken_.lower_bound(at + bytes);
+    return next != taken_.begin() && std::prev(next)->first + std::prev(next)->second > at;
+  }
+
+  const std::shared_ptr<Client> client_;
+  const AcquireIn acquire_;
+  const DeviceInfo device_;
+  const Kind kind_;
+  absl::Mutex mutex_;
+  struct Leased {
+    Segment segment;
+    std::string ticket;  // once it was asked for
+  };
+  std::optional<std::shared_ptr<const AddressRange>> addresses_ ABSL_GUARDED_BY(mutex_);
+  // Of addresses_: where something is mapped, is about to be, or is still.
+  std::map<uintptr_t, uint64_t> taken_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Leased> segments_ ABSL_GUARDED_BY(mutex_);  // by lease
+};
+
+}  // namespace
+
+std::unique_ptr<SegmentSource> MakeClientSegments(std::shared_ptr<Client> client, AcquireIn acquire,
+                                                  const DeviceInfo& device, Kind kind) {
+  return std::make_unique<ClientSegments>(std::move(client), std::move(acquire), device, kind);
+}
+
+}  // namespace gpumem::internal

@@ -1,0 +1,383 @@
+// What threads keep for themselves, and the calls that this serves.
+#include "client/pool/engine.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/pool/size_class.h"
+
+namespace gpumem::internal {
+namespace {
+
+std::atomic<uint64_t> next_pool{1};
+
+// Counts the forks that lead to this process.
+std::atomic<uint64_t> generation{0};
+uint64_t Generation() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+// One thread's caches, of all pools.
+struct ThreadCaches {
+  struct One {
+    uint64_t pool;
+    std::shared_ptr<ThreadCache> cache;
+    std::shared_ptr<Engine::Link> link;
+    uint64_t generation;
+  };
+  std::vector<One> all;
+
+  ~ThreadCaches();
+};
+
+namespace {
+
+thread_local ThreadCaches caches_of_thread;
+// The one that was used last, without a look at the list; and whether the thread is past its end,
+// when only destructors of static objects can still call.
+[[gnu::tls_model("initial-exec")]] thread_local ThreadCache* last_cache = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local uint64_t last_pool = 0;
+[[gnu::tls_model("initial-exec")]] thread_local bool thread_over = false;
+
+absl::Status NotABlock(uintptr_t at) {
+  return absl::InvalidArgumentError(absl::StrCat("no block of this pool begins at address 0x",
+                                                 absl::Hex(at),
+                                                 "; it may have been freed already"));
+}
+
+void TakeLarge(KeptBlocks& kept, std::vector<Chunk*>& out) {
+  for (KeptBlocks::Large& slot : kept.large) {
+    if (slot.chunk != nullptr) out.push_back(slot.chunk);
+    slot = {};
+  }
+}
+
+void TakeSmall(KeptBlocks& kept, std::vector<Chunk*>& out) {
+  for (KeptBlocks::Class& list : kept.small) {
+    for (; list.first != nullptr; list.first = list.first->use.next) out.push_back(list.first);
+    list.count = 0;
+  }
+}
+
+}  // namespace
+
+ThreadCaches::~ThreadCaches() {
+  thread_over = true;
+  last_pool = 0;
+  for (One& one : all) {
+    if (one.generation != generation.load(std::memory_order_relaxed)) continue;  // forked
+    absl::MutexLock lock(&one.link->mutex);
+    if (one.link->engine != nullptr) one.link->engine->TakeOver(*one.cache);
+  }
+}
+
+ThreadCache* Engine::CacheOfThisThread() {
+  if (last_pool == id_) return last_cache;
+  if (thread_over) return nullptr;
+  auto& all = caches_of_thread.all;
+  for (const ThreadCaches::One& one : all) {
+    if (one.pool != id_) continue;
+    last_pool = id_;
+    return last_cache = one.cache.get();
+  }
+  // Those of pools that are gone go with the next.
+  std::erase_if(all, [this](const ThreadCaches::One& one) {
+    if (one.generation != generation_) return false;  // its lock is the parent's
+    absl::MutexLock lock(&one.link->mutex);
+    return one.link->engine == nullptr;
+  });
+  auto cache = std::make_shared<ThreadCache>();
+  {
+    absl::MutexLock lock(&caches_mutex_);
+    caches_.push_back(cache);
+  }
+  all.push_back({id_, cache, link_, generation_});
+  last_pool = id_;
+  return last_cache = cache.get();
+}
+
+// Null `data`: it keeps none that fits.
+Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
+  Chunk* chunk = nullptr;
+  if (bytes <= kMaxSmallBytes) {
+    KeptBlocks::Class& list = kept.small[SizeClassOf(bytes)];
+    chunk = list.first;
+    if (chunk == nullptr) return {};
+    list.first = chunk->use.next;
+    --list.count;
+    cache.kept_small_bytes -= chunk->bytes;
+  } else {
+    const uint64_t rounded = RoundedBytes(bytes);
+    for (KeptBlocks::Large& slot : kept.large) {
+      if (slot.bytes != rounded) continue;
+      chunk = slot.chunk;
+      slot = {};
+      break;
+    }
+    if (chunk == nullptr) return {};
+  }
+  chunk->use.live = true;
+  cache.kept_bytes -= chunk->bytes;
+  --cache.kept_blocks;
+  ++cache.allocations;
+  return {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
+}
+
+void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
+                  std::vector<Chunk*>& spilled) {
+  chunk->use.live = false;
+  chunk->epoch = kept.timeline->epoch();
+  ++cache.frees;
+  cache.kept_bytes += chunk->bytes;
+  ++cache.kept_blocks;
+  if (chunk->use.small) {
+    KeptBlocks::Class& list = kept.small[chunk->use.size_class];
+    chunk->use.next = list.first;
+    list.first = chunk;
+    cache.kept_small_bytes += chunk->bytes;
+    if (++list.count <= ThreadCache::Limit(chunk->use.size_class) &&
+        cache.kept_small_bytes <= ThreadCache::kMostSmallBytes) {
+      return;
+    }
+    // The half that was freed last stays.
+    const uint32_t stays = (list.count + 1) / 2;
+    Chunk* last = list.first;
+    for (uint32_t i = 1; i < stays; ++i) last = last->use.next;
+    for (Chunk* gone = std::exchange(last->use.next, nullptr); gone != nullptr;
+         gone = gone->use.next) {
+      spilled.push_back(gone);
+      cache.kept_small_bytes -= gone->bytes;
+    }
+    list.count = stays;
+  } else {
+    KeptBlocks::Large* slot = nullptr;
+    for (KeptBlocks::Large& one : kept.large) {
+      if (one.chunk == nullptr) slot = &one;
+    }
+    if (slot == nullptr) {
+      slot = &kept.large[kept.oldest_large++ % KeptBlocks::kLarge];
+      spilled.push_back(slot->chunk);
+    }
+    *slot = {chunk->bytes, chunk};
+  }
+  CountOut(cache, spilled);
+}
+
+void Engine::CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks) {
+  for (const Chunk* chunk : chunks) cache.kept_bytes -= chunk->bytes;
+  cache.kept_blocks -= chunks.size();
+  moving_.fetch_add(chunks.size(), std::memory_order_relaxed);
+}
+
+std::vector<std::shared_ptr<ThreadCache>> Engine::Caches() const {
+  absl::MutexLock lock(&caches_mutex_);
+  return caches_;
+}
+
+void Engine::Collect(ThreadCache& cache, const Timeline* timeline, bool forget) {
+  std::vector<Kept> collected;
+  {
+    const std::lock_guard<SpinLock> lock(cache.lock);
+    for (const auto& kept : cache.kept) {
+      if (timeline != nullptr && kept->timeline != timeline) continue;
+      Kept one{kept->timeline, {}};
+      TakeSmall(*kept, one.chunks);
+      for (const Chunk* chunk : one.chunks) cache.kept_small_bytes -= chunk->bytes;
+      TakeLarge(*kept, one.chunks);
+      CountOut(cache, one.chunks);
+      if (!one.chunks.empty()) collected.push_back(std::move(one));
+    }
+    if (forget) cache.Forget(timeline);
+  }
+  for (const Kept& one : collected) PutBack(one.chunks, one.timeline);
+}
+
+void Engine::CollectKept(const Timeline* timeline, bool forget) {
+  for (const auto& cache : Caches()) Collect(*cache, timeline, forget);
+}
+
+void Engine::PutBackKeptLarge(Stream stream) {
+  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+  if (cache == nullptr) return;
+  Kept one{};
+  {
+    const std::lock_guard<SpinLock> lock(cache->lock);
+    KeptBlocks* const kept = cache->Find(stream);
+    if (kept == nullptr) return;
+    one.timeline = kept->timeline;
+    TakeLarge(*kept, one.chunks);
+    CountOut(*cache, one.chunks);
+  }
+  if (!one.chunks.empty()) PutBack(one.chunks, one.timeline);
+}
+
+void Engine::TakeOver(ThreadCache& cache) {
+  Collect(cache, nullptr, /*forget=*/false);
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<SpinLock> reading(cache.lock);
+    counts_.allocations += std::exchange(cache.allocations, 0);
+    counts_.frees += std::exchange(cache.frees, 0);
+  }
+  absl::MutexLock lock(&caches_mutex_);
+  std::erase_if(caches_, [&cache](const auto& one) { return one.get() == &cache; });
+}
+
+uint64_t Engine::KeptBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& cache : Caches()) {
+    const std::lock_guard<SpinLock> lock(cache->lock);
+    bytes += cache->kept_bytes;
+  }
+  return bytes;
+}
+
+// --- The pool ------------------------------------------------------------------------
+
+Engine::Engine(std::unique_ptr<SegmentSource> source, std::unique_ptr<StreamApi> api,
+               const PoolOptions& options)
+    : source_(std::move(source)),
+      api_(std::move(api)),
+      options_(options),
+      id_(next_pool.fetch_add(1)),
+      generation_(Generation()),
+      caching_(options.thread_caches),
+      policy_(options.reuse),
+      limit_(options.limit_bytes),
+      release_threshold_(options.release_threshold_bytes),
+      link_(std::make_shared<Link>()) {
+  absl::MutexLock lock(&link_->mutex);
+  link_->engine = this;
+}
+
+Engine::~Engine() {
+  if (!CheckProcess().ok()) return;
+  {
+    absl::MutexLock lock(&link_->mutex);
+    link_->engine = nullptr;
+  }
+  FreeAllBlocks(std::nullopt).IgnoreError();
+  std::vector<Segment> rest;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [at, segment] : segments_) rest.push_back(segment);
+    segments_.clear();
+  }
+  ReleaseAll(rest).IgnoreError();
+}
+
+absl::Status Engine::CheckProcess() const {
+  if (generation.load(std::memory_order_relaxed) == generation_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this pool is that of the process that forked this one, and its memory is, too; make a "
+      "pool of your own in a child that was started with exec");
+}
+
+Stream Engine::Named(Stream stream) const {
+  if (stream != nullptr) return stream;
+  return options_.per_thread_default_stream ? PerThreadStream() : LegacyStream();
+}
+
+absl::Status Engine::CheckCapture(Stream stream) const {
+  if (stream == LegacyStream()) return absl::OkStatus();  // nobody can capture it
+  absl::StatusOr<bool> capturing = api_->IsCapturing(stream);
+  if (!capturing.ok()) return absl::InvalidArgumentError(capturing.status().message());
+  if (!*capturing) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the stream is being captured into a graph, which would use the memory again whenever it is "
+      "launched; allocate before the capture begins, and free when the graph is gone");
+}
+
+absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  stream = Named(stream);
+  if (absl::Status status = CheckCapture(stream); !status.ok()) return status;
+  if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
+  if (Caching()) {
+    if (ThreadCache* const cache = CacheOfThisThread()) {
+      const std::lock_guard<SpinLock> lock(cache->lock);
+      if (KeptBlocks* const kept = cache->Find(stream)) {
+        if (Block block = TakeKept(*cache, *kept, bytes); block.data != nullptr) return block;
+      }
+    }
+  }
+  return AllocateFromHeaps(bytes, stream);
+}
+
+absl::Status Engine::Free(void* data, Stream stream) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  stream = Named(stream);
+  if (absl::Status status = CheckCapture(stream); !status.ok()) return status;
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+  if (cache == nullptr) return FreeUncached(at, stream, /*done=*/false);
+  Kept spilled{};
+  while (spilled.timeline == nullptr) {
+    {
+      const std::lock_guard<SpinLock> lock(cache->lock);
+      if (KeptBlocks* const kept = cache->Find(stream)) {
+        Chunk* const chunk = table_.Find(at);
+        if (chunk == nullptr || !chunk->use.live) return NotABlock(at);
+        Keep(*cache, *kept, chunk, spilled.chunks);
+        spilled.timeline = kept->timeline;
+      }
+    }
+    if (spilled.timeline != nullptr) break;
+    // A stream that is new to this thread: is it one?
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<Timeline*> known = order_.Get(stream);
+    if (!known.ok()) return known.status();
+    const std::lock_guard<SpinLock> adding(cache->lock);
+    cache->Add(stream, *known);
+  }
+  if (!spilled.chunks.empty()) PutBack(spilled.chunks, spilled.timeline);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {
+  Chunk* chunk = nullptr;
+  Timeline* timeline = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<Timeline*> known = order_.Get(stream);
+    if (!known.ok()) return known.status();
+    timeline = *known;
+    chunk = table_.Find(at);
+    if (chunk == nullptr || !std::exchange(chunk->use.live, false)) return NotABlock(at);
+    chunk->epoch = done ? 0 : timeline->epoch();
+    ++counts_.frees;
+    moving_.fetch_add(1, std::memory_order_relaxed);
+  }
+  Tell(PoolEvent::What::kFree, at, chunk->bytes, stream);
+  PutBack({&chunk, 1}, timeline);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::FreeSynchronized(void* data) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const absl::StatusOr<Block> block = Find(data);
+  if (!block.ok()) return NotABlock(reinterpret_cast<uintptr_t>(data));
+  if (absl::Status status = api_->SynchronizeDevice(); !status.ok()) return status;
+  return FreeUncached(reinterpret_cast<uintptr_t>(data), LegacyStream(), /*done=*/true);
+}
+
+absl::StatusOr<Block> Engine::Find(void* data) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  absl::MutexLock lock(&mutex_);
+  Chunk* const chunk = table_.Find(at);
+  if (chunk == nullptr || !chunk->use.live) {
+    return absl::NotFoundError("no block of this pool begins at this address");
+  }
+  return Block{.data = data, .bytes = chunk->bytes};
+}
+
+}  // namespace gpumem::internal

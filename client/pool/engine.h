@@ -1,0 +1,211 @@
+// The pool behind its public face: what client/pool.h promises, over a source of segments and the
+// driver's streams, both of which tests replace.
+//
+// Three layers. Threads keep what they have freed (thread_cache.h) and serve themselves from
+// that. What they lack they get under one lock from two heaps (block_heap.h): one of large blocks,
+// in the leased segments, and one of small blocks, in ranges that are large blocks themselves, so
+// that small ones do not lie scattered between large ones. What the heaps lack is leased
+// (engine_growth.cc), without the lock.
+//
+// Memory that was freed on another stream is had in this order, which is that of CUDA's pools:
+// where that stream's work is known to come first; where it is seen to be done; by growing; and
+// only then by making the GPU wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "client/pool.h"
+#include "client/pool/block_heap.h"
+#include "client/pool/block_ticket.h"
+#include "client/pool/pointer_table.h"
+#include "client/pool/segment_source.h"
+#include "client/pool/stream_api.h"
+#include "client/pool/stream_order.h"
+#include "client/pool/thread_cache.h"
+
+namespace gpumem::internal {
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<SegmentSource> source, std::unique_ptr<StreamApi> api,
+         const PoolOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // All of these as client/pool.h says.
+  absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
+  absl::Status Free(void* data, Stream stream);
+  absl::Status FreeSynchronized(void* data);
+  absl::StatusOr<Block> Find(void* data);
+  absl::StatusOr<BlockTicket> Share(void* data);
+  absl::Status StreamWaits(Stream waiting, Stream awaited);
+  absl::Status ForgetStream(Stream stream);
+  absl::StatusOr<uint64_t> Trim(uint64_t keep_bytes);
+  // nullopt: of all streams.
+  absl::StatusOr<uint64_t> FreeAllBlocks(std::optional<Stream> stream);
+  absl::Status SetLimit(uint64_t bytes);
+  absl::StatusOr<uint64_t> TotalBytes();  // that the tenant may have on the device
+  uint64_t limit() const;
+  void SetReleaseThreshold(uint64_t bytes);
+  void SetReusePolicy(const ReusePolicy& policy);
+  PoolStats Stats() const;
+  void ResetPeaks();
+  absl::StatusOr<MemInfo> MemGetInfo();
+  void SetHook(std::function<void(const PoolEvent&)> hook);
+  void SetOutOfMemoryCallback(std::function<bool(uint64_t bytes)> callback);
+
+  // FAILED_PRECONDITION in a child after fork().
+  absl::Status CheckProcess() const;
+  // For tests: INTERNAL with a sentence naming what is wrong.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Segment {
+    uint64_t id = 0;
+    uint64_t bytes = 0;
+  };
+  using Hook = std::function<void(const PoolEvent&)>;
+
+  Stream Named(Stream stream) const;
+  absl::Status CheckCapture(Stream stream) const;
+  // Of a stream that is not being captured.
+  absl::StatusOr<Timeline*> Known(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // --- What threads keep (engine.cc) -----------------------------------------------
+  // Freed on one stream, and on its way back to the heaps.
+  struct Kept {
+    Timeline* timeline = nullptr;
+    std::vector<Chunk*> chunks;
+  };
+  bool Caching() const {
+    return caching_.load(std::memory_order_relaxed) &&
+           waiting_.load(std::memory_order_relaxed) == 0;
+  }
+  // Free without a cache; `done`: no work on it is left.
+  absl::Status FreeUncached(uintptr_t at, Stream stream, bool done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: this thread keeps nothing.
+  ThreadCache* CacheOfThisThread();
+  static Block TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes);
+  // Puts it into the cache; moves to `spilled` what no longer fits.
+  void Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk, std::vector<Chunk*>& spilled);
+  // These leave the cache and are in nobody's books until they are put back. Under its lock.
+  void CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks);
+  // Of the large ones that this thread keeps for the stream.
+  void PutBackKeptLarge(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Back into the heaps, all that a cache, or all caches, keep: of one stream or, where that is
+  // null, of all. `forget`: the stream is none of the cache's any more.
+  void Collect(ThreadCache& cache, const Timeline* timeline, bool forget)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void CollectKept(const Timeline* timeline, bool forget) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All of a thread that ends.
+  void TakeOver(ThreadCache& cache) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::shared_ptr<ThreadCache>> Caches() const ABSL_LOCKS_EXCLUDED(caches_mutex_);
+  uint64_t KeptBytes() const;
+
+  // --- The heaps (engine_heaps.cc) -------------------------------------------------
+  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How large the free large chunk is that it is part of then.
+  uint64_t PutChunk(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: there is none without growing.
+  Chunk* TakeFor(uint64_t bytes, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Chunk* TakeFrom(BlockHeap& heap, uint64_t bytes, Timeline* timeline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The latest epoch of `of` that `by` may reuse by what is known, as far as the policy says.
+  uint64_t Followed(const Timeline* by, const Timeline* of) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Chunk* TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_only)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddSmallRange(Chunk* host, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes everybody's what is seen to be done; of which streams.
+  enum class Polled {
+    kNothing,
+    kMost,  // those that no other stream waits for an event of
+    kAll,
+  };
+  void PollAll(const Timeline* but, Polled polled) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Timeline*> Owners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // --- Growing and shrinking (engine_growth.cc) ------------------------------------
+  absl::Status Grow(uint64_t bytes, const Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SegmentSource::Range> AcquireRange(uint64_t need, uint64_t wish, uintptr_t at)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where a segment would make a block of `bytes`, together with free memory before it: behind the
+  // run that ends with most that the stream may use.
+  struct Place {
+    uintptr_t at = 0;            // 0: anywhere
+    uint64_t need = 0;           // what the segment has to have
+    uint64_t most = UINT64_MAX;  // what fits there
+  };
+  Place FindPlace(uint64_t bytes, const Timeline* timeline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes whole free segments out of the heaps until at most so many bytes are reserved and not
+  // used; what to release.
+  std::vector<Segment> Shrink(uint64_t keep_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void Tell(PoolEvent::What what, uintptr_t at, uint64_t bytes, Stream stream);
+
+  const std::unique_ptr<SegmentSource> source_;
+  const std::unique_ptr<StreamApi> api_;
+  const PoolOptions options_;
+  const uint64_t id_;          // of this pool in the process: never given twice
+  const uint64_t generation_;  // of the process: changes in a forked child
+  std::atomic<bool> caching_{true};
+  std::atomic<int> waiting_{0};  // threads that wait for memory
+  // Chunks that are in no cache any more and in no heap yet.
+  std::atomic<uint64_t> moving_{0};
+
+  mutable absl::Mutex mutex_;
+  BlockHeap large_ ABSL_GUARDED_BY(mutex_){/*join_ranges=*/source_->places()};
+  BlockHeap small_ ABSL_GUARDED_BY(mutex_){/*join_ranges=*/false};
+  StreamOrder order_ ABSL_GUARDED_BY(mutex_){api_.get()};
+  uint64_t range_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of large_'s chunks that are small_'s ranges
+  absl::btree_map<uintptr_t, Segment> segments_ ABSL_GUARDED_BY(mutex_);  // by address
+  ReusePolicy policy_ ABSL_GUARDED_BY(mutex_);
+  uint64_t limit_ ABSL_GUARDED_BY(mutex_);
+  uint64_t release_threshold_ ABSL_GUARDED_BY(mutex_);
+  uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // out of the heaps, kept by threads or used
+  uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool growing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;  // times that something came back to the heaps
+  PoolStats counts_ ABSL_GUARDED_BY(mutex_);      // the counters and marks of it
+  std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);
+
+  // Written under the lock; read without it by whoever holds the lock of a thread cache, all of
+  // which are taken once before an old table goes.
+  PointerTable table_;
+
+  mutable absl::Mutex caches_mutex_;
+  std::vector<std::shared_ptr<ThreadCache>> caches_ ABSL_GUARDED_BY(caches_mutex_);
+
+  mutable absl::Mutex hook_mutex_;
+  std::shared_ptr<const Hook> hook_ ABSL_GUARDED_BY(hook_mutex_);
+  std::atomic<bool> hooked_{false};
+
+  // What the caches of threads that end know of this pool.
+  struct Link {
+    absl::Mutex mutex;
+    Engine* engine ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+  const std::shared_ptr<Link> link_;
+  friend struct ThreadCaches;
+};
+
+}  // namespace gpumem::internal

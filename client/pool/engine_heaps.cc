@@ -1,0 +1,261 @@
+// Blocks out of the heaps and back, and the order of streams that this keeps to.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/pool/engine.h"
+#include "client/pool/size_class.h"
+
+namespace gpumem::internal {
+namespace {
+
+// What small blocks are cut out of.
+constexpr uint64_t kSmallRange = uint64_t{2} << 20;
+
+bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
+
+}  // namespace
+
+// --- Taking --------------------------------------------------------------------------
+
+absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
+  const uint64_t rounded = RoundedBytes(bytes);
+  if (rounded < bytes) return absl::InvalidArgumentError("no device has that many bytes");
+  const absl::Time deadline = absl::Now() + options_.wait;
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<Timeline*> timeline = order_.Get(stream);
+  if (!timeline.ok()) return timeline.status();
+  if (!IsSmall(rounded) && !large_.HasCloseFit(rounded, *timeline)) {
+    // What this thread keeps may lie beside what is free.
+    mutex_.Unlock();
+    PutBackKeptLarge(stream);
+    mutex_.Lock();
+  }
+  // What has been tried since there was last anything new to try.
+  bool collected = false, shrunk = false, settled = false;
+  while (true) {
+    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
+    if (!std::exchange(collected, true)) {
+      mutex_.Unlock();
+      CollectKept(nullptr, /*forget=*/false);
+      mutex_.Lock();
+      continue;
+    }
+    absl::Status grown = Grow(rounded, *timeline);
+    if (grown.ok()) continue;
+    if (policy_.allow_internal_dependencies) {
+      if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
+        return HandOut(chunk, bytes, stream);
+      }
+    }
+    if (absl::IsResourceExhausted(grown) && !std::exchange(shrunk, true)) {
+      const std::vector<Segment> released = Shrink(0);
+      mutex_.Unlock();
+      ReleaseAll(released).IgnoreError();
+      mutex_.Lock();
+      continue;  // also where nothing went: to see that has joined what is free
+    }
+    if (moving_.load(std::memory_order_relaxed) > 0 && !std::exchange(settled, true)) {
+      // Another thread has blocks in its hands that it is about to put back.
+      const auto none_moves = [this] { return moving_.load(std::memory_order_relaxed) == 0; };
+      mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
+      continue;
+    }
+    if (const auto callback = out_of_memory_) {
+      mutex_.Unlock();
+      const bool again = callback(bytes);
+      mutex_.Lock();
+      if (again) {
+        collected = shrunk = settled = false;
+        continue;
+      }
+    }
+    if (absl::Now() < deadline &&
+        (absl::IsResourceExhausted(grown) || absl::IsUnavailable(grown))) {
+      // Others' memory comes back unseen, so it is asked for again now and then.
+      const absl::Time next = std::min(deadline, absl::Now() + absl::Milliseconds(50));
+      const uint64_t seen = returns_;
+      const auto returned = [this, seen]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return returns_ != seen; };
+      ++waiting_;  // from here on threads keep nothing for themselves
+      mutex_.AwaitWithDeadline(absl::Condition(&returned), next);
+      --waiting_;
+      collected = shrunk = settled = false;
+      continue;
+    }
+    ++counts_.out_of_memory;
+    return grown;
+  }
+}
+
+// Lets go of the lock for a moment.
+Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
+  const bool small = IsSmall(bytes);
+  chunk->use = {.live = true,
+                .size_class = static_cast<uint8_t>(small ? SizeClassOf(bytes) : 0),
+                .small = small};
+  if (small) chunk->range->use.used_bytes += chunk->bytes;
+  taken_bytes_ += chunk->bytes;
+  counts_.used_peak_bytes = std::max(counts_.used_peak_bytes, taken_bytes_);
+  ++counts_.allocations;
+  const std::unique_ptr<PointerTable::Table> old_table = table_.Insert(chunk->at, chunk);
+  const Block block = {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
+  mutex_.Unlock();
+  if (old_table != nullptr) {
+    // Who reads it holds one of these locks.
+    for (const auto& cache : Caches()) const std::lock_guard<SpinLock> reading(cache->lock);
+  }
+  Tell(PoolEvent::What::kAllocate, reinterpret_cast<uintptr_t>(block.data), block.bytes, stream);
+  mutex_.Lock();
+  return block;
+}
+
+Chunk* Engine::TakeFor(uint64_t bytes, Timeline* timeline) {
+  // What others have freed lies between what is free, so for a large block it is looked at first;
+  // but where that takes an event that all streams wait for, only when there is no other way.
+  for (const Polled polled : {Polled::kNothing, Polled::kMost, Polled::kAll}) {
+    if (polled == Polled::kNothing && !IsSmall(bytes)) continue;
+    if (polled != Polled::kNothing) {
+      if (!policy_.allow_opportunistic && IsSmall(bytes)) break;
+      if (policy_.allow_opportunistic) PollAll(timeline, polled);
+    }
+    if (!IsSmall(bytes)) {
+      if (Chunk* chunk = TakeFrom(large_, bytes, timeline)) return chunk;
+      continue;
+    }
+    if (Chunk* chunk = TakeFrom(small_, bytes, timeline)) return chunk;
+    if (Chunk* host = TakeFrom(large_, kSmallRange, timeline)) {
+      AddSmallRange(host, timeline);
+      return TakeFrom(small_, bytes, timeline);
+    }
+  }
+  return TakeByWaiting(bytes, timeline, /*coupled_only=*/true);
+}
+
+Chunk* Engine::TakeFrom(BlockHeap& heap, uint64_t bytes, Timeline* timeline) {
+  const auto nobody = [](const Timeline*) -> uint64_t { return 0; };
+  const auto follow = [&](const Timeline* of)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Followed(timeline, of); };
+  if (Chunk* chunk = heap.Take(bytes, timeline, nobody)) return chunk;
+  if (Chunk* chunk = heap.Take(bytes, timeline, follow)) return chunk;
+  return &heap == &large_ ? heap.Gather(bytes, follow) : nullptr;
+}
+
+uint64_t Engine::Followed(const Timeline* by, const Timeline* of) const {
+  return by == of || policy_.follow_event_dependencies ? order_.Bound(by, of) : 0;
+}
+
+// One stream that is waited for is often enough; else it is all of them, if they are.
+Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_only) {
+  std::vector<Timeline*> owners = Owners();
+  std::erase_if(owners, [&](const Timeline* owner) {
+    return owner == timeline || (coupled_only && !StreamOrder::Coupled(timeline, owner));
+  });
+  if (owners.empty()) return nullptr;
+  // Whether it would be there, were these waited for.
+  const auto would_do =
+      [&](absl::Span<Timeline* const> waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        const auto bound = [&](const Timeline* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return std::find(waited.begin(), waited.end(), of) != waited.end()
+                     ? UINT64_MAX
+                     : order_.Bound(timeline, of);
+        };
+        if (IsSmall(bytes) && small_.HasFit(bytes, bound)) return true;
+        return large_.HasRun(IsSmall(bytes) ? kSmallRange : bytes, bound);
+      };
+  std::vector<Timeline*> enough;
+  for (Timeline* owner : owners) {
+    if (enough.empty() && would_do({&owner, 1})) enough = {owner};
+  }
+  if (enough.empty() && would_do(owners)) enough = owners;
+  if (enough.empty()) return nullptr;
+  for (Timeline* owner : enough) {
+    if (!order_.MakeWait(timeline, owner).ok()) return nullptr;
+    ++counts_.dependencies;
+  }
+  const auto bound = [&](const Timeline* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return order_.Bound(timeline, of);
+  };
+  const auto take_large = [&](uint64_t of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Chunk* const chunk = large_.Take(of, timeline, bound);
+    return chunk != nullptr ? chunk : large_.Gather(of, bound);
+  };
+  if (!IsSmall(bytes)) return take_large(bytes);
+  if (Chunk* chunk = small_.Take(bytes, timeline, bound)) return chunk;
+  Chunk* const host = take_large(kSmallRange);
+  if (host == nullptr) return nullptr;
+  AddSmallRange(host, timeline);
+  return small_.Take(bytes, timeline, bound);
+}
+
+void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
+  // What was another's is this stream's from here on: it comes after that one's work.
+  const bool clean = host->was_clean();
+  const uint64_t epoch = timeline->epoch();
+  if (!clean) timeline->latest_freed = std::max(timeline->latest_freed, epoch);
+  host->use = {};
+  range_bytes_ += host->bytes;
+  small_.AddRange(host->at, host->bytes, clean ? nullptr : timeline, epoch, host);
+}
+
+// --- Giving back ---------------------------------------------------------------------
+
+void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) {
+  std::vector<Segment> released;
+  {
+    absl::MutexLock lock(&mutex_);
+    uint64_t largest = 0;
+    for (Chunk* chunk : chunks) largest = std::max(largest, PutChunk(chunk, timeline));
+    ++returns_;
+    moving_.fetch_sub(chunks.size(), std::memory_order_relaxed);
+    if (largest >= source_->granularity() && reserved_bytes_ - taken_bytes_ > release_threshold_) {
+      released = Shrink(release_threshold_);
+    }
+  }
+  // The blocks are back, whatever the daemon says.
+  ReleaseAll(released).IgnoreError();
+}
+
+uint64_t Engine::PutChunk(Chunk* chunk, Timeline* timeline) {
+  taken_bytes_ -= chunk->bytes;
+  table_.Erase(chunk->at);
+  uint64_t epoch = chunk->epoch;
+  Timeline* owner = timeline;
+  if (epoch <= order_.Done(timeline)) {
+    owner = nullptr;
+    epoch = 0;
+  } else {
+    timeline->latest_freed = std::max(timeline->latest_freed, epoch);
+  }
+  if (!chunk->use.small) return large_.Put(chunk, owner, epoch)->bytes;
+  Chunk* const host = chunk->range;
+  host->use.used_bytes -= chunk->bytes;
+  Chunk* const put = small_.Put(chunk, owner, epoch);
+  if (host->use.used_bytes > 0) return 0;
+  // Nothing of the range is used: its pieces are large ones' again.
+  range_bytes_ -= host->bytes;
+  return large_.PutPieces(host, small_.RemoveRun(put));
+}
+
+std::vector<Timeline*> Engine::Owners() const {
+  std::vector<Timeline*> owners = large_.Owners();
+  for (Timeline* owner : small_.Owners()) {
+    if (std::find(owners.begin(), owners.end(), owner) == owners.end()) owners.push_back(owner);
+  }
+  return owners;
+}
+
+void Engine::PollAll(const Timeline* but, Polled polled) {
+  for (Timeline* owner : Owners()) {
+    if (owner == but) continue;
+    if (polled != Polled::kAll && order_.IsBarrier(owner)) continue;
+    const uint64_t done = order_.Poll(owner);
+    if (done == owner->cleaned) continue;
+    owner->cleaned = done;
+    ++counts_.reused_after_event;
+    large_.Clean(owner, done);
+    small_.Clean(owner, done);
+  }
+}
+
+}  // namespace gpumem::internal

@@ -1,0 +1,337 @@
+// The order of streams: no block is handed out while work may still use its memory. A GPU that runs
+// its streams in whatever order CUDA allows would see it.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/pool/engine.h"
+#include "client/pool/fakes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::internal {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+Stream Named(uintptr_t name) { return reinterpret_cast<Stream>(name); }
+
+// Two blocking streams, the legacy one, and two that wait for nobody.
+const Stream kStreams[] = {nullptr, Named(16), Named(32), Named(48), Named(64)};
+
+struct Case {
+  ReusePolicy policy;
+  bool caches = true;
+  bool lie = false;
+};
+
+// What the GPU saw of a random course of allocations, work and frees.
+struct Seen {
+  uint64_t violations = 0;
+  PoolStats stats;
+};
+
+Seen Play(uint64_t seed, const Case& options) {
+  FakeGpu gpu(seed);
+  gpu.MakeNonBlocking(kStreams[3]);
+  gpu.MakeNonBlocking(kStreams[4]);
+  auto source = std::make_unique<FakeSegments>(FakeSegments::Options{.capacity = 24 * kMiB});
+  Engine engine(std::move(source), std::make_unique<FakeStreams>(&gpu, options.lie),
+                {.reuse = options.policy,
+                 .release_threshold_bytes = seed % 3 == 0 ? 4 * kMiB : UINT64_MAX,
+                 .grow_bytes = 2 * kMiB,
+                 .thread_caches = options.caches});
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t n) { return random() % n; };
+  struct Held {
+    Block block;
+    Stream stream;
+  };
+  std::vector<Held> held;
+  for (int i = 0; i < 3000; ++i) {
+    void* const stream = kStreams[below(5)];
+    const uint64_t die = below(100);
+    if (die < 35) {
+      const uint64_t sizes[] = {1 + below(4096), 64 << 10, 1 + below(300 << 10),
+                                kMiB + below(4 * kMiB)};
+      auto block = engine.Allocate(sizes[below(4)], stream);
+      if (!block.ok()) {
+        EXPECT_EQ(block.status().code(), absl::StatusCode::kResourceExhausted) << block.status();
+        continue;
+      }
+      gpu.Use(*block, stream);
+      held.push_back({*block, stream});
+    } else if (die < 68 && !held.empty()) {
+      const size_t chosen = below(held.size());
+      Held one = held[chosen];
+      held.erase(held.begin() + static_cast<ptrdiff_t>(chosen));
+      if (below(4) == 0) {  // used once more, on another stream, which is ordered by the user
+        gpu.UserWait(stream, one.stream);
+        if (below(2) == 0) {
+          EXPECT_TRUE(engine.StreamWaits(stream, one.stream).ok());
+        }
+        gpu.Use(one.block, stream);
+        one.stream = stream;
+      }
+      EXPECT_TRUE(engine.Free(one.block.data, one.stream).ok());
+    } else if (die < 70) {
+      void* const other = kStreams[below(5)];
+      gpu.UserWait(stream, other);
+      EXPECT_TRUE(engine.StreamWaits(stream, other).ok());
+    } else if (die < 71) {
+      EXPECT_TRUE(engine.Trim(below(8) * kMiB).ok());
+    } else {
+      gpu.Step();
+    }
+    if (i % 50 == 0) {
+      const absl::Status right = engine.CheckInvariants();
+      EXPECT_TRUE(right.ok()) << right;
+    }
+  }
+  gpu.Finish();
+  EXPECT_TRUE(gpu.Idle());
+  const absl::Status right = engine.CheckInvariants();
+  EXPECT_TRUE(right.ok()) << right;
+  return {gpu.violations(), engine.Stats()};
+}
+
+TEST(EngineStreamsTest, NoBlockIsHandedOutWhileWorkOnItIsPending) {
+  PoolStats sum;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const Case options = {.policy = {.follow_event_dependencies = (seed & 1) != 0,
+                                     .allow_opportunistic = (seed & 2) != 0,
+                                     .allow_internal_dependencies = (seed & 4) != 0},
+                          .caches = (seed & 8) != 0};
+    const Seen seen = Play(seed, options);
+    ASSERT_EQ(seen.violations, 0u) << "seed " << seed;
+    sum.dependencies += seen.stats.dependencies;
+    sum.reused_after_event += seen.stats.reused_after_event;
+    sum.growths += seen.stats.growths;
+    sum.out_of_memory += seen.stats.out_of_memory;
+  }
+  // It was played for something.
+  EXPECT_GT(sum.dependencies, 100u);
+  EXPECT_GT(sum.reused_after_event, 100u);
+  EXPECT_GT(sum.growths, 100u);
+  EXPECT_GT(sum.out_of_memory, 100u);
+}
+
+TEST(EngineStreamsTest, TheGpuWouldSeeIt) {
+  uint64_t violations = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) violations += Play(seed, {.lie = true}).violations;
+  EXPECT_GT(violations, 10u);
+}
+
+class StreamsTest : public ::testing::Test {
+ protected:
+  void Make(const PoolOptions& options, uint64_t capacity) {
+    auto source = std::make_unique<FakeSegments>(FakeSegments::Options{.capacity = capacity});
+    engine_ =
+        std::make_unique<Engine>(std::move(source), std::make_unique<FakeStreams>(&gpu_), options);
+  }
+  // One block of 2 MiB, used and freed on the stream.
+  void* Cycle(Stream stream) {
+    const Block block = engine_->Allocate(2 * kMiB, stream).value();
+    gpu_.Use(block, stream);
+    EXPECT_TRUE(engine_->Free(block.data, stream).ok());
+    return block.data;
+  }
+
+  FakeGpu gpu_{1};
+  std::unique_ptr<Engine> engine_;
+  Stream one_ = Named(48), other_ = Named(64);  // made non-blocking
+  StreamsTest() {
+    gpu_.MakeNonBlocking(one_);
+    gpu_.MakeNonBlocking(other_);
+  }
+};
+
+TEST_F(StreamsTest, TheSameStreamGetsItAtOnce) {
+  Make({.grow_bytes = 2 * kMiB, .thread_caches = false}, 8 * kMiB);
+  EXPECT_EQ(Cycle(one_), Cycle(one_));
+  EXPECT_EQ(gpu_.events(), 0u) << "an event was recorded that nobody needed";
+}
+
+TEST_F(StreamsTest, AnotherStreamGetsOtherMemoryWhileThePoolCanGrow) {
+  Make({.grow_bytes = 2 * kMiB}, 8 * kMiB);
+  void* const first = Cycle(one_);
+  EXPECT_NE(engine_->Allocate(2 * kMiB, other_)->data, first);
+  EXPECT_EQ(gpu_.waits(), 0u);
+}
+
+TEST_F(StreamsTest, AnotherStreamGetsItWhenItsWorkIsDone) {
+  Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* const first = Cycle(one_);
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  gpu_.Finish();
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
+  EXPECT_EQ(gpu_.waits(), 0u);
+}
+
+TEST_F(StreamsTest, AnotherStreamWaitsForItWhereThePoolCannotGrow) {
+  Make({.reuse = {.allow_opportunistic = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* const first = Cycle(one_);
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
+  EXPECT_EQ(gpu_.waits(), 1u);
+  EXPECT_EQ(engine_->Stats().dependencies, 1u);
+}
+
+TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsItAtOnce) {
+  Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB,
+        .thread_caches = false},
+       2 * kMiB);
+  void* const first = Cycle(one_);
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, other_).ok());
+  gpu_.UserWait(other_, one_);
+  ASSERT_TRUE(engine_->StreamWaits(other_, one_).ok());
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
+  // What is freed later it does not know.
+  ASSERT_TRUE(engine_->Free(first, other_).ok());
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok());
+}
+
+TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
+  void* const blocking = Named(16);
+  Make({.reuse = {.follow_event_dependencies = false,
+                  .allow_opportunistic = false,
+                  .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB},
+       2 * kMiB);
+  void* const first = Cycle(blocking);
+  EXPECT_EQ(Cycle(nullptr), first);
+  EXPECT_EQ(Cycle(blocking), first);
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok()) << "it waits for nobody";
+}
+
+TEST_F(StreamsTest, AStreamThatIsCapturedGetsAndGivesNothing) {
+  Make({}, 64 * kMiB);
+  const Block before = engine_->Allocate(512, one_).value();
+  gpu_.SetCapturing(one_, true);
+  const auto refused = engine_->Allocate(512, one_);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("graph"));
+  EXPECT_EQ(engine_->Free(before.data, one_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(engine_->Allocate(512, other_).ok());
+  gpu_.SetCapturing(one_, false);
+  EXPECT_TRUE(engine_->Free(before.data, one_).ok());
+}
+
+TEST_F(StreamsTest, AStreamThatIsCapturedIsNotAskedForAnEvent) {
+  Make({.grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* const first = Cycle(one_);
+  gpu_.SetCapturing(one_, true);
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine_->StreamWaits(other_, one_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(engine_->ForgetStream(one_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(gpu_.waits(), 0u);
+  EXPECT_EQ(gpu_.events(), 0u);
+  gpu_.SetCapturing(one_, false);
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
+}
+
+TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
+  Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* first = nullptr;
+  std::thread([&] { first = Cycle(PerThreadStream()); }).join();
+  // Its work is pending still, on a stream that is not this thread's; nor a new thread's, which may
+  // have the old one's number.
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, PerThreadStream()).ok());
+  std::thread([&] { EXPECT_FALSE(engine_->Allocate(2 * kMiB, PerThreadStream()).ok()); }).join();
+  gpu_.Finish();
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, PerThreadStream())->data, first);
+}
+
+TEST_F(StreamsTest, WhatAThreadKeepsForItsOwnStreamIsNotAnothersToReuse) {
+  Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
+  std::atomic<int> step{0};
+  void* first = nullptr;
+  std::thread holder([&] {
+    first = Cycle(PerThreadStream());
+    step = 1;
+    step.notify_all();
+    step.wait(1);
+  });
+  step.wait(0);
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, PerThreadStream()).ok()) << "collected from its thread";
+  gpu_.Finish();
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, PerThreadStream())->data, first);
+  step = 2;
+  step.notify_all();
+  holder.join();
+}
+
+TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsWhatThreadsKeepToo) {
+  Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB},
+       2 * kMiB);
+  void* const first = Cycle(one_);
+  gpu_.UserWait(other_, one_);
+  ASSERT_TRUE(engine_->StreamWaits(other_, one_).ok());
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
+}
+
+// Of memory that was everybody's and memory that a stream has freed, in one range of small blocks.
+TEST_F(StreamsTest, ARangeOfSmallBlocksIsALargeOnesAgain) {
+  Make({.grow_bytes = 8 * kMiB}, 8 * kMiB);
+  const Block large = engine_->Allocate(4 * kMiB, one_).value();
+  std::vector<Block> small;
+  for (int i = 0; i < 5; ++i) small.push_back(engine_->Allocate(384 << 10, one_).value());
+  for (const Block& block : small) {
+    gpu_.Use(block, one_);
+    ASSERT_TRUE(engine_->Free(block.data, one_).ok());
+  }
+  // With the work on it pending, in its own stream's order.
+  EXPECT_TRUE(engine_->Allocate(4 * kMiB, one_).ok());
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 8 * kMiB);
+  EXPECT_TRUE(engine_->Free(large.data, one_).ok());
+}
+
+TEST_F(StreamsTest, AForgottenStreamsMemoryComesBackWhenItsWorkIsDone) {
+  Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* const first = Cycle(one_);
+  ASSERT_TRUE(engine_->ForgetStream(one_).ok());
+  // A new stream of the same name is another.
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok());
+  gpu_.Finish();
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, one_)->data, first);
+}
+
+TEST_F(StreamsTest, WhatIsFreedAsCudaFreeDoesIsAnybodys) {
+  Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB},
+       2 * kMiB);
+  const Block block = engine_->Allocate(2 * kMiB, one_).value();
+  gpu_.Use(block, one_);
+  ASSERT_TRUE(engine_->FreeSynchronized(block.data).ok());
+  EXPECT_TRUE(gpu_.Idle());
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, block.data);
+  EXPECT_EQ(engine_->FreeSynchronized(&gpu_).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StreamsTest, AStreamOfAnotherDeviceIsRefused) {
+  Make({}, 64 * kMiB);
+  void* const foreign = Named(0xbad);
+  EXPECT_EQ(engine_->Allocate(512, foreign).status().code(), absl::StatusCode::kInvalidArgument);
+  const Block block = engine_->Allocate(512, one_).value();
+  EXPECT_EQ(engine_->Free(block.data, foreign).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(engine_->Free(block.data, one_).ok()) << "it is the caller's still";
+}
+
+TEST_F(StreamsTest, FreeAllBlocksWaitsForTheStreamsAndGivesAllBack) {
+  Make({.grow_bytes = 2 * kMiB}, 64 * kMiB);
+  Cycle(one_);
+  Cycle(other_);
+  EXPECT_EQ(engine_->Trim(0).value(), 0u) << "the work is not done";
+  EXPECT_EQ(engine_->FreeAllBlocks(one_).value(), 2 * kMiB);
+  EXPECT_EQ(engine_->FreeAllBlocks(std::nullopt).value(), 2 * kMiB);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace gpumem::internal

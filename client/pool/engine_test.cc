@@ -1,0 +1,364 @@
+// The pool's engine by example, and with many threads on plain memory.
+#include "client/pool/engine.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/pool/fakes.h"
+#include "client/pool/size_class.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::internal {
+namespace {
+
+using absl::StatusCode;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST(SizeClassTest, ClassesHoldWhatIsPutIntoThem) {
+  for (uint64_t bytes = 1; bytes <= kMaxSmallBytes; bytes += bytes < 9000 ? 1 : 509) {
+    const int size_class = SizeClassOf(bytes);
+    ASSERT_LT(size_class, kSizeClasses);
+    ASSERT_GE(ClassBytes(size_class), bytes);
+    ASSERT_EQ(SizeClassOf(ClassBytes(size_class)), size_class) << bytes;
+    if (bytes > 16 * kBlockAlignment) {
+      ASSERT_LE(ClassBytes(size_class), bytes + bytes / 8 + kBlockAlignment);
+    }
+    ASSERT_LT(size_class == 0 ? 0 : ClassBytes(size_class - 1), bytes);
+  }
+  EXPECT_EQ(SizeClassOf(kMaxSmallBytes), kSizeClasses - 1);
+  EXPECT_EQ(ClassBytes(kSizeClasses - 1), kMaxSmallBytes);
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void Make(const PoolOptions& options = {}, FakeSegments::Options segments = {}) {
+    auto source = std::make_unique<FakeSegments>(segments);
+    source_ = source.get();
+    engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(), options);
+  }
+  void TearDown() override {
+    if (engine_ == nullptr) return;
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+  }
+  Block Allocate(uint64_t bytes) {
+    auto block = engine_->Allocate(bytes, nullptr);
+    EXPECT_TRUE(block.ok()) << block.status();
+    return block.value_or(Block{});
+  }
+  void Free(const Block& block) {
+    const absl::Status freed = engine_->Free(block.data, nullptr);
+    EXPECT_TRUE(freed.ok()) << freed;
+  }
+
+  FakeSegments* source_ = nullptr;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, BlocksAreAlignedLargeEnoughAndApart) {
+  Make();
+  std::vector<Block> blocks;
+  for (uint64_t bytes : {uint64_t{1}, uint64_t{513}, uint64_t{100000}, kMiB, 3 * kMiB + 1}) {
+    blocks.push_back(Allocate(bytes));
+    EXPECT_GE(blocks.back().bytes, bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back().data) % 512, 0u);
+    EXPECT_EQ(engine_->Find(blocks.back().data)->bytes, blocks.back().bytes);
+  }
+  for (const Block& one : blocks) {
+    for (const Block& other : blocks) {
+      const auto* from = static_cast<char*>(one.data);
+      const auto* to = static_cast<char*>(other.data);
+      EXPECT_TRUE(&one == &other || from + one.bytes <= to || to + other.bytes <= from);
+    }
+  }
+}
+
+TEST_F(EngineTest, WhatIsNoBlockIsRefused) {
+  Make();
+  EXPECT_EQ(engine_->Allocate(0, nullptr).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine_->Allocate(UINT64_MAX, nullptr).status().code(), StatusCode::kInvalidArgument);
+  const Block block = Allocate(4096);
+  const Block large = Allocate(4 * kMiB);
+  for (const Block& one : {block, large}) {
+    EXPECT_EQ(engine_->Free(static_cast<char*>(one.data) + 512, nullptr).code(),
+              StatusCode::kInvalidArgument);
+    Free(one);
+    const absl::Status twice = engine_->Free(one.data, nullptr);
+    EXPECT_EQ(twice.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(twice.message()), HasSubstr("freed already"));
+    EXPECT_EQ(engine_->Find(one.data).status().code(), StatusCode::kNotFound);
+  }
+  EXPECT_EQ(engine_->Free(nullptr, nullptr).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, ABlockSpansSegmentsThatLieTogether) {
+  Make({.grow_bytes = 2 * kMiB});
+  const Block first = Allocate(2 * kMiB), second = Allocate(2 * kMiB);
+  EXPECT_EQ(source_->segments(), 2u);
+  Free(first);
+  Free(second);
+  const Block both = Allocate(4 * kMiB);
+  EXPECT_EQ(both.data, first.data);
+  EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
+  // And what is missing to a larger one is leased behind them.
+  Free(both);
+  EXPECT_EQ(Allocate(10 * kMiB).data, first.data);
+  EXPECT_EQ(source_->leased_bytes(), 10 * kMiB);
+}
+
+TEST_F(EngineTest, WhereTheAddressIsTakenItGrowsElsewhere) {
+  Make({.grow_bytes = 2 * kMiB});
+  const Block first = Allocate(2 * kMiB);
+  source_->TakeAddress(reinterpret_cast<uintptr_t>(first.data) + 2 * kMiB);
+  Free(first);
+  const Block larger = Allocate(4 * kMiB);
+  EXPECT_NE(larger.data, first.data);
+  EXPECT_EQ(source_->leased_bytes(), 6 * kMiB);
+}
+
+TEST_F(EngineTest, TrimGivesWholeFreeSegmentsBackAndKeepsWhatItIsTold) {
+  Make({.grow_bytes = 2 * kMiB});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(Allocate(2 * kMiB));
+  const Block used = blocks[3];
+  for (const Block& block : blocks) {
+    if (block.data != used.data) Free(block);
+  }
+  EXPECT_EQ(engine_->Trim(6 * kMiB).value(), 8 * kMiB);
+  EXPECT_EQ(engine_->Stats().free_bytes, 6 * kMiB);
+  EXPECT_EQ(engine_->Trim(0).value(), 6 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 2 * kMiB) << "what is used stays";
+  EXPECT_EQ(engine_->Find(used.data)->bytes, 2 * kMiB);
+}
+
+TEST_F(EngineTest, AboveTheReleaseThresholdMemoryGoesBackByItself) {
+  Make({.release_threshold_bytes = 4 * kMiB, .grow_bytes = 2 * kMiB, .thread_caches = false});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(Allocate(2 * kMiB));
+  for (const Block& block : blocks) Free(block);
+  EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
+}
+
+TEST_F(EngineTest, TheLimitHoldsAndFreeMemoryIsGivenBackBeforeAQuotaRefuses) {
+  Make({.limit_bytes = 8 * kMiB, .grow_bytes = 2 * kMiB},
+       {.capacity = 100 * kMiB, .places = false});
+  const Block small = Allocate(3 * kMiB);
+  const auto over = engine_->Allocate(6 * kMiB, nullptr);
+  EXPECT_EQ(over.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(over.status().message()), HasSubstr("its limit"));
+  // In pieces that do not lie together it is free, and has to go back first.
+  Free(small);
+  EXPECT_GE(Allocate(8 * kMiB).bytes, 8 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 8 * kMiB);
+  EXPECT_EQ(engine_->Stats().out_of_memory, 1u);
+}
+
+TEST_F(EngineTest, TheOutOfMemoryCallbackMayFreeAndTryAgain) {
+  Make({}, {.capacity = 4 * kMiB});
+  const Block held = Allocate(4 * kMiB);
+  int asked = 0;
+  engine_->SetOutOfMemoryCallback([&](uint64_t bytes) {
+    EXPECT_EQ(bytes, 3 * kMiB);
+    if (++asked == 1) Free(held);
+    return asked == 1;
+  });
+  EXPECT_TRUE(engine_->Allocate(3 * kMiB, nullptr).ok());
+  EXPECT_EQ(asked, 1);
+  EXPECT_FALSE(engine_->Allocate(3 * kMiB, nullptr).ok());
+  EXPECT_EQ(asked, 2);
+}
+
+TEST_F(EngineTest, ItWaitsForWhatOthersFree) {
+  Make({.wait = absl::Seconds(60)}, {.capacity = 4 * kMiB});
+  const Block held = Allocate(4 * kMiB);
+  std::thread other([&] { Free(held); });
+  EXPECT_TRUE(engine_->Allocate(4 * kMiB, nullptr).ok());
+  other.join();
+}
+
+TEST_F(EngineTest, WithoutADaemonWhatIsLeasedGoesOn) {
+  Make({.grow_bytes = 4 * kMiB});
+  const Block block = Allocate(2 * kMiB);
+  source_->SetUnavailable(true);
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok());
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, nullptr).status().code(), StatusCode::kUnavailable);
+  Free(block);
+  EXPECT_TRUE(engine_->Allocate(kMiB + 1, nullptr).ok());
+}
+
+TEST_F(EngineTest, AFreeIsOneThoughTheDaemonTakesNothingBack) {
+  Make({.release_threshold_bytes = 0, .grow_bytes = 2 * kMiB, .thread_caches = false});
+  const Block block = Allocate(2 * kMiB);
+  source_->SetUnavailable(true);
+  Free(block);
+  EXPECT_EQ(engine_->Stats().used_bytes, 0u);
+}
+
+TEST_F(EngineTest, CountsOutliveTheirThreads) {
+  Make();
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] {
+      for (int k = 0; k < 10; ++k) Free(Allocate(4096));
+    }).join();
+  }
+  EXPECT_EQ(engine_->Stats().allocations, 30u);
+  EXPECT_EQ(engine_->Stats().frees, 30u);
+}
+
+TEST_F(EngineTest, WhatTheRefusalHadJoinedIsFoundAtOnce) {
+  Make({.grow_bytes = 8 * kMiB}, {.capacity = 8 * kMiB});
+  const Block large = Allocate(4 * kMiB);
+  std::vector<Block> small;
+  for (int i = 0; i < 5; ++i) small.push_back(Allocate(384 << 10));
+  for (const Block& block : small) Free(block);
+  Free(Allocate(4 * kMiB));
+  Free(large);
+}
+
+TEST_F(EngineTest, StatsAndMarks) {
+  for (const bool caches : {false, true}) {
+    Make({.grow_bytes = 8 * kMiB, .thread_caches = caches}, {.capacity = 64 * kMiB});
+    const Block small = Allocate(1000), large = Allocate(3 * kMiB);
+    PoolStats stats = engine_->Stats();
+    EXPECT_EQ(stats.reserved_bytes, 8 * kMiB);
+    EXPECT_EQ(stats.used_bytes, 1024 + 3 * kMiB);
+    EXPECT_EQ(stats.free_bytes, stats.reserved_bytes - stats.used_bytes);
+    EXPECT_EQ(stats.used_blocks, 2u);
+    EXPECT_EQ(stats.allocations, 2u);
+    EXPECT_EQ(engine_->MemGetInfo()->free_bytes, 64 * kMiB - stats.used_bytes);
+    EXPECT_EQ(engine_->MemGetInfo()->total_bytes, 64 * kMiB);
+    Free(small);
+    Free(large);
+    stats = engine_->Stats();
+    EXPECT_EQ(stats.used_bytes, 0u);
+    EXPECT_EQ(stats.used_blocks, 0u);
+    EXPECT_EQ(stats.frees, 2u);
+    EXPECT_EQ(stats.used_peak_bytes, 1024 + 3 * kMiB);
+    ASSERT_TRUE(engine_->Trim(0).ok());
+    engine_->ResetPeaks();
+    EXPECT_EQ(engine_->Stats().used_peak_bytes, 0u);
+    EXPECT_EQ(engine_->Stats().reserved_peak_bytes, 0u);
+  }
+}
+
+TEST_F(EngineTest, TheHookSeesEveryBlockAndSegment) {
+  Make({.grow_bytes = 2 * kMiB});
+  Free(Allocate(4096));  // kept by this thread, for now
+  std::vector<PoolEvent> events;
+  engine_->SetHook([&](const PoolEvent& event) { events.push_back(event); });
+  const Block block = Allocate(4096);
+  Free(block);
+  ASSERT_TRUE(engine_->Trim(0).ok());
+  engine_->SetHook(nullptr);
+  Free(Allocate(4096));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].what, PoolEvent::What::kAllocate);
+  EXPECT_EQ(events[0].data, block.data);
+  EXPECT_EQ(events[0].bytes, 4096u);
+  EXPECT_EQ(events[1].what, PoolEvent::What::kFree);
+  EXPECT_EQ(events[2].what, PoolEvent::What::kShrink);
+  EXPECT_EQ(events[2].bytes, 2 * kMiB);
+}
+
+TEST_F(EngineTest, WhatOneThreadKeepsAnotherGetsBeforeThePoolGrows) {
+  Make({}, {.capacity = 4 * kMiB});
+  std::thread([&] { Free(Allocate(4 * kMiB)); }).join();
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok()) << "its thread has ended";
+  std::atomic<int> step{0};
+  std::thread holder([&] {
+    Free(Allocate(kMiB + 1));
+    step = 1;
+    step.notify_all();
+    step.wait(1);
+  });
+  step.wait(0);
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok()) << "its thread lives";
+  step = 2;
+  step.notify_all();
+  holder.join();
+}
+
+TEST_F(EngineTest, AForkedChildIsTold) {
+  Make();
+  const Block block = Allocate(4096);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool told =
+        engine_->Allocate(4096, nullptr).status().code() == StatusCode::kFailedPrecondition &&
+        engine_->Free(block.data, nullptr).code() == StatusCode::kFailedPrecondition;
+    engine_.reset();
+    _exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  Free(block);
+}
+
+// Each thread writes its own mark into the whole of its blocks and looks for it before it frees.
+TEST_F(EngineTest, ThreadsNeverShareABlock) {
+  Make({.limit_bytes = 512 * kMiB}, {.places = false, .memory = true});
+  constexpr int kThreads = 8;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      struct Held {
+        Block block;
+        uint64_t mark;
+        Stream stream;
+      };
+      std::vector<Held> held;
+      for (int i = 0; i < 4000; ++i) {
+        // Streams of their own, and one for all.
+        auto* const stream = random() % 2 == 0 ? nullptr : reinterpret_cast<Stream>(16 * (t + 1));
+        if (held.size() < 20 && random() % 2 == 0) {
+          const uint64_t sizes[] = {random() % 2048 + 1, random() % (64 << 10) + 1,
+                                    random() % (2 << 20) + 1};
+          auto block = engine_->Allocate(sizes[random() % 3], stream);
+          if (!block.ok()) {
+            ++wrong;
+            continue;
+          }
+          const uint64_t mark = random();
+          for (uint64_t at = 0; at + 8 <= block->bytes; at += 4096) {
+            std::memcpy(static_cast<char*>(block->data) + at, &mark, 8);
+          }
+          held.push_back({*block, mark, stream});
+        } else if (!held.empty()) {
+          const size_t chosen = random() % held.size();
+          const Held one = held[chosen];
+          held[chosen] = held.back();
+          held.pop_back();
+          for (uint64_t at = 0; at + 8 <= one.block.bytes; at += 4096) {
+            uint64_t found = 0;
+            std::memcpy(&found, static_cast<char*>(one.block.data) + at, 8);
+            if (found != one.mark) ++wrong;
+          }
+          if (!engine_->Free(one.block.data, one.stream).ok()) ++wrong;
+        }
+        if (i % 1000 == 999 && !engine_->Trim(kMiB).ok()) ++wrong;
+      }
+      for (const Held& one : held) {
+        if (!engine_->Free(one.block.data, one.stream).ok()) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(engine_->Stats().used_bytes, 0u);
+  EXPECT_TRUE(engine_->FreeAllBlocks(std::nullopt).ok());
+  EXPECT_EQ(source_->leased_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace gpumem::internal

@@ -1,0 +1,48 @@
+// Where the pool's memory comes from and goes back to: segments of one device and kind.
+//
+// Thread-safe. Calls may take as long as the daemon and the driver take.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gpumem::internal {
+
+class SegmentSource {
+ public:
+  struct Range {
+    uint64_t id = 0;  // for Release
+    uintptr_t at = 0;
+    uint64_t bytes = 0;
+  };
+
+  SegmentSource(const SegmentSource&) = delete;
+  SegmentSource& operator=(const SegmentSource&) = delete;
+  virtual ~SegmentSource() = default;
+
+  // What sizes are multiples of.
+  virtual uint64_t granularity() const = 0;
+  // Whether Acquire can put a range where it is wished, and two that touch can be used as one.
+  virtual bool places() const = 0;
+
+  // `at`: where it is to begin; 0: anywhere. `bytes` is a multiple of the granularity.
+  //   FAILED_PRECONDITION  that address is taken
+  //   RESOURCE_EXHAUSTED   a quota or the device stands in the way
+  //   UNAVAILABLE          the daemon is gone
+  virtual absl::StatusOr<Range> Acquire(uint64_t bytes, uintptr_t at) = 0;
+  virtual absl::Status Release(uint64_t id) = 0;
+
+  // Bytes that the tenant can still get on the device, and may have in all.
+  virtual absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() = 0;
+  // A ticket for the segment, for sessions of the same tenant.
+  virtual absl::StatusOr<std::string> Share(uint64_t id) = 0;
+
+ protected:
+  SegmentSource() = default;
+};
+
+}  // namespace gpumem::internal

@@ -1,0 +1,84 @@
+// The allocators that are measured beside each other, behind one small interface, and what it
+// takes to call them: streams and, on a GPU, a current context.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "client/pool.h"
+
+namespace gpumem::bench {
+
+// Every function may be called from any thread that has a PeerThread. What fails ends the program
+// with a message. Its end gives all memory back.
+class PoolPeer {
+ public:
+  virtual ~PoolPeer() = default;
+  virtual Block Allocate(uint64_t bytes, Stream stream) = 0;
+  virtual void Free(const Block& block, Stream stream) = 0;
+
+  // Bytes that it has taken from the device or daemon, now and at most. 0: it does not say.
+  virtual uint64_t Reserved() const { return 0; }
+  virtual uint64_t ReservedPeak() const { return 0; }
+  // How it had the memory that it gave, as counters of the row.
+  virtual void Tell(benchmark::State&) const {}
+};
+
+struct PeerKind {
+  std::string name;  // "pool", "malloc", "cudaMalloc", "cudaMallocAsync"
+  std::function<std::unique_ptr<PoolPeer>()> make;
+  uint64_t alignment = 1;  // that it promises
+  bool scales = true;      // is measured with several threads, too
+};
+
+// Those of the bed's backend. The first is gpumem's pool.
+//
+//   pool             an own gpumem::Pool of the default options, tenant "fresh"
+//   malloc           host: glibc's; the memory is not touched. A mere orientation
+//   cudaMalloc       CUDA: cuMemAlloc and cuMemFree, which know no streams
+//   cudaMallocAsync  CUDA: a memory pool of its own that keeps all it has had
+//                    (cuMemAllocFromPoolAsync, release threshold UINT64_MAX): the same as the
+//                    device's default pool, but that its end gives its memory back
+//
+// `check`: all that they give is checked, as by Checked().
+std::vector<PeerKind> PoolPeers(bool check);
+
+// In front of a peer, for passes that are not timed, or whose times mean nothing. Dies where two
+// blocks overlap, one is smaller than asked for, or none of `alignment`.
+std::unique_ptr<PoolPeer> Checked(std::unique_ptr<PoolPeer> peer, uint64_t alignment);
+
+// Asks a peer for nothing: what a loop takes by itself.
+std::unique_ptr<PoolPeer> MakeIdlePeer();
+
+// Makes the bed's GPU the current one of this thread while it lives; on the host nothing.
+class PeerThread {
+ public:
+  PeerThread();
+  ~PeerThread();
+  PeerThread(const PeerThread&) = delete;
+  PeerThread& operator=(const PeerThread&) = delete;
+};
+
+// Streams of the bed's GPU that wait for no other; on the host mere names. To be made before, and
+// thus ended after, the peer that is used with them.
+class Streams {
+ public:
+  explicit Streams(int count);
+  ~Streams();
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  Stream operator[](size_t i) const { return streams_[i]; }
+
+ private:
+  std::vector<Stream> streams_;
+};
+
+// Work on the stream that uses the block for some time. Only for a GPU.
+void KeepBusy(const Block& block, Stream stream);
+void WaitFor(Stream stream);
+
+}  // namespace gpumem::bench

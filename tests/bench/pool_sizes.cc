@@ -1,0 +1,70 @@
+// A block is allocated and freed at once: one size, one or several threads.
+//
+//   PoolAllocFree/PEER/SIZE             one thread
+//   PoolThreads/own/PEER/SIZE/threads:N  each thread on a stream of its own
+//   PoolThreads/one/PEER/SIZE/threads:N  all on the same stream
+#include <algorithm>
+
+#include "tests/bench/pool_stage.h"
+
+namespace gpumem::bench {
+namespace {
+
+void AllocFree(benchmark::State& state, SharedStage& shared, uint64_t bytes, bool own_streams) {
+  const PeerThread thread;
+  const std::shared_ptr<Stage> stage = shared.Get();
+  PoolPeer& peer = *stage->peer;
+  void* const stream = stage->streams[own_streams ? state.thread_index() : 0];
+  // As much memory as all threads use at once is there before the time counts.
+  const Block first = peer.Allocate(bytes, stream);
+  shared.Meet(state.threads());
+  peer.Free(first, stream);
+  for (auto _ : state) {
+    const Block block = peer.Allocate(bytes, stream);
+    benchmark::DoNotOptimize(block.data);
+    peer.Free(block, stream);
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
+}
+
+bool Fits(uint64_t bytes, int threads) {
+  return bytes * static_cast<uint64_t>(threads) <= bed->device.capacity_bytes / 2;
+}
+
+benchmark::internal::Benchmark* Register(const std::string& name, const PeerKind& kind,
+                                         uint64_t bytes, bool own_streams) {
+  const auto shared = std::make_shared<SharedStage>(
+      kind,
+      own_streams ? *std::max_element(std::begin(kThreadCounts), std::end(kThreadCounts)) : 1);
+  return benchmark::RegisterBenchmark(
+             name.c_str(), [=](auto& state) { AllocFree(state, *shared, bytes, own_streams); })
+      ->UseRealTime();
+}
+
+}  // namespace
+
+void RegisterPoolSizes(const std::vector<PeerKind>& peers) {
+  for (const uint64_t bytes : kBlockSizes) {
+    for (const PeerKind& kind : peers) {
+      if (!Fits(bytes, 1)) continue;
+      Register(absl::StrCat("PoolAllocFree/", kind.name, "/", BlockSizeName(bytes)), kind, bytes,
+               false);
+    }
+  }
+  for (const bool own : {true, false}) {
+    for (const uint64_t bytes : kBlockSizes) {
+      for (const PeerKind& kind : peers) {
+        if (!kind.scales) continue;
+        auto* const row = Register(absl::StrCat("PoolThreads/", own ? "own/" : "one/", kind.name,
+                                                "/", BlockSizeName(bytes)),
+                                   kind, bytes, own);
+        row->MinTime(0.1)->Threads(1);
+        for (const int threads : kThreadCounts) {
+          if (Fits(bytes, threads)) row->Threads(threads);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,145 @@
+// The client's pool over every kind: blocks are memory, are shared, are limited, and come back.
+#include "client/pool.h"
+
+#include <signal.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/contract/contract.h"
+#include "tests/support/pattern.h"
+
+namespace gpumem::contract {
+namespace {
+
+using testing::Check;
+using testing::Fill;
+using testing::Memory;
+
+// Where a pool's block is.
+Memory MemoryOf(const Pool& pool, void* data, uint64_t bytes) {
+  return {
+      .backend = pool.backend(), .device_uuid = pool.device_uuid(), .data = data, .size = bytes};
+}
+
+TEST_P(PoolContract, BlocksAreMemory) {
+  auto pool = MakePool();
+  ASSERT_NE(pool, nullptr);
+  EXPECT_EQ(Charged(), 0u) << "nothing is leased before it is needed";
+  std::vector<Block> blocks;
+  for (const uint64_t bytes : {uint64_t{1000}, uint64_t{70000}, 3 * kMiB, 40 * kMiB}) {
+    auto block = pool->Allocate(bytes, nullptr);
+    ASSERT_OK(block);
+    ASSERT_OK(Fill(MemoryOf(*pool, block->data, block->bytes), blocks.size()));
+    blocks.push_back(*block);
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_OK(Check(MemoryOf(*pool, blocks[i].data, blocks[i].bytes), i));
+    EXPECT_OK(pool->Free(blocks[i], nullptr));
+  }
+  EXPECT_EQ(pool->Stats().used_bytes, 0u);
+  EXPECT_EQ(Charged(), pool->Stats().reserved_bytes);
+  const auto freed = pool->FreeAllBlocks();
+  ASSERT_OK(freed);
+  EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
+  EXPECT_TRUE(EventuallyCharged(kept_by_pool() ? *freed : 0)) << Charged();
+}
+
+TEST_P(PoolContract, ABlockMaySpanSegmentsWhereTheyLieTogether) {
+  auto pool = MakePool({.grow_bytes = granule_});
+  ASSERT_NE(pool, nullptr);
+  const uint64_t piece = granule_ > 4 * kMiB ? granule_ : 4 * kMiB;
+  auto first = pool->Allocate(piece, nullptr), second = pool->Allocate(piece, nullptr);
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  EXPECT_EQ(pool->Stats().segments, 2u);
+  ASSERT_OK(pool->Free(*first, nullptr));
+  ASSERT_OK(pool->Free(*second, nullptr));
+  auto both = pool->Allocate(2 * piece, nullptr);
+  ASSERT_OK(both);
+  if (kind() == Kind::kVmm) {
+    EXPECT_EQ(both->data, first->data);
+    EXPECT_EQ(pool->Stats().segments, 2u);
+  }
+  EXPECT_OK(Fill(MemoryOf(*pool, both->data, both->bytes), 5));
+  EXPECT_OK(Check(MemoryOf(*pool, both->data, both->bytes), 5));
+  EXPECT_OK(pool->Free(*both, nullptr));
+}
+
+TEST_P(PoolContract, SharedBlocksAreTheSameMemoryAndMapTheirSegmentOnce) {
+  auto pool = MakePool();
+  ASSERT_NE(pool, nullptr);
+  const auto other = Connect();
+  std::vector<SharedBlock> opened;
+  for (uint64_t i = 0; i < 3; ++i) {
+    auto block = pool->Allocate(300000, nullptr);
+    ASSERT_OK(block);
+    ASSERT_OK(Fill(MemoryOf(*pool, block->data, block->bytes), i));
+    const auto ticket = pool->Share(*block);
+    ASSERT_OK(ticket);
+    auto shared = OpenBlock(*other, ticket->value);
+    ASSERT_OK(shared);
+    EXPECT_EQ(shared->bytes(), block->bytes);
+    EXPECT_OK(Check(MemoryOf(*pool, shared->data(), shared->bytes()), i));
+    opened.push_back(*std::move(shared));
+    const auto stranger = OpenBlock(*Connect(kOther), ticket->value);
+    EXPECT_STATUS(stranger, kPermissionDenied, "tenant");
+  }
+  EXPECT_EQ(Charged(), pool->Stats().reserved_bytes) << "shared bytes are charged once";
+  // They lie where they lie in the pool: one mapping.
+  const auto at = [](const SharedBlock& block) { return static_cast<char*>(block.data()); };
+  EXPECT_EQ(at(opened[1]) - at(opened[0]), static_cast<ptrdiff_t>(opened[0].bytes()));
+  EXPECT_EQ(at(opened[2]) - at(opened[1]), static_cast<ptrdiff_t>(opened[1].bytes()));
+  EXPECT_STATUS(OpenBlock(*other, "gmb_0_512.gmt_x"), kInvalidArgument, "ticket");
+  EXPECT_STATUS(OpenBlock(*other, "gmt_x"), kInvalidArgument, "gmb_");
+}
+
+TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
+  auto pool = MakePool({.grow_bytes = granule_}, kSmall);
+  ASSERT_NE(pool, nullptr);
+  const uint64_t limit = kind() == Kind::kPinned ? kSmallPinnedLimit : SmallLimit(backend());
+  auto info = pool->MemGetInfo();
+  ASSERT_OK(info);
+  EXPECT_EQ(info->total_bytes, limit);
+  EXPECT_EQ(info->free_bytes, limit);
+  std::vector<Block> blocks;
+  absl::StatusOr<Block> block;
+  while ((block = pool->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
+  EXPECT_EQ(blocks.size(), limit / granule_);
+  EXPECT_STATUS(block, kResourceExhausted, "limit");
+  const auto denial = GetDenial(block.status());
+  ASSERT_TRUE(denial.has_value());
+  EXPECT_EQ(denial->tenant, kSmall);
+  EXPECT_EQ(pool->MemGetInfo()->free_bytes, 0u);
+  for (const Block& one : blocks) EXPECT_OK(pool->Free(one, nullptr));
+  EXPECT_EQ(pool->MemGetInfo()->free_bytes, limit);
+  // In one piece it is there where segments lie together, or can be given back.
+  if (!kept_by_pool()) {
+    EXPECT_OK(pool->Allocate(limit, nullptr));
+  }
+}
+
+TEST_P(PoolContract, WithoutADaemonWhatIsLeasedGoesOn) {
+  auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
+  ASSERT_OK(mortal);
+  auto client = (*mortal)->Connect();
+  ASSERT_OK(client);
+  auto pool = Pool::Create(*std::move(client), {.kind = kind()});
+  ASSERT_OK(pool);
+  auto block = (*pool)->Allocate(granule_, nullptr);
+  ASSERT_OK(block);
+  (*mortal)->child().Signal(SIGKILL);
+  (*mortal)->child().Wait();
+  EXPECT_OK(Fill(MemoryOf(**pool, block->data, block->bytes), 3));
+  EXPECT_OK(Check(MemoryOf(**pool, block->data, block->bytes), 3));
+  EXPECT_OK((*pool)->Free(*block, nullptr));
+  block = (*pool)->Allocate(granule_, nullptr);
+  EXPECT_OK(block);
+  EXPECT_STATUS((*pool)->Allocate(uint64_t{1} << 30, nullptr), kUnavailable, "");
+}
+
+}  // namespace
+}  // namespace gpumem::contract
