@@ -26,7 +26,7 @@ void Idle(benchmark::State& state, const PeerKind& kind, uint64_t bytes) {
   const PeerThread thread;
   const Stage stage(kind, 2);
   PoolPeer& peer = *stage.peer;
-  void *const one = stage.streams[0], other = stage.streams[1];
+  void *const one = stage.streams[0], *const other = stage.streams[1];
   peer.Free(peer.Allocate(bytes, one), one);
   uint64_t same = 0;
   for (auto _ : state) {
@@ -44,7 +44,7 @@ void Busy(benchmark::State& state, const PeerKind& kind, uint64_t bytes) {
   const PeerThread thread;
   const Stage stage(kind, 2);
   PoolPeer& peer = *stage.peer;
-  void *const one = stage.streams[0], other = stage.streams[1];
+  void *const one = stage.streams[0], *const other = stage.streams[1];
   peer.Free(peer.Allocate(bytes, one), one);
   uint64_t same = 0;
   for (auto _ : state) {

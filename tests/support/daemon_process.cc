@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -80,7 +81,13 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
 
 DaemonProcess::~DaemonProcess() {
   child_ = Child();
-  if (!dir_.empty()) std::filesystem::remove_all(dir_);
+  if (dir_.empty()) return;
+  // The daemon was killed: its context process removes its own socket there in the same moment.
+  Eventually([this] {
+    std::error_code error;
+    std::filesystem::remove_all(dir_, error);
+    return !error;
+  });
 }
 
 std::string DaemonProcess::Socket(absl::string_view name) const {
