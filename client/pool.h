@@ -145,8 +145,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  //   INVALID_ARGUMENT     zero bytes, or the stream is of another device
-  //   RESOURCE_EXHAUSTED   the pool's limit, a quota or the device stands in the way (Denial), also
+  //   INVALID_ARGUMENT     zero bytes, or more than the device has; or the stream is of another
+  //   device RESOURCE_EXHAUSTED   the pool's limit, a quota or the device stands in the way
+  //   (Denial), also
   //                        after all that was free was given back and the wait was over
   //   FAILED_PRECONDITION  the stream is being captured into a graph
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone

@@ -16,8 +16,6 @@ namespace {
 // What addresses are multiples of (client.h).
 constexpr uint64_t kStep = uint64_t{2} << 20;
 
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
-
 class ClientSegments : public SegmentSource {
  public:
   ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, const DeviceInfo& device,
@@ -116,10 +114,11 @@ class ClientSegments : public SegmentSource {
   }
 
  private:
-  // Twice what the device has, so that there is room between what stays. Null: there is none.
+  // Some more than twice what the device has, so that there is room between what stays. Null: there
+  // is none.
   std::shared_ptr<const AddressRange> Addresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!addresses_.has_value()) {
-      const uint64_t bytes = 2 * RoundUp(device_.capacity_bytes);
+      const uint64_t bytes = device_.capacity_bytes / kStep * 2 * kStep + 2 * kStep;
       auto reserved = device_.backend == Backend::kCuda ? ReserveCudaAddresses(bytes)
                                                         : ReserveHostAddresses(bytes);
       addresses_ = reserved.ok() ? *std::move(reserved) : nullptr;
@@ -133,9 +132,9 @@ class ClientSegments : public SegmentSource {
     uintptr_t at = addresses.base();
     for (const auto& [begin, size] : taken_) {
       if (begin - at >= bytes) break;
-      at = begin + RoundUp(size);
+      at = begin + size;
     }
-    return at + bytes <= addresses.base() + addresses.bytes() ? at : 0;
+    return bytes <= addresses.base() + addresses.bytes() - at ? at : 0;
   }
 
   bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

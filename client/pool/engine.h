@@ -154,8 +154,8 @@ class Engine {
   };
   Place FindPlace(uint64_t bytes, const Timeline* timeline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes whole free segments out of the heaps until at most so many bytes are reserved and not
-  // used; what to release.
+  // Takes whole free segments out of the heaps as long as at least so many bytes stay reserved that
+  // are not used; what to release.
   std::vector<Segment> Shrink(uint64_t keep_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);

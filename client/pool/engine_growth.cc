@@ -11,7 +11,10 @@ namespace {
 
 constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;
 
-uint64_t RoundUp(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
+// Of what AllocateFromHeaps has found not too large for that.
+uint64_t RoundUp(uint64_t bytes, uint64_t granule) {
+  return gpumem::RoundUp(bytes, granule).value();
+}
 
 }  // namespace
 

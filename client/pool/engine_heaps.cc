@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/pool/engine.h"
 #include "client/pool/size_class.h"
+#include "common/bytes.h"
 
 namespace gpumem::internal {
 namespace {
@@ -20,7 +21,9 @@ bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
 
 absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   const uint64_t rounded = RoundedBytes(bytes);
-  if (rounded < bytes) return absl::InvalidArgumentError("no device has that many bytes");
+  if (rounded < bytes || !gpumem::RoundUp(rounded, source_->granularity()).ok()) {
+    return absl::InvalidArgumentError("no device has that many bytes");
+  }
   const absl::Time deadline = absl::Now() + options_.wait;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<Timeline*> timeline = order_.Get(stream);

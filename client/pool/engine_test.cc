@@ -82,9 +82,12 @@ TEST_F(EngineTest, BlocksAreAlignedLargeEnoughAndApart) {
 }
 
 TEST_F(EngineTest, WhatIsNoBlockIsRefused) {
-  Make();
+  Make({}, {.capacity = 256 * kMiB});
   EXPECT_EQ(engine_->Allocate(0, nullptr).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(engine_->Allocate(UINT64_MAX, nullptr).status().code(), StatusCode::kInvalidArgument);
+  for (const uint64_t bytes : {UINT64_MAX, UINT64_MAX - kMiB, UINT64_MAX - 600}) {
+    EXPECT_EQ(engine_->Allocate(bytes, nullptr).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(source_->leased_bytes(), 0u) << "the pool grew for what cannot be";
   const Block block = Allocate(4096);
   const Block large = Allocate(4 * kMiB);
   for (const Block& one : {block, large}) {
