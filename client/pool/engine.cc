@@ -60,9 +60,12 @@ void TakeLarge(KeptBlocks& kept, std::vector<Chunk*>& out) {
   }
 }
 
-void TakeSmall(KeptBlocks& kept, std::vector<Chunk*>& out) {
+void TakeSmall(ThreadCache& cache, KeptBlocks& kept, std::vector<Chunk*>& out) {
   for (KeptBlocks::Class& list : kept.small) {
-    for (; list.first != nullptr; list.first = list.first->use.next) out.push_back(list.first);
+    for (; list.first != nullptr; list.first = list.first->use.next) {
+      out.push_back(list.first);
+      cache.kept_small_bytes -= list.first->bytes;
+    }
     list.count = 0;
   }
 }
@@ -125,9 +128,9 @@ Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
     if (chunk == nullptr) return {};
   }
   chunk->use.live = true;
-  cache.kept_bytes -= chunk->bytes;
-  --cache.kept_blocks;
-  ++cache.allocations;
+  cache.kept_bytes.Subtract(chunk->bytes);
+  cache.kept_blocks.Subtract(1);
+  cache.allocations.Add(1);
   return {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
 }
 
@@ -135,9 +138,9 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
                   std::vector<Chunk*>& spilled) {
   chunk->use.live = false;
   chunk->epoch = kept.timeline->epoch();
-  ++cache.frees;
-  cache.kept_bytes += chunk->bytes;
-  ++cache.kept_blocks;
+  cache.frees.Add(1);
+  cache.kept_bytes.Add(chunk->bytes);
+  cache.kept_blocks.Add(1);
   if (chunk->use.small) {
     KeptBlocks::Class& list = kept.small[chunk->use.size_class];
     chunk->use.next = list.first;
@@ -172,8 +175,9 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
 }
 
 void Engine::CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks) {
-  for (const Chunk* chunk : chunks) cache.kept_bytes -= chunk->bytes;
-  cache.kept_blocks -= chunks.size();
+  if (chunks.empty()) return;  // moving_ is all threads' cache line
+  for (const Chunk* chunk : chunks) cache.kept_bytes.Subtract(chunk->bytes);
+  cache.kept_blocks.Subtract(chunks.size());
   moving_.fetch_add(chunks.size(), std::memory_order_relaxed);
 }
 
@@ -182,61 +186,86 @@ std::vector<std::shared_ptr<ThreadCache>> Engine::Caches() const {
   return caches_;
 }
 
-void Engine::Collect(ThreadCache& cache, const Timeline* timeline, bool forget) {
-  std::vector<Kept> collected;
-  {
-    const std::lock_guard<SpinLock> lock(cache.lock);
-    for (const auto& kept : cache.kept) {
-      if (timeline != nullptr && kept->timeline != timeline) continue;
-      Kept one{kept->timeline, {}};
-      TakeSmall(*kept, one.chunks);
-      for (const Chunk* chunk : one.chunks) cache.kept_small_bytes -= chunk->bytes;
-      TakeLarge(*kept, one.chunks);
-      CountOut(cache, one.chunks);
-      if (!one.chunks.empty()) collected.push_back(std::move(one));
-    }
-    if (forget) cache.Forget(timeline);
+void Engine::TakeKeptOf(ThreadCache& cache, const Timeline* timeline, std::vector<Kept>& out) {
+  for (const auto& kept : cache.kept) {
+    if (timeline != nullptr && kept->timeline != timeline) continue;
+    Kept one{kept->timeline, {}};
+    TakeSmall(cache, *kept, one.chunks);
+    TakeLarge(*kept, one.chunks);
+    CountOut(cache, one.chunks);
+    if (!one.chunks.empty()) out.push_back(std::move(one));
   }
-  for (const Kept& one : collected) PutBack(one.chunks, one.timeline);
+}
+
+void Engine::PutBack(const std::vector<Kept>& all) {
+  for (const Kept& one : all) PutBack(one.chunks, one.timeline);
 }
 
 void Engine::CollectKept(const Timeline* timeline, bool forget) {
-  for (const auto& cache : Caches()) Collect(*cache, timeline, forget);
+  std::vector<std::shared_ptr<ThreadCache>> caches = Caches();
+  if (!forget) {
+    std::erase_if(caches, [](const auto& cache) { return cache->kept_bytes.value() == 0; });
+  }
+  std::vector<OwnerLock*> locks;
+  for (const auto& cache : caches) locks.push_back(&cache->lock);
+  std::vector<Kept> collected;
+  {
+    const OwnerLock::Visit visit(std::move(locks));
+    for (const auto& cache : caches) {
+      TakeKeptOf(*cache, timeline, collected);
+      if (forget) cache->Forget(timeline);
+    }
+  }
+  PutBack(collected);
 }
 
-void Engine::PutBackKeptLarge(Stream stream) {
+void Engine::CollectOwn() {
+  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+  if (cache == nullptr || cache->kept_bytes.value() == 0) return;
+  std::vector<Kept> collected;
+  {
+    const std::lock_guard<OwnerLock> lock(cache->lock);
+    TakeKeptOf(*cache, nullptr, collected);
+  }
+  PutBack(collected);
+}
+
+void Engine::CollectOwnLarge(Stream stream) {
   ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
   if (cache == nullptr) return;
   Kept one{};
   {
-    const std::lock_guard<SpinLock> lock(cache->lock);
+    const std::lock_guard<OwnerLock> lock(cache->lock);
     KeptBlocks* const kept = cache->Find(stream);
     if (kept == nullptr) return;
     one.timeline = kept->timeline;
     TakeLarge(*kept, one.chunks);
+    if (cache->kept_small_bytes > ThreadCache::kModestSmallBytes) {
+      TakeSmall(*cache, *kept, one.chunks);
+    }
     CountOut(*cache, one.chunks);
   }
   if (!one.chunks.empty()) PutBack(one.chunks, one.timeline);
 }
 
 void Engine::TakeOver(ThreadCache& cache) {
-  Collect(cache, nullptr, /*forget=*/false);
+  std::vector<Kept> collected;
   {
-    absl::MutexLock lock(&mutex_);
-    const std::lock_guard<SpinLock> reading(cache.lock);
-    counts_.allocations += std::exchange(cache.allocations, 0);
-    counts_.frees += std::exchange(cache.frees, 0);
+    const std::lock_guard<OwnerLock> lock(cache.lock);
+    TakeKeptOf(cache, nullptr, collected);
   }
-  absl::MutexLock lock(&caches_mutex_);
+  PutBack(collected);
+  absl::MutexLock lock(&mutex_);
+  counts_.allocations += cache.allocations.value();
+  counts_.frees += cache.frees.value();
+  absl::MutexLock listed(&caches_mutex_);
   std::erase_if(caches_, [&cache](const auto& one) { return one.get() == &cache; });
 }
 
 uint64_t Engine::KeptBytes() const {
+  absl::MutexLock lock(&caches_mutex_);
   uint64_t bytes = 0;
-  for (const auto& cache : Caches()) {
-    const std::lock_guard<SpinLock> lock(cache->lock);
-    bytes += cache->kept_bytes;
-  }
+  for (const auto& cache : caches_) bytes += cache->kept_bytes.value();
   return bytes;
 }
 
@@ -303,7 +332,7 @@ absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
   if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
   if (Caching()) {
     if (ThreadCache* const cache = CacheOfThisThread()) {
-      const std::lock_guard<SpinLock> lock(cache->lock);
+      const std::lock_guard<OwnerLock> lock(cache->lock);
       if (KeptBlocks* const kept = cache->Find(stream)) {
         if (Block block = TakeKept(*cache, *kept, bytes); block.data != nullptr) return block;
       }
@@ -322,7 +351,7 @@ absl::Status Engine::Free(void* data, Stream stream) {
   Kept spilled{};
   while (spilled.timeline == nullptr) {
     {
-      const std::lock_guard<SpinLock> lock(cache->lock);
+      const std::lock_guard<OwnerLock> lock(cache->lock);
       if (KeptBlocks* const kept = cache->Find(stream)) {
         Chunk* const chunk = table_.Find(at);
         if (chunk == nullptr || !chunk->use.live) return NotABlock(at);
@@ -335,7 +364,7 @@ absl::Status Engine::Free(void* data, Stream stream) {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Timeline*> known = order_.Get(stream);
     if (!known.ok()) return known.status();
-    const std::lock_guard<SpinLock> adding(cache->lock);
+    const std::lock_guard<OwnerLock> adding(cache->lock);
     cache->Add(stream, *known);
   }
   if (!spilled.chunks.empty()) PutBack(spilled.chunks, spilled.timeline);

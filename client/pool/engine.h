@@ -103,12 +103,13 @@ class Engine {
   void Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk, std::vector<Chunk*>& spilled);
   // These leave the cache and are in nobody's books until they are put back. Under its lock.
   void CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks);
-  // Of the large ones that this thread keeps for the stream.
-  void PutBackKeptLarge(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Back into the heaps, all that a cache, or all caches, keep: of one stream or, where that is
-  // null, of all. `forget`: the stream is none of the cache's any more.
-  void Collect(ThreadCache& cache, const Timeline* timeline, bool forget)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // All that it keeps of one stream or, where that is null, of all leaves it. Under its lock.
+  void TakeKeptOf(ThreadCache& cache, const Timeline* timeline, std::vector<Kept>& out);
+  // Back into the heaps: what this thread keeps; of that what lies beside large blocks of the
+  // stream; what all threads keep of one stream or, where that is null, of all. `forget`: the
+  // stream is none of theirs any more.
+  void CollectOwn() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CollectOwnLarge(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void CollectKept(const Timeline* timeline, bool forget) ABSL_LOCKS_EXCLUDED(mutex_);
   // All of a thread that ends.
   void TakeOver(ThreadCache& cache) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -119,6 +120,7 @@ class Engine {
   absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PutBack(const std::vector<Kept>& all) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
   // How large the free large chunk is that it is part of then.
   uint64_t PutChunk(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -189,10 +191,10 @@ class Engine {
   std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);
 
   // Written under the lock; read without it by whoever holds the lock of a thread cache, all of
-  // which are taken once before an old table goes.
+  // which are visited once before an old table goes.
   PointerTable table_;
 
-  mutable absl::Mutex caches_mutex_;
+  mutable absl::Mutex caches_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   std::vector<std::shared_ptr<ThreadCache>> caches_ ABSL_GUARDED_BY(caches_mutex_);
 
   mutable absl::Mutex hook_mutex_;

@@ -265,25 +265,25 @@ void Engine::SetReusePolicy(const ReusePolicy& policy) {
 
 PoolStats Engine::Stats() const {
   if (!CheckProcess().ok()) return {};
-  uint64_t kept_bytes = 0, kept_blocks = 0, allocations = 0, frees = 0;
-  for (const auto& cache : Caches()) {
-    const std::lock_guard<SpinLock> lock(cache->lock);
-    kept_bytes += cache->kept_bytes;
-    kept_blocks += cache->kept_blocks;
-    allocations += cache->allocations;
-    frees += cache->frees;
-  }
   absl::MutexLock lock(&mutex_);
   PoolStats stats = counts_;
+  uint64_t kept_bytes = 0, kept_blocks = 0;
+  {
+    absl::MutexLock listed(&caches_mutex_);
+    for (const auto& cache : caches_) {
+      kept_bytes += cache->kept_bytes.value();
+      kept_blocks += cache->kept_blocks.value();
+      stats.allocations += cache->allocations.value();
+      stats.frees += cache->frees.value();
+    }
+  }
   stats.reserved_bytes = reserved_bytes_;
-  // Between the two looks a thread may have given some of it back.
+  // Threads go on meanwhile.
   stats.used_bytes = taken_bytes_ - std::min(taken_bytes_, kept_bytes);
   stats.free_bytes = stats.reserved_bytes - stats.used_bytes;
   stats.used_blocks = table_.size() - std::min<uint64_t>(table_.size(), kept_blocks);
   stats.free_blocks = large_.free_chunks() + small_.free_chunks() + kept_blocks;
   stats.segments = segments_.size();
-  stats.allocations += allocations;
-  stats.frees += frees;
   return stats;
 }
 

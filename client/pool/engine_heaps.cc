@@ -13,6 +13,10 @@ namespace {
 // What small blocks are cut out of.
 constexpr uint64_t kSmallRange = uint64_t{2} << 20;
 
+// Before the pool grows, what threads keep is collected where it is more than such a part of all:
+// then the next time is far enough away.
+constexpr uint64_t kKeptPart = 16;
+
 bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
 
 }  // namespace
@@ -31,21 +35,36 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   if (!IsSmall(rounded) && !large_.HasCloseFit(rounded, *timeline)) {
     // What this thread keeps may lie beside what is free.
     mutex_.Unlock();
-    PutBackKeptLarge(stream);
+    CollectOwnLarge(stream);
     mutex_.Lock();
   }
   // What has been tried since there was last anything new to try.
-  bool collected = false, shrunk = false, settled = false;
+  bool collected_own = false, collected = false, shrunk = false, settled = false;
   while (true) {
     if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
-    if (!std::exchange(collected, true)) {
+    if (!std::exchange(collected_own, true)) {
+      mutex_.Unlock();
+      CollectOwn();
+      mutex_.Lock();
+      continue;
+    }
+    // To disturb the other threads pays where they keep much.
+    const auto collect = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      collected = true;
       mutex_.Unlock();
       CollectKept(nullptr, /*forget=*/false);
       mutex_.Lock();
+    };
+    if (!collected && !growing_ && KeptBytes() > reserved_bytes_ / kKeptPart) {
+      collect();
       continue;
     }
     absl::Status grown = Grow(rounded, *timeline);
     if (grown.ok()) continue;
+    if (!collected) {
+      collect();
+      continue;
+    }
     if (policy_.allow_internal_dependencies) {
       if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
         return HandOut(chunk, bytes, stream);
@@ -69,7 +88,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       const bool again = callback(bytes);
       mutex_.Lock();
       if (again) {
-        collected = shrunk = settled = false;
+        collected_own = collected = shrunk = settled = false;
         continue;
       }
     }
@@ -83,7 +102,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       ++waiting_;  // from here on threads keep nothing for themselves
       mutex_.AwaitWithDeadline(absl::Condition(&returned), next);
       --waiting_;
-      collected = shrunk = settled = false;
+      collected_own = collected = shrunk = settled = false;
       continue;
     }
     ++counts_.out_of_memory;
@@ -106,7 +125,10 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   mutex_.Unlock();
   if (old_table != nullptr) {
     // Who reads it holds one of these locks.
-    for (const auto& cache : Caches()) const std::lock_guard<SpinLock> reading(cache->lock);
+    std::vector<OwnerLock*> locks;
+    const auto caches = Caches();
+    for (const auto& cache : caches) locks.push_back(&cache->lock);
+    const OwnerLock::Visit nobody_reads(std::move(locks));
   }
   Tell(PoolEvent::What::kAllocate, reinterpret_cast<uintptr_t>(block.data), block.bytes, stream);
   mutex_.Lock();

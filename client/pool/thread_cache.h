@@ -1,32 +1,34 @@
 // What one thread keeps of the blocks that it has freed, by stream: it gets them again at once.
 //
-// The thread takes and gives under a lock that nobody else holds but for a moment, when memory
-// is short and all that threads keep is collected. Nothing is called with that lock held.
+// The thread takes and gives under a lock that nobody else takes but for a moment, when memory is
+// short and all that threads keep is collected (owner_lock.h). Nothing is called with that lock
+// held.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "client/pool/block_heap.h"
+#include "client/pool/owner_lock.h"
 #include "client/pool/size_class.h"
 #include "client/pool/stream_api.h"
 #include "client/pool/stream_order.h"
 
 namespace gpumem::internal {
 
-class SpinLock {
+// Changed by one thread at a time; any other may look.
+class Counter {
  public:
-  void lock() {
-    while (held_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
-  }
-  void unlock() { held_.store(false, std::memory_order_release); }
+  void Add(uint64_t more) { Set(value() + more); }
+  void Subtract(uint64_t less) { Set(value() - less); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<bool> held_{false};
+  void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  std::atomic<uint64_t> value_{0};
 };
 
 // Freed on one stream.
@@ -53,12 +55,15 @@ struct KeptBlocks {
 struct ThreadCache {
   // Of a class a thread keeps this many at most, and of all so many bytes.
   static constexpr uint32_t Limit(int size_class) {
-    const uint64_t of_bytes = (uint64_t{8} << 20) / ClassBytes(size_class);
-    return of_bytes > 64 ? 64 : static_cast<uint32_t>(of_bytes);
+    const uint64_t of_bytes = (uint64_t{64} << 20) / ClassBytes(size_class);
+    return of_bytes > 256 ? 256 : static_cast<uint32_t>(of_bytes);
   }
-  static constexpr uint64_t kMostSmallBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kMostSmallBytes = uint64_t{512} << 20;
+  // As long as it needs no large block: where it needs one, small ones above this go back, and may
+  // make one.
+  static constexpr uint64_t kModestSmallBytes = uint64_t{16} << 20;
 
-  // All of these under the lock.
+  // All of these are under the lock, but for looks at the counters.
   //
   // Those of a stream; null where the stream is new here.
   KeptBlocks* Find(Stream stream) {
@@ -77,14 +82,14 @@ struct ThreadCache {
     std::erase_if(kept, [timeline](const auto& one) { return one->timeline == timeline; });
   }
 
-  SpinLock lock;
+  OwnerLock lock;  // the thread's
   std::vector<std::unique_ptr<KeptBlocks>> kept;
   KeptBlocks* latest = nullptr;
-  uint64_t kept_bytes = 0;
   uint64_t kept_small_bytes = 0;
-  uint64_t kept_blocks = 0;
-  uint64_t allocations = 0;  // served from here
-  uint64_t frees = 0;        // that came here
+  Counter kept_bytes;
+  Counter kept_blocks;
+  Counter allocations;  // served from here
+  Counter frees;        // that came here
 };
 
 }  // namespace gpumem::internal
