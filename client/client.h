@@ -326,11 +326,19 @@ struct SegmentsLost {
   std::vector<uint64_t> lease_ids;  // all of this session's
 };
 
+// Another session was denied memory. What this process has leased and does not need would
+// help; a Pool gives back what it has free by itself.
+struct Pressure {
+  std::string device_uuid;  // empty: any device
+  uint64_t bytes = 0;       // that would have been enough
+};
+
 // What the daemon has to say. Empty functions are not called; all are called in one thread
 // of the Watch.
 struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
   std::function<void(bool draining)> draining;
+  std::function<void(const Pressure&)> pressure;
   // The stream has ended, and with it the Watch (UNAVAILABLE): the session is over, the daemon is
   // gone, or a handler kept it waiting for more than 10 s.
   std::function<void(const absl::Status&)> ended;

@@ -297,6 +297,9 @@ struct gpumem_watch_handlers {
   void (*segments_lost)(void* context, const uint64_t* lease_ids, size_t count);
   void (*draining)(void* context, int draining);
   void (*ended)(void* context, int status, const char* message); /* and with it the watch */
+  /* Another session was denied memory; so much of what this process does not need would have been
+   * enough. An empty device means any. Pools give back what they have free by themselves. */
+  void (*pressure)(void* context, const char* device_uuid, uint64_t bytes);
 };
 int gpumem_client_start_watch(gpumem_client* client, const struct gpumem_watch_handlers* handlers,
                               gpumem_watch** watch);
@@ -327,6 +330,7 @@ struct gpumem_pool_options {
   uint64_t release_threshold_bytes;  /* 0: nothing goes back by itself (set it later to 0) */
   uint64_t grow_bytes;               /* 0: 32 MiB */
   uint64_t wait_ms;                  /* for memory where there is none left */
+  int32_t keeps_under_pressure;      /* gives nothing back when others are denied memory */
 };
 int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
                        gpumem_pool** pool);
@@ -395,6 +399,7 @@ struct gpumem_pool_stats {
   uint64_t reused_after_event;
   uint64_t dependencies;
   uint64_t out_of_memory;
+  uint64_t given_under_pressure_bytes;
 };
 int gpumem_pool_get_stats(const gpumem_pool* pool, struct gpumem_pool_stats* stats);
 int gpumem_pool_reset_peaks(gpumem_pool* pool);

@@ -103,6 +103,7 @@ class Pool::Impl {
   const DeviceInfo device_;
   const Kind kind_;
   internal::Engine engine_;
+  std::unique_ptr<Watch> watch_;  // which calls the engine; so its end comes first
 };
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> client,
@@ -121,8 +122,19 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
                                                const AcquireOptions& wanted) {
     return client->AcquireIn(std::move(range), wanted, 1);
   };
-  return std::unique_ptr<Pool>(new Pool(std::make_unique<Impl>(
-      std::move(client), acquire, *std::move(device), kind, *std::move(streams), options)));
+  auto impl = std::make_unique<Impl>(client, acquire, *std::move(device), kind, *std::move(streams),
+                                     options);
+  if (options.gives_under_pressure) {
+    const auto give = [pool = impl.get()](const Pressure& pressure) {
+      if (!pressure.device_uuid.empty() && pressure.device_uuid != pool->device_.uuid) return;
+      pool->engine_.GiveBack(pressure.bytes);
+    };
+    absl::StatusOr<std::unique_ptr<Watch>> watch = client->StartWatch(
+        {.segments_lost = nullptr, .draining = nullptr, .pressure = give, .ended = nullptr});
+    if (!watch.ok()) return watch.status();
+    impl->watch_ = *std::move(watch);
+  }
+  return std::unique_ptr<Pool>(new Pool(std::move(impl)));
 }
 
 Pool::Pool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -34,6 +34,8 @@
 // Sizes are bytes. In a child after fork() calls answer FAILED_PRECONDITION, nothing or zero: a
 // GPU's memory does not survive fork().
 // When the daemon is gone, what is leased goes on serving; growth is UNAVAILABLE.
+// When other sessions are denied memory that this pool has free, the daemon says so and the pool
+// gives it back (PoolOptions::gives_under_pressure).
 #pragma once
 
 #include <cstdint>
@@ -89,6 +91,9 @@ struct PoolOptions {
   // How long an Allocate waits for memory where there is none left: for blocks that are freed
   // here, and for what other tenants and sessions give back.
   absl::Duration wait = absl::ZeroDuration();
+  // Whether the pool gives back what it has free when another session is denied memory that this
+  // would be (Pressure); one thread listens for that.
+  bool gives_under_pressure = true;
   // Whether threads keep freed blocks for themselves. Off, every call takes the pool's one lock,
   // and the marks of PoolStats are exact at every moment.
   bool thread_caches = true;
@@ -113,6 +118,7 @@ struct PoolStats {
   uint64_t reused_after_event = 0;  // another stream's memory whose work was seen to be done
   uint64_t dependencies = 0;        // streams that were made to wait for another
   uint64_t out_of_memory = 0;       // refusals
+  uint64_t given_under_pressure_bytes = 0;
 };
 
 // As cudaMemGetInfo, by the quota's view.
@@ -136,6 +142,7 @@ class Pool {
   //   INVALID_ARGUMENT   the options make no sense
   //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind
   //   UNAVAILABLE        this process has no usable CUDA driver, or the daemon is gone
+  //   RESOURCE_EXHAUSTED the session has too many watches (Denial), or the process too many threads
   static absl::StatusOr<std::unique_ptr<Pool>> Create(std::shared_ptr<Client> client,
                                                       const PoolOptions& options);
 

@@ -54,6 +54,9 @@ class Reader {
       handlers_.segments_lost({.lease_ids = {ids.begin(), ids.end()}});
     } else if (event.has_draining() && handlers_.draining) {
       handlers_.draining(event.draining().draining());
+    } else if (event.has_pressure() && handlers_.pressure) {
+      handlers_.pressure(
+          {.device_uuid = event.pressure().device_uuid(), .bytes = event.pressure().bytes()});
     }
   }
 

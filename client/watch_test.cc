@@ -44,6 +44,13 @@ v1::Event Quota() {
   return event;
 }
 
+v1::Event PressureOf(uint64_t bytes) {
+  v1::Event event;
+  event.mutable_pressure()->set_device_uuid("GPU-7");
+  event.mutable_pressure()->set_bytes(bytes);
+  return event;
+}
+
 // What the handlers were told, one word each.
 class Heard {
  public:
@@ -53,6 +60,10 @@ class Heard {
                   for (uint64_t id : lost.lease_ids) Add("lost " + std::to_string(id));
                 },
             .draining = [this](bool draining) { Add(draining ? "draining" : "admitting"); },
+            .pressure =
+                [this](const Pressure& pressure) {
+                  Add(pressure.device_uuid + " wants " + std::to_string(pressure.bytes));
+                },
             .ended = [this](const absl::Status& status) { Add(status.ToString()); }};
   }
 
@@ -84,7 +95,8 @@ TEST(WatchTest, HandlersHearWhatTheDaemonSays) {
   EXPECT_THAT(heard.Await(1), ElementsAre("lost 7"));
   daemon.Tell(Draining(true));
   daemon.Tell(Draining(false));
-  EXPECT_THAT(heard.Await(3), ElementsAre("lost 7", "draining", "admitting"));
+  daemon.Tell(PressureOf(5));
+  EXPECT_THAT(heard.Await(4), ElementsAre("lost 7", "draining", "admitting", "GPU-7 wants 5"));
 }
 
 TEST(WatchTest, TheEndOfTheStreamIsToldOnceAndLast) {

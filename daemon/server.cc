@@ -327,6 +327,10 @@ void Server::SegmentsLost(SessionId session) {
   if (hub_for_observer_ != nullptr) hub_for_observer_->SegmentsLost(session);
 }
 
+void Server::Pressed(const Pressure& pressure) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->Pressed(pressure);
+}
+
 void Server::ContextLost(const std::string& device_uuid, size_t segments) {
   spdlog::warn(
       "the context process on {} has ended: {} segments of kinds mempool and ipc are lost; their "

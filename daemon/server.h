@@ -54,6 +54,7 @@ class Server final : private BrokerObserver {
   void QuotaChanged(absl::string_view tenant) override;
   void DrainingChanged(bool draining) override;
   void SegmentsLost(SessionId session) override;
+  void Pressed(const Pressure& pressure) override;
   void ContextLost(const std::string& device_uuid, size_t segments) override;
 
   const Config config_;  // as it was at the start; what Reload may change is not read here

@@ -63,6 +63,11 @@ gpumem::WatchHandlers ToHandlers(const gpumem_watch_handlers& c) {
   if (c.draining != nullptr) {
     handlers.draining = [call = c.draining, context](bool draining) { call(context, draining); };
   }
+  if (c.pressure != nullptr) {
+    handlers.pressure = [call = c.pressure, context](const gpumem::Pressure& pressure) {
+      call(context, pressure.device_uuid.c_str(), pressure.bytes);
+    };
+  }
   if (c.ended != nullptr) {
     handlers.ended = [call = c.ended, context](const absl::Status& status) {
       call(context, static_cast<int>(status.code()), std::string(status.message()).c_str());

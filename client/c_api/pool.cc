@@ -59,6 +59,7 @@ absl::StatusOr<gpumem::PoolOptions> ToPoolOptions(const gpumem_pool_options* fro
       .reuse = *reuse,
       .per_thread_default_stream = c->per_thread_default_stream != 0,
       .wait = Time(c->wait_ms),
+      .gives_under_pressure = c->keeps_under_pressure == 0,
       .thread_caches = c->without_thread_caches == 0,
   };
   if (c->limit_bytes != 0) options.limit_bytes = c->limit_bytes;
@@ -278,7 +279,8 @@ int gpumem_pool_get_stats(const gpumem_pool* pool, gpumem_pool_stats* stats) {
                   .growths = of.growths,
                   .reused_after_event = of.reused_after_event,
                   .dependencies = of.dependencies,
-                  .out_of_memory = of.out_of_memory},
+                  .out_of_memory = of.out_of_memory,
+                  .given_under_pressure_bytes = of.given_under_pressure_bytes},
                  stats);
   });
 }

@@ -54,6 +54,8 @@ class Engine {
   absl::Status StreamWaits(Stream waiting, Stream awaited);
   absl::Status ForgetStream(Stream stream);
   absl::StatusOr<uint64_t> Trim(uint64_t keep_bytes);
+  // So many bytes, if that is free; otherwise as much as is. In whole segments.
+  void GiveBack(uint64_t bytes);
   // nullopt: of all streams.
   absl::StatusOr<uint64_t> FreeAllBlocks(std::optional<Stream> stream);
   absl::Status SetLimit(uint64_t bytes);
@@ -157,8 +159,9 @@ class Engine {
   Place FindPlace(uint64_t bytes, const Timeline* timeline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes whole free segments out of the heaps as long as at least so many bytes stay reserved that
-  // are not used; what to release.
-  std::vector<Segment> Shrink(uint64_t keep_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // are not used, until they are enough; what to release.
+  std::vector<Segment> Shrink(uint64_t keep_bytes, uint64_t enough_bytes = UINT64_MAX)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -99,7 +99,7 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   return absl::OkStatus();
 }
 
-std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes) {
+std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough_bytes) {
   PollAll(nullptr, Polled::kAll);
   // Whole segments in what is free for everybody, from the highest address down, so that what stays
   // is in one piece and what a chunk has before them stays that chunk.
@@ -112,7 +112,9 @@ std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes) {
   }
   std::sort(candidates.rbegin(), candidates.rend());
   std::vector<Segment> released;
+  uint64_t released_bytes = 0;
   for (const auto& [at, chunk] : candidates) {
+    if (released_bytes >= enough_bytes) break;
     const auto it = segments_.find(at);
     const Segment segment = it->second;
     const uint64_t unused = reserved_bytes_ - taken_bytes_;
@@ -122,6 +124,7 @@ std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes) {
     segments_.erase(it);
     Tell(PoolEvent::What::kShrink, at, segment.bytes, nullptr);
     released.push_back(segment);
+    released_bytes += segment.bytes;
   }
   return released;
 }
@@ -146,6 +149,23 @@ absl::StatusOr<uint64_t> Engine::Trim(uint64_t keep_bytes) {
     released = Shrink(keep_bytes);
   }
   return ReleaseAll(released);
+}
+
+void Engine::GiveBack(uint64_t bytes) {
+  if (!CheckProcess().ok()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Else the threads need not be disturbed.
+    if (reserved_bytes_ - taken_bytes_ + KeptBytes() < source_->granularity()) return;
+  }
+  CollectKept(nullptr, /*forget=*/false);
+  std::vector<Segment> released;
+  {
+    absl::MutexLock lock(&mutex_);
+    released = Shrink(0, bytes);
+    for (const Segment& segment : released) counts_.given_under_pressure_bytes += segment.bytes;
+  }
+  ReleaseAll(released).IgnoreError();
 }
 
 absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {

@@ -142,6 +142,23 @@ TEST_F(EngineTest, TrimGivesWholeFreeSegmentsBackAndKeepsWhatItIsTold) {
   EXPECT_EQ(engine_->Find(used.data)->bytes, 2 * kMiB);
 }
 
+TEST_F(EngineTest, UnderPressureItGivesWhatIsEnough) {
+  Make({.grow_bytes = 4 * kMiB});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(Allocate(4 * kMiB));
+  engine_->GiveBack(kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 24 * kMiB) << "nothing is free";
+  const Block used = blocks.back();
+  blocks.pop_back();
+  for (const Block& block : blocks) Free(block);
+  engine_->GiveBack(5 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 16 * kMiB) << "two segments are enough";
+  engine_->GiveBack(100 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 4 * kMiB) << "what is used stays";
+  EXPECT_EQ(engine_->Stats().given_under_pressure_bytes, 20 * kMiB);
+  Free(used);
+}
+
 TEST_F(EngineTest, AboveTheReleaseThresholdMemoryGoesBackByItself) {
   Make({.release_threshold_bytes = 4 * kMiB, .grow_bytes = 2 * kMiB, .thread_caches = false});
   std::vector<Block> blocks;

@@ -145,6 +145,35 @@ TEST_F(AdmissionTest, MaxInFlight) {
   EXPECT_EQ(ledger.GetTenant("team")->denials, 1u);
 }
 
+class FewWatches : public LedgerFixture {
+ protected:
+  FewWatches() : LedgerFixture({.max_watches_per_session = 2}) {}
+};
+
+TEST_F(FewWatches, AWatchIsNoCallInFlight) {
+  ledger.Configure({{"team", {.max_in_flight = 1}}}, {});
+  const SessionId session = OpenSession("team");
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(ledger.BeginCall(session).ok());
+    ASSERT_TRUE(ledger.BecomeWatch(session).ok());
+  }
+  EXPECT_EQ(ledger.GetTenant("team")->in_flight, 0u);
+  ASSERT_TRUE(ledger.BeginCall(session).ok());
+  ExpectDenial(ledger.BecomeWatch(session), Denial::CAUSE_DAEMON_LIMIT, "team", "", 1, 2, 2);
+  ledger.EndCall(session);
+  EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
+  ledger.EndWatch(session);
+  ASSERT_TRUE(ledger.BeginCall(session).ok());
+  EXPECT_TRUE(ledger.BecomeWatch(session).ok());
+  // As a call does, it keeps what is known of the session until it is told of its end.
+  ledger.SocketClosed(session);
+  ledger.ProcessGone(session);
+  EXPECT_TRUE(ledger.TakeForgotten().empty());
+  ledger.EndWatch(session);
+  ledger.EndWatch(session);
+  EXPECT_EQ(ledger.TakeForgotten(), std::vector<SessionId>{session});
+}
+
 // --- The numbers of a denial -----------------------------------------------------------
 
 TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {

@@ -63,8 +63,15 @@ Broker::~Broker() {
 Broker::Call::~Call() {
   if (broker_ == nullptr) return;
   absl::MutexLock lock(&broker_->mutex_);
-  broker_->ledger_.EndCall(session_);
+  watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
   broker_->Pump();
+}
+
+absl::Status Broker::Call::BecomeWatch() {
+  absl::MutexLock lock(&broker_->mutex_);
+  absl::Status become = broker_->ledger_.BecomeWatch(session_);
+  watch_ = become.ok();
+  return become;
 }
 
 void Broker::Pump() {
@@ -188,7 +195,7 @@ absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& 
     const uint64_t seen = disposals_;
     absl::StatusOr<std::optional<Operation>> begun = ledger_.BeginAcquire(session, spec, patient);
     Pump();
-    if (!begun.ok()) return begun.status();
+    if (!begun.ok()) return Denied(session, begun.status());
     if (*begun) return **std::move(begun);
     auto disposed = [this, seen]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return disposals_ != seen; };
@@ -309,7 +316,8 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
     };
     if (!more || attempt == kDriverAttempts ||
         !mutex_.AwaitWithDeadline(absl::Condition(&given_back), deadline)) {
-      return ledger_.DriverDenial(call.session(), device, asked, created.message());
+      return Denied(call.session(),
+                    ledger_.DriverDenial(call.session(), device, asked, created.message()));
     }
   }
 }
@@ -329,7 +337,10 @@ absl::StatusOr<std::optional<std::vector<LeaseView>>> Broker::TryAcquire(const C
     Pump();
     return begun;
   }();
-  if (!operation.ok()) return operation.status();
+  if (!operation.ok()) {
+    absl::MutexLock lock(&mutex_);
+    return Denied(call.session(), operation.status());
+  }
   if (!*operation) return std::nullopt;
   absl::StatusOr<std::vector<LeaseView>> leases = HandOver(**operation, deliver);
   if (absl::IsFailedPrecondition(leases.status())) return std::nullopt;  // lost: make others

@@ -29,6 +29,14 @@
 
 namespace gpumemd {
 
+// A session was denied memory that others have.
+struct Pressure {
+  SessionId asker{};        // who is not asked to give
+  std::string tenant;       // whose sessions might; empty: all
+  std::string device_uuid;  // empty: any
+  uint64_t bytes = 0;       // that are missing
+};
+
 // What the broker tells the services. Called under the broker's mutex, but for ContextLost:
 // must return at once and must not call the broker.
 class BrokerObserver {
@@ -41,6 +49,8 @@ class BrokerObserver {
   virtual void DrainingChanged(bool draining) = 0;
   // Some of the session's segments are lost.
   virtual void SegmentsLost(SessionId session) = 0;
+  // Memory was denied that others might give back.
+  virtual void Pressed(const Pressure& pressure) = 0;
   // A device's context is gone, and with it so many segments.
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
@@ -79,16 +89,22 @@ class Broker {
   class Call {
    public:
     Call(Call&& other) noexcept
-        : broker_(std::exchange(other.broker_, nullptr)), session_(other.session_) {}
+        : broker_(std::exchange(other.broker_, nullptr)),
+          session_(other.session_),
+          watch_(other.watch_) {}
     Call& operator=(Call&&) = delete;
     ~Call();
     SessionId session() const { return session_; }
+    // From here on it is one of the session's watches, and is not counted as waiting.
+    //   RESOURCE_EXHAUSTED  the session has too many
+    absl::Status BecomeWatch();
 
    private:
     friend class Broker;
     Call(Broker* broker, SessionId session) : broker_(broker), session_(session) {}
     Broker* broker_;
     SessionId session_;
+    bool watch_ = false;
   };
 
   // --- Sessions --------------------------------------------------------------------
@@ -197,6 +213,8 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks those who could help for what was just denied; the denial.
+  absl::Status Denied(SessionId session, absl::Status denial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -230,6 +248,9 @@ class Broker {
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   // Segments destroyed so far: whoever waits for room waits for this to change.
   uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
+  // When whom was last asked to give back: by tenant and device.
+  absl::flat_hash_map<std::pair<std::string, std::string>, absl::Time> pressed_
+      ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> disposal_;  // one a lane
 };

@@ -71,6 +71,7 @@ class Observer : public BrokerObserver {
   void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
   void QuotaChanged(absl::string_view) override {}
   void DrainingChanged(bool) override {}
+  void Pressed(const Pressure&) override {}
   void SegmentsLost(SessionId session) override { bereaved.push_back(session); }
   void ContextLost(const std::string& uuid, size_t segments) override {
     losses.emplace_back(uuid, segments);

@@ -29,10 +29,12 @@ class Observer : public BrokerObserver {
   void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
   void DrainingChanged(bool draining) override { drained.push_back(draining); }
   void SegmentsLost(SessionId) override {}
+  void Pressed(const Pressure& pressure) override { pressures.push_back(pressure); }
   void ContextLost(const std::string&, size_t) override {}
   std::vector<SessionId> forgotten;
   std::vector<std::string> quotas;
   std::vector<bool> drained;
+  std::vector<Pressure> pressures;
 };
 
 class BrokerTest : public ::testing::Test {
@@ -49,6 +51,7 @@ class BrokerTest : public ::testing::Test {
       return secret;
     };
     options.observer = &observer_;
+    options.now = [this] { return now_.value_or(absl::Now()); };
     broker_ = std::make_unique<Broker>(std::move(options));
     session_ = Open("a");
   }
@@ -108,6 +111,7 @@ class BrokerTest : public ::testing::Test {
   Gate gate_;
   std::atomic<int> creates_ = 0, destroyed_ = 0, refused_ = 0;
   Observer observer_;
+  std::optional<absl::Time> now_;
   int randoms_ = 0;
   std::unique_ptr<Broker> broker_;
   Broker::NewSession session_;
@@ -280,6 +284,69 @@ TEST_F(BrokerTest, ObserversAreTold) {
   EXPECT_EQ(broker_->OpenSession("b", {}).status().code(), absl::StatusCode::kUnavailable);
   broker_->SetDraining(false);
   EXPECT_TRUE(Acquire(1).ok());
+}
+
+TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
+  now_ = absl::UnixEpoch();
+  const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
+  const Broker::NewSession other = Open("b");
+  EXPECT_EQ(broker_->ChangeQuota("b",
+                                 [](Quota& quota) {
+                                   quota.limit_bytes = 4 * kGranule;
+                                   quota.max_segments = 2;
+                                   return absl::OkStatus();
+                                 }),
+            absl::OkStatus());
+  const auto ask = [&](const Broker::NewSession& session, uint64_t granules) {
+    return broker_
+        ->Acquire(CallOf(session), {.bytes = granules * kGranule, .count = 1}, absl::InfinitePast(),
+                  [](const auto&) { return absl::OkStatus(); })
+        .status()
+        .code();
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(ask(other, 3), StatusCode::kOk);
+  EXPECT_EQ(ask(other, 5), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(observer_.pressures.empty()) << "nobody can help with more than the limit";
+  // Its own limit: its tenant's other sessions could.
+  EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 1u);
+  EXPECT_EQ(observer_.pressures[0].asker, other.id);
+  EXPECT_EQ(observer_.pressures[0].tenant, "b");
+  EXPECT_EQ(observer_.pressures[0].device_uuid, broker_->Devices(false)[0].info.uuid);
+  EXPECT_EQ(observer_.pressures[0].bytes, 2 * kGranule);
+  EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 1u) << "not over and over";
+  // The device is full: everybody could.
+  EXPECT_EQ(ask(session_, 9), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 2u);
+  EXPECT_EQ(observer_.pressures[1].tenant, "");
+  EXPECT_EQ(observer_.pressures[1].bytes, 2 * kGranule);
+  later();
+  EXPECT_EQ(ask(other, 2), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 3u) << "but again after a while";
+  // Of counts nothing is given back.
+  later();
+  EXPECT_EQ(ask(other, 1), StatusCode::kOk);
+  EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(broker_->ChangeQuota("b",
+                                 [](Quota& quota) {
+                                   quota.limit_bytes.reset();
+                                   return absl::OkStatus();
+                                 }),
+            absl::OkStatus());
+  EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 3u);
+  // The driver has none left: everybody could.
+  plan_ = [](const DeviceOp& op) {
+    const bool create = op.type == DeviceOp::Type::kCreate;
+    return create ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+  };
+  EXPECT_EQ(ask(session_, 1), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 4u);
+  EXPECT_EQ(observer_.pressures[3].tenant, "");
+  EXPECT_EQ(observer_.pressures[3].bytes, kGranule);
+  broker_->ProcessGone(other.id);
 }
 
 }  // namespace

@@ -208,6 +208,25 @@ void Ledger::EndCall(SessionId id) {
   ForgetIfDone(id, *it->second);
 }
 
+absl::Status Ledger::BecomeWatch(SessionId id) {
+  Session& session = *sessions_.at(id);
+  if (session.watches >= bounds_.max_watches_per_session) {
+    return DenyCount(*session.tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, session.watches,
+                     bounds_.max_watches_per_session,
+                     "a session has only so many watches; end those that are not needed");
+  }
+  ++session.watches;
+  --session.in_flight;
+  --session.tenant->in_flight;
+  return absl::OkStatus();
+}
+
+void Ledger::EndWatch(SessionId id) {
+  auto it = sessions_.find(id);  // still there, as in EndCall
+  --it->second->watches;
+  ForgetIfDone(id, *it->second);
+}
+
 // --- Operations ----------------------------------------------------------------------
 
 absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_id,

@@ -67,6 +67,7 @@ struct Bounds {
   uint32_t max_segments = 100000;
   // Opening a segment once more costs a tenant no bytes, and the daemon some.
   uint32_t max_leases_per_session = 65536;
+  uint32_t max_watches_per_session = 64;
   uint32_t max_events = 65536;
   uint32_t max_events_per_tenant = 16384;
   uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
@@ -150,6 +151,10 @@ class Ledger {
   //   ABORTED             the session has ended
   absl::Status BeginCall(SessionId session);
   void EndCall(SessionId session);
+  // Makes a watch of a call that has begun: it stays, and nobody waits for its answer.
+  //   RESOURCE_EXHAUSTED  the session has too many; the call goes on
+  absl::Status BecomeWatch(SessionId session);
+  void EndWatch(SessionId session);
 
   // --- Operations ------------------------------------------------------------------
 
@@ -282,6 +287,7 @@ class Ledger {
     bool live = true;  // its socket is open
     bool process_gone = false;
     uint32_t in_flight = 0;   // calls
+    uint32_t watches = 0;     // that are no calls any more
     uint32_t operations = 0;  // begun, neither committed nor aborted
     absl::btree_set<LeaseId> leases;
     absl::btree_set<SegmentId> exposed;  // segments that its process may map

@@ -271,6 +271,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* contex
   if (!parsed.ok()) return new RefusedWatch(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
   if (!tenant.ok()) return new RefusedWatch(tenant.status());
+  if (absl::Status watches = call->BecomeWatch(); !watches.ok()) return new RefusedWatch(watches);
   const SessionId session = call->session();
   auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant));
   // The session may have ended before the hub knew of its watch.

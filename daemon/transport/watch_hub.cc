@@ -1,5 +1,7 @@
 #include "daemon/transport/watch_hub.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void Begin() {
     self_ = shared_from_this();
-    Tell({.quota = true, .lost = !broker_->LostLeases(call_).empty()});
+    Tell({.quota = true, .lost = !broker_->LostLeases(call_).empty(), .pressure = {}});
   }
 
   // What there is to tell. Each is told as it stands when its turn comes.
@@ -33,7 +35,8 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     bool quota = false;
     bool draining = false;
     bool lost = false;
-    bool any() const { return quota || draining || lost; }
+    std::map<std::string, uint64_t> pressure;  // bytes by device, each the most that was missing
+    bool any() const { return quota || draining || lost || !pressure.empty(); }
   };
 
   void Tell(const News& news) {
@@ -42,6 +45,10 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       news_.quota |= news.quota;
       news_.draining |= news.draining;
       news_.lost |= news.lost;
+      for (const auto& [device, bytes] : news.pressure) {
+        uint64_t& most = news_.pressure[device];
+        most = std::max(most, bytes);
+      }
       if (writing_) {
         if (!ending_ && absl::Now() - write_began_ > WatchHub::kStuckAfter) {
           ending_ = true;
@@ -94,11 +101,8 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       if (ending_) {
         finished_ = finish = true;
       } else if (news_.any()) {
-        bool News::*const next = news_.quota      ? &News::quota
-                                 : news_.draining ? &News::draining
-                                                  : &News::lost;
-        news_.*next = false;
-        told.*next = writing_ = true;
+        told = TakeOne(news_);
+        writing_ = true;
       } else {
         return;
       }
@@ -111,6 +115,9 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       if (usage.ok()) *event.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
     } else if (told.draining) {
       event.mutable_draining()->set_draining(broker_->Count().draining);
+    } else if (!told.pressure.empty()) {
+      event.mutable_pressure()->set_device_uuid(told.pressure.begin()->first);
+      event.mutable_pressure()->set_bytes(told.pressure.begin()->second);
     } else {
       v1::SegmentsLost& lost = *event.mutable_segments_lost();
       // None where they were released meanwhile: then there is nothing to tell.
@@ -120,6 +127,16 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     const grpc::Slice bytes(event.SerializeAsString());
     event_ = grpc::ByteBuffer(&bytes, 1);
     StartWrite(&event_);
+  }
+
+  static News TakeOne(News& news) {
+    News one;
+    for (bool News::*const flag : {&News::quota, &News::draining, &News::lost}) {
+      one.*flag = std::exchange(news.*flag, false);
+      if (one.*flag) return one;
+    }
+    one.pressure.insert(news.pressure.extract(news.pressure.begin()));
+    return one;
   }
 
   Broker* const broker_;
@@ -186,6 +203,18 @@ void WatchHub::SegmentsLost(SessionId session) {
   news_.bereaved.insert(session);
 }
 
+void WatchHub::Pressed(const Pressure& pressure) {
+  absl::MutexLock lock(&mutex_);
+  for (Pressure& known : news_.pressures) {
+    if (known.tenant != pressure.tenant || known.device_uuid != pressure.device_uuid) continue;
+    // Of two who ask, each may be asked for the other.
+    if (known.asker != pressure.asker) known.asker = SessionId{};
+    known.bytes = std::max(known.bytes, pressure.bytes);
+    return;
+  }
+  news_.pressures.push_back(pressure);
+}
+
 void WatchHub::SessionEnded(SessionId session) {
   std::vector<std::shared_ptr<Watcher>> ended;
   {
@@ -220,10 +249,16 @@ void WatchHub::Tell() {
       watchers.assign(watchers_.begin(), watchers_.end());
     }
     for (const auto& watcher : watchers) {
-      const Watcher::News its{
-          .quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
-          .draining = news.draining,
-          .lost = news.bereaved.contains(watcher->session())};
+      Watcher::News its{.quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
+                        .draining = news.draining,
+                        .lost = news.bereaved.contains(watcher->session()),
+                        .pressure = {}};
+      for (const Pressure& pressure : news.pressures) {
+        if (pressure.asker == watcher->session()) continue;
+        if (!pressure.tenant.empty() && pressure.tenant != watcher->tenant()) continue;
+        uint64_t& most = its.pressure[pressure.device_uuid];
+        most = std::max(most, pressure.bytes);
+      }
       if (its.any()) watcher->Tell(its);
     }
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -40,6 +41,7 @@ class WatchHub {
   void QuotaChanged(absl::string_view tenant);  // empty: every tenant
   void DrainingChanged();
   void SegmentsLost(SessionId session);
+  void Pressed(const Pressure& pressure);
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
@@ -58,7 +60,11 @@ class WatchHub {
     bool every_tenant = false;
     bool draining = false;
     absl::flat_hash_set<SessionId> bereaved;  // who has lost segments
-    bool any() const { return !tenants.empty() || every_tenant || draining || !bereaved.empty(); }
+    std::vector<Pressure> pressures;          // one for each tenant and device at most
+    bool any() const {
+      return !tenants.empty() || every_tenant || draining || !bereaved.empty() ||
+             !pressures.empty();
+    }
   };
 
   Broker* const broker_;

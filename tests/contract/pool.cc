@@ -122,6 +122,41 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
   }
 }
 
+TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
+  const auto fill_and_free = [&](Pool& pool) {
+    std::vector<Block> blocks;
+    absl::StatusOr<Block> block;
+    while ((block = pool.Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
+    EXPECT_STATUS(block, kResourceExhausted, "limit");
+    for (const Block& one : blocks) EXPECT_OK(pool.Free(one, nullptr));
+  };
+  auto gives = MakePool({.grow_bytes = granule_}, kSmall);
+  ASSERT_NE(gives, nullptr);
+  fill_and_free(*gives);
+  const uint64_t had = gives->Stats().reserved_bytes;
+  auto wants = MakePool({.grow_bytes = granule_, .wait = absl::Seconds(30)}, kSmall);
+  ASSERT_NE(wants, nullptr);
+  const auto block = wants->Allocate(granule_, nullptr);
+  ASSERT_OK(block);
+  EXPECT_OK(Fill(MemoryOf(*wants, block->data, block->bytes), 9));
+  EXPECT_EQ(gives->Stats().reserved_bytes, had - granule_) << "no more than was wanted";
+  EXPECT_EQ(gives->Stats().given_under_pressure_bytes, granule_);
+  EXPECT_OK(wants->Free(*block, nullptr));
+}
+
+TEST_P(PoolContract, APoolMayKeepWhatItHas) {
+  auto keeps = MakePool({.grow_bytes = granule_, .gives_under_pressure = false}, kSmall);
+  ASSERT_NE(keeps, nullptr);
+  std::vector<Block> blocks;
+  absl::StatusOr<Block> block;
+  while ((block = keeps->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
+  for (const Block& one : blocks) EXPECT_OK(keeps->Free(one, nullptr));
+  auto wants = MakePool({.grow_bytes = granule_, .wait = absl::Milliseconds(200)}, kSmall);
+  ASSERT_NE(wants, nullptr);
+  EXPECT_STATUS(wants->Allocate(granule_, nullptr), kResourceExhausted, "limit");
+  EXPECT_EQ(keeps->Stats().reserved_bytes, blocks.size() * granule_);
+}
+
 TEST_P(PoolContract, WithoutADaemonWhatIsLeasedGoesOn) {
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);

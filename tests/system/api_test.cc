@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/grpc_status.h"
 #include "common/unix_channel.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
@@ -348,27 +349,29 @@ TEST_F(Api, UnknownMethodsAreUnimplemented) {
 
 // --- Calls in flight -----------------------------------------------------------------
 
-TEST_F(Api, CallsInFlightAreCountedWatchesToo) {
-  // max_in_flight of the tenant is 8.
+// max_in_flight of the tenant is 8.
+TEST_F(Api, WatchesAreBoundedAndNoCallsInFlight) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::Event>>> watches;
-  for (int i = 0; i < 8; ++i) {
+  v1::Event event;
+  for (int i = 0; i < 64; ++i) {
     contexts.push_back(testing::ContextWith(token(), absl::Minutes(2)));
     watches.push_back(broker_->Watch(contexts.back().get(), v1::WatchRequest()));
-    v1::Event event;
     ASSERT_TRUE(watches.back()->Read(&event));
     EXPECT_EQ(event.quota_changed().quota().max_in_flight(), 8u);
   }
-  EXPECT_STATUS(Acquire(AcquireOf(1)), kResourceExhausted, "has 8 calls waiting for an answer");
-  // Of the tenant, not of the session.
-  WireSession second = Session("bad");
-  EXPECT_STATUS(Acquire(AcquireOf(1), second.token()), kResourceExhausted, "8 calls");
-  WireSession other = Session("other");
-  EXPECT_OK(Acquire(AcquireOf(1), other.token()));
-  EXPECT_OK(Release({held_.back().second}, other.token()));
-  held_.clear();
+  const auto one_more = [&](const std::string& token) {
+    const auto context = testing::ContextWith(token, absl::Minutes(2));
+    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
+    const bool heard = watch->Read(&event);
+    if (heard) context->TryCancel();
+    return std::pair(heard, FromGrpcStatus(watch->Finish()));
+  };
+  EXPECT_STATUS(one_more(token()).second, kResourceExhausted, "watches");
+  EXPECT_TRUE(one_more(Session("bad").token()).first) << "of the session, not of the tenant";
+  EXPECT_OK(Acquire(AcquireOf(1)));
   contexts[0]->TryCancel();
-  EXPECT_TRUE(Eventually([&] { return Acquire(AcquireOf(1)).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return one_more(token()).first; }));
   for (auto& context : contexts) context->TryCancel();
   for (auto& watch : watches) {
     EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
