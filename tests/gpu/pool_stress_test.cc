@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -111,6 +112,7 @@ struct Policy {
   const char* name;
   ReusePolicy reuse;
 };
+void PrintTo(const Policy& policy, std::ostream* out) { *out << policy.name; }
 
 class PoolStress : public testing::PoolOnGpu, public ::testing::WithParamInterface<Policy> {
  protected:
