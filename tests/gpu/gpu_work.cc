@@ -51,8 +51,8 @@ GpuWork::GpuWork(const std::string& device_uuid)
   // then: not while one of them is held.
   void* const memory = NewMemory(16 << 20);
   uint32_t* const word = NewWords(1);
-  Stream const stream = NewStream();
-  Stream const other = NewStream();
+  void* const stream = NewStream();
+  void* const other = NewStream();
   for (uint64_t bytes : {4, 512, 64 << 10, 2 << 20, 16 << 20}) Set(memory, 0, bytes, stream);
   Set(word, 0, sizeof(*word), stream);
   CopyWord(word, memory, stream);
@@ -62,6 +62,9 @@ GpuWork::GpuWork(const std::string& device_uuid)
     hold.Release();
   }
   SynchronizeAll();
+  // Few streams have a queue of the GPU each; more of them would wait for each other's work.
+  EndStream(stream);
+  EndStream(other);
 }
 
 GpuWork::~GpuWork() {
@@ -159,7 +162,7 @@ void GpuWork::SynchronizeAll() {
 
 absl::Status GpuWork::Check(const void* data, uint32_t value, uint64_t bytes) {
   std::vector<uint32_t> words(bytes / sizeof(value));
-  const absl::Status copied = context_->Run("cuMemcpyDtoH", [&] {
+  absl::Status copied = context_->Run("cuMemcpyDtoH", [&] {
     return driver_.cuMemcpyDtoH_v2(words.data(), AddressOf(data), bytes);
   });
   if (!copied.ok()) return copied;

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "tests/gpu/pool_on_gpu.h"
 
 #if GPUMEM_WITH_CUDA
@@ -16,6 +19,21 @@ namespace {
 using testing::Graph;
 using testing::kBlock;
 using testing::kMiB;
+
+constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                          CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                          CU_STREAM_CAPTURE_MODE_RELAXED};
+
+std::string ModeName(CUstreamCaptureMode mode) {
+  switch (mode) {
+    case CU_STREAM_CAPTURE_MODE_GLOBAL:
+      return "Global";
+    case CU_STREAM_CAPTURE_MODE_THREAD_LOCAL:
+      return "ThreadLocal";
+    default:
+      return "Relaxed";
+  }
+}
 
 class PoolCapture : public testing::PoolOnGpu,
                     public ::testing::WithParamInterface<CUstreamCaptureMode> {
@@ -44,20 +62,8 @@ class PoolCapture : public testing::PoolOnGpu,
   Stream third_ = nullptr;
   uint32_t* word_ = nullptr;  // pinned
 };
-INSTANTIATE_TEST_SUITE_P(Mode, PoolCapture,
-                         ::testing::Values(CU_STREAM_CAPTURE_MODE_GLOBAL,
-                                           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-                                           CU_STREAM_CAPTURE_MODE_RELAXED),
-                         [](const auto& tested) {
-                           switch (tested.param) {
-                             case CU_STREAM_CAPTURE_MODE_GLOBAL:
-                               return "Global";
-                             case CU_STREAM_CAPTURE_MODE_THREAD_LOCAL:
-                               return "ThreadLocal";
-                             default:
-                               return "Relaxed";
-                           }
-                         });
+INSTANTIATE_TEST_SUITE_P(Mode, PoolCapture, ::testing::ValuesIn(kModes),
+                         [](const auto& tested) { return ModeName(tested.param); });
 
 TEST_P(PoolCapture, OtherStreamsAreServedAndTheCapturedOneIsNot) {
   const auto pool = MakePool(64, {});
@@ -149,6 +155,44 @@ TEST_P(PoolCapture, TheLegacyStreamGetsMemoryWhileABlockingStreamIsCaptured) {
 
   ExpectGraphWorks(blocking, *block, 7);
   EXPECT_OK(pool->Free(*block, blocking));
+}
+
+class PoolCaptureOfKind
+    : public testing::PoolOnGpu,
+      public ::testing::WithParamInterface<std::tuple<Kind, CUstreamCaptureMode>> {};
+INSTANTIATE_TEST_SUITE_P(KindAndMode, PoolCaptureOfKind,
+                         ::testing::Combine(::testing::Values(Kind::kVmm, Kind::kIpc,
+                                                              Kind::kMempool),
+                                            ::testing::ValuesIn(kModes)),
+                         [](const auto& tested) {
+                           return absl::StrCat(
+                               KindName(std::get<Kind>(tested.param)), "_",
+                               ModeName(std::get<CUstreamCaptureMode>(tested.param)));
+                         });
+
+TEST_P(PoolCaptureOfKind, ThePoolGrowsAndShrinks) {
+  const auto [kind, mode] = GetParam();
+  const auto pool = Pool::Create(client_, {.device = uuid_, .kind = kind});
+  ASSERT_OK(pool);
+  void* const captured = gpu_->NewStream();
+  void* const other = gpu_->NewStream();
+  uint32_t* const word = gpu_->NewWords(1);
+  // The first segment of some kinds takes more of the driver than the others.
+  Cycle(**pool, other, 1);
+  ASSERT_OK((*pool)->FreeAllBlocks());
+
+  gpu_->BeginCapture(captured, mode);
+  gpu_->Set(word, 7, sizeof(*word), captured);
+  Cycle(**pool, other, 2);
+  EXPECT_OK((*pool)->FreeAllBlocks(other));
+  EXPECT_EQ((*pool)->Stats().reserved_bytes, 0u);
+  EXPECT_EQ((*pool)->Stats().growths, 2u);
+
+  Graph graph(*gpu_, captured);
+  ASSERT_OK(graph.status());
+  graph.Launch(captured);
+  gpu_->SynchronizeAll();
+  EXPECT_EQ(*word, 7u);
 }
 
 }  // namespace
