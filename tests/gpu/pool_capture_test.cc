@@ -121,6 +121,27 @@ TEST_P(PoolCapture, WhatTheCapturedStreamFreedBeforeIsNotToBeHadUntilItEnds) {
   EXPECT_OK(pool->Free(*block, captured_));
 }
 
+TEST_P(PoolCapture, WhatOthersHaveFreedServesInItsStead) {
+  const auto pool = MakePool(3, {.allow_opportunistic = false});
+  ASSERT_NE(pool, nullptr);
+  const auto block = pool->Allocate(kBlock, captured_);
+  const auto of_captured = pool->Allocate(kBlock, captured_);
+  const auto of_third = pool->Allocate(kBlock, third_);
+  ASSERT_OK(block);
+  ASSERT_OK(of_captured);
+  ASSERT_OK(of_third);
+  ASSERT_OK(pool->Free(*of_captured, captured_));
+  ASSERT_OK(pool->Free(*of_third, third_));
+
+  gpu_->BeginCapture(captured_, GetParam());
+  gpu_->Set(block->data, 7, kBlock, captured_);
+  EXPECT_EQ(Cycle(*pool, other_, 1), of_third->data);
+  gpu_->CopyWord(word_, block->data, captured_);
+
+  ExpectGraphWorks(captured_, *block, 7);
+  EXPECT_OK(pool->Free(*block, captured_));
+}
+
 // Whatever is submitted to the legacy stream then, or awaits it, would spoil the capture. Memory
 // alone is no work.
 TEST_P(PoolCapture, TheLegacyStreamGetsMemoryWhileABlockingStreamIsCaptured) {
