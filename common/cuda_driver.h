@@ -91,7 +91,19 @@
   X(cuDeviceGetP2PAttribute)                \
   X(cuModuleLoadData)                       \
   X(cuModuleGetFunction)                    \
-  X(cuLaunchKernel)
+  X(cuModuleUnload)                         \
+  X(cuLaunchKernel)                         \
+  X(cuStreamQuery)                          \
+  X(cuMemsetD32Async)                       \
+  X(cuMemcpyDtoHAsync_v2)                   \
+  X(cuMemHostAlloc)                         \
+  X(cuMemFreeHost)                          \
+  X(cuStreamBeginCapture_v2)                \
+  X(cuStreamEndCapture)                     \
+  X(cuGraphInstantiateWithFlags)            \
+  X(cuGraphLaunch)                          \
+  X(cuGraphExecDestroy)                     \
+  X(cuGraphDestroy)
 #endif
 
 namespace gpumem {

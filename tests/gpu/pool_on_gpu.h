@@ -1,0 +1,79 @@
+// What the pool's tests with real streams begin with: a daemon, a GPU, and pools of it.
+#pragma once
+
+#include "common/cuda_driver.h"
+
+#if GPUMEM_WITH_CUDA
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/client.h"
+#include "client/pool.h"
+#include "tests/gpu/gpu_work.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/expect_status.h"
+
+namespace gpumem::testing {
+
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+inline constexpr uint64_t kBlock = 4 * kMiB;
+
+inline constexpr ReusePolicy kSameStreamOnly = {.follow_event_dependencies = false,
+                                                .allow_opportunistic = false,
+                                                .allow_internal_dependencies = false};
+
+class PoolOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = DaemonProcess::Start({.backend = "cuda"});
+    if (!daemon.ok()) GTEST_SKIP() << daemon.status();
+    daemon_ = *std::move(daemon);
+    auto client = daemon_->Connect();
+    ASSERT_OK(client);
+    client_ = *std::move(client);
+    const auto devices = client_->Devices();
+    ASSERT_OK(devices);
+    for (const DeviceInfo& device : *devices) {
+      if (device.backend == Backend::kCuda && uuid_.empty()) uuid_ = device.uuid;
+    }
+    ASSERT_FALSE(uuid_.empty());
+    gpu_ = std::make_unique<GpuWork>(uuid_);
+  }
+
+  // Of so many blocks at most, each of which is a segment.
+  std::unique_ptr<Pool> MakePool(uint64_t blocks, const ReusePolicy& reuse,
+                                 bool per_thread_default_stream = false) {
+    auto pool = Pool::Create(client_, {.device = uuid_,
+                                       .kind = Kind::kVmm,
+                                       .reuse = reuse,
+                                       .per_thread_default_stream = per_thread_default_stream,
+                                       .limit_bytes = blocks * kBlock,
+                                       .grow_bytes = kBlock});
+    EXPECT_OK(pool);
+    return pool.ok() ? *std::move(pool) : nullptr;
+  }
+
+  // A block that is allocated, written to and freed, all in the stream's order; where it is. Null
+  // where there was none.
+  void* Cycle(Pool& pool, Stream stream, uint32_t value, uint64_t bytes = kBlock) {
+    const auto block = pool.Allocate(bytes, stream);
+    EXPECT_OK(block);
+    if (!block.ok()) return nullptr;
+    gpu_->Set(block->data, value, bytes, stream);
+    EXPECT_OK(pool.Free(*block, stream));
+    return block->data;
+  }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::shared_ptr<Client> client_;
+  std::string uuid_;
+  std::unique_ptr<GpuWork> gpu_;
+};
+
+}  // namespace gpumem::testing
+
+#endif
