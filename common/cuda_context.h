@@ -28,11 +28,18 @@ class CudaContext {
 
   const CudaDriver& driver() const { return driver_; }
   CUdevice device() const { return device_; }
+  // Of the calling thread.
+  bool is_current() const {
+    CUcontext current = nullptr;
+    return driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_;
+  }
 
-  // Calls `work`, which returns a CUresult, with the context as the thread's current one.
-  // Returns its result, or the error that kept it from being called.
+  // Calls `work`, which returns a CUresult, with the context as the thread's current one, and
+  // whatever streams are being captured (RelaxedCapture). Returns its result, or the error that
+  // kept it from being called.
   template <typename Work>
   CUresult Call(Work work) const {
+    const RelaxedCapture relaxed(driver_);
     if (const CUresult result = driver_.cuCtxPushCurrent_v2(context_); result != CUDA_SUCCESS) {
       return result;
     }

@@ -39,6 +39,7 @@
   X(cuMemSetAccess)                         \
   X(cuDevicePrimaryCtxRetain)               \
   X(cuDevicePrimaryCtxRelease_v2)           \
+  X(cuCtxGetCurrent)                        \
   X(cuCtxPushCurrent_v2)                    \
   X(cuCtxPopCurrent_v2)                     \
   X(cuCtxSynchronize)                       \
@@ -153,5 +154,23 @@ class CudaDriver {
   std::vector<VisibleDevice> devices_;
 #endif
 };
+
+#if GPUMEM_WITH_CUDA
+// While it lives, this thread's calls neither fail because a stream is being captured into a graph
+// somewhere in this process, nor spoil that capture (cudaThreadExchangeStreamCaptureMode): none of
+// them is to be part of a graph.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { Exchange(); }
+  ~RelaxedCapture() { Exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void Exchange() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  const CudaDriver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+#endif
 
 }  // namespace gpumem

@@ -21,7 +21,10 @@ class CudaRange : public AddressRange {
  public:
   CudaRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
       : AddressRange(base, bytes), driver_(driver) {}
-  ~CudaRange() override { driver_.cuMemAddressFree(base(), bytes()); }
+  ~CudaRange() override {
+    const RelaxedCapture relaxed(driver_);
+    driver_.cuMemAddressFree(base(), bytes());
+  }
 
  private:
   const CudaDriver& driver_;
@@ -32,7 +35,10 @@ class CudaMapping : public Mapping {
   CudaMapping(const CudaDriver& driver, std::shared_ptr<const AddressRange> range, CUdeviceptr at,
               uint64_t bytes)
       : Mapping(reinterpret_cast<void*>(at), bytes), driver_(driver), range_(std::move(range)) {}
-  ~CudaMapping() override { driver_.cuMemUnmap(reinterpret_cast<CUdeviceptr>(data()), size()); }
+  ~CudaMapping() override {
+    const RelaxedCapture relaxed(driver_);
+    driver_.cuMemUnmap(reinterpret_cast<CUdeviceptr>(data()), size());
+  }
 
  private:
   const CudaDriver& driver_;
@@ -127,6 +133,7 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& dr
 absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes) {
   absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
   if (!driver.ok()) return driver.status();
+  const RelaxedCapture relaxed(**driver);
   return Reserve(**driver, nullptr, bytes);
 }
 
@@ -150,6 +157,7 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
   if (!loaded.ok()) return loaded.status();
   const CudaDriver& driver = **loaded;
+  const RelaxedCapture relaxed(driver);
   absl::StatusOr<std::vector<CUdevice>> devices = FindCudaDevices(driver, options.device_uuids);
   if (!devices.ok()) return devices.status();
   absl::StatusOr<std::shared_ptr<const AddressRange>> range = options.range;

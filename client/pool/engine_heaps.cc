@@ -176,7 +176,6 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
   std::erase_if(owners, [&](const Timeline* owner) {
     return owner == timeline || (coupled_only && !StreamOrder::Coupled(timeline, owner));
   });
-  if (owners.empty()) return nullptr;
   // Whether it would be there, were these waited for.
   const auto would_do =
       [&](absl::Span<Timeline* const> waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -188,15 +187,24 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
         if (IsSmall(bytes) && small_.HasFit(bytes, bound)) return true;
         return large_.HasRun(IsSmall(bytes) ? kSmallRange : bytes, bound);
       };
-  std::vector<Timeline*> enough;
-  for (Timeline* owner : owners) {
-    if (enough.empty() && would_do({&owner, 1})) enough = {owner};
-  }
-  if (enough.empty() && would_do(owners)) enough = owners;
-  if (enough.empty()) return nullptr;
-  for (Timeline* owner : enough) {
-    if (!order_.MakeWait(timeline, owner).ok()) return nullptr;
-    ++counts_.dependencies;
+  for (bool waits = false; !waits;) {
+    std::vector<Timeline*> enough;
+    for (Timeline* owner : owners) {
+      if (enough.empty() && would_do({&owner, 1})) enough = {owner};
+    }
+    if (enough.empty() && !owners.empty() && would_do(owners)) enough = owners;
+    if (enough.empty()) return nullptr;
+    waits = true;
+    for (Timeline* owner : enough) {
+      if (order_.MakeWait(timeline, owner).ok()) {
+        ++counts_.dependencies;
+        continue;
+      }
+      // It is being captured: perhaps it goes without this one.
+      std::erase(owners, owner);
+      waits = false;
+      break;
+    }
   }
   const auto bound = [&](const Timeline* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return order_.Bound(timeline, of);

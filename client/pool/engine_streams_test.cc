@@ -235,6 +235,39 @@ TEST_F(StreamsTest, AStreamThatIsCapturedIsNotAskedForAnEvent) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
 }
 
+TEST_F(StreamsTest, WhereOneStreamIsCapturedAnotherIsWaitedFor) {
+  // Whichever of the two is looked at first.
+  for (void* const captured : {one_, other_}) {
+    Make({.grow_bytes = 2 * kMiB}, 4 * kMiB);
+    const Block first = engine_->Allocate(2 * kMiB, one_).value();
+    const Block second = engine_->Allocate(2 * kMiB, other_).value();
+    gpu_.Use(first, one_);
+    gpu_.Use(second, other_);
+    ASSERT_TRUE(engine_->Free(first.data, one_).ok());
+    ASSERT_TRUE(engine_->Free(second.data, other_).ok());
+    gpu_.SetCapturing(captured, true);
+    const auto block = engine_->Allocate(2 * kMiB, Named(80));
+    ASSERT_TRUE(block.ok()) << block.status();
+    EXPECT_EQ(block->data, captured == one_ ? second.data : first.data);
+    gpu_.SetCapturing(captured, false);
+    gpu_.Finish();
+  }
+}
+
+TEST_F(StreamsTest, TheLegacyStreamIsMadeToWaitForNothingWhileOneThatWaitsForItIsCaptured) {
+  Make({.grow_bytes = 2 * kMiB}, 2 * kMiB);
+  void* const blocking = kStreams[1];
+  const Block block = engine_->Allocate(2 * kMiB, one_).value();
+  gpu_.Use(block, one_);
+  ASSERT_TRUE(engine_->Free(block.data, one_).ok());
+  gpu_.SetCapturing(blocking, true);
+  EXPECT_EQ(engine_->Allocate(2 * kMiB, nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(gpu_.waits(), 0u);
+  gpu_.SetCapturing(blocking, false);
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok());
+}
+
 TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   void* first = nullptr;

@@ -266,13 +266,7 @@ class FakeStreams : public StreamApi {
     return gpu_->capturing_.contains(stream);
   }
   absl::StatusOr<EventHandle> Record(Stream stream) override {
-    const bool implicit =
-        stream == LegacyStream() &&
-        std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),
-                    [this](Stream other) { return !gpu_->non_blocking_.contains(other); });
-    if (implicit || gpu_->capturing_.contains(stream)) {
-      return absl::FailedPreconditionError("the stream is being captured into a graph");
-    }
+    if (absl::Status status = CheckFree(stream); !status.ok()) return status;
     ++gpu_->events_;
     return reinterpret_cast<EventHandle>(gpu_->Record(stream));
   }
@@ -290,13 +284,22 @@ class FakeStreams : public StreamApi {
     return absl::OkStatus();
   }
   absl::Status Wait(Stream stream, EventHandle event) override {
-    if (gpu_->capturing_.contains(stream)) return absl::InternalError("it becomes part of a graph");
+    if (absl::Status status = CheckFree(stream); !status.ok()) return status;
     if (!lie_) gpu_->Wait(stream, reinterpret_cast<uint64_t>(event));
     return absl::OkStatus();
   }
   void Drop(EventHandle) override { --gpu_->events_; }
 
  private:
+  absl::Status CheckFree(Stream stream) const {
+    const bool implicit =
+        stream == LegacyStream() &&
+        std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),
+                    [this](Stream other) { return !gpu_->non_blocking_.contains(other); });
+    if (!implicit && !gpu_->capturing_.contains(stream)) return absl::OkStatus();
+    return absl::FailedPreconditionError("the stream is being captured into a graph");
+  }
+
   FakeGpu* const gpu_;
   const bool lie_;
 };

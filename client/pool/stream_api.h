@@ -39,6 +39,7 @@ class StreamApi {
   virtual absl::Status Synchronize(EventHandle event) = 0;
   virtual absl::Status SynchronizeDevice() = 0;
   // What is submitted to the stream from here on comes after the event.
+  //   FAILED_PRECONDITION  as Record
   virtual absl::Status Wait(Stream stream, EventHandle event) = 0;
   virtual void Drop(EventHandle event) = 0;
 

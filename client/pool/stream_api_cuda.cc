@@ -57,27 +57,17 @@ class CudaStreamApi : public StreamApi {
     const auto look = [&] {
       return driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
     };
-    // A made stream knows its context.
-    const CUresult result = stream == PerThreadStream() ? context_->Call(look) : look();
+    // A made stream knows its context, a thread's own is that of the current one.
+    const bool as_it_is = stream != PerThreadStream() || context_->is_current();
+    const CUresult result = as_it_is ? look() : context_->Call(look);
     if (result != CUDA_SUCCESS)
       return driver_.Error(result, "looking whether a stream is captured");
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
   absl::StatusOr<EventHandle> Record(Stream stream) override {
-    // What is recorded on a stream that is being captured becomes a part of the graph.
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    absl::Status status = Run("looking whether a stream is captured", [&] {
-      const CUresult result = driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
-      // Of the legacy stream: a stream that waits for it is.
-      if (result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return result;
-      capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-      return CUDA_SUCCESS;
-    });
+    absl::Status status = CheckFree(stream);
     if (!status.ok()) return status;
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-      return absl::FailedPreconditionError("the stream is being captured into a graph");
-    }
     CUevent event = TakeSpare();
     if (event == nullptr) {
       status = Run("making an event",
@@ -112,6 +102,7 @@ class CudaStreamApi : public StreamApi {
   }
 
   absl::Status Wait(Stream stream, EventHandle event) override {
+    if (absl::Status status = CheckFree(stream); !status.ok()) return status;
     return Run("making a stream wait", [&] {
       return driver_.cuStreamWaitEvent(static_cast<CUstream>(stream), static_cast<CUevent>(event),
                                        0);
@@ -124,20 +115,24 @@ class CudaStreamApi : public StreamApi {
   }
 
  private:
-  // With the context current, and in a mode in which a capture elsewhere in this process neither
-  // forbids these calls nor is ended by them: none of them is to be part of a graph.
   template <typename Work>
   absl::Status Run(absl::string_view what, Work work) {
-    return context_->Run(what, [&]() -> CUresult {
-      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-      if (const CUresult result = driver_.cuThreadExchangeStreamCaptureMode(&mode);
-          result != CUDA_SUCCESS) {
-        return result;
-      }
-      const CUresult result = work();
-      driver_.cuThreadExchangeStreamCaptureMode(&mode);
-      return result;
+    return context_->Run(what, std::move(work));
+  }
+
+  // What is submitted to a stream that is being captured becomes a part of the graph; to the legacy
+  // stream, while one is that waits for it, it spoils the graph.
+  absl::Status CheckFree(Stream stream) {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    absl::Status status = Run("looking whether a stream is captured", [&] {
+      const CUresult result = driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
+      if (result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return result;
+      capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+      return CUDA_SUCCESS;
     });
+    if (!status.ok()) return status;
+    if (capture == CU_STREAM_CAPTURE_STATUS_NONE) return absl::OkStatus();
+    return absl::FailedPreconditionError("the stream is being captured into a graph");
   }
 
   CUevent TakeSpare() {
