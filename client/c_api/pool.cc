@@ -278,7 +278,8 @@ int gpumem_pool_get_stats(const gpumem_pool* pool, gpumem_pool_stats* stats) {
                   .growths = of.growths,
                   .reused_after_event = of.reused_after_event,
                   .dependencies = of.dependencies,
-                  .out_of_memory = of.out_of_memory},
+                  .out_of_memory = of.out_of_memory,
+                  .moves = of.moves},
                  stats);
   });
 }

@@ -117,6 +117,156 @@ TEST_F(EngineTest, ABlockSpansSegmentsThatLieTogether) {
   EXPECT_EQ(source_->leased_bytes(), 10 * kMiB);
 }
 
+// Pieces of 2 MiB, a segment each, of which every second is free then.
+class MovesTest : public EngineTest {
+ protected:
+  void Fragment(PoolOptions options = {}, FakeSegments::Options segments = {}, int pieces = 8) {
+    options.grow_bytes = 2 * kMiB;
+    options.thread_caches = false;
+    Make(options, segments);
+    for (int i = 0; i < pieces; ++i) blocks_.push_back(Allocate(2 * kMiB));
+    for (int i = 0; i < pieces; i += 2) Free(blocks_[i]);
+    reserved_ = source_->leased_bytes();
+  }
+  void ExpectMoves(uint64_t moves, uint64_t leased) {
+    EXPECT_EQ(engine_->Stats().moves, moves);
+    EXPECT_EQ(source_->leased_bytes(), reserved_ + leased);
+    for (size_t i = 1; i < blocks_.size(); i += 2) {
+      EXPECT_EQ(engine_->Find(blocks_[i].data)->bytes, 2 * kMiB) << "what is used stays";
+    }
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+  }
+
+  std::vector<Block> blocks_;
+  uint64_t reserved_ = 0;
+};
+
+TEST_F(MovesTest, ABlockLargerThanAnyFreeRunIsServedWithoutGrowing) {
+  Fragment();
+  source_->SetUnavailable(true);  // the daemon is not asked
+  const Block large = Allocate(8 * kMiB);
+  ExpectMoves(4, 0);
+  Free(large);
+  EXPECT_EQ(Allocate(8 * kMiB).data, large.data);
+  ExpectMoves(4, 0);
+}
+
+TEST_F(MovesTest, WhatIsMissingBesideFreeMemoryIsMovedThere) {
+  Fragment();
+  Free(blocks_[7]);
+  const Block large = Allocate(8 * kMiB);
+  EXPECT_EQ(large.data, blocks_[6].data) << "where 4 MiB are missing";
+  blocks_.resize(7);
+  ExpectMoves(2, 0);
+}
+
+TEST_F(MovesTest, HolesAreFilled) {
+  Fragment();
+  const Block large = Allocate(8 * kMiB);  // leaves holes at 0, 2, 4 and 6
+  for (const int i : {1, 3, 5}) Free(blocks_[i]);
+  Free(large);
+  blocks_ = {blocks_[6], blocks_[7]};
+  const Block larger = Allocate(13 * kMiB);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 16 * kMiB);
+  EXPECT_GT(engine_->Stats().moves, 4u);
+  Free(larger);
+  ExpectMoves(engine_->Stats().moves, 0);
+}
+
+TEST_F(MovesTest, PartIsMovedAndPartIsLeased) {
+  Fragment({}, {}, 4);
+  Allocate(8 * kMiB);
+  ExpectMoves(2, 4 * kMiB);
+}
+
+// Of 16 MiB all is given back, and 6 are leased again, of which those in the middle are free.
+class NeededMoreTest : public MovesTest {
+ protected:
+  void SetUp() override {
+    Fragment();
+    for (int i = 1; i < 8; i += 2) Free(blocks_[i]);
+    EXPECT_EQ(engine_->Trim(0).value(), 16 * kMiB);
+    blocks_ = {};
+    for (int i = 0; i < 3; ++i) blocks_.push_back(Allocate(2 * kMiB));
+    std::swap(blocks_[0], blocks_[1]);
+    Free(blocks_[0]);
+    reserved_ = source_->leased_bytes();
+  }
+};
+
+TEST_F(NeededMoreTest, ItLeasesUpToWhatItOnceNeeded) {
+  Allocate(4 * kMiB);
+  ExpectMoves(0, 4 * kMiB);
+}
+
+TEST_F(NeededMoreTest, AboveItsLimitItMoves) {
+  ASSERT_TRUE(engine_->SetLimit(8 * kMiB).ok());
+  Allocate(4 * kMiB);
+  ExpectMoves(1, 2 * kMiB);
+}
+
+TEST_F(MovesTest, WhereTheDriverRefusesItLeases) {
+  Fragment();
+  source_->SetMovesLeft(0);
+  const Block large = Allocate(8 * kMiB);
+  ExpectMoves(0, 8 * kMiB);
+  source_->SetMovesLeft(UINT64_MAX);
+  Allocate(8 * kMiB);
+  ExpectMoves(4, 8 * kMiB);
+  Free(large);
+}
+
+// Whatever the number of the moves that succeed: into the end of a run, and into several holes.
+TEST_F(MovesTest, WhereTheDriverRefusesOneThePoolIsRight) {
+  for (uint64_t left = 0; left < 4; ++left) {
+    blocks_ = {};
+    Fragment({}, {}, 16);
+    const Block large = Allocate(16 * kMiB);
+    for (const int i : {1, 3, 5, 7}) Free(blocks_[i]);
+    Free(large);
+    blocks_.erase(blocks_.begin(), blocks_.begin() + 8);
+    const Block held = Allocate(13 * kMiB);
+    source_->SetMovesLeft(left);
+    Allocate(11 * kMiB);
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+    Free(held);
+    for (size_t i = 1; i < blocks_.size(); i += 2) {
+      EXPECT_EQ(engine_->Find(blocks_[i].data)->bytes, 2 * kMiB);
+    }
+    EXPECT_EQ(engine_->Stats().reserved_bytes, source_->leased_bytes());
+  }
+}
+
+TEST_F(MovesTest, WhereTheAddressIsTakenItLeasesElsewhere) {
+  Fragment();
+  source_->TakeAddress(reinterpret_cast<uintptr_t>(blocks_[7].data) + 2 * kMiB);
+  Allocate(8 * kMiB);
+  ExpectMoves(0, 8 * kMiB);
+}
+
+TEST_F(MovesTest, TheHookSeesASegmentGoAndCome) {
+  Fragment();
+  std::vector<PoolEvent> events;
+  engine_->SetHook([&](const PoolEvent& event) { events.push_back(event); });
+  const Block large = Allocate(8 * kMiB);
+  engine_->SetHook(nullptr);
+  ASSERT_EQ(events.size(), 9u);
+  EXPECT_EQ(events[0].what, PoolEvent::What::kShrink);
+  EXPECT_EQ(events[0].data, blocks_[6].data);
+  EXPECT_EQ(events[1].what, PoolEvent::What::kGrow);
+  EXPECT_EQ(events[1].data, large.data);
+}
+
+TEST_F(MovesTest, MuchComesInSegmentsThatCanBeMovedOneByOne) {
+  Make();
+  Allocate(uint64_t{1} << 30);
+  EXPECT_EQ(engine_->Stats().segments, 32u);
+  Allocate(uint64_t{64} << 30);
+  EXPECT_LE(engine_->Stats().segments, 32u + 128u) << "of one call to the daemon";
+}
+
 TEST_F(EngineTest, WhereTheAddressIsTakenItGrowsElsewhere) {
   Make({.grow_bytes = 2 * kMiB});
   const Block first = Allocate(2 * kMiB);
