@@ -141,17 +141,19 @@ void Engine::FillPlace(Place& place) {
   }
   mutex_.Lock();
   for (const Moving& moving : all) {
+    moving_bytes_ -= moving.bytes;
     uintptr_t to = moving.to;
+    if (to != 0) large_.AddRange(to, moving.bytes);
     for (const auto& [from, segment] : moving.segments) {
-      const uintptr_t at = moving.to == 0 ? from : to;
-      segments_[at] = segment;
-      moving_bytes_ -= segment.bytes;
-      large_.AddRange(at, segment.bytes);
-      if (moving.to == 0) continue;
-      to += segment.bytes;
+      segments_[to != 0 ? to : from] = segment;
+      if (to == 0) {
+        large_.AddRange(from, segment.bytes);
+        continue;
+      }
       ++counts_.moves;
       Tell(PoolEvent::What::kShrink, from, segment.bytes, nullptr);
-      Tell(PoolEvent::What::kGrow, at, segment.bytes, nullptr);
+      Tell(PoolEvent::What::kGrow, to, segment.bytes, nullptr);
+      to += segment.bytes;
     }
   }
   std::erase_if(place.holes, [](const Hole& hole) { return hole.bytes == 0; });
