@@ -177,7 +177,8 @@ class ClientSegments : public SegmentSource {
 
   bool IsFree(const AddressRange& addresses, uintptr_t at, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (at < addresses.base() || at + bytes > addresses.base() + addresses.bytes()) return false;
+    const uintptr_t end = addresses.base() + addresses.bytes();
+    if (at < addresses.base() || at > end || bytes > end - at) return false;
     const auto next = taken_.lower_bound(at + bytes);
     return next == taken_.begin() || std::prev(next)->first + std::prev(next)->second <= at;
   }

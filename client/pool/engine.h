@@ -77,7 +77,6 @@ class Engine {
     uint64_t id = 0;
     uint64_t bytes = 0;
   };
-  // Addresses with nothing mapped there.
   // Addresses that nobody uses: with free memory, or with none.
   struct Stretch {
     uintptr_t at = 0;
@@ -169,6 +168,11 @@ class Engine {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How large segments are, where they can be: the more there are, the larger.
   uint64_t SegmentBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those that are free for everybody, with the chunk that each is part of. From the highest
+  // address down, so that what stays is in one piece when they go in this order, and what a chunk
+  // has before them stays that chunk.
+  std::vector<std::pair<uintptr_t, Chunk*>> FreeSegments() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes whole free segments out of the heaps as long as at least so many bytes stay reserved that
   // are not used; what to release.
   std::vector<Segment> Shrink(uint64_t keep_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -176,10 +180,11 @@ class Engine {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Moving (engine_moves.cc) ----------------------------------------------------
-  // The longest stretches that have holes, by address, and what each consists of.
+  // Where nothing is used, by address: free memory that the stream may use and holes, one behind
+  // the other.
   std::vector<std::vector<Stretch>> Vacancies(const Timeline* timeline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // At the lower or upper end of it; of fewer bytes where it has not so many.
+  // At the lower end of it, or at the upper; of fewer bytes where it has not so many.
   Place PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes, bool upwards) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The one that lacks least.

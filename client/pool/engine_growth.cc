@@ -35,9 +35,8 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   growing_ = true;
   Place place = FindPlace(bytes, timeline);
   const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
-  const bool move = bytes <= limit_ && reserved_bytes_ + place.missing >
-                                           std::min(limit_, needed + needed / kSpareParts);
-  if (move) FillPlace(place);
+  const uint64_t enough = std::min(limit_, needed + needed / kSpareParts);
+  if (bytes <= limit_ && reserved_bytes_ + place.missing > enough) FillPlace(place);
   const absl::Status grown = LeaseFor(place, bytes);
   if (grown.ok()) needed_peak_ = std::max(needed_peak_, needed);
   growing_ = false;
@@ -45,7 +44,7 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
 }
 
 absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes) {
-  if (place.missing == bytes && place.holes.empty()) return Lease(bytes, UINT64_MAX, 0);
+  if (place.missing > 0 && place.holes.empty()) return Lease(bytes, UINT64_MAX, 0);
   for (const Hole& hole : place.holes) {
     const uint64_t room = &hole == &place.holes.back() ? place.room : 0;
     absl::Status leased = Lease(hole.bytes, hole.bytes + room, hole.at);
@@ -68,7 +67,7 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
         absl::StrCat("the pool has leased ", gpumem::FormatBytes(reserved_bytes_), ", uses ",
                      gpumem::FormatBytes(taken_bytes_), ", and may lease ",
                      gpumem::FormatBytes(limit_), " (its limit); ", gpumem::FormatBytes(bytes),
-                     " in one piece are not free: free blocks, or raise the limit"));
+                     " are missing to one piece: free blocks, or raise the limit"));
   }
   const uint64_t granule = source_->granularity();
   most = std::min(most, room);
@@ -104,20 +103,22 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
   return absl::OkStatus();
 }
 
-std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes) {
-  PollAll(nullptr, Polled::kAll);
-  // Whole segments in what is free for everybody, from the highest address down, so that what stays
-  // is in one piece and what a chunk has before them stays that chunk.
-  std::vector<std::pair<uintptr_t, Chunk*>> candidates;
+std::vector<std::pair<uintptr_t, Chunk*>> Engine::FreeSegments() const {
+  std::vector<std::pair<uintptr_t, Chunk*>> segments;
   for (Chunk* chunk : large_.CleanChunks(source_->granularity())) {
     for (auto it = segments_.lower_bound(chunk->at);
          it != segments_.end() && it->first + it->second.bytes <= chunk->at + chunk->bytes; ++it) {
-      candidates.emplace_back(it->first, chunk);
+      segments.emplace_back(it->first, chunk);
     }
   }
-  std::sort(candidates.rbegin(), candidates.rend());
+  std::sort(segments.rbegin(), segments.rend());
+  return segments;
+}
+
+std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes) {
+  PollAll(nullptr, Polled::kAll);
   std::vector<Segment> released;
-  for (const auto& [at, chunk] : candidates) {
+  for (const auto& [at, chunk] : FreeSegments()) {
     const auto it = segments_.find(at);
     const Segment segment = it->second;
     const uint64_t unused = reserved_bytes_ - taken_bytes_;
@@ -353,6 +354,7 @@ absl::Status Engine::CheckInvariants() const {
       small_.total_bytes() != range_bytes_ || taken != taken_bytes_) {
     return absl::InternalError("the pool's sums are wrong");
   }
+  if (!growing_ && moving_bytes_ > 0) return absl::InternalError("segments were lost on their way");
   return absl::OkStatus();
 }
 

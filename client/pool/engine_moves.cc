@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "client/pool/engine.h"
-#include "common/bytes.h"
 
 namespace gpumem::internal {
 
@@ -51,7 +50,8 @@ Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes,
   for (size_t i = 0; i < vacancy.size() && place.bytes < bytes; ++i) {
     const Stretch& stretch = upwards ? vacancy[i] : vacancy[vacancy.size() - 1 - i];
     uint64_t part = std::min(bytes - place.bytes, stretch.bytes);
-    if (stretch.hole) part = std::min(gpumem::RoundUp(part, unit).value(), stretch.bytes);
+    // In whole segments, if the hole has so many.
+    if (stretch.hole) part += std::min((unit - part % unit) % unit, stretch.bytes - part);
     const uintptr_t at = upwards ? stretch.at : stretch.at + stretch.bytes - part;
     if (place.bytes == 0 || !upwards) place.at = at;
     place.bytes += part;
@@ -83,40 +83,30 @@ Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline) const 
 
 std::vector<Engine::Moving> Engine::TakeForMoving(const Place& place) {
   if (policy_.allow_opportunistic) PollAll(nullptr, Polled::kAll);
-  struct Candidate {
-    uintptr_t at;
-    Chunk* chunk;
-    bool chosen;
-  };
-  std::vector<Candidate> candidates;
-  for (Chunk* chunk : large_.CleanChunks(source_->granularity())) {
-    for (auto it = segments_.lower_bound(chunk->at);
-         it != segments_.end() && it->first + it->second.bytes <= chunk->at + chunk->bytes; ++it) {
-      const bool of_place =
-          it->first + it->second.bytes > place.at && it->first < place.at + place.bytes;
-      if (!of_place) candidates.push_back({it->first, chunk, false});
-    }
-  }
-  // From the highest address down, as they are given back: what stays comes to lie together.
-  std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate& one, const Candidate& other) { return one.at > other.at; });
+  std::vector<std::pair<uintptr_t, Chunk*>> candidates = FreeSegments();
+  std::erase_if(candidates, [&](const auto& candidate) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const uintptr_t at = candidate.first;
+    return at < place.at + place.bytes && at + segments_.at(at).bytes > place.at;
+  });
+  std::vector<bool> chosen(candidates.size());
   std::vector<Moving> all;
   for (const Hole& hole : place.holes) {
     Moving& moving = all.emplace_back();
     const uint64_t most = hole.bytes + (&hole == &place.holes.back() ? place.room : 0);
-    for (Candidate& candidate : candidates) {
-      if (moving.bytes >= hole.bytes) break;
-      const Segment& segment = segments_.at(candidate.at);
-      if (candidate.chosen || moving.bytes + segment.bytes > most) continue;
-      candidate.chosen = true;
+    for (size_t i = 0; i < candidates.size() && moving.bytes < hole.bytes; ++i) {
+      const uintptr_t at = candidates[i].first;
+      const Segment& segment = segments_.at(at);
+      if (chosen[i] || segment.bytes > most - moving.bytes) continue;
+      chosen[i] = true;
       moving.bytes += segment.bytes;
-      moving.segments.emplace_back(candidate.at, segment);
+      moving.segments.emplace_back(at, segment);
     }
   }
-  for (const Candidate& candidate : candidates) {
-    if (!candidate.chosen) continue;
-    const auto it = segments_.find(candidate.at);
-    large_.RemoveRange(candidate.chunk, candidate.at, it->second.bytes);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (!chosen[i]) continue;
+    const auto [at, chunk] = candidates[i];
+    const auto it = segments_.find(at);
+    large_.RemoveRange(chunk, at, it->second.bytes);
     moving_bytes_ += it->second.bytes;
     segments_.erase(it);
   }
