@@ -254,8 +254,12 @@ class Segment {
 
  private:
   friend class Client;
+  friend class Pool;
   struct State;
   explicit Segment(std::unique_ptr<State> state);
+  // MoveHost or MoveCuda of segments of kind vmm; data() is another then.
+  static absl::Status Move(absl::Span<Segment* const> segments,
+                           const std::shared_ptr<const AddressRange>& range, void* address);
   std::unique_ptr<State> state_;
 };
 

@@ -400,6 +400,7 @@ struct gpumem_pool_stats {
   uint64_t dependencies;
   uint64_t out_of_memory;
   uint64_t given_under_pressure_bytes;
+  uint64_t moves; /* of whole free segments, to where they made larger blocks */
 };
 int gpumem_pool_get_stats(const gpumem_pool* pool, struct gpumem_pool_stats* stats);
 int gpumem_pool_reset_peaks(gpumem_pool* pool);

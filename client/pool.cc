@@ -93,11 +93,13 @@ absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const DeviceInfo&
 
 class Pool::Impl {
  public:
-  Impl(std::shared_ptr<Client> client, internal::AcquireIn acquire, DeviceInfo device, Kind kind,
-       std::unique_ptr<internal::StreamApi> streams, const PoolOptions& options)
+  Impl(std::shared_ptr<Client> client, internal::AcquireIn acquire, internal::MoveIn move,
+       DeviceInfo device, Kind kind, std::unique_ptr<internal::StreamApi> streams,
+       const PoolOptions& options)
       : device_(std::move(device)),
         kind_(kind),
-        engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), device_, kind),
+        engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), std::move(move),
+                                             device_, kind),
                 std::move(streams), options) {}
 
   const DeviceInfo device_;
@@ -119,11 +121,11 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   auto streams = StreamsOf(*device, kind);
   if (!streams.ok()) return streams.status();
   const auto acquire = [client = client.get()](std::shared_ptr<const AddressRange> range,
-                                               const AcquireOptions& wanted) {
-    return client->AcquireIn(std::move(range), wanted, 1);
+                                               const AcquireOptions& wanted, int count) {
+    return client->AcquireIn(std::move(range), wanted, count);
   };
-  auto impl = std::make_unique<Impl>(client, acquire, *std::move(device), kind, *std::move(streams),
-                                     options);
+  auto impl = std::make_unique<Impl>(client, acquire, &Segment::Move, *std::move(device), kind,
+                                     *std::move(streams), options);
   if (options.gives_under_pressure) {
     const auto give = [pool = impl.get()](const Pressure& pressure) {
       if (!pressure.device_uuid.empty() && pressure.device_uuid != pool->device_.uuid) return;

@@ -10,7 +10,9 @@
 // A pool leases segments of one device and one kind, cuts blocks out of them, and gives
 // segments back by Trim(), above its release threshold, and at its end. With kind vmm the
 // segments lie one after another in one range of addresses where they can, and a block may
-// span several.
+// span several. Where what is free lies scattered, and the pool has leased a 32nd more than was
+// ever needed at once, it does not lease more: whole free segments that nobody has work on are
+// mapped at other addresses, where they make one piece. Blocks that are in use stay where they are.
 //
 // Streams. A block is for work on the stream that it was allocated on, submitted after
 // Allocate, and for work that the program orders after something that it has submitted there
@@ -86,7 +88,8 @@ struct PoolOptions {
   // stays that is not used. By default none do.
   uint64_t release_threshold_bytes = UINT64_MAX;
   // The least that is leased at once. A larger pool leases a 32nd of what it has, up to 64 MiB;
-  // and none more than its limit leaves.
+  // and none more than its limit leaves. With kind vmm it comes in segments of so many bytes each,
+  // and of twice as many where there are more than a thousand, and so on.
   uint64_t grow_bytes = uint64_t{32} << 20;
   // How long an Allocate waits for memory where there is none left: for blocks that are freed
   // here, and for what other tenants and sessions give back.
@@ -114,7 +117,8 @@ struct PoolStats {
   // How often, since the pool was made.
   uint64_t allocations = 0;
   uint64_t frees = 0;
-  uint64_t growths = 0;             // segments leased
+  uint64_t growths = 0;  // segments leased
+  uint64_t moves = 0;    // free segments put where they made a block together with others
   uint64_t reused_after_event = 0;  // another stream's memory whose work was seen to be done
   uint64_t dependencies = 0;        // streams that were made to wait for another
   uint64_t out_of_memory = 0;       // refusals
@@ -127,7 +131,8 @@ struct MemInfo {
   uint64_t total_bytes = 0;  // that the tenant may have on the device
 };
 
-// What an allocation hook is told of.
+// What an allocation hook is told of. A segment that is moved is one that goes (kShrink) and one
+// that comes.
 struct PoolEvent {
   enum class What { kAllocate, kFree, kGrow, kShrink };
   What what = What::kAllocate;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/abandon.h"
@@ -158,6 +159,16 @@ absl::StatusOr<Ticket> Segment::Share(TicketScope scope) const {
       session.Share(request, session.Deadline(std::nullopt));
   if (!response.ok()) return response.status();
   return Ticket{internal::FormatTicket(response->ticket())};
+}
+
+absl::Status Segment::Move(absl::Span<Segment* const> segments,
+                           const std::shared_ptr<const AddressRange>& range, void* address) {
+  std::vector<Mapping*> mappings;
+  for (const Segment* segment : segments) {
+    mappings.push_back(segment->state_->mapped.mapping.get());
+  }
+  return segments.front()->backend() == Backend::kCuda ? MoveCuda(mappings, range, address)
+                                                       : MoveHost(mappings, range, address);
 }
 
 absl::Status Segment::Release() {

@@ -31,6 +31,7 @@ class Mapping {
 
  protected:
   Mapping(void* data, uint64_t size) : data_(data), size_(size) {}
+  void MoveTo(void* data) { data_ = data; }
 
  private:
   void* data_;
@@ -109,6 +110,17 @@ absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
 //   NOT_FOUND      this process does not see a device (CUDA_VISIBLE_DEVICES)
 //   UNIMPLEMENTED  the driver cannot map such memory, or a device has no peer access to it
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options);
+
+// Put what MapHost or MapCuda has mapped elsewhere in this process: one behind the other from
+// `address` on, in `range`, where nothing is mapped: its holder knows. What is in the memory stays;
+// data() is its new address, and nobody uses either meanwhile. All were mapped for the same
+// devices. All are moved, or none: whatever is wrong, each is where it was.
+//   RESOURCE_EXHAUSTED  out of memory for the books
+//   INVALID_ARGUMENT, INTERNAL  the system, or the driver, refuses
+absl::Status MoveHost(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address);
+absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address);
 
 // The next two open what others own by its export data. They are never mapped read-only
 // or at a wished address: neither CUDA's IPC handles nor its pools can. To open the same

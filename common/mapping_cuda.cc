@@ -30,19 +30,37 @@ class CudaRange : public AddressRange {
   const CudaDriver& driver_;
 };
 
+// Who uses the memory, and how.
+using Access = std::vector<CUmemAccessDesc>;
+
 class CudaMapping : public Mapping {
  public:
-  CudaMapping(const CudaDriver& driver, std::shared_ptr<const AddressRange> range, CUdeviceptr at,
-              uint64_t bytes)
-      : Mapping(reinterpret_cast<void*>(at), bytes), driver_(driver), range_(std::move(range)) {}
+  CudaMapping(const CudaDriver& driver, std::shared_ptr<const AddressRange> range,
+              std::shared_ptr<const Access> access, CUdeviceptr at, uint64_t bytes)
+      : Mapping(reinterpret_cast<void*>(at), bytes),
+        driver_(driver),
+        range_(std::move(range)),
+        access_(std::move(access)) {}
   ~CudaMapping() override {
     const RelaxedCapture relaxed(driver_);
-    driver_.cuMemUnmap(reinterpret_cast<CUdeviceptr>(data()), size());
+    driver_.cuMemUnmap(at(), size());
+  }
+
+  CUdeviceptr at() const { return reinterpret_cast<CUdeviceptr>(data()); }
+  const CudaDriver& driver() const { return driver_; }
+  const Access& access() const { return *access_; }
+
+  // Where its memory is mapped, too.
+  void MoveTo(CUdeviceptr to, std::shared_ptr<const AddressRange> range) {
+    driver_.cuMemUnmap(at(), size());
+    Mapping::MoveTo(reinterpret_cast<void*>(to));
+    range_ = std::move(range);
   }
 
  private:
   const CudaDriver& driver_;
-  const std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
+  std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
+  const std::shared_ptr<const Access> access_;
 };
 
 // An error that the driver gives for what it was asked, not for its own state.
@@ -166,32 +184,71 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   const CUdeviceptr base =
       options.range == nullptr ? (*range)->base() : reinterpret_cast<CUdeviceptr>(options.address);
 
+  auto access = std::make_shared<Access>(devices->size());
+  for (size_t i = 0; i < access->size(); ++i) {
+    CUmemAccessDesc& one = (*access)[i];
+    one.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    one.location.id = (*devices)[i];
+    one.flags =
+        options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
   Mappings mappings;
   mappings.reserve(requests.size());
   CUdeviceptr next = base;
   for (const MapRequest& request : requests) {
     if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
-    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, next, request.bytes));
+    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, access, next, request.bytes));
     next += request.bytes;
   }
-
-  std::vector<CUmemAccessDesc> access(devices->size());
-  for (size_t i = 0; i < access.size(); ++i) {
-    access[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access[i].location.id = (*devices)[i];
-    access[i].flags =
-        options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  }
   // Once for the whole range and all devices: this is the slow call of the three.
-  const CUresult result = driver.cuMemSetAccess(base, total, access.data(), access.size());
+  const CUresult result = driver.cuMemSetAccess(base, total, access->data(), access->size());
   if (result != CUDA_SUCCESS) {
     const absl::Status error =
-        driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access.size(),
+        driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access->size(),
                                           " device(s), ", options.device_uuids.front(), " first"));
     return absl::IsResourceExhausted(error) ? error
                                             : ExplainRefusal(driver, mappings, *devices, error);
   }
   return mappings;
+}
+
+absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address) {
+  std::vector<CudaMapping*> moved;
+  for (Mapping* mapping : mappings) moved.push_back(static_cast<CudaMapping*>(mapping));
+  const CudaDriver& driver = moved.front()->driver();
+  const RelaxedCapture relaxed(driver);
+  const auto base = reinterpret_cast<CUdeviceptr>(address);
+  CUdeviceptr next = base;
+  CUresult result = CUDA_SUCCESS;
+  size_t mapped = 0;
+  while (mapped < moved.size()) {
+    const CudaMapping& mapping = *moved[mapped];
+    CUmemGenericAllocationHandle handle = 0;
+    result = driver.cuMemRetainAllocationHandle(&handle, mapping.data());
+    if (result != CUDA_SUCCESS) break;
+    result = driver.cuMemMap(next, mapping.size(), 0, handle, 0);
+    driver.cuMemRelease(handle);
+    if (result != CUDA_SUCCESS) break;
+    ++mapped;
+    next += mapping.size();
+  }
+  if (result == CUDA_SUCCESS) {
+    const Access& access = moved.front()->access();
+    result = driver.cuMemSetAccess(base, next - base, access.data(), access.size());
+  }
+  next = base;
+  if (result != CUDA_SUCCESS) {
+    for (size_t i = 0; i < mapped; next += moved[i++]->size()) {
+      driver.cuMemUnmap(next, moved[i]->size());
+    }
+    return driver.Error(result, absl::StrCat("moving ", moved.size(), " allocation(s)"));
+  }
+  for (CudaMapping* mapping : moved) {
+    mapping->MoveTo(next, range);
+    next += mapping->size();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gpumem
@@ -201,6 +258,11 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
 namespace gpumem {
 
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest>, const MapOptions&) {
+  return CudaDriver::Get().status();
+}
+
+absl::Status MoveCuda(absl::Span<Mapping* const>, const std::shared_ptr<const AddressRange>&,
+                      void*) {
   return CudaDriver::Get().status();
 }
 

@@ -31,15 +31,24 @@ class HostMapping : public Mapping {
   // `range`: that it lies in, if any.
   HostMapping(void* data, uint64_t size, std::shared_ptr<const AddressRange> range)
       : Mapping(data, size), range_(std::move(range)) {}
-  ~HostMapping() override {
+  ~HostMapping() override { Unmap(); }
+
+  // Where its memory is mapped, too.
+  void MoveTo(void* data, std::shared_ptr<const AddressRange> range) {
+    Unmap();
+    Mapping::MoveTo(data);
+    range_ = std::move(range);
+  }
+
+ private:
+  void Unmap() const {
     // The addresses of a range stay reserved.
     if (range_ == nullptr || Reserve(data(), size(), MAP_FIXED) == MAP_FAILED) {
       munmap(data(), size());
     }
   }
 
- private:
-  const std::shared_ptr<const AddressRange> range_;
+  std::shared_ptr<const AddressRange> range_;
 };
 
 // OK where `request` names a whole file of shared memory. A mapping beyond the end of
@@ -145,6 +154,31 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
     }
   }
   return mappings;
+}
+
+absl::Status MoveHost(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address) {
+  auto* next = static_cast<char*>(address);
+  for (const Mapping* mapping : mappings) {
+    // Of no bytes of a shared mapping it makes another one of the same memory, so that there is no
+    // moment in which somebody else could get the old addresses.
+    if (mremap(mapping->data(), 0, mapping->size(), MREMAP_MAYMOVE | MREMAP_FIXED, next) ==
+        MAP_FAILED) {
+      absl::Status error = MmapError("moving", mapping->size());
+      const auto moved = static_cast<uint64_t>(next - static_cast<char*>(address));
+      if (moved > 0) Reserve(address, moved, MAP_FIXED);
+      // The kernel may have unmapped first what it was to replace.
+      Reserve(next, mapping->size(), MAP_FIXED_NOREPLACE);
+      return error;
+    }
+    next += mapping->size();
+  }
+  next = static_cast<char*>(address);
+  for (Mapping* mapping : mappings) {
+    static_cast<HostMapping*>(mapping)->MoveTo(next, range);
+    next += mapping->size();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gpumem

@@ -184,6 +184,77 @@ TEST(MapHost, HugePagesGoWhereTheyCan) {
   memset(mapped->front()->data(), 'x', kHuge);
 }
 
+// Some mapped in a range of addresses, and room in it.
+class MoveHostTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kStep = 2 << 20;
+
+  void SetUp() override {
+    auto range = ReserveHostAddresses(16 * kStep);
+    ASSERT_TRUE(range.ok()) << range.status();
+    range_ = *range;
+    for (const uint64_t bytes : {kStep, 2 * kStep, kStep}) {
+      const UniqueFd fd = Memfd(bytes);
+      auto mapped =
+          MapHost({{fd.get(), bytes}}, {.address = At(2 * mappings_.size()), .range = range_});
+      ASSERT_TRUE(mapped.ok()) << mapped.status();
+      mappings_.push_back(std::move(mapped->front()));
+      memset(mappings_.back()->data(), static_cast<int>('a' + mappings_.size()), bytes);
+    }
+  }
+  char* At(uint64_t steps) const { return reinterpret_cast<char*>(range_->base() + steps * kStep); }
+  // Nobody else gets addresses of the range.
+  void ExpectReserved() const {
+    for (uint64_t i = 0; i < 16; ++i) EXPECT_TRUE(IsMapped(At(i))) << i;
+  }
+
+  std::shared_ptr<const AddressRange> range_;
+  Mappings mappings_;
+};
+
+TEST_F(MoveHostTest, MemoryGoesElsewhereWithAllThatIsInIt) {
+  ASSERT_EQ(MoveHost({mappings_[2].get(), mappings_[1].get()}, range_, At(8)), absl::OkStatus());
+  EXPECT_EQ(mappings_[2]->data(), At(8));
+  EXPECT_EQ(mappings_[1]->data(), At(9));
+  EXPECT_EQ(std::string(At(8), kStep), std::string(kStep, 'd'));
+  EXPECT_EQ(std::string(At(9), 2 * kStep), std::string(2 * kStep, 'c'));
+  EXPECT_EQ(*At(0), 'b') << "what was not moved";
+  ExpectReserved();
+  EXPECT_DEATH(*At(2) = 'x', "");
+  // Where they were there is room again.
+  ASSERT_EQ(MoveHost({mappings_[1].get()}, range_, At(3)), absl::OkStatus());
+  EXPECT_EQ(std::string(At(3), 2 * kStep), std::string(2 * kStep, 'c'));
+  mappings_.clear();
+  ExpectReserved();
+  char* const base = At(0);
+  range_.reset();
+  EXPECT_FALSE(IsMapped(base));
+}
+
+TEST_F(MoveHostTest, IntoARangeFromOutside) {
+  const UniqueFd fd = Memfd();
+  auto mapped = MapHost({{fd.get(), kBytes}}, {.read_only = true});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  const void* const before = mapped->front()->data();
+  ASSERT_EQ(MoveHost({mapped->front().get()}, range_, At(8)), absl::OkStatus());
+  EXPECT_FALSE(IsMapped(before));
+  EXPECT_EQ(*At(8), 0);
+  EXPECT_DEATH(*At(8) = 'x', "") << "it was read-only";
+}
+
+TEST_F(MoveHostTest, AllOrNone) {
+  // Shared memory is what it can move.
+  void* const anonymous = mmap(mappings_[1]->data(), 2 * kStep, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  ASSERT_EQ(anonymous, mappings_[1]->data());
+  EXPECT_EQ(MoveHost({mappings_[2].get(), mappings_[1].get()}, range_, At(8)).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(mappings_[2]->data(), At(4));
+  EXPECT_EQ(*At(4), 'd');
+  ExpectReserved();
+  EXPECT_DEATH(*At(8) = 'x', "") << "nothing is mapped there";
+}
+
 TEST(MapPinned, IsSharedMemoryWhereverItIsMapped) {
   const UniqueFd fd = Memfd();
   const absl::StatusOr<Mappings> pinned = MapPinned({{fd.get(), kBytes}}, {});

@@ -280,7 +280,8 @@ int gpumem_pool_get_stats(const gpumem_pool* pool, gpumem_pool_stats* stats) {
                   .reused_after_event = of.reused_after_event,
                   .dependencies = of.dependencies,
                   .out_of_memory = of.out_of_memory,
-                  .given_under_pressure_bytes = of.given_under_pressure_bytes},
+                  .given_under_pressure_bytes = of.given_under_pressure_bytes,
+                  .moves = of.moves},
                  stats);
   });
 }

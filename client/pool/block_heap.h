@@ -106,8 +106,9 @@ class BlockHeap {
   // The streams that free chunks were freed on.
   std::vector<Timeline*> Owners() const;
 
-  // The last chunk of each run without a gap.
+  // The last chunk of each run without a gap; and the first of the one that begins there.
   std::vector<const Chunk*> Tails() const;
+  const Chunk* Head(uintptr_t at) const { return firsts_.at(at); }
 
   uint64_t free_bytes() const { return free_bytes_; }
   uint64_t total_bytes() const { return total_bytes_; }

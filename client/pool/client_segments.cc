@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/mapping.h"
 
@@ -18,9 +18,13 @@ constexpr uint64_t kStep = uint64_t{2} << 20;
 
 class ClientSegments : public SegmentSource {
  public:
-  ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, const DeviceInfo& device,
-                 Kind kind)
-      : client_(std::move(client)), acquire_(std::move(acquire)), device_(device), kind_(kind) {}
+  ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, MoveIn move,
+                 const DeviceInfo& device, Kind kind)
+      : client_(std::move(client)),
+        acquire_(std::move(acquire)),
+        move_(std::move(move)),
+        device_(device),
+        kind_(kind) {}
 
   uint64_t granularity() const override {
     const bool own_steps = kind_ == Kind::kMempool && device_.pool_granularity_bytes > 0;
@@ -31,39 +35,44 @@ class ClientSegments : public SegmentSource {
   // Each segment of kind pinned is registered with CUDA by itself.
   bool places() const override { return kind_ == Kind::kVmm; }
 
-  absl::StatusOr<Range> Acquire(uint64_t bytes, uintptr_t at) override {
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
+                                             uintptr_t at) override {
     AcquireOptions options = {.bytes = bytes, .device = device_.uuid, .kind = kind_};
     std::shared_ptr<const AddressRange> addresses;
     if (places()) {
+      const uint64_t all = bytes * count;
       absl::MutexLock lock(&mutex_);
       addresses = Addresses();
       if (addresses != nullptr) {
         if (at == 0) {
-          at = FirstGap(*addresses, bytes);
-        } else if (IsTaken(at, bytes) || at + bytes > addresses->base() + addresses->bytes()) {
-          return absl::FailedPreconditionError("the pool's range of addresses has no room there");
+          at = FirstGap(*addresses, all);
+        } else if (!IsFree(*addresses, at, all)) {
+          return NoRoom();
         }
         // Where there is none for so much, it goes elsewhere, if the daemon has it.
         if (at == 0) addresses = nullptr;
-        if (at != 0) taken_[at] = bytes;
+        if (at != 0) taken_[at] = all;
       }
     }
     if (addresses == nullptr && at != 0) {
       return absl::FailedPreconditionError("no range of addresses could be reserved");
     }
     options.address = reinterpret_cast<void*>(at);
-    absl::StatusOr<std::vector<Segment>> segments = acquire_(addresses, options);
+    absl::StatusOr<std::vector<Segment>> segments =
+        acquire_(addresses, options, static_cast<int>(count));
     absl::MutexLock lock(&mutex_);
-    if (!segments.ok()) {
-      taken_.erase(at);
-      return segments.status();
+    taken_.erase(at);
+    if (!segments.ok()) return segments.status();
+    std::vector<Range> ranges;
+    for (Segment& segment : *segments) {
+      const Range range = {.id = segment.lease_id(),
+                           .at = reinterpret_cast<uintptr_t>(segment.data()),
+                           .bytes = segment.size()};
+      if (addresses != nullptr) taken_[range.at] = range.bytes;
+      segments_.emplace(range.id, Leased{std::move(segment), ""});
+      ranges.push_back(range);
     }
-    Segment& segment = segments->front();
-    const Range range = {.id = segment.lease_id(),
-                         .at = reinterpret_cast<uintptr_t>(segment.data()),
-                         .bytes = segment.size()};
-    segments_.emplace(range.id, Leased{std::move(segment), ""});
-    return range;
+    return ranges;
   }
 
   absl::Status Release(uint64_t id) override {
@@ -79,6 +88,35 @@ class ClientSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     taken_.erase(at);  // unmapped by now: the next may lie there
     return released;
+  }
+
+  absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) override {
+    std::shared_ptr<const AddressRange> addresses;
+    std::vector<Segment*> segments;
+    std::vector<uintptr_t> from;
+    {
+      absl::MutexLock lock(&mutex_);
+      addresses = Addresses();
+      uint64_t all = 0;
+      for (const uint64_t id : ids) {
+        segments.push_back(&segments_.at(id).segment);
+        from.push_back(reinterpret_cast<uintptr_t>(segments.back()->data()));
+        all += segments.back()->size();
+      }
+      if (addresses == nullptr || !IsFree(*addresses, at, all)) return NoRoom();
+      uintptr_t to = at;
+      for (const Segment* segment : segments) {
+        taken_[to] = segment->size();
+        to += segment->size();
+      }
+    }
+    absl::Status moved = move_(segments, addresses, reinterpret_cast<void*>(at));
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      taken_.erase(moved.ok() ? from[i] : at);
+      at += segments[i]->size();
+    }
+    return moved;
   }
 
   absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
@@ -137,13 +175,20 @@ class ClientSegments : public SegmentSource {
     return bytes <= addresses.base() + addresses.bytes() - at ? at : 0;
   }
 
-  bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool IsFree(const AddressRange& addresses, uintptr_t at, uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const uintptr_t end = addresses.base() + addresses.bytes();
+    if (at < addresses.base() || at > end || bytes > end - at) return false;
     const auto next = taken_.lower_bound(at + bytes);
-    return next != taken_.begin() && std::prev(next)->first + std::prev(next)->second > at;
+    return next == taken_.begin() || std::prev(next)->first + std::prev(next)->second <= at;
+  }
+  static absl::Status NoRoom() {
+    return absl::FailedPreconditionError("the pool's range of addresses has no room there");
   }
 
   const std::shared_ptr<Client> client_;
   const AcquireIn acquire_;
+  const MoveIn move_;
   const DeviceInfo device_;
   const Kind kind_;
   absl::Mutex mutex_;
@@ -154,14 +199,17 @@ class ClientSegments : public SegmentSource {
   std::optional<std::shared_ptr<const AddressRange>> addresses_ ABSL_GUARDED_BY(mutex_);
   // Of addresses_: where something is mapped, is about to be, or is still.
   std::map<uintptr_t, uint64_t> taken_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Leased> segments_ ABSL_GUARDED_BY(mutex_);  // by lease
+  // By lease. One that is being moved stays where it is in here.
+  absl::node_hash_map<uint64_t, Leased> segments_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 std::unique_ptr<SegmentSource> MakeClientSegments(std::shared_ptr<Client> client, AcquireIn acquire,
-                                                  const DeviceInfo& device, Kind kind) {
-  return std::make_unique<ClientSegments>(std::move(client), std::move(acquire), device, kind);
+                                                  MoveIn move, const DeviceInfo& device,
+                                                  Kind kind) {
+  return std::make_unique<ClientSegments>(std::move(client), std::move(acquire), std::move(move),
+                                          device, kind);
 }
 
 }  // namespace gpumem::internal

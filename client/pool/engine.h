@@ -5,7 +5,7 @@
 // that. What they lack they get under one lock from two heaps (block_heap.h): one of large blocks,
 // in the leased segments, and one of small blocks, in ranges that are large blocks themselves, so
 // that small ones do not lie scattered between large ones. What the heaps lack is leased
-// (engine_growth.cc), without the lock.
+// (engine_growth.cc), or comes from where it is of no use (engine_moves.cc), without the lock.
 //
 // Memory that was freed on another stream is had in this order, which is that of CUDA's pools:
 // where that stream's work is known to come first; where it is seen to be done; by growing; and
@@ -79,6 +79,24 @@ class Engine {
     uint64_t id = 0;
     uint64_t bytes = 0;
   };
+  // Addresses that nobody uses: with free memory, or with none.
+  struct Stretch {
+    uintptr_t at = 0;
+    uint64_t bytes = 0;
+    bool hole = false;
+  };
+  struct Hole {
+    uintptr_t at = 0;
+    uint64_t bytes = 0;
+  };
+  // Addresses for a block, and what they lack of memory.
+  struct Place {
+    uintptr_t at = 0;
+    uint64_t bytes = 0;
+    std::vector<Hole> holes;  // by address; none: it is not known where
+    uint64_t missing = 0;     // in all of them
+    uint64_t room = 0;        // that the last of them has behind it
+  };
   using Hook = std::function<void(const PoolEvent&)>;
 
   Stream Named(Stream stream) const;
@@ -147,16 +165,17 @@ class Engine {
 
   // --- Growing and shrinking (engine_growth.cc) ------------------------------------
   absl::Status Grow(uint64_t bytes, const Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<SegmentSource::Range> AcquireRange(uint64_t need, uint64_t wish, uintptr_t at)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where a segment would make a block of `bytes`, together with free memory before it: behind the
-  // run that ends with most that the stream may use.
-  struct Place {
-    uintptr_t at = 0;            // 0: anywhere
-    uint64_t need = 0;           // what the segment has to have
-    uint64_t most = UINT64_MAX;  // what fits there
-  };
-  Place FindPlace(uint64_t bytes, const Timeline* timeline) const
+  // What the place lacks; or where it is not known, so many bytes anywhere.
+  absl::Status LeaseFor(const Place& place, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // So many, or somewhat more, up to `most`. Lets go of the lock for the daemon's time.
+  absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How large segments are, where they can be: the more there are, the larger.
+  uint64_t SegmentBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those that are free for everybody, with the chunk that each is part of. From the highest
+  // address down, so that what stays is in one piece when they go in this order, and what a chunk
+  // has before them stays that chunk.
+  std::vector<std::pair<uintptr_t, Chunk*>> FreeSegments() const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes whole free segments out of the heaps as long as at least so many bytes stay reserved that
   // are not used, until they are enough; what to release.
@@ -164,6 +183,29 @@ class Engine {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // --- Moving (engine_moves.cc) ----------------------------------------------------
+  // Where nothing is used, by address: free memory that the stream may use and holes, one behind
+  // the other.
+  std::vector<std::vector<Stretch>> Vacancies(const Timeline* timeline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // At the lower end of it, or at the upper; of fewer bytes where it has not so many.
+  Place PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes, bool upwards) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The one that lacks least.
+  Place FindPlace(uint64_t bytes, const Timeline* timeline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For one hole.
+  struct Moving {
+    uintptr_t to = 0;  // 0: they were not moved
+    uint64_t bytes = 0;
+    std::vector<std::pair<uintptr_t, Segment>> segments;  // with where they come from
+  };
+  // Takes whole segments out of the heap that are free for everybody, as many as the holes take.
+  std::vector<Moving> TakeForMoving(const Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves what there is into the holes; the place is what is left of it. Lets go of the lock for
+  // the driver's time.
+  void FillPlace(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Tell(PoolEvent::What what, uintptr_t at, uint64_t bytes, Stream stream);
 
@@ -188,7 +230,10 @@ class Engine {
   uint64_t release_threshold_ ABSL_GUARDED_BY(mutex_);
   uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // out of the heaps, kept by threads or used
   uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool growing_ ABSL_GUARDED_BY(mutex_) = false;
+  // The most that was used at once, with what was just asked for, when that was missing.
+  uint64_t needed_peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool growing_ ABSL_GUARDED_BY(mutex_) = false;       // or moving; by one thread at a time
+  uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in segments that are in no heap meanwhile
   uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;  // times that something came back to the heaps
   PoolStats counts_ ABSL_GUARDED_BY(mutex_);      // the counters and marks of it
   std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);

@@ -10,6 +10,12 @@ namespace gpumem::internal {
 namespace {
 
 constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;
+// What is reserved beyond what was ever needed at once, as a part of it, before free segments are
+// moved rather than others leased.
+constexpr uint64_t kSpareParts = 32;
+// Segments of a pool, more or less, and those that one call to the daemon leases.
+constexpr uint64_t kManySegments = 1024;
+constexpr uint64_t kMostInOneCall = 128;
 
 // Of what AllocateFromHeaps has found not too large for that.
 uint64_t RoundUp(uint64_t bytes, uint64_t granule) {
@@ -18,102 +24,102 @@ uint64_t RoundUp(uint64_t bytes, uint64_t granule) {
 
 }  // namespace
 
-Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline) const {
-  const uint64_t granule = source_->granularity();
-  Place best = {.need = RoundUp(bytes, granule)};
-  if (!source_->places()) return best;
-  for (const Chunk* last : large_.Tails()) {
-    const uintptr_t end = last->at + last->bytes;
-    uint64_t tail = 0;
-    for (const Chunk* chunk = last;
-         chunk != nullptr && chunk->free &&
-         (chunk->freed_on == nullptr || chunk->epoch <= Followed(timeline, chunk->freed_on));
-         chunk = chunk->before) {
-      tail += chunk->bytes;
-    }
-    const auto next = segments_.lower_bound(end);
-    const Place place = {.at = end,
-                         .need = std::max(granule, RoundUp(bytes - std::min(bytes, tail), granule)),
-                         .most = next == segments_.end() ? UINT64_MAX : next->first - end};
-    if (place.need > place.most) continue;
-    if (best.at == 0 || place.need < best.need) best = place;
-  }
-  return best;
-}
-
-// At the wished address, or where that is taken, anywhere: all of it then.
-absl::StatusOr<SegmentSource::Range> Engine::AcquireRange(uint64_t need, uint64_t wish,
-                                                          uintptr_t at) {
-  absl::StatusOr<SegmentSource::Range> range = source_->Acquire(wish, at);
-  // More than is needed was a wish.
-  if (wish > need &&
-      (absl::IsResourceExhausted(range.status()) || absl::IsInvalidArgument(range.status()))) {
-    range = source_->Acquire(need, at);
-  }
-  return range;
-}
-
 absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   if (growing_) {  // by another thread: perhaps that is enough
     const auto grown = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !growing_; };
     mutex_.Await(absl::Condition(&grown));
     return absl::OkStatus();
   }
-  const uint64_t granule = source_->granularity();
   // Small blocks come in ranges.
-  bytes = std::max(bytes, uint64_t{2} << 20);
-  const Place place = FindPlace(bytes, timeline);
+  bytes = RoundUp(std::max(bytes, uint64_t{2} << 20), source_->granularity());
+  growing_ = true;
+  Place place = FindPlace(bytes, timeline);
+  const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
+  const uint64_t enough = std::min(limit_, needed + needed / kSpareParts);
+  if (bytes <= limit_ && reserved_bytes_ + place.missing > enough) FillPlace(place);
+  const absl::Status grown = LeaseFor(place, bytes);
+  if (grown.ok()) needed_peak_ = std::max(needed_peak_, needed);
+  growing_ = false;
+  return grown;
+}
+
+absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes) {
+  if (place.missing > 0 && place.holes.empty()) return Lease(bytes, UINT64_MAX, 0);
+  for (const Hole& hole : place.holes) {
+    const uint64_t room = &hole == &place.holes.back() ? place.room : 0;
+    absl::Status leased = Lease(hole.bytes, hole.bytes + room, hole.at);
+    if (absl::IsFailedPrecondition(leased)) leased = Lease(bytes, UINT64_MAX, 0);
+    if (!leased.ok()) return leased;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Engine::SegmentBytes() const {
+  uint64_t bytes = RoundUp(std::max<uint64_t>(1, options_.grow_bytes), source_->granularity());
+  while (bytes < reserved_bytes_ / kManySegments) bytes *= 2;
+  return bytes;
+}
+
+absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
-  const auto over = [&] {
+  if (bytes > room) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the pool has leased ", gpumem::FormatBytes(reserved_bytes_), ", uses ",
                      gpumem::FormatBytes(taken_bytes_), ", and may lease ",
                      gpumem::FormatBytes(limit_), " (its limit); ", gpumem::FormatBytes(bytes),
-                     " in one piece are not free: free blocks, or raise the limit"));
-  };
-  if (place.need > room) return over();
-  const uint64_t step = std::max(options_.grow_bytes, std::min(kMostAtOnce, reserved_bytes_ / 32));
-  const auto wished = [&](uint64_t need, uint64_t most) {
-    return std::max(need, std::min({RoundUp(step, granule), room / granule * granule, most}));
-  };
-  growing_ = true;
+                     " are missing to one piece: free blocks, or raise the limit"));
+  }
+  const uint64_t granule = source_->granularity();
+  most = std::min(most, room);
+  const uint64_t wish = std::max(
+      bytes,
+      RoundUp(std::max(options_.grow_bytes, std::min(kMostAtOnce, reserved_bytes_ / 32)), granule));
+  uint64_t each = std::max(bytes, std::min(wish, most / granule * granule));
+  uint64_t count = 1;
+  // Only whole segments can be moved.
+  const uint64_t unit = SegmentBytes();
+  if (const uint64_t part = RoundUp(std::max(unit, wish / kMostInOneCall), unit);
+      source_->places() && (wish - 1) / part < most / part) {
+    each = part;
+    count = (wish - 1) / part + 1;
+  }
   mutex_.Unlock();
-  absl::StatusOr<SegmentSource::Range> range =
-      AcquireRange(place.need, wished(place.need, place.most), place.at);
-  bool too_much = false;
-  if (place.at != 0 && absl::IsFailedPrecondition(range.status())) {
-    const uint64_t all = RoundUp(bytes, granule);
-    too_much = all > room;
-    if (!too_much) range = AcquireRange(all, wished(all, UINT64_MAX), 0);
+  auto ranges = source_->Acquire(each, count, at);
+  // More than is needed, and in several, was a wish.
+  if ((each != bytes || count > 1) &&
+      (absl::IsResourceExhausted(ranges.status()) || absl::IsInvalidArgument(ranges.status()))) {
+    ranges = source_->Acquire(bytes, 1, at);
   }
   mutex_.Lock();
-  growing_ = false;
-  if (too_much) return over();
-  if (!range.ok()) return range.status();
-  segments_[range->at] = {range->id, range->bytes};
-  reserved_bytes_ += range->bytes;
+  if (!ranges.ok()) return ranges.status();
+  for (const SegmentSource::Range& range : *ranges) {
+    segments_[range.at] = {range.id, range.bytes};
+    reserved_bytes_ += range.bytes;
+    large_.AddRange(range.at, range.bytes);
+    Tell(PoolEvent::What::kGrow, range.at, range.bytes, nullptr);
+  }
+  counts_.growths += ranges->size();
   counts_.reserved_peak_bytes = std::max(counts_.reserved_peak_bytes, reserved_bytes_);
-  ++counts_.growths;
-  large_.AddRange(range->at, range->bytes);
-  Tell(PoolEvent::What::kGrow, range->at, range->bytes, nullptr);
   return absl::OkStatus();
+}
+
+std::vector<std::pair<uintptr_t, Chunk*>> Engine::FreeSegments() const {
+  std::vector<std::pair<uintptr_t, Chunk*>> segments;
+  for (Chunk* chunk : large_.CleanChunks(source_->granularity())) {
+    for (auto it = segments_.lower_bound(chunk->at);
+         it != segments_.end() && it->first + it->second.bytes <= chunk->at + chunk->bytes; ++it) {
+      segments.emplace_back(it->first, chunk);
+    }
+  }
+  std::sort(segments.rbegin(), segments.rend());
+  return segments;
 }
 
 std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough_bytes) {
   PollAll(nullptr, Polled::kAll);
-  // Whole segments in what is free for everybody, from the highest address down, so that what stays
-  // is in one piece and what a chunk has before them stays that chunk.
-  std::vector<std::pair<uintptr_t, Chunk*>> candidates;
-  for (Chunk* chunk : large_.CleanChunks(source_->granularity())) {
-    for (auto it = segments_.lower_bound(chunk->at);
-         it != segments_.end() && it->first + it->second.bytes <= chunk->at + chunk->bytes; ++it) {
-      candidates.emplace_back(it->first, chunk);
-    }
-  }
-  std::sort(candidates.rbegin(), candidates.rend());
   std::vector<Segment> released;
   uint64_t released_bytes = 0;
-  for (const auto& [at, chunk] : candidates) {
+  for (const auto& [at, chunk] : FreeSegments()) {
     if (released_bytes >= enough_bytes) break;
     const auto it = segments_.find(at);
     const Segment segment = it->second;
@@ -360,14 +366,15 @@ absl::Status Engine::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = large_.CheckInvariants(); !status.ok()) return status;
   if (absl::Status status = small_.CheckInvariants(); !status.ok()) return status;
-  uint64_t in_segments = 0;
+  uint64_t in_segments = moving_bytes_;
   for (const auto& [at, segment] : segments_) in_segments += segment.bytes;
   const uint64_t taken = large_.total_bytes() - large_.free_bytes() - range_bytes_ +
                          small_.total_bytes() - small_.free_bytes();
-  if (in_segments != reserved_bytes_ || large_.total_bytes() != reserved_bytes_ ||
+  if (in_segments != reserved_bytes_ || large_.total_bytes() + moving_bytes_ != reserved_bytes_ ||
       small_.total_bytes() != range_bytes_ || taken != taken_bytes_) {
     return absl::InternalError("the pool's sums are wrong");
   }
+  if (!growing_ && moving_bytes_ > 0) return absl::InternalError("segments were lost on their way");
   return absl::OkStatus();
 }
 

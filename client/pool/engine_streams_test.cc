@@ -38,7 +38,10 @@ Seen Play(uint64_t seed, const Case& options) {
   FakeGpu gpu(seed);
   gpu.MakeNonBlocking(kStreams[3]);
   gpu.MakeNonBlocking(kStreams[4]);
-  auto source = std::make_unique<FakeSegments>(FakeSegments::Options{.capacity = 24 * kMiB});
+  auto source = std::make_unique<FakeSegments>(FakeSegments::Options{
+      .capacity = 24 * kMiB,
+      .unmapped = [&gpu](uintptr_t at, uint64_t bytes) { gpu.Unmap(at, bytes); }});
+  FakeSegments& segments = *source;
   Engine engine(std::move(source), std::make_unique<FakeStreams>(&gpu, options.lie),
                 {.reuse = options.policy,
                  .release_threshold_bytes = seed % 3 == 0 ? 4 * kMiB : UINT64_MAX,
@@ -83,6 +86,9 @@ Seen Play(uint64_t seed, const Case& options) {
       EXPECT_TRUE(engine.StreamWaits(stream, other).ok());
     } else if (die < 71) {
       EXPECT_TRUE(engine.Trim(below(8) * kMiB).ok());
+      segments.SetMovesLeft(seed % 5 == 0 ? below(3) : UINT64_MAX);
+    } else if (die < 72) {
+      gpu.Finish();
     } else {
       gpu.Step();
     }
@@ -110,12 +116,14 @@ TEST(EngineStreamsTest, NoBlockIsHandedOutWhileWorkOnItIsPending) {
     sum.dependencies += seen.stats.dependencies;
     sum.reused_after_event += seen.stats.reused_after_event;
     sum.growths += seen.stats.growths;
+    sum.moves += seen.stats.moves;
     sum.out_of_memory += seen.stats.out_of_memory;
   }
   // It was played for something.
   EXPECT_GT(sum.dependencies, 100u);
   EXPECT_GT(sum.reused_after_event, 100u);
   EXPECT_GT(sum.growths, 100u);
+  EXPECT_GT(sum.moves, 100u);
   EXPECT_GT(sum.out_of_memory, 100u);
 }
 
@@ -354,6 +362,27 @@ TEST_F(StreamsTest, AStreamOfAnotherDeviceIsRefused) {
   const Block block = engine_->Allocate(512, one_).value();
   EXPECT_EQ(engine_->Free(block.data, foreign).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(engine_->Free(block.data, one_).ok()) << "it is the caller's still";
+}
+
+TEST_F(StreamsTest, ASegmentIsMovedWhenItsWorkIsDone) {
+  Make({.grow_bytes = 2 * kMiB, .thread_caches = false}, 64 * kMiB);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(engine_->Allocate(2 * kMiB, one_).value());
+  const auto free_some = [&] {
+    for (const size_t i : {0, 2}) {
+      gpu_.Use(blocks[i], one_);
+      ASSERT_TRUE(engine_->Free(blocks[i].data, one_).ok());
+    }
+  };
+  free_some();
+  const Block large = engine_->Allocate(4 * kMiB, other_).value();
+  EXPECT_EQ(engine_->Stats().moves, 0u) << "the work is not done";
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 12 * kMiB);
+  gpu_.Finish();
+  ASSERT_TRUE(engine_->Free(large.data, other_).ok());
+  EXPECT_EQ(engine_->Allocate(8 * kMiB, other_)->data, large.data);
+  EXPECT_EQ(engine_->Stats().moves, 2u);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 12 * kMiB);
 }
 
 TEST_F(StreamsTest, FreeAllBlocksWaitsForTheStreamsAndGivesAllBack) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -29,6 +30,8 @@ class FakeSegments : public SegmentSource {
     uint64_t capacity = uint64_t{1} << 40;
     bool places = true;
     bool memory = false;  // real memory, else addresses that nobody may touch
+    // Told of addresses whose memory goes, for good or elsewhere.
+    std::function<void(uintptr_t at, uint64_t bytes)> unmapped = [](uintptr_t, uint64_t) {};
   };
   static constexpr uint64_t kGranule = uint64_t{2} << 20;
 
@@ -40,34 +43,55 @@ class FakeSegments : public SegmentSource {
   uint64_t granularity() const override { return kGranule; }
   bool places() const override { return options_.places; }
 
-  absl::StatusOr<Range> Acquire(uint64_t bytes, uintptr_t at) override {
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
+                                             uintptr_t at) override {
     absl::MutexLock lock(&mutex_);
     if (unavailable_) return absl::UnavailableError("the daemon is gone");
     if (bytes % kGranule != 0) return absl::InternalError("not a multiple of the granularity");
-    if (leased_bytes_ + bytes > options_.capacity) {
+    if (leased_bytes_ + bytes * count > options_.capacity) {
       return absl::ResourceExhaustedError("the quota stands in the way");
     }
-    const bool taken = std::any_of(leased_.begin(), leased_.end(), [&](const auto& entry) {
-      const Range& other = entry.second;
-      return at < other.at + other.bytes && other.at < at + bytes;
-    });
-    if (at != 0 && (taken || taken_.contains(at) || options_.memory)) {
+    if (at != 0 && (IsTaken(at, bytes * count) || options_.memory)) {
       return absl::FailedPreconditionError("the address is taken");
     }
-    Range range{.id = ++last_id_, .at = at, .bytes = bytes};
-    if (options_.memory) {
-      void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (memory == MAP_FAILED) return absl::ResourceExhaustedError("mmap");
-      range.at = reinterpret_cast<uintptr_t>(memory);
-    } else if (at == 0) {
-      range.at = next_at_;
+    std::vector<Range> ranges;
+    for (uint64_t i = 0; i < count; ++i) {
+      Range range{.id = ++last_id_, .at = at, .bytes = bytes};
+      if (options_.memory) {
+        void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return absl::ResourceExhaustedError("mmap");
+        range.at = reinterpret_cast<uintptr_t>(memory);
+      } else if (at == 0) {
+        range.at = next_at_;
+      }
+      at = options_.memory ? 0 : range.at + bytes;
+      leased_[range.id] = range;
+      leased_bytes_ += bytes;
+      next_at_ = std::max(next_at_, range.at + bytes + (uint64_t{1} << 36));
+      ranges.push_back(range);
     }
-    next_at_ = std::max(next_at_, range.at + bytes + (uint64_t{1} << 36));
-    leased_[range.id] = range;
-    leased_bytes_ += bytes;
-    most_ = std::max(most_, leased_bytes_);
-    return range;
+    return ranges;
+  }
+
+  absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) override {
+    absl::MutexLock lock(&mutex_);
+    uint64_t bytes = 0;
+    for (uint64_t id : ids) {
+      const auto found = leased_.find(id);
+      if (found == leased_.end()) return absl::InternalError("moved what is not leased");
+      bytes += found->second.bytes;
+    }
+    if (IsTaken(at, bytes)) return absl::FailedPreconditionError("the address is taken");
+    if (moves_left_ == 0) return absl::InternalError("the driver refuses");
+    --moves_left_;
+    for (uint64_t id : ids) {
+      Range& range = leased_[id];
+      options_.unmapped(range.at, range.bytes);
+      range.at = at;
+      at += range.bytes;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Release(uint64_t id) override {
@@ -75,6 +99,7 @@ class FakeSegments : public SegmentSource {
     const auto found = leased_.find(id);
     if (found == leased_.end()) return absl::InternalError("released twice");
     leased_bytes_ -= found->second.bytes;
+    options_.unmapped(found->second.at, found->second.bytes);
     Unmap(found->second);
     leased_.erase(found);
     return unavailable_ ? absl::UnavailableError("the daemon is gone") : absl::OkStatus();
@@ -94,6 +119,11 @@ class FakeSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     options_.capacity = bytes;
   }
+  // The driver moves so many times more.
+  void SetMovesLeft(uint64_t moves) {
+    absl::MutexLock lock(&mutex_);
+    moves_left_ = moves;
+  }
   // Nothing can be put there any more.
   void TakeAddress(uintptr_t at) {
     absl::MutexLock lock(&mutex_);
@@ -109,6 +139,13 @@ class FakeSegments : public SegmentSource {
   }
 
  private:
+  bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return taken_.contains(at) ||
+           std::any_of(leased_.begin(), leased_.end(), [&](const auto& entry) {
+             const Range& other = entry.second;
+             return at < other.at + other.bytes && other.at < at + bytes;
+           });
+  }
   void Unmap(const Range& range) const {
     if (options_.memory) munmap(reinterpret_cast<void*>(range.at), range.bytes);
   }
@@ -118,7 +155,7 @@ class FakeSegments : public SegmentSource {
   std::map<uint64_t, Range> leased_;
   std::set<uintptr_t> taken_;
   uint64_t leased_bytes_ = 0;
-  uint64_t most_ = 0;
+  uint64_t moves_left_ = UINT64_MAX;
   uint64_t last_id_ = 0;
   uintptr_t next_at_ = uint64_t{1} << 40;
   bool unavailable_ = false;
@@ -127,7 +164,7 @@ class FakeSegments : public SegmentSource {
 // A GPU by CUDA's rules of order: what is submitted to a stream runs in that order, and after what
 // the stream was made to wait for; the legacy stream and the blocking ones wait for each other.
 // Which of the streams that can go on does, a die decides. It sees where a block's memory is used
-// by another before the work of the one who had it is over.
+// by another, or goes, before the work of the one who had it is over.
 class FakeGpu {
  public:
   explicit FakeGpu(uint64_t seed) : random_(seed) {}
@@ -146,6 +183,14 @@ class FakeGpu {
                       .bytes = block.bytes,
                       .stamp = stamp,
                       .end = end});
+    }
+  }
+  // It sees where work that is still to come would use it.
+  void Unmap(uintptr_t at, uint64_t bytes) {
+    for (const auto& [stream, ops] : queues_) {
+      for (const Op& op : ops) {
+        if (op.at < at + bytes && at < op.at + op.bytes) ++violations_;
+      }
     }
   }
   // cudaStreamWaitEvent on an event that was recorded just now.

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace gpumem::internal {
 
@@ -26,15 +28,24 @@ class SegmentSource {
 
   // What sizes are multiples of.
   virtual uint64_t granularity() const = 0;
-  // Whether Acquire can put a range where it is wished, and two that touch can be used as one.
+  // Whether Acquire and Move can put a range where it is wished, and two that touch can be used as
+  // one.
   virtual bool places() const = 0;
 
-  // `at`: where it is to begin; 0: anywhere. `bytes` is a multiple of the granularity.
+  // `count` segments of `bytes` each, one behind the other where it places them; all or none.
+  // `at`: where the first is to begin; 0: anywhere. `bytes` is a multiple of the granularity.
   //   FAILED_PRECONDITION  that address is taken
   //   RESOURCE_EXHAUSTED   a quota or the device stands in the way
   //   UNAVAILABLE          the daemon is gone
-  virtual absl::StatusOr<Range> Acquire(uint64_t bytes, uintptr_t at) = 0;
+  virtual absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
+                                                     uintptr_t at) = 0;
   virtual absl::Status Release(uint64_t id) = 0;
+  // Where it places them: the segments come to lie one behind the other from `at` on, each with all
+  // that is in it; all, or none, whatever goes wrong. Nobody uses them meanwhile. The daemon is not
+  // asked.
+  //   FAILED_PRECONDITION  those addresses are taken
+  //   any other            the driver's refusal
+  virtual absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) = 0;
 
   // Bytes that the tenant can still get on the device, and may have in all.
   virtual absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() = 0;

@@ -36,6 +36,7 @@ class PoolItself : public PoolPeer {
   void Tell(benchmark::State& state) const override {
     const PoolStats stats = pool_->Stats();
     state.counters["growths"] = static_cast<double>(stats.growths);
+    state.counters["moves"] = static_cast<double>(stats.moves);
     state.counters["after_event"] = static_cast<double>(stats.reused_after_event);
     state.counters["dependencies"] = static_cast<double>(stats.dependencies);
   }

@@ -45,6 +45,7 @@ void TestPool(void) {
   CHECK(stats.used_blocks == 2 && stats.allocations == 2 && stats.frees == 0);
   CHECK(stats.used_bytes >= kMiB + 1000 && stats.reserved_bytes == 4 * kMiB);
   CHECK(stats.segments == stats.growths && stats.segments >= 1 && stats.free_blocks >= 1);
+  CHECK(stats.moves == 0);
 
   OK(gpumem_pool_free(pool, &block, STREAM(1)));
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_pool_free(pool, &block, STREAM(1)));

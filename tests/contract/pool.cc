@@ -49,9 +49,9 @@ TEST_P(PoolContract, BlocksAreMemory) {
 }
 
 TEST_P(PoolContract, ABlockMaySpanSegmentsWhereTheyLieTogether) {
-  auto pool = MakePool({.grow_bytes = granule_});
-  ASSERT_NE(pool, nullptr);
   const uint64_t piece = granule_ > 4 * kMiB ? granule_ : 4 * kMiB;
+  auto pool = MakePool({.grow_bytes = piece});
+  ASSERT_NE(pool, nullptr);
   auto first = pool->Allocate(piece, nullptr), second = pool->Allocate(piece, nullptr);
   ASSERT_OK(first);
   ASSERT_OK(second);
@@ -67,6 +67,56 @@ TEST_P(PoolContract, ABlockMaySpanSegmentsWhereTheyLieTogether) {
   EXPECT_OK(Fill(MemoryOf(*pool, both->data, both->bytes), 5));
   EXPECT_OK(Check(MemoryOf(*pool, both->data, both->bytes), 5));
   EXPECT_OK(pool->Free(*both, nullptr));
+}
+
+TEST_P(PoolContract, WhatIsFreeInPiecesIsMovedIntoOne) {
+  if (kind() != Kind::kVmm) GTEST_SKIP() << "segments of other kinds stay where they are";
+  const uint64_t piece = granule_ > 2 * kMiB ? granule_ : 2 * kMiB;
+  auto pool = MakePool({.grow_bytes = piece, .thread_caches = false});
+  ASSERT_NE(pool, nullptr);
+  const auto other = Connect();
+  std::vector<Block> pieces;
+  for (uint64_t i = 0; i < 8; ++i) {
+    auto block = pool->Allocate(piece, nullptr);
+    ASSERT_OK(block);
+    ASSERT_OK(Fill(MemoryOf(*pool, block->data, block->bytes), i));
+    pieces.push_back(*block);
+  }
+  const auto ticket = pool->Share(pieces[1]);
+  ASSERT_OK(ticket);
+  for (uint64_t i = 0; i < 8; i += 2) ASSERT_OK(pool->Free(pieces[i], nullptr));
+  const uint64_t charged = Charged();
+
+  auto large = pool->Allocate(4 * piece, nullptr);
+  ASSERT_OK(large);
+  EXPECT_EQ(pool->Stats().moves, 4u);
+  EXPECT_EQ(pool->Stats().segments, 8u);
+  EXPECT_EQ(Charged(), charged);
+  ASSERT_OK(Fill(MemoryOf(*pool, large->data, large->bytes), 9));
+  for (uint64_t i = 1; i < 8; i += 2) {
+    EXPECT_OK(Check(MemoryOf(*pool, pieces[i].data, pieces[i].bytes), i));
+  }
+  EXPECT_OK(Check(MemoryOf(*pool, large->data, large->bytes), 9));
+  // Tickets are right: of what stayed, and of what was moved.
+  const auto stayed = OpenBlock(*other, ticket->value);
+  ASSERT_OK(stayed);
+  EXPECT_OK(Check(MemoryOf(*pool, stayed->data(), stayed->bytes()), 1));
+  const auto moved_ticket = pool->Share(*large);
+  ASSERT_OK(moved_ticket);
+  const auto moved = OpenBlock(*other, moved_ticket->value);
+  ASSERT_OK(moved);
+  EXPECT_OK(Check(MemoryOf(*pool, moved->data(), moved->bytes()), 9));
+
+  EXPECT_OK(pool->Free(*large, nullptr));
+  for (uint64_t i = 1; i < 8; i += 2) EXPECT_OK(pool->Free(pieces[i], nullptr));
+  // All that lies together now, and what is leased anew where the holes are.
+  large = pool->Allocate(12 * piece, nullptr);
+  ASSERT_OK(large);
+  EXPECT_OK(Fill(MemoryOf(*pool, large->data, large->bytes), 10));
+  EXPECT_OK(Check(MemoryOf(*pool, large->data, large->bytes), 10));
+  EXPECT_OK(pool->Free(*large, nullptr));
+  ASSERT_OK(pool->FreeAllBlocks());
+  EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
 }
 
 TEST_P(PoolContract, SharedBlocksAreTheSameMemoryAndMapTheirSegmentOnce) {

@@ -1,0 +1,256 @@
+// Free segments that are moved to where they make a larger block.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/pool/engine.h"
+#include "client/pool/fakes.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::internal {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Pieces of 2 MiB, a segment each, of which every second is free then.
+class MovesTest : public ::testing::Test {
+ protected:
+  void Make(const PoolOptions& options = {}, FakeSegments::Options segments = {}) {
+    auto source = std::make_unique<FakeSegments>(std::move(segments));
+    source_ = source.get();
+    engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(), options);
+  }
+  void TearDown() override {
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+  }
+  Block Allocate(uint64_t bytes) {
+    auto block = engine_->Allocate(bytes, nullptr);
+    EXPECT_TRUE(block.ok()) << block.status();
+    return block.value_or(Block{});
+  }
+  void Free(const Block& block) {
+    const absl::Status freed = engine_->Free(block.data, nullptr);
+    EXPECT_TRUE(freed.ok()) << freed;
+  }
+  void Fragment(int pieces = 8) {
+    Make({.grow_bytes = 2 * kMiB, .thread_caches = false});
+    for (int i = 0; i < pieces; ++i) blocks_.push_back(Allocate(2 * kMiB));
+    for (int i = 0; i < pieces; i += 2) Free(blocks_[i]);
+    reserved_ = source_->leased_bytes();
+  }
+  void ExpectMoves(uint64_t moves, uint64_t leased) {
+    EXPECT_EQ(engine_->Stats().moves, moves);
+    EXPECT_EQ(source_->leased_bytes(), reserved_ + leased);
+    for (size_t i = 1; i < blocks_.size(); i += 2) {
+      EXPECT_EQ(engine_->Find(blocks_[i].data)->bytes, 2 * kMiB) << "what is used stays";
+    }
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+  }
+
+  FakeSegments* source_ = nullptr;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Block> blocks_;
+  uint64_t reserved_ = 0;
+};
+
+TEST_F(MovesTest, ABlockLargerThanAnyFreeRunIsServedWithoutGrowing) {
+  Fragment();
+  source_->SetUnavailable(true);  // the daemon is not asked
+  const Block large = Allocate(8 * kMiB);
+  ExpectMoves(4, 0);
+  Free(large);
+  EXPECT_EQ(Allocate(8 * kMiB).data, large.data);
+  ExpectMoves(4, 0);
+}
+
+TEST_F(MovesTest, WhatIsMissingBesideFreeMemoryIsMovedThere) {
+  Fragment();
+  Free(blocks_[7]);
+  const Block large = Allocate(8 * kMiB);
+  EXPECT_EQ(large.data, blocks_[6].data) << "where 4 MiB are missing";
+  blocks_.resize(7);
+  ExpectMoves(2, 0);
+}
+
+TEST_F(MovesTest, HolesAreFilled) {
+  Fragment();
+  const Block large = Allocate(8 * kMiB);  // leaves holes at 0, 2, 4 and 6
+  for (const int i : {1, 3, 5}) Free(blocks_[i]);
+  Free(large);
+  blocks_ = {blocks_[6], blocks_[7]};
+  const Block larger = Allocate(13 * kMiB);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 16 * kMiB);
+  EXPECT_GT(engine_->Stats().moves, 4u);
+  Free(larger);
+  ExpectMoves(engine_->Stats().moves, 0);
+}
+
+TEST_F(MovesTest, PartIsMovedAndPartIsLeased) {
+  Fragment(4);
+  Allocate(8 * kMiB);
+  ExpectMoves(2, 4 * kMiB);
+}
+
+// Of 16 MiB all is given back, and 6 are leased again, of which those in the middle are free.
+class NeededMoreTest : public MovesTest {
+ protected:
+  void SetUp() override {
+    Fragment();
+    for (int i = 1; i < 8; i += 2) Free(blocks_[i]);
+    EXPECT_EQ(engine_->Trim(0).value(), 16 * kMiB);
+    blocks_ = {};
+    for (int i = 0; i < 3; ++i) blocks_.push_back(Allocate(2 * kMiB));
+    std::swap(blocks_[0], blocks_[1]);
+    Free(blocks_[0]);
+    reserved_ = source_->leased_bytes();
+  }
+};
+
+TEST_F(NeededMoreTest, ItLeasesUpToWhatItOnceNeeded) {
+  Allocate(4 * kMiB);
+  ExpectMoves(0, 4 * kMiB);
+}
+
+TEST_F(NeededMoreTest, AboveItsLimitItMoves) {
+  ASSERT_TRUE(engine_->SetLimit(8 * kMiB).ok());
+  Allocate(4 * kMiB);
+  ExpectMoves(1, 2 * kMiB);
+}
+
+TEST_F(MovesTest, WhereTheDriverRefusesItLeases) {
+  Fragment();
+  source_->SetMovesLeft(0);
+  const Block large = Allocate(8 * kMiB);
+  ExpectMoves(0, 8 * kMiB);
+  source_->SetMovesLeft(UINT64_MAX);
+  Allocate(8 * kMiB);
+  ExpectMoves(4, 8 * kMiB);
+  Free(large);
+}
+
+// Whatever the number of the moves that succeed: into the end of a run, and into several holes.
+TEST_F(MovesTest, WhereTheDriverRefusesOneThePoolIsRight) {
+  for (uint64_t left = 0; left < 4; ++left) {
+    blocks_ = {};
+    Fragment(16);
+    const Block large = Allocate(16 * kMiB);
+    for (const int i : {1, 3, 5, 7}) Free(blocks_[i]);
+    Free(large);
+    blocks_.erase(blocks_.begin(), blocks_.begin() + 8);
+    const Block held = Allocate(13 * kMiB);
+    source_->SetMovesLeft(left);
+    Allocate(11 * kMiB);
+    const absl::Status right = engine_->CheckInvariants();
+    EXPECT_TRUE(right.ok()) << right;
+    Free(held);
+    for (size_t i = 1; i < blocks_.size(); i += 2) {
+      EXPECT_EQ(engine_->Find(blocks_[i].data)->bytes, 2 * kMiB);
+    }
+    EXPECT_EQ(engine_->Stats().reserved_bytes, source_->leased_bytes());
+  }
+}
+
+TEST_F(MovesTest, WhereTheAddressIsTakenItLeasesElsewhere) {
+  Fragment();
+  source_->TakeAddress(reinterpret_cast<uintptr_t>(blocks_[7].data) + 2 * kMiB);
+  Allocate(8 * kMiB);
+  ExpectMoves(0, 8 * kMiB);
+}
+
+TEST_F(MovesTest, TheHookSeesASegmentGoAndCome) {
+  Fragment();
+  std::vector<PoolEvent> events;
+  engine_->SetHook([&](const PoolEvent& event) { events.push_back(event); });
+  const Block large = Allocate(8 * kMiB);
+  engine_->SetHook(nullptr);
+  ASSERT_EQ(events.size(), 9u);
+  EXPECT_EQ(events[0].what, PoolEvent::What::kShrink);
+  EXPECT_EQ(events[0].data, blocks_[6].data);
+  EXPECT_EQ(events[1].what, PoolEvent::What::kGrow);
+  EXPECT_EQ(events[1].data, large.data);
+}
+
+TEST_F(MovesTest, MuchComesInSegmentsThatCanBeMovedOneByOne) {
+  Make();
+  Allocate(uint64_t{1} << 30);
+  EXPECT_EQ(engine_->Stats().segments, 32u);
+  Allocate(uint64_t{64} << 30);
+  EXPECT_LE(engine_->Stats().segments, 32u + 128u) << "of one call to the daemon";
+}
+
+TEST_F(MovesTest, OfOtherKindsNothingIsMoved) {
+  Make({.grow_bytes = 2 * kMiB, .thread_caches = false}, {.places = false});
+  const Block first = Allocate(2 * kMiB), second = Allocate(2 * kMiB);
+  Free(first);
+  Allocate(4 * kMiB);
+  EXPECT_EQ(engine_->Stats().moves, 0u);
+  EXPECT_EQ(source_->leased_bytes(), 8 * kMiB);
+  Free(second);
+}
+
+// Threads that allocate, free and trim while segments move.
+TEST_F(MovesTest, ThreadsNeverShareABlock) {
+  Make({.grow_bytes = 2 * kMiB}, {.capacity = 128 * kMiB});
+  constexpr int kThreads = 4;
+  absl::Mutex mutex;
+  std::map<uintptr_t, uintptr_t> used;  // ends by begins
+  int wrong = 0;
+  const auto take = [&](const Block& block) {
+    const auto at = reinterpret_cast<uintptr_t>(block.data);
+    absl::MutexLock lock(&mutex);
+    const auto after = used.lower_bound(at);
+    const bool shared = (after != used.end() && after->first < at + block.bytes) ||
+                        (after != used.begin() && std::prev(after)->second > at);
+    wrong += shared ? 1 : 0;
+    used[at] = at + block.bytes;
+  };
+  const auto give = [&](const Block& block) {
+    {
+      absl::MutexLock lock(&mutex);
+      used.erase(reinterpret_cast<uintptr_t>(block.data));
+    }
+    return engine_->Free(block.data, nullptr).ok() ? 0 : 1;
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      std::vector<Block> held;
+      int bad = 0;
+      for (int i = 0; i < 3000; ++i) {
+        if (held.size() < 6 && random() % 2 == 0) {
+          auto block = engine_->Allocate(random() % (8 * kMiB) + 1, nullptr);
+          if (!block.ok()) {  // there may be no more
+            bad += absl::IsResourceExhausted(block.status()) ? 0 : 1;
+            continue;
+          }
+          take(*block);
+          held.push_back(*block);
+        } else if (!held.empty()) {
+          std::swap(held[random() % held.size()], held.back());
+          bad += give(held.back());
+          held.pop_back();
+        }
+        if (i % 500 == 499 && !engine_->Trim(8 * kMiB).ok()) ++bad;
+      }
+      for (const Block& block : held) bad += give(block);
+      absl::MutexLock lock(&mutex);
+      wrong += bad;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(engine_->Stats().moves, 10u);
+  EXPECT_EQ(engine_->Stats().used_bytes, 0u);
+  EXPECT_TRUE(engine_->FreeAllBlocks(std::nullopt).ok());
+  EXPECT_EQ(source_->leased_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace gpumem::internal
