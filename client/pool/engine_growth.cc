@@ -9,7 +9,7 @@
 namespace gpumem::internal {
 namespace {
 
-constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;
+constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
 // What is reserved beyond what was ever needed at once, as a part of it, before free segments are
 // moved rather than others leased.
 constexpr uint64_t kSpareParts = 32;

@@ -114,6 +114,12 @@ void Synchronize(Stream stream) {
   Check(Driver().cuStreamSynchronize(Of(stream)), "cuStreamSynchronize");
 }
 
+bool IsCapturing(Stream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  Check(Driver().cuStreamIsCapturing(Of(stream), &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 std::unique_ptr<PoolPeer> MakeMalloc() { return std::make_unique<Malloc>(); }
 std::unique_ptr<PoolPeer> MakeMallocAsync() { return std::make_unique<MallocAsync>(); }
 
@@ -132,6 +138,10 @@ Stream NewStream() {
 void EndStream(Stream) { Die(); }
 void Fill(const Block&, Stream) { Die(); }
 void Synchronize(Stream) { Die(); }
+bool IsCapturing(Stream) {
+  Die();
+  return false;
+}
 std::unique_ptr<PoolPeer> MakeMalloc() {
   Die();
   return nullptr;

@@ -16,6 +16,8 @@ Stream NewStream();
 void EndStream(Stream stream);
 void Fill(const Block& block, Stream stream);
 void Synchronize(Stream stream);
+// Whether the stream is being captured into a graph, as the driver says it.
+bool IsCapturing(Stream stream);
 
 std::unique_ptr<PoolPeer> MakeMalloc();
 std::unique_ptr<PoolPeer> MakeMallocAsync();

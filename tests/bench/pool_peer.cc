@@ -160,5 +160,6 @@ Streams::~Streams() {
 
 void KeepBusy(const Block& block, Stream stream) { cuda::Fill(block, stream); }
 void WaitFor(Stream stream) { cuda::Synchronize(stream); }
+bool IsCaptured(Stream stream) { return cuda::IsCapturing(stream); }
 
 }  // namespace gpumem::bench

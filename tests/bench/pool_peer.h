@@ -81,4 +81,8 @@ class Streams {
 void KeepBusy(const Block& block, Stream stream);
 void WaitFor(Stream stream);
 
+// What the pool has to ask the driver about a stream that is not the legacy default one, at each
+// allocation and at each free.
+bool IsCaptured(Stream stream);
+
 }  // namespace gpumem::bench

@@ -1,6 +1,8 @@
 // A block is allocated and freed at once: one size, one or several threads.
 //
 //   PoolAllocFree/PEER/SIZE             one thread
+//   PoolAllocFree/floor                 what the driver takes of that (GPU): whether the stream is
+//                                       being captured, asked twice
 //   PoolThreads/own/PEER/SIZE/threads:N  each thread on a stream of its own
 //   PoolThreads/one/PEER/SIZE/threads:N  all on the same stream
 #include <algorithm>
@@ -27,6 +29,17 @@ void AllocFree(benchmark::State& state, SharedStage& shared, uint64_t bytes, boo
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
 }
 
+// The driver's share of an allocation and its free.
+void Questions(benchmark::State& state) {
+  const PeerThread thread;
+  const Streams streams(1);
+  void* const stream = streams[0];
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(IsCaptured(stream));
+    benchmark::DoNotOptimize(IsCaptured(stream));
+  }
+}
+
 bool Fits(uint64_t bytes, int threads) {
   return bytes * static_cast<uint64_t>(threads) <= bed->device.capacity_bytes / 2;
 }
@@ -44,6 +57,9 @@ benchmark::internal::Benchmark* Register(const std::string& name, const PeerKind
 }  // namespace
 
 void RegisterPoolSizes(const std::vector<PeerKind>& peers) {
+  if (bed->device.backend == Backend::kCuda) {
+    benchmark::RegisterBenchmark("PoolAllocFree/floor", Questions)->UseRealTime();
+  }
   for (const uint64_t bytes : kBlockSizes) {
     for (const PeerKind& kind : peers) {
       if (!Fits(bytes, 1)) continue;

@@ -35,6 +35,7 @@ void PrintSizes() {
   std::string head =
       absl::StrFormat("\n%-36s %11s %11s  %-18s %-18s %8s\n", "pool: allocate + free, one thread",
                       "ns", "peer's ns", "fastest peer", "to reach", "ratio");
+  const double floor = ResultOf("PoolAllocFree/floor").ns;
   for (const uint64_t bytes : kBlockSizes) {
     const auto ns = [bytes](const std::string& peer) {
       return ResultOf(absl::StrCat("PoolAllocFree/", peer, "/", BlockSizeName(bytes))).ns;
@@ -46,6 +47,9 @@ void PrintSizes() {
                                     BlockSizeName(bytes), ns(kPool), ns(peer), peer,
                                     OnGpu() ? "<= 50 ns, <= 0.1x" : "<= 50 ns",
                                     peer.empty() ? 0 : ns(kPool) / ns(peer));
+  }
+  if (floor > 0 && head.empty()) {
+    std::cout << absl::StreamFormat("%-36s %11.1f\n", "the driver's two answers of them", floor);
   }
 }
 
