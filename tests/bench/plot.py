@@ -146,7 +146,7 @@ def draw_sizes(rows, path):
     data = {}
     for (name, _), row in rows.items():
         parts = name.split("/")
-        if parts[0] == "PoolAllocFree":
+        if parts[0] == "PoolAllocFree" and len(parts) > 2:  # not the floor
             data.setdefault(parts[1], {})[parts[2]] = row["ns"]
     if not data:
         return
