@@ -303,8 +303,12 @@ Engine::~Engine() {
   ReleaseAll(rest).IgnoreError();
 }
 
+bool Engine::IsOwnProcess() const {
+  return generation.load(std::memory_order_relaxed) == generation_;
+}
+
 absl::Status Engine::CheckProcess() const {
-  if (generation.load(std::memory_order_relaxed) == generation_) return absl::OkStatus();
+  if (IsOwnProcess()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "this pool is that of the process that forked this one, and its memory is, too; make a "
       "pool of your own in a child that was started with exec");
@@ -315,20 +319,21 @@ Stream Engine::Named(Stream stream) const {
   return options_.per_thread_default_stream ? PerThreadStream() : LegacyStream();
 }
 
-absl::Status Engine::CheckCapture(Stream stream) const {
-  if (stream == LegacyStream()) return absl::OkStatus();  // nobody can capture it
-  absl::StatusOr<bool> capturing = api_->IsCapturing(stream);
-  if (!capturing.ok()) return absl::InvalidArgumentError(capturing.status().message());
-  if (!*capturing) return absl::OkStatus();
+absl::Status Engine::ExplainCapture(Stream stream) const {
+  absl::Status free = api_->CheckFree(stream);
+  if (!absl::IsFailedPrecondition(free)) return free;
   return absl::FailedPreconditionError(
       "the stream is being captured into a graph, which would use the memory again whenever it is "
       "launched; allocate before the capture begins, and free when the graph is gone");
 }
 
 absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  if (!IsOwnProcess()) [[unlikely]]
+    return CheckProcess();
   stream = Named(stream);
-  if (absl::Status status = CheckCapture(stream); !status.ok()) return status;
+  if (!IsFree(stream)) [[unlikely]] {
+    if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
+  }
   if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
   if (Caching()) {
     if (ThreadCache* const cache = CacheOfThisThread()) {
@@ -342,9 +347,12 @@ absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
 }
 
 absl::Status Engine::Free(void* data, Stream stream) {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  if (!IsOwnProcess()) [[unlikely]]
+    return CheckProcess();
   stream = Named(stream);
-  if (absl::Status status = CheckCapture(stream); !status.ok()) return status;
+  if (!IsFree(stream)) [[unlikely]] {
+    if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
+  }
   const auto at = reinterpret_cast<uintptr_t>(data);
   ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
   if (cache == nullptr) return FreeUncached(at, stream, /*done=*/false);

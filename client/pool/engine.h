@@ -99,8 +99,11 @@ class Engine {
   };
   using Hook = std::function<void(const PoolEvent&)>;
 
+  bool IsOwnProcess() const;
   Stream Named(Stream stream) const;
-  absl::Status CheckCapture(Stream stream) const;
+  // Nobody can capture the legacy stream.
+  bool IsFree(Stream stream) const { return stream == LegacyStream() || api_->IsFree(stream); }
+  absl::Status ExplainCapture(Stream stream) const;
   // Of a stream that is not being captured.
   absl::StatusOr<Timeline*> Known(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/pool/engine.h"
+#include "client/pool/size_class.h"
 #include "common/bytes.h"
 
 namespace gpumem::internal {
@@ -14,7 +15,7 @@ constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
 // moved rather than others leased.
 constexpr uint64_t kSpareParts = 32;
 // Segments of a pool, more or less, and those that one call to the daemon leases.
-constexpr uint64_t kManySegments = 1024;
+constexpr uint64_t kManySegments = 512;
 constexpr uint64_t kMostInOneCall = 128;
 
 // Of what AllocateFromHeaps has found not too large for that.
@@ -30,8 +31,7 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
     mutex_.Await(absl::Condition(&grown));
     return absl::OkStatus();
   }
-  // Small blocks come in ranges.
-  bytes = RoundUp(std::max(bytes, uint64_t{2} << 20), source_->granularity());
+  bytes = RoundUp(std::max(bytes, kSmallRange), source_->granularity());
   growing_ = true;
   Place place = FindPlace(bytes, timeline);
   const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
@@ -230,7 +230,9 @@ absl::StatusOr<BlockTicket> Engine::Share(void* data) {
 
 absl::StatusOr<Timeline*> Engine::Known(Stream stream) {
   stream = Named(stream);
-  if (absl::Status status = CheckCapture(stream); !status.ok()) return status;
+  if (!IsFree(stream)) [[unlikely]] {
+    if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
+  }
   absl::MutexLock lock(&mutex_);
   return order_.Get(stream);
 }

@@ -10,9 +10,6 @@
 namespace gpumem::internal {
 namespace {
 
-// What small blocks are cut out of.
-constexpr uint64_t kSmallRange = uint64_t{2} << 20;
-
 // Before the pool grows, what threads keep is collected where it is more than such a part of all:
 // then the next time is far enough away.
 constexpr uint64_t kKeptPart = 16;

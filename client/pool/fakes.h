@@ -307,8 +307,14 @@ class FakeStreams : public StreamApi {
     }
     return !gpu_->non_blocking_.contains(stream);
   }
-  absl::StatusOr<bool> IsCapturing(Stream stream) override {
-    return gpu_->capturing_.contains(stream);
+  bool IsFree(Stream stream) override { return CheckFree(stream).ok(); }
+  absl::Status CheckFree(Stream stream) override {
+    const bool implicit =
+        stream == LegacyStream() &&
+        std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),
+                    [this](Stream other) { return !gpu_->non_blocking_.contains(other); });
+    if (!implicit && !gpu_->capturing_.contains(stream)) return absl::OkStatus();
+    return absl::FailedPreconditionError("the stream is being captured into a graph");
   }
   absl::StatusOr<EventHandle> Record(Stream stream) override {
     if (absl::Status status = CheckFree(stream); !status.ok()) return status;
@@ -336,15 +342,6 @@ class FakeStreams : public StreamApi {
   void Drop(EventHandle) override { --gpu_->events_; }
 
  private:
-  absl::Status CheckFree(Stream stream) const {
-    const bool implicit =
-        stream == LegacyStream() &&
-        std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),
-                    [this](Stream other) { return !gpu_->non_blocking_.contains(other); });
-    if (!implicit && !gpu_->capturing_.contains(stream)) return absl::OkStatus();
-    return absl::FailedPreconditionError("the stream is being captured into a graph");
-  }
-
   FakeGpu* const gpu_;
   const bool lie_;
 };

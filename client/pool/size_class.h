@@ -10,6 +10,8 @@ namespace gpumem::internal {
 inline constexpr uint64_t kBlockAlignment = 512;
 inline constexpr uint64_t kMaxSmallBytes = uint64_t{1} << 20;
 inline constexpr int kSizeClasses = 72;
+// What small blocks are cut out of.
+inline constexpr uint64_t kSmallRange = uint64_t{2} << 20;
 
 // Of 1 to kMaxSmallBytes. Each multiple of 512 up to 8 KiB is a class; then eight to a doubling.
 constexpr int SizeClassOf(uint64_t bytes) {

@@ -29,17 +29,22 @@ class StreamApi {
   // Whether the stream waits for the legacy default stream, and that for it.
   //   INVALID_ARGUMENT  it is no stream of the pool's device
   virtual absl::StatusOr<bool> IsBlocking(Stream stream) = 0;
-  virtual absl::StatusOr<bool> IsCapturing(Stream stream) = 0;
+  // Whether it is known not to be captured into a graph: this is on the way of every allocation.
+  virtual bool IsFree(Stream stream) = 0;
+  // The same in words.
+  //   FAILED_PRECONDITION  it is being captured, or is the legacy stream while another is that
+  //                        waits for it
+  //   INVALID_ARGUMENT     it is no stream of the pool's device
+  virtual absl::Status CheckFree(Stream stream) = 0;
 
   // An event that happens when all work that was submitted to the stream by now is done.
-  //   FAILED_PRECONDITION  it is being captured, or is the legacy stream while another is that
-  //                        waits for it: then nothing was recorded
+  //   FAILED_PRECONDITION  as CheckFree: then nothing was recorded
   virtual absl::StatusOr<EventHandle> Record(Stream stream) = 0;
   virtual absl::StatusOr<bool> Done(EventHandle event) = 0;
   virtual absl::Status Synchronize(EventHandle event) = 0;
   virtual absl::Status SynchronizeDevice() = 0;
   // What is submitted to the stream from here on comes after the event.
-  //   FAILED_PRECONDITION  as Record
+  //   FAILED_PRECONDITION  as CheckFree
   virtual absl::Status Wait(Stream stream, EventHandle event) = 0;
   virtual void Drop(EventHandle event) = 0;
 

@@ -50,19 +50,30 @@ class CudaStreamApi : public StreamApi {
     return (flags & CU_STREAM_NON_BLOCKING) == 0;
   }
 
-  absl::StatusOr<bool> IsCapturing(Stream stream) override {
-    // Nobody can capture the legacy stream.
-    if (stream == LegacyStream()) return false;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  bool IsFree(Stream stream) override {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     const auto look = [&] {
-      return driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+      return driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
     };
     // A made stream knows its context, a thread's own is that of the current one.
     const bool as_it_is = stream != PerThreadStream() || context_->is_current();
     const CUresult result = as_it_is ? look() : context_->Call(look);
-    if (result != CUDA_SUCCESS)
-      return driver_.Error(result, "looking whether a stream is captured");
-    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+
+  // What is submitted to a stream that is being captured becomes a part of the graph; to the legacy
+  // stream, while one is that waits for it, it spoils the graph.
+  absl::Status CheckFree(Stream stream) override {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    absl::Status status = Run("looking whether a stream is captured", [&] {
+      const CUresult result = driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
+      if (result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return result;
+      capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+      return CUDA_SUCCESS;
+    });
+    if (!status.ok()) return absl::InvalidArgumentError(status.message());
+    if (capture == CU_STREAM_CAPTURE_STATUS_NONE) return absl::OkStatus();
+    return absl::FailedPreconditionError("the stream is being captured into a graph");
   }
 
   absl::StatusOr<EventHandle> Record(Stream stream) override {
@@ -118,21 +129,6 @@ class CudaStreamApi : public StreamApi {
   template <typename Work>
   absl::Status Run(absl::string_view what, Work work) {
     return context_->Run(what, std::move(work));
-  }
-
-  // What is submitted to a stream that is being captured becomes a part of the graph; to the legacy
-  // stream, while one is that waits for it, it spoils the graph.
-  absl::Status CheckFree(Stream stream) {
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    absl::Status status = Run("looking whether a stream is captured", [&] {
-      const CUresult result = driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
-      if (result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return result;
-      capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-      return CUDA_SUCCESS;
-    });
-    if (!status.ok()) return status;
-    if (capture == CU_STREAM_CAPTURE_STATUS_NONE) return absl::OkStatus();
-    return absl::FailedPreconditionError("the stream is being captured into a graph");
   }
 
   CUevent TakeSpare() {

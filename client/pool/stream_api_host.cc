@@ -7,7 +7,8 @@ namespace {
 class HostStreamApi : public StreamApi {
  public:
   absl::StatusOr<bool> IsBlocking(Stream) override { return true; }
-  absl::StatusOr<bool> IsCapturing(Stream) override { return false; }
+  bool IsFree(Stream) override { return true; }
+  absl::Status CheckFree(Stream) override { return absl::OkStatus(); }
   absl::StatusOr<EventHandle> Record(Stream) override { return nullptr; }
   absl::StatusOr<bool> Done(EventHandle) override { return true; }
   absl::Status Synchronize(EventHandle) override { return absl::OkStatus(); }

@@ -2,7 +2,7 @@
 """CuPy's and PyTorch's allocators, measured as gpumem_bench measures the pool.
 
     gpumem_bench --write-trace training training.trace     (for each trace; see trace.h)
-    peers.py [--sizes-only] [TRACE.trace ...] > peers.json
+    peers.py [--sizes-only] [--peer NAME ...] [TRACE.trace ...] > peers.json
 
 Prints one JSON of Google Benchmark's form, whose names are those of gpumem_bench:
 PoolAllocFree/PEER/SIZE and PoolTrace/TRACE/PEER. The peers are those that are installed:
@@ -225,12 +225,16 @@ def made(kind, streams):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--sizes-only", action="store_true", help="no traces")
+    parser.add_argument("--peer", action="append", help="only this one; may be given again")
     parser.add_argument("traces", nargs="*", help="files of gpumem_bench --write-trace")
     args = parser.parse_args()
     gc.disable()
+    peers = [peer for peer in installed_peers() if not args.peer or peer.name in args.peer]
+    if not peers:
+        parser.error("none of these peers is installed")
 
     rows = []
-    for kind in installed_peers():
+    for kind in peers:
         for name, size in SIZES.items():
             with made(kind, 1) as peer:
                 rows.append({"name": f"PoolAllocFree/{kind.name}/{name}", "time_unit": "ns",
@@ -238,7 +242,7 @@ def main():
             print(rows[-1], file=sys.stderr)
     for path in [] if args.sizes_only else args.traces:
         trace = Trace(path)
-        for kind in installed_peers():
+        for kind in peers:
             with made(kind, trace.streams) as peer:
                 rows.append({"name": f"PoolTrace/{trace.name}/{kind.name}",
                              **trace_row(trace, peer)})

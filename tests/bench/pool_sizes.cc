@@ -1,6 +1,7 @@
 // A block is allocated and freed at once: one size, one or several threads.
 //
 //   PoolAllocFree/PEER/SIZE             one thread
+//   PoolAllocFree/PEER-default/SIZE     the same on the default stream (the pool alone, GPU)
 //   PoolAllocFree/floor                 what the driver takes of that (GPU): whether the stream is
 //                                       being captured, asked twice
 //   PoolThreads/own/PEER/SIZE/threads:N  each thread on a stream of its own
@@ -12,11 +13,15 @@
 namespace gpumem::bench {
 namespace {
 
-void AllocFree(benchmark::State& state, SharedStage& shared, uint64_t bytes, bool own_streams) {
+enum class On { kOwnStreams, kOneStream, kDefaultStream };
+
+void AllocFree(benchmark::State& state, SharedStage& shared, uint64_t bytes, On streams) {
   const PeerThread thread;
   const std::shared_ptr<Stage> stage = shared.Get();
   PoolPeer& peer = *stage->peer;
-  void* const stream = stage->streams[own_streams ? state.thread_index() : 0];
+  void* const stream = streams == On::kDefaultStream ? nullptr
+                       : streams == On::kOwnStreams  ? stage->streams[state.thread_index()]
+                                                     : stage->streams[0];
   // As much memory as all threads use at once is there before the time counts.
   const Block first = peer.Allocate(bytes, stream);
   shared.Meet(state.threads());
@@ -45,12 +50,13 @@ bool Fits(uint64_t bytes, int threads) {
 }
 
 benchmark::internal::Benchmark* Register(const std::string& name, const PeerKind& kind,
-                                         uint64_t bytes, bool own_streams) {
+                                         uint64_t bytes, On streams) {
   const auto shared = std::make_shared<SharedStage>(
-      kind,
-      own_streams ? *std::max_element(std::begin(kThreadCounts), std::end(kThreadCounts)) : 1);
+      kind, streams == On::kOwnStreams
+                ? *std::max_element(std::begin(kThreadCounts), std::end(kThreadCounts))
+                : 1);
   return benchmark::RegisterBenchmark(
-             name.c_str(), [=](auto& state) { AllocFree(state, *shared, bytes, own_streams); })
+             name.c_str(), [=](auto& state) { AllocFree(state, *shared, bytes, streams); })
       ->UseRealTime();
 }
 
@@ -64,8 +70,14 @@ void RegisterPoolSizes(const std::vector<PeerKind>& peers) {
     for (const PeerKind& kind : peers) {
       if (!Fits(bytes, 1)) continue;
       Register(absl::StrCat("PoolAllocFree/", kind.name, "/", BlockSizeName(bytes)), kind, bytes,
-               false);
+               On::kOneStream);
     }
+  }
+  for (const uint64_t bytes : kBlockSizes) {
+    if (bed->device.backend != Backend::kCuda || !Fits(bytes, 1)) continue;
+    const PeerKind& pool = peers.front();
+    Register(absl::StrCat("PoolAllocFree/", pool.name, "-default/", BlockSizeName(bytes)), pool,
+             bytes, On::kDefaultStream);
   }
   for (const bool own : {true, false}) {
     for (const uint64_t bytes : kBlockSizes) {
@@ -73,7 +85,7 @@ void RegisterPoolSizes(const std::vector<PeerKind>& peers) {
         if (!kind.scales) continue;
         auto* const row = Register(absl::StrCat("PoolThreads/", own ? "own/" : "one/", kind.name,
                                                 "/", BlockSizeName(bytes)),
-                                   kind, bytes, own);
+                                   kind, bytes, own ? On::kOwnStreams : On::kOneStream);
         row->MinTime(0.1)->Threads(1);
         for (const int threads : kThreadCounts) {
           if (Fits(bytes, threads)) row->Threads(threads);

@@ -50,6 +50,11 @@ void PrintSizes() {
   }
   if (floor > 0 && head.empty()) {
     std::cout << absl::StreamFormat("%-36s %11.1f\n", "the driver's two answers of them", floor);
+    for (const uint64_t bytes : kBlockSizes) {
+      std::cout << absl::StreamFormat(
+          "%-36s %11.1f\n", absl::StrCat(BlockSizeName(bytes), ", default stream: it is not asked"),
+          ResultOf(absl::StrCat("PoolAllocFree/", kPool, "-default/", BlockSizeName(bytes))).ns);
+    }
   }
 }
 
