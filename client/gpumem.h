@@ -328,7 +328,7 @@ struct gpumem_pool_options {
   int32_t without_thread_caches;     /* makes the peaks of the statistics exact */
   uint64_t limit_bytes;              /* 0: none */
   uint64_t release_threshold_bytes;  /* 0: nothing goes back by itself (set it later to 0) */
-  uint64_t grow_bytes;               /* 0: 32 MiB */
+  uint64_t grow_bytes;               /* 0: 8 MiB */
   uint64_t wait_ms;                  /* for memory where there is none left */
   int32_t keeps_under_pressure;      /* gives nothing back when others are denied memory */
 };

@@ -87,10 +87,10 @@ struct PoolOptions {
   // When blocks are freed, whole free segments go back to the daemon as long as at least so much
   // stays that is not used. By default none do.
   uint64_t release_threshold_bytes = UINT64_MAX;
-  // The least that is leased at once. A larger pool leases a 32nd of what it has, up to 64 MiB;
-  // and none more than its limit leaves. With kind vmm it comes in segments of so many bytes each,
-  // and of twice as many where there are more than a thousand, and so on.
-  uint64_t grow_bytes = uint64_t{32} << 20;
+  // How large segments are, and the least that is leased at once, at first. A larger pool has
+  // larger segments (a 32nd of what it has, up to 32 MiB, more where they would be more than 512)
+  // and leases several at once (up to 256 MiB), but none that its limit does not leave.
+  uint64_t grow_bytes = uint64_t{8} << 20;
   // How long an Allocate waits for memory where there is none left: for blocks that are freed
   // here, and for what other tenants and sessions give back.
   absl::Duration wait = absl::ZeroDuration();

@@ -174,7 +174,7 @@ class Engine {
   absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How large segments are, where they can be: the more there are, the larger.
-  uint64_t SegmentBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t SegmentBytes(uint64_t wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those that are free for everybody, with the chunk that each is part of. From the highest
   // address down, so that what stays is in one piece when they go in this order, and what a chunk
   // has before them stays that chunk.

@@ -14,6 +14,8 @@ constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
 // What is reserved beyond what was ever needed at once, as a part of it, before free segments are
 // moved rather than others leased.
 constexpr uint64_t kSpareParts = 32;
+constexpr uint64_t kUsualSegment = uint64_t{32} << 20;
+constexpr uint64_t kFewSegments = 32;
 // Segments of a pool, more or less, and those that one call to the daemon leases.
 constexpr uint64_t kManySegments = 512;
 constexpr uint64_t kMostInOneCall = 128;
@@ -54,9 +56,11 @@ absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-uint64_t Engine::SegmentBytes() const {
+uint64_t Engine::SegmentBytes(uint64_t wanted) const {
+  const uint64_t all = std::max(reserved_bytes_, wanted);
   uint64_t bytes = RoundUp(std::max<uint64_t>(1, options_.grow_bytes), source_->granularity());
-  while (bytes < reserved_bytes_ / kManySegments) bytes *= 2;
+  while (bytes < std::min(kUsualSegment, all / kFewSegments)) bytes *= 2;
+  while (bytes < all / kManySegments) bytes *= 2;
   return bytes;
 }
 
@@ -71,13 +75,12 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
   }
   const uint64_t granule = source_->granularity();
   most = std::min(most, room);
+  // Only whole segments can be moved.
+  const uint64_t unit = SegmentBytes(bytes);
   const uint64_t wish = std::max(
-      bytes,
-      RoundUp(std::max(options_.grow_bytes, std::min(kMostAtOnce, reserved_bytes_ / 32)), granule));
+      bytes, RoundUp(std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32)), granule));
   uint64_t each = std::max(bytes, std::min(wish, most / granule * granule));
   uint64_t count = 1;
-  // Only whole segments can be moved.
-  const uint64_t unit = SegmentBytes();
   if (const uint64_t part = RoundUp(std::max(unit, wish / kMostInOneCall), unit);
       source_->places() && (wish - 1) / part < most / part) {
     each = part;

@@ -45,7 +45,7 @@ std::vector<std::vector<Engine::Stretch>> Engine::Vacancies(const Timeline* time
 
 Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes,
                               bool upwards) const {
-  const uint64_t unit = SegmentBytes();
+  const uint64_t unit = SegmentBytes(bytes);
   Place place;
   for (size_t i = 0; i < vacancy.size() && place.bytes < bytes; ++i) {
     const Stretch& stretch = upwards ? vacancy[i] : vacancy[vacancy.size() - 1 - i];

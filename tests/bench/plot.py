@@ -13,11 +13,12 @@ import os
 import sys
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 70, 170, 50, 60
+WIDTH, HEIGHT = 960, 440
+LEFT, RIGHT, TOP, BOTTOM = 80, 210, 50, 60
 # The pool's, then the peers' in the order that they come in (Okabe and Ito's, which nearly all
 # eyes tell apart).
-COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000"]
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000",
+          "#b8a600", "#7a4fbf"]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TO_NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -59,7 +60,7 @@ class Chart:
         for tick in self._ticks():
             y = self.y(tick)
             self.line(LEFT, y, WIDTH - RIGHT, y, "#ddd")
-            self.text(LEFT - 6, y + 4, f"{tick:g}" if tick < 1e6 else f"{tick:.0e}", "end")
+            self.text(LEFT - 6, y + 4, f"{tick:,g}" if tick < 1 else f"{tick:,.0f}", "end")
 
     def _ticks(self):
         if self._log:
@@ -121,8 +122,10 @@ class Chart:
         self._items.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" '
                            f'height="{HEIGHT - BOTTOM - top:.1f}" '
                            f'fill="{COLORS[index % len(COLORS)]}"/>')
-        text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
-        self.text(x + width / 2, top - 3, text, size=9)
+        text = f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+        middle = x + width / 2 + 3
+        self._items.append(f'<text x="{middle:.1f}" y="{top - 4:.1f}" font-size="9" '
+                           f'transform="rotate(-90 {middle:.1f} {top - 4:.1f})">{text}</text>')
 
     def write(self, path):
         self.line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "#333")
@@ -133,7 +136,7 @@ class Chart:
 
 def peers_first(names):
     """Each once, the pool first."""
-    return sorted(dict.fromkeys(names), key=lambda name: name != "pool")
+    return sorted(dict.fromkeys(names), key=lambda name: not name.startswith("pool"))
 
 
 def bounds(values):
@@ -146,8 +149,10 @@ def draw_sizes(rows, path):
     data = {}
     for (name, _), row in rows.items():
         parts = name.split("/")
-        if parts[0] == "PoolAllocFree" and len(parts) > 2:  # not the floor
-            data.setdefault(parts[1], {})[parts[2]] = row["ns"]
+        # Not the floors.
+        if parts[0] == "PoolAllocFree" and len(parts) > 2 and parts[1] != "python":
+            name = "pool, default stream" if parts[1] == "pool-default" else parts[1]
+            data.setdefault(name, {})[parts[2]] = row["ns"]
     if not data:
         return
     sizes = sorted({size for row in data.values() for size in row}, key=size_of)
@@ -204,7 +209,7 @@ def draw_traces(rows, path):
     groups = {}
     for (name, _), row in rows.items():
         parts = name.split("/")
-        if parts[0] == "PoolTrace":
+        if parts[0] == "PoolTrace" and parts[2] != "python":  # which asks nobody
             groups.setdefault(parts[1], {})[parts[2]] = row["ns_per_op"]
     if not groups:
         return
@@ -225,7 +230,7 @@ def draw_reserved(rows, path):
     if not groups:
         return
     high = max([ratio for group in groups.values() for ratio in group.values()] + [1.2]) * 1.05
-    chart = Chart("Memory reserved, by what was live", "bytes reserved / bytes live", 0, high,
+    chart = Chart("Memory reserved, by what was live", "bytes reserved / bytes live", 0, high * 1.05,
                   False)
     draw_bars(chart, groups, path, lambda: chart.target(1.1, "training, serving"))
 
