@@ -94,6 +94,7 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const Add
   request.set_bytes(options.bytes);
   request.set_kind(internal::ToProto(options.kind));
   request.set_count(static_cast<uint32_t>(count));
+  request.set_without_pressure(!options.presses_others);
   return Mapped(session_->Acquire(request, session_->Deadline(options.timeout)), *placement);
 }
 

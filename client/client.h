@@ -160,6 +160,9 @@ struct AcquireOptions {
   // Where to map it (the first of several), a multiple of 2 MiB; null: anywhere. Kinds vmm and
   // pinned alone.
   void* address = nullptr;
+  // Whether others are asked to give back what they have free when this is denied (Pressure). Set
+  // to false for what one could do without.
+  bool presses_others = true;
   std::optional<absl::Duration> timeout;
 };
 
@@ -343,8 +346,9 @@ struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
   std::function<void(bool draining)> draining;
   std::function<void(const Pressure&)> pressure;
-  // The stream has ended, and with it the Watch (UNAVAILABLE): the session is over, the daemon is
-  // gone, or a handler kept it waiting for more than 10 s.
+  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, the daemon is
+  // gone, or a handler kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the
+  // tenant has too many (Denial).
   std::function<void(const absl::Status&)> ended;
 };
 

@@ -331,6 +331,7 @@ struct gpumem_pool_options {
   uint64_t grow_bytes;               /* 0: 8 MiB */
   uint64_t wait_ms;                  /* for memory where there is none left */
   int32_t keeps_under_pressure;      /* gives nothing back when others are denied memory */
+  int32_t reserved;                  /* 0 */
 };
 int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
                        gpumem_pool** pool);
@@ -444,6 +445,7 @@ int gpumem_pool_set_out_of_memory_callback(gpumem_pool* pool,
  *   GPUMEM_POOL_GROW                "256MiB": the least that is leased at once
  *   GPUMEM_POOL_WAIT                "30s": for memory where there is none left
  *   GPUMEM_POOL_PER_THREAD_STREAM   "1": a stream of null is the thread's own
+ *   GPUMEM_POOL_KEEPS_UNDER_PRESSURE "1": gives nothing back when others are denied memory
  *
  * The allocating ones return null for zero bytes, which is no error, and on failure, which PyTorch
  * and CuPy do not look for: then what gpumem_last_error() says goes to stderr, too. Freeing null

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/abandon.h"
 #include "client/device_name.h"
 #include "client/placement.h"
 #include "client/pool/block_ticket.h"
 #include "client/pool/client_segments.h"
 #include "client/pool/engine.h"
+#include "client/pool/pressure_listener.h"
 #include "client/pool/stream_api.h"
 #include "client/session.h"
 #include "client/visible_devices.h"
@@ -95,17 +97,34 @@ class Pool::Impl {
  public:
   Impl(std::shared_ptr<Client> client, internal::AcquireIn acquire, internal::MoveIn move,
        DeviceInfo device, Kind kind, std::unique_ptr<internal::StreamApi> streams,
-       const PoolOptions& options)
+       std::shared_ptr<internal::PressureListener> listener, const PoolOptions& options)
       : device_(std::move(device)),
         kind_(kind),
+        listener_(std::move(listener)),
         engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), std::move(move),
                                              device_, kind),
                 std::move(streams), options) {}
+  ~Impl() { listener_->Disable(); }  // which calls the engine
+
+  void SetGivesUnderPressure(bool gives) {
+    if (!engine_.CheckProcess().ok()) return;
+    // What CUDA keeps of a tenant's memory pool, and the tenant is charged for, helps nobody else.
+    if (!gives || kind_ == Kind::kMempool) return listener_->Disable();
+    listener_->Enable([this](const Pressure& pressure) {
+      // Limits over all devices count no pinned memory.
+      if (pressure.device_uuid.empty() ? kind_ == Kind::kPinned
+                                       : pressure.device_uuid != device_.uuid) {
+        return;
+      }
+      engine_.GiveBack(pressure.bytes);
+    });
+    if (engine_.Stats().reserved_bytes > 0) listener_->Listen();
+  }
 
   const DeviceInfo device_;
   const Kind kind_;
+  const std::shared_ptr<internal::PressureListener> listener_;
   internal::Engine engine_;
-  std::unique_ptr<Watch> watch_;  // which calls the engine; so its end comes first
 };
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> client,
@@ -120,27 +139,24 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   const Kind kind = options.kind == Kind::kDefault ? device->kinds.front() : options.kind;
   auto streams = StreamsOf(*device, kind);
   if (!streams.ok()) return streams.status();
-  const auto acquire = [client = client.get()](std::shared_ptr<const AddressRange> range,
-                                               const AcquireOptions& wanted, int count) {
+  auto listener = std::make_shared<internal::PressureListener>(client.get());
+  const auto acquire = [client = client.get(), listener](std::shared_ptr<const AddressRange> range,
+                                                         const AcquireOptions& wanted, int count) {
+    listener->Listen();  // from now on there may be something to give
     return client->AcquireIn(std::move(range), wanted, count);
   };
-  auto impl = std::make_unique<Impl>(client, acquire, &Segment::Move, *std::move(device), kind,
-                                     *std::move(streams), options);
-  if (options.gives_under_pressure) {
-    const auto give = [pool = impl.get()](const Pressure& pressure) {
-      if (!pressure.device_uuid.empty() && pressure.device_uuid != pool->device_.uuid) return;
-      pool->engine_.GiveBack(pressure.bytes);
-    };
-    absl::StatusOr<std::unique_ptr<Watch>> watch = client->StartWatch(
-        {.segments_lost = nullptr, .draining = nullptr, .pressure = give, .ended = nullptr});
-    if (!watch.ok()) return watch.status();
-    impl->watch_ = *std::move(watch);
-  }
+  auto impl = std::make_unique<Impl>(std::move(client), acquire, &Segment::Move, *std::move(device),
+                                     kind, *std::move(streams), std::move(listener), options);
+  impl->SetGivesUnderPressure(options.gives_under_pressure);
   return std::unique_ptr<Pool>(new Pool(std::move(impl)));
 }
 
 Pool::Pool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Pool::~Pool() = default;
+
+// In a forked child all of it is the parent's: its memory, events and threads.
+Pool::~Pool() {
+  if (!impl_->engine_.CheckProcess().ok()) internal::Abandon(std::move(impl_));
+}
 
 absl::StatusOr<Block> Pool::Allocate(uint64_t bytes, Stream stream) {
   return impl_->engine_.Allocate(bytes, stream);
@@ -193,6 +209,8 @@ absl::Status Pool::SetLimitFraction(double fraction) {
 uint64_t Pool::limit() const { return impl_->engine_.limit(); }
 
 void Pool::SetReleaseThreshold(uint64_t bytes) { impl_->engine_.SetReleaseThreshold(bytes); }
+
+void Pool::SetGivesUnderPressure(bool gives) { impl_->SetGivesUnderPressure(gives); }
 
 void Pool::SetReusePolicy(const ReusePolicy& policy) { impl_->engine_.SetReusePolicy(policy); }
 

@@ -8,7 +8,8 @@
 //   (*pool)->Free(*block, stream);                 // at once; the kernel may still run
 //
 // A pool leases segments of one device and one kind, cuts blocks out of them, and gives
-// segments back by Trim(), above its release threshold, and at its end. With kind vmm the
+// segments back by Trim(), above its release threshold, before it is refused more, when others are
+// denied memory (gives_under_pressure), and at its end. With kind vmm the
 // segments lie one after another in one range of addresses where they can, and a block may
 // span several. Where what is free lies scattered, and the pool has leased a 32nd more than was
 // ever needed at once, it does not lease more: whole free segments that nobody has work on are
@@ -94,8 +95,9 @@ struct PoolOptions {
   // How long an Allocate waits for memory where there is none left: for blocks that are freed
   // here, and for what other tenants and sessions give back.
   absl::Duration wait = absl::ZeroDuration();
-  // Whether the pool gives back what it has free when another session is denied memory that this
-  // would be (Pressure); one thread listens for that.
+  // Whether the pool gives back what it has free when someone is denied memory that this would be
+  // (Pressure). A thread listens for that, from the first segment on. A pool of kind mempool does
+  // not: what CUDA keeps of it would help nobody.
   bool gives_under_pressure = true;
   // Whether threads keep freed blocks for themselves. Off, every call takes the pool's one lock,
   // and the marks of PoolStats are exact at every moment.
@@ -147,7 +149,6 @@ class Pool {
   //   INVALID_ARGUMENT   the options make no sense
   //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind
   //   UNAVAILABLE        this process has no usable CUDA driver, or the daemon is gone
-  //   RESOURCE_EXHAUSTED the session has too many watches (Denial), or the process too many threads
   static absl::StatusOr<std::unique_ptr<Pool>> Create(std::shared_ptr<Client> client,
                                                       const PoolOptions& options);
 
@@ -208,13 +209,18 @@ class Pool {
   absl::Status SetLimitFraction(double fraction);
   uint64_t limit() const;
   void SetReleaseThreshold(uint64_t bytes);
+  // PoolOptions::gives_under_pressure from here on. Switched off, it waits until nothing is being
+  // given back any more.
+  void SetGivesUnderPressure(bool gives);
   void SetReusePolicy(const ReusePolicy& policy);
 
   PoolStats Stats() const;
   void ResetPeaks();
   absl::StatusOr<MemInfo> MemGetInfo();
 
-  // Called for every block and segment, in the thread that caused it; it must not call the pool.
+  // Called for every block and segment, in the thread that caused it, which may be the pool's own
+  // (gives_under_pressure) and may hold the pool's lock; it must not call the pool, nor wait for
+  // who may be calling it.
   // While there is one, threads keep no blocks for themselves. Empty: none.
   void SetHook(std::function<void(const PoolEvent&)> hook);
   // Called where an Allocate of so many bytes would fail, by its thread, which holds no lock: true
@@ -228,7 +234,7 @@ class Pool {
  private:
   class Impl;
   explicit Pool(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 // A block of another session's pool, opened here. Move-only; its end unmaps the block's segments

@@ -68,11 +68,10 @@ absl::Status ReadWait(absl::Duration* wait) {
   return Wrong(kVariable, absl::StrCat("\"", *text, "\" is no time such as \"30s\" or \"500ms\""));
 }
 
-absl::Status ReadPerThreadStream(bool* per_thread) {
-  constexpr char kVariable[] = "GPUMEM_POOL_PER_THREAD_STREAM";
-  const std::optional<std::string> text = Variable(kVariable);
-  if (!text || absl::SimpleAtob(*text, per_thread)) return absl::OkStatus();
-  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not 1 or 0"));
+absl::Status ReadBool(const char* variable, bool* value) {
+  const std::optional<std::string> text = Variable(variable);
+  if (!text || absl::SimpleAtob(*text, value)) return absl::OkStatus();
+  return Wrong(variable, absl::StrCat("\"", *text, "\" is not 1 or 0"));
 }
 
 absl::StatusOr<PoolOptions> OptionsFor(int device) {
@@ -81,7 +80,10 @@ absl::StatusOr<PoolOptions> OptionsFor(int device) {
   status.Update(ReadBytes("GPUMEM_POOL_RELEASE_THRESHOLD", &options.release_threshold_bytes));
   status.Update(ReadBytes("GPUMEM_POOL_GROW", &options.grow_bytes));
   status.Update(ReadWait(&options.wait));
-  status.Update(ReadPerThreadStream(&options.per_thread_default_stream));
+  status.Update(ReadBool("GPUMEM_POOL_PER_THREAD_STREAM", &options.per_thread_default_stream));
+  bool keeps = false;
+  status.Update(ReadBool("GPUMEM_POOL_KEEPS_UNDER_PRESSURE", &keeps));
+  options.gives_under_pressure = !keeps;
   if (!status.ok()) return status;
   return options;
 }
@@ -120,9 +122,20 @@ class DefaultPools {
       client_.reset();  // its session may have ended: the next call gets another
       return pool.status();
     }
+    // No thread of a pool's is to call the driver while the process takes it down.
+    static const int ended_at_exit = std::atexit([] { Get().EndThreads(); });
+    (void)ended_at_exit;
     auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true};
     slot.store(made, std::memory_order_release);
     return made;
+  }
+
+  // The pools stay, and serve whoever still frees.
+  void EndThreads() {
+    for (const auto& slot : slots_) {
+      gpumem_pool* const pool = slot.load(std::memory_order_acquire);
+      if (pool != nullptr) pool->pool->SetGivesUnderPressure(false);
+    }
   }
 
  private:

@@ -35,9 +35,10 @@ class ClientSegments : public SegmentSource {
   // Each segment of kind pinned is registered with CUDA by itself.
   bool places() const override { return kind_ == Kind::kVmm; }
 
-  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
-                                             uintptr_t at) override {
-    AcquireOptions options = {.bytes = bytes, .device = device_.uuid, .kind = kind_};
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
+                                             bool wish) override {
+    AcquireOptions options = {
+        .bytes = bytes, .device = device_.uuid, .kind = kind_, .presses_others = !wish};
     std::shared_ptr<const AddressRange> addresses;
     if (places()) {
       const uint64_t all = bytes * count;

@@ -160,6 +160,8 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
       cache.kept_small_bytes -= gone->bytes;
     }
     list.count = stays;
+  } else if (releases_.load(std::memory_order_relaxed)) {
+    spilled.push_back(chunk);
   } else {
     KeptBlocks::Large* slot = nullptr;
     for (KeptBlocks::Large& one : kept.large) {
@@ -197,8 +199,8 @@ void Engine::TakeKeptOf(ThreadCache& cache, const Timeline* timeline, std::vecto
   }
 }
 
-void Engine::PutBack(const std::vector<Kept>& all) {
-  for (const Kept& one : all) PutBack(one.chunks, one.timeline);
+void Engine::PutBack(const std::vector<Kept>& all, bool shrinks) {
+  for (const Kept& one : all) PutBack(one.chunks, one.timeline, shrinks);
 }
 
 void Engine::CollectKept(const Timeline* timeline, bool forget) {
@@ -216,7 +218,7 @@ void Engine::CollectKept(const Timeline* timeline, bool forget) {
       if (forget) cache->Forget(timeline);
     }
   }
-  PutBack(collected);
+  PutBack(collected, /*shrinks=*/false);
 }
 
 void Engine::CollectOwn() {
@@ -227,7 +229,7 @@ void Engine::CollectOwn() {
     const std::lock_guard<OwnerLock> lock(cache->lock);
     TakeKeptOf(*cache, nullptr, collected);
   }
-  PutBack(collected);
+  PutBack(collected, /*shrinks=*/false);
 }
 
 void Engine::CollectOwnLarge(Stream stream) {
@@ -245,7 +247,7 @@ void Engine::CollectOwnLarge(Stream stream) {
     }
     CountOut(*cache, one.chunks);
   }
-  if (!one.chunks.empty()) PutBack(one.chunks, one.timeline);
+  if (!one.chunks.empty()) PutBack(one.chunks, one.timeline, /*shrinks=*/false);
 }
 
 void Engine::TakeOver(ThreadCache& cache) {
@@ -254,7 +256,7 @@ void Engine::TakeOver(ThreadCache& cache) {
     const std::lock_guard<OwnerLock> lock(cache.lock);
     TakeKeptOf(cache, nullptr, collected);
   }
-  PutBack(collected);
+  PutBack(collected, /*shrinks=*/true);
   absl::MutexLock lock(&mutex_);
   counts_.allocations += cache.allocations.value();
   counts_.frees += cache.frees.value();
@@ -279,6 +281,7 @@ Engine::Engine(std::unique_ptr<SegmentSource> source, std::unique_ptr<StreamApi>
       id_(next_pool.fetch_add(1)),
       generation_(Generation()),
       caching_(options.thread_caches),
+      releases_(options.release_threshold_bytes != UINT64_MAX),
       policy_(options.reuse),
       limit_(options.limit_bytes),
       release_threshold_(options.release_threshold_bytes),
@@ -375,7 +378,7 @@ absl::Status Engine::Free(void* data, Stream stream) {
     const std::lock_guard<OwnerLock> adding(cache->lock);
     cache->Add(stream, *known);
   }
-  if (!spilled.chunks.empty()) PutBack(spilled.chunks, spilled.timeline);
+  if (!spilled.chunks.empty()) PutBack(spilled.chunks, spilled.timeline, /*shrinks=*/true);
   return absl::OkStatus();
 }
 
@@ -394,7 +397,7 @@ absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {
     moving_.fetch_add(1, std::memory_order_relaxed);
   }
   Tell(PoolEvent::What::kFree, at, chunk->bytes, stream);
-  PutBack({&chunk, 1}, timeline);
+  PutBack({&chunk, 1}, timeline, /*shrinks=*/true);
   return absl::OkStatus();
 }
 

@@ -143,8 +143,10 @@ class Engine {
   absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PutBack(const std::vector<Kept>& all) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `shrinks`: what is above the release threshold goes; not where it is about to be used.
+  void PutBack(const std::vector<Kept>& all, bool shrinks) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // How large the free large chunk is that it is part of then.
   uint64_t PutChunk(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: there is none without growing.
@@ -169,9 +171,10 @@ class Engine {
   // --- Growing and shrinking (engine_growth.cc) ------------------------------------
   absl::Status Grow(uint64_t bytes, const Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the place lacks; or where it is not known, so many bytes anywhere.
-  absl::Status LeaseFor(const Place& place, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LeaseFor(const Place& place, uint64_t bytes, bool wish)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // So many, or somewhat more, up to `most`. Lets go of the lock for the daemon's time.
-  absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at)
+  absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wish)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How large segments are, where they can be: the more there are, the larger.
   uint64_t SegmentBytes(uint64_t wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -182,8 +185,10 @@ class Engine {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes whole free segments out of the heaps as long as at least so many bytes stay reserved that
   // are not used, until they are enough; what to release.
-  std::vector<Segment> Shrink(uint64_t keep_bytes, uint64_t enough_bytes = UINT64_MAX)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Segment> Shrink(uint64_t keep_bytes, uint64_t enough_bytes = UINT64_MAX,
+                              Polled polled = Polled::kAll) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How many bytes went.
+  uint64_t GiveFree(uint64_t bytes, Polled polled) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -193,10 +198,10 @@ class Engine {
   std::vector<std::vector<Stretch>> Vacancies(const Timeline* timeline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // At the lower end of it, or at the upper; of fewer bytes where it has not so many.
-  Place PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes, bool upwards) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Place PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes, uint64_t unit,
+                       bool upwards);
   // The one that lacks least.
-  Place FindPlace(uint64_t bytes, const Timeline* timeline) const
+  Place FindPlace(uint64_t bytes, const Timeline* timeline, uint64_t unit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For one hole.
   struct Moving {
@@ -218,7 +223,8 @@ class Engine {
   const uint64_t id_;          // of this pool in the process: never given twice
   const uint64_t generation_;  // of the process: changes in a forked child
   std::atomic<bool> caching_{true};
-  std::atomic<int> waiting_{0};  // threads that wait for memory
+  std::atomic<bool> releases_{false};  // there is a threshold: no thread keeps large blocks
+  std::atomic<int> waiting_{0};        // threads that wait for memory
   // Chunks that are in no cache any more and in no heap yet.
   std::atomic<uint64_t> moving_{0};
 
@@ -235,6 +241,7 @@ class Engine {
   uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // The most that was used at once, with what was just asked for, when that was missing.
   uint64_t needed_peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time disturbed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // when, by GiveBack
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;       // or moving; by one thread at a time
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in segments that are in no heap meanwhile
   uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;  // times that something came back to the heaps

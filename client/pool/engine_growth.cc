@@ -10,6 +10,7 @@
 namespace gpumem::internal {
 namespace {
 
+constexpr absl::Duration kDisturbEvery = absl::Milliseconds(200);
 constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
 // What is reserved beyond what was ever needed at once, as a part of it, before free segments are
 // moved rather than others leased.
@@ -35,22 +36,29 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   }
   bytes = RoundUp(std::max(bytes, kSmallRange), source_->granularity());
   growing_ = true;
-  Place place = FindPlace(bytes, timeline);
   const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
   const uint64_t enough = std::min(limit_, needed + needed / kSpareParts);
-  if (bytes <= limit_ && reserved_bytes_ + place.missing > enough) FillPlace(place);
-  const absl::Status grown = LeaseFor(place, bytes);
+  // Whole segments are what can be moved later; where there is not so much left, what is missing.
+  const uint64_t granule = source_->granularity();
+  absl::Status grown;
+  for (uint64_t unit = source_->places() ? SegmentBytes(bytes) : granule;; unit = granule) {
+    Place place = FindPlace(bytes, timeline, unit);
+    if (bytes <= limit_ && reserved_bytes_ + place.missing > enough) FillPlace(place);
+    grown = LeaseFor(place, bytes, /*wish=*/unit > granule);
+    if (unit == granule || !absl::IsResourceExhausted(grown)) break;
+  }
   if (grown.ok()) needed_peak_ = std::max(needed_peak_, needed);
   growing_ = false;
   return grown;
 }
 
-absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes) {
-  if (place.missing > 0 && place.holes.empty()) return Lease(bytes, UINT64_MAX, 0);
+absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes, bool wish) {
+  if (place.missing > 0 && place.holes.empty()) return Lease(bytes, UINT64_MAX, 0, wish);
   for (const Hole& hole : place.holes) {
     const uint64_t room = &hole == &place.holes.back() ? place.room : 0;
-    absl::Status leased = Lease(hole.bytes, hole.bytes + room, hole.at);
-    if (absl::IsFailedPrecondition(leased)) leased = Lease(bytes, UINT64_MAX, 0);
+    absl::Status leased = Lease(hole.bytes, hole.bytes + room, hole.at, wish);
+    // Taken: then all of it goes elsewhere.
+    if (absl::IsFailedPrecondition(leased)) return Lease(bytes, UINT64_MAX, 0, wish);
     if (!leased.ok()) return leased;
   }
   return absl::OkStatus();
@@ -64,7 +72,7 @@ uint64_t Engine::SegmentBytes(uint64_t wanted) const {
   return bytes;
 }
 
-absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
+absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wish) {
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
   if (bytes > room) {
     return absl::ResourceExhaustedError(
@@ -77,21 +85,22 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at) {
   most = std::min(most, room);
   // Only whole segments can be moved.
   const uint64_t unit = SegmentBytes(bytes);
-  const uint64_t wish = std::max(
+  const uint64_t wished = std::max(
       bytes, RoundUp(std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32)), granule));
-  uint64_t each = std::max(bytes, std::min(wish, most / granule * granule));
+  uint64_t each = std::max(bytes, std::min(wished, most / granule * granule));
   uint64_t count = 1;
-  if (const uint64_t part = RoundUp(std::max(unit, wish / kMostInOneCall), unit);
-      source_->places() && (wish - 1) / part < most / part) {
+  if (const uint64_t part = RoundUp(std::max(unit, wished / kMostInOneCall), unit);
+      source_->places() && (wished - 1) / part < most / part) {
     each = part;
-    count = (wish - 1) / part + 1;
+    count = (wished - 1) / part + 1;
   }
   mutex_.Unlock();
-  auto ranges = source_->Acquire(each, count, at);
+  const bool more = each != bytes || count > 1;
+  auto ranges = source_->Acquire(each, count, at, wish || more);
   // More than is needed, and in several, was a wish.
-  if ((each != bytes || count > 1) &&
+  if (more &&
       (absl::IsResourceExhausted(ranges.status()) || absl::IsInvalidArgument(ranges.status()))) {
-    ranges = source_->Acquire(bytes, 1, at);
+    ranges = source_->Acquire(bytes, 1, at, wish);
   }
   mutex_.Lock();
   if (!ranges.ok()) return ranges.status();
@@ -118,8 +127,9 @@ std::vector<std::pair<uintptr_t, Chunk*>> Engine::FreeSegments() const {
   return segments;
 }
 
-std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough_bytes) {
-  PollAll(nullptr, Polled::kAll);
+std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough_bytes,
+                                            Polled polled) {
+  PollAll(nullptr, polled);
   std::vector<Segment> released;
   uint64_t released_bytes = 0;
   for (const auto& [at, chunk] : FreeSegments()) {
@@ -160,21 +170,36 @@ absl::StatusOr<uint64_t> Engine::Trim(uint64_t keep_bytes) {
   return ReleaseAll(released);
 }
 
-void Engine::GiveBack(uint64_t bytes) {
-  if (!CheckProcess().ok()) return;
-  {
-    absl::MutexLock lock(&mutex_);
-    // Else the threads need not be disturbed.
-    if (reserved_bytes_ - taken_bytes_ + KeptBytes() < source_->granularity()) return;
-  }
-  CollectKept(nullptr, /*forget=*/false);
+uint64_t Engine::GiveFree(uint64_t bytes, Polled polled) {
   std::vector<Segment> released;
+  uint64_t given = 0;
   {
     absl::MutexLock lock(&mutex_);
-    released = Shrink(0, bytes);
-    for (const Segment& segment : released) counts_.given_under_pressure_bytes += segment.bytes;
+    released = Shrink(0, bytes, polled);
+    for (const Segment& segment : released) given += segment.bytes;
+    counts_.given_under_pressure_bytes += given;
   }
   ReleaseAll(released).IgnoreError();
+  return given;
+}
+
+void Engine::GiveBack(uint64_t bytes) {
+  if (!CheckProcess().ok()) return;
+  const uint64_t given = GiveFree(bytes, Polled::kMost);
+  if (given >= bytes) return;
+  {
+    // It is for somebody else: threads are disturbed, and streams made to wait for each other's
+    // events, only where it may help, and not again and again.
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now();
+    if (reserved_bytes_ - taken_bytes_ + KeptBytes() < source_->granularity() ||
+        (now > disturbed_ && now < disturbed_ + kDisturbEvery)) {
+      return;
+    }
+    disturbed_ = now;
+  }
+  CollectKept(nullptr, /*forget=*/false);
+  GiveFree(bytes - given, Polled::kAll);
 }
 
 absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
@@ -286,6 +311,7 @@ void Engine::SetReleaseThreshold(uint64_t bytes) {
   if (!CheckProcess().ok()) return;
   absl::MutexLock lock(&mutex_);
   release_threshold_ = bytes;
+  releases_ = bytes != UINT64_MAX;
 }
 
 void Engine::SetReusePolicy(const ReusePolicy& policy) {

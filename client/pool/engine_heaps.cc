@@ -62,6 +62,8 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       collect();
       continue;
     }
+    // Something may have come back meanwhile.
+    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
     if (policy_.allow_internal_dependencies) {
       if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
         return HandOut(chunk, bytes, stream);
@@ -230,7 +232,7 @@ void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
 
 // --- Giving back ---------------------------------------------------------------------
 
-void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) {
+void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks) {
   std::vector<Segment> released;
   {
     absl::MutexLock lock(&mutex_);
@@ -238,7 +240,9 @@ void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline) {
     for (Chunk* chunk : chunks) largest = std::max(largest, PutChunk(chunk, timeline));
     ++returns_;
     moving_.fetch_sub(chunks.size(), std::memory_order_relaxed);
-    if (largest >= source_->granularity() && reserved_bytes_ - taken_bytes_ > release_threshold_) {
+    // While another thread grows, it is that one's.
+    if (shrinks && !growing_ && largest >= source_->granularity() &&
+        reserved_bytes_ - taken_bytes_ > release_threshold_) {
       released = Shrink(release_threshold_);
     }
   }

@@ -43,14 +43,13 @@ std::vector<std::vector<Engine::Stretch>> Engine::Vacancies(const Timeline* time
   return vacancies;
 }
 
-Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes,
-                              bool upwards) const {
-  const uint64_t unit = SegmentBytes(bytes);
+Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes, uint64_t unit,
+                              bool upwards) {
   Place place;
   for (size_t i = 0; i < vacancy.size() && place.bytes < bytes; ++i) {
     const Stretch& stretch = upwards ? vacancy[i] : vacancy[vacancy.size() - 1 - i];
     uint64_t part = std::min(bytes - place.bytes, stretch.bytes);
-    // In whole segments, if the hole has so many.
+    // In whole units, if the hole has so many.
     if (stretch.hole) part += std::min((unit - part % unit) % unit, stretch.bytes - part);
     const uintptr_t at = upwards ? stretch.at : stretch.at + stretch.bytes - part;
     if (place.bytes == 0 || !upwards) place.at = at;
@@ -63,7 +62,7 @@ Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes,
   return place;
 }
 
-Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline) const {
+Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline, uint64_t unit) const {
   Place best = {.missing = bytes};
   if (!source_->places()) return best;
   const auto consider = [&](Place place) {
@@ -74,8 +73,8 @@ Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline) const 
   for (const std::vector<Stretch>& vacancy : Vacancies(timeline)) {
     const absl::Span<const Stretch> all = vacancy;
     for (size_t i = 0; i < all.size(); ++i) {
-      if (i == 0 || !all[i].hole) consider(PlaceIn(all.subspan(i), bytes, /*upwards=*/true));
-      if (!all[i].hole) consider(PlaceIn(all.first(i + 1), bytes, /*upwards=*/false));
+      if (i == 0 || !all[i].hole) consider(PlaceIn(all.subspan(i), bytes, unit, /*upwards=*/true));
+      if (!all[i].hole) consider(PlaceIn(all.first(i + 1), bytes, unit, /*upwards=*/false));
     }
   }
   return best;
@@ -146,6 +145,8 @@ void Engine::FillPlace(Place& place) {
       to += segment.bytes;
     }
   }
+  // The room is that behind the last hole.
+  if (!place.holes.empty() && place.holes.back().bytes == 0) place.room = 0;
   std::erase_if(place.holes, [](const Hole& hole) { return hole.bytes == 0; });
 }
 

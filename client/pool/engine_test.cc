@@ -181,6 +181,30 @@ TEST_F(EngineTest, TheLimitHoldsAndFreeMemoryIsGivenBackBeforeAQuotaRefuses) {
   EXPECT_EQ(engine_->Stats().out_of_memory, 1u);
 }
 
+TEST_F(EngineTest, TheLastBytesOfALimitAreHad) {
+  // Neither the limit nor the quota is a multiple of a segment.
+  for (const bool quota : {false, true}) {
+    Make({.limit_bytes = quota ? UINT64_MAX : 20 * kMiB}, {.capacity = 20 * kMiB});
+    Allocate(2 * kMiB);
+    Allocate(6 * kMiB);
+    Allocate(8 * kMiB);
+    EXPECT_TRUE(engine_->Allocate(4 * kMiB, nullptr).ok());
+    EXPECT_FALSE(engine_->Allocate(4 * kMiB, nullptr).ok());
+    EXPECT_EQ(source_->leased_bytes(), 20 * kMiB);
+  }
+  Make({}, {.capacity = 1234 * kMiB});
+  EXPECT_TRUE(engine_->Allocate(1234 * kMiB, nullptr).ok());
+}
+
+TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
+  Make({.release_threshold_bytes = 0});
+  Free(Allocate(64 * kMiB));
+  EXPECT_EQ(source_->leased_bytes(), 0u);
+  engine_->SetReleaseThreshold(UINT64_MAX);
+  Free(Allocate(64 * kMiB));
+  EXPECT_EQ(source_->leased_bytes(), 64 * kMiB);
+}
+
 TEST_F(EngineTest, TheOutOfMemoryCallbackMayFreeAndTryAgain) {
   Make({}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);

@@ -43,8 +43,8 @@ class FakeSegments : public SegmentSource {
   uint64_t granularity() const override { return kGranule; }
   bool places() const override { return options_.places; }
 
-  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
-                                             uintptr_t at) override {
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
+                                             bool /*wish*/) override {
     absl::MutexLock lock(&mutex_);
     if (unavailable_) return absl::UnavailableError("the daemon is gone");
     if (bytes % kGranule != 0) return absl::InternalError("not a multiple of the granularity");

@@ -37,8 +37,9 @@ class SegmentSource {
   //   FAILED_PRECONDITION  that address is taken
   //   RESOURCE_EXHAUSTED   a quota or the device stands in the way
   //   UNAVAILABLE          the daemon is gone
-  virtual absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count,
-                                                     uintptr_t at) = 0;
+  // `wish`: it would do with less, so nobody is asked to give memory back for it (Pressure).
+  virtual absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
+                                                     bool wish) = 0;
   virtual absl::Status Release(uint64_t id) = 0;
   // Where it places them: the segments come to lie one behind the other from `at` on, each with all
   // that is in it; all, or none, whatever goes wrong. Nobody uses them meanwhile. The daemon is not

@@ -59,8 +59,9 @@ void StreamOrder::Settle(Timeline* of) {
   while (!of->recorded_.empty()) {
     const Timeline::Recorded& oldest = of->recorded_.front();
     const absl::StatusOr<bool> done = api_->Done(oldest.event);
-    if (!done.ok() || !*done) return;
-    of->done_ = std::max(of->done_, oldest.epoch);
+    if (done.ok() && !*done) return;
+    // One that says nothing was caught by a capture that began meanwhile: another is recorded.
+    if (done.ok()) of->done_ = std::max(of->done_, oldest.epoch);
     api_->Drop(oldest.event);
     of->recorded_.pop_front();
   }

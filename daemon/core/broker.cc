@@ -195,7 +195,7 @@ absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& 
     const uint64_t seen = disposals_;
     absl::StatusOr<std::optional<Operation>> begun = ledger_.BeginAcquire(session, spec, patient);
     Pump();
-    if (!begun.ok()) return Denied(session, begun.status());
+    if (!begun.ok()) return Denied(spec, begun.status());
     if (*begun) return **std::move(begun);
     auto disposed = [this, seen]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return disposals_ != seen; };
@@ -316,8 +316,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
     };
     if (!more || attempt == kDriverAttempts ||
         !mutex_.AwaitWithDeadline(absl::Condition(&given_back), deadline)) {
-      return Denied(call.session(),
-                    ledger_.DriverDenial(call.session(), device, asked, created.message()));
+      return Denied(spec, ledger_.DriverDenial(call.session(), device, asked, created.message()));
     }
   }
 }
@@ -339,7 +338,7 @@ absl::StatusOr<std::optional<std::vector<LeaseView>>> Broker::TryAcquire(const C
   }();
   if (!operation.ok()) {
     absl::MutexLock lock(&mutex_);
-    return Denied(call.session(), operation.status());
+    return Denied(spec, operation.status());
   }
   if (!*operation) return std::nullopt;
   absl::StatusOr<std::vector<LeaseView>> leases = HandOver(**operation, deliver);

@@ -31,7 +31,6 @@ namespace gpumemd {
 
 // A session was denied memory that others have.
 struct Pressure {
-  SessionId asker{};        // who is not asked to give
   std::string tenant;       // whose sessions might; empty: all
   std::string device_uuid;  // empty: any
   uint64_t bytes = 0;       // that are missing
@@ -214,7 +213,8 @@ class Broker {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks those who could help for what was just denied; the denial.
-  absl::Status Denied(SessionId session, absl::Status denial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -248,8 +248,12 @@ class Broker {
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   // Segments destroyed so far: whoever waits for room waits for this to change.
   uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
-  // When whom was last asked to give back: by tenant and device.
-  absl::flat_hash_map<std::pair<std::string, std::string>, absl::Time> pressed_
+  // When others were last asked to give back, by who was denied and the device.
+  struct Pressed {
+    absl::Time last;
+    absl::Duration pause;  // until the next
+  };
+  absl::flat_hash_map<std::pair<std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> disposal_;  // one a lane

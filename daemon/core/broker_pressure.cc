@@ -1,4 +1,5 @@
 // Who is asked to give memory back when somebody is denied it.
+#include <algorithm>
 #include <utility>
 
 #include "common/denial.h"
@@ -7,15 +8,18 @@
 namespace gpumemd {
 namespace {
 
-// Who is denied over and over must not keep its neighbours busy.
-constexpr absl::Duration kPressEvery = absl::Milliseconds(20);
+// Who is denied over and over must not keep its neighbours busy: it presses them less and less
+// often, until it has been quiet for a while.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+constexpr absl::Duration kQuiet = absl::Seconds(3);
 
 }  // namespace
 
-absl::Status Broker::Denied(SessionId session, absl::Status denial) {
+absl::Status Broker::Denied(const AcquireSpec& spec, absl::Status denial) {
   const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
-  if (!why || observer_ == nullptr) return denial;
-  Pressure pressure = {.asker = session, .device_uuid = why->device_uuid()};
+  if (!why || observer_ == nullptr || spec.without_pressure) return denial;
+  Pressure pressure = {.tenant = {}, .device_uuid = why->device_uuid()};
   switch (why->cause()) {
     case gpumem::v1::Denial::CAUSE_DEVICE_LIMIT:
     case gpumem::v1::Denial::CAUSE_TOTAL_LIMIT:
@@ -32,8 +36,16 @@ absl::Status Broker::Denied(SessionId session, absl::Status denial) {
   const bool none_left = why->cause() == gpumem::v1::Denial::CAUSE_DRIVER;
   pressure.bytes = none_left ? why->asked() : why->used() + why->asked() - why->limit();
   const absl::Time now = now_();
-  absl::erase_if(pressed_, [now](const auto& entry) { return entry.second + kPressEvery <= now; });
-  if (!pressed_.try_emplace({pressure.tenant, pressure.device_uuid}, now).second) return denial;
+  absl::erase_if(pressed_, [now](const auto& entry) {
+    return entry.second.last + kQuiet <= now || entry.second.last > now;  // the clock was set
+  });
+  const auto [entry, first] =
+      pressed_.try_emplace({why->tenant(), pressure.device_uuid}, Pressed{now, kFirstPause});
+  if (!first) {
+    Pressed& pressed = entry->second;
+    if (now < pressed.last + pressed.pause) return denial;
+    pressed = {now, std::min(2 * pressed.pause, kLongestPause)};
+  }
   observer_->Pressed(pressure);
   return denial;
 }

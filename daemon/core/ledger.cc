@@ -215,7 +215,13 @@ absl::Status Ledger::BecomeWatch(SessionId id) {
                      bounds_.max_watches_per_session,
                      "a session has only so many watches; end those that are not needed");
   }
+  if (session.tenant->watches >= bounds_.max_watches_per_tenant) {
+    return DenyCount(*session.tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1,
+                     session.tenant->watches, bounds_.max_watches_per_tenant,
+                     "a tenant has only so many watches; one for each process is enough");
+  }
   ++session.watches;
+  ++session.tenant->watches;
   --session.in_flight;
   --session.tenant->in_flight;
   return absl::OkStatus();
@@ -224,6 +230,7 @@ absl::Status Ledger::BecomeWatch(SessionId id) {
 void Ledger::EndWatch(SessionId id) {
   auto it = sessions_.find(id);  // still there, as in EndCall
   --it->second->watches;
+  --it->second->tenant->watches;
   ForgetIfDone(id, *it->second);
 }
 

@@ -68,6 +68,7 @@ struct Bounds {
   // Opening a segment once more costs a tenant no bytes, and the daemon some.
   uint32_t max_leases_per_session = 65536;
   uint32_t max_watches_per_session = 64;
+  uint32_t max_watches_per_tenant = 1024;
   uint32_t max_events = 65536;
   uint32_t max_events_per_tenant = 16384;
   uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
@@ -84,6 +85,7 @@ struct AcquireSpec {
   uint32_t count = 1;
   bool most_free = false;          // instead of a UUID: where the tenant can get most
   std::vector<std::string> among;  // with most_free: one of these; empty: any
+  bool without_pressure = false;   // nobody is asked to make room for it
 };
 
 enum class TicketScope { kTenant, kAny };
@@ -152,7 +154,7 @@ class Ledger {
   absl::Status BeginCall(SessionId session);
   void EndCall(SessionId session);
   // Makes a watch of a call that has begun: it stays, and nobody waits for its answer.
-  //   RESOURCE_EXHAUSTED  the session has too many; the call goes on
+  //   RESOURCE_EXHAUSTED  the session, or its tenant, has too many; the call goes on
   absl::Status BecomeWatch(SessionId session);
   void EndWatch(SessionId session);
 
@@ -277,6 +279,7 @@ class Ledger {
     uint32_t sessions = 0;               // live and lingering
     uint32_t live_sessions = 0;
     uint32_t in_flight = 0;
+    uint32_t watches = 0;
     uint64_t denials = 0;
   };
   struct Session {

@@ -102,7 +102,8 @@ std::optional<absl::StatusOr<v1::AcquireResponse>> BrokerService::DoAcquire(
       .kind = *kind,
       .count = std::max(request.count(), 1u),
       .most_free = request.most_free(),
-      .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()}};
+      .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
+      .without_pressure = request.without_pressure()};
   v1::AcquireResponse response;
   response.set_delivery_id(next_delivery_++);
   const auto deliver = [&](const Broker::Handover& handover) {

@@ -116,8 +116,10 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     } else if (told.draining) {
       event.mutable_draining()->set_draining(broker_->Count().draining);
     } else if (!told.pressure.empty()) {
-      event.mutable_pressure()->set_device_uuid(told.pressure.begin()->first);
-      event.mutable_pressure()->set_bytes(told.pressure.begin()->second);
+      const auto& [device, bytes] = *told.pressure.begin();
+      if (!CanGive(device)) return OnWriteDone(/*ok=*/true);
+      event.mutable_pressure()->set_device_uuid(device);
+      event.mutable_pressure()->set_bytes(bytes);
     } else {
       v1::SegmentsLost& lost = *event.mutable_segments_lost();
       // None where they were released meanwhile: then there is nothing to tell.
@@ -127,6 +129,16 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     const grpc::Slice bytes(event.SerializeAsString());
     event_ = grpc::ByteBuffer(&bytes, 1);
     StartWrite(&event_);
+  }
+
+  // What a tenant with release "on-exit" gives back stays charged, and helps nobody; nor can one
+  // give what it has not.
+  bool CanGive(const std::string& device) const {
+    const absl::StatusOr<TenantView> usage = broker_->Usage(call_);
+    if (!usage.ok() || usage->quota.release == ReleasePolicy::kOnExit) return false;
+    return std::any_of(usage->devices.begin(), usage->devices.end(), [&](const auto& own) {
+      return (device.empty() || own.device_uuid == device) && own.charged > 0;
+    });
   }
 
   static News TakeOne(News& news) {
@@ -207,8 +219,6 @@ void WatchHub::Pressed(const Pressure& pressure) {
   absl::MutexLock lock(&mutex_);
   for (Pressure& known : news_.pressures) {
     if (known.tenant != pressure.tenant || known.device_uuid != pressure.device_uuid) continue;
-    // Of two who ask, each may be asked for the other.
-    if (known.asker != pressure.asker) known.asker = SessionId{};
     known.bytes = std::max(known.bytes, pressure.bytes);
     return;
   }
@@ -254,7 +264,6 @@ void WatchHub::Tell() {
                         .lost = news.bereaved.contains(watcher->session()),
                         .pressure = {}};
       for (const Pressure& pressure : news.pressures) {
-        if (pressure.asker == watcher->session()) continue;
         if (!pressure.tenant.empty() && pressure.tenant != watcher->tenant()) continue;
         uint64_t& most = its.pressure[pressure.device_uuid];
         most = std::max(most, pressure.bytes);

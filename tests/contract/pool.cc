@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -173,24 +174,25 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
 }
 
 TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
-  const auto fill_and_free = [&](Pool& pool) {
-    std::vector<Block> blocks;
-    absl::StatusOr<Block> block;
-    while ((block = pool.Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
-    EXPECT_STATUS(block, kResourceExhausted, "limit");
-    for (const Block& one : blocks) EXPECT_OK(pool.Free(one, nullptr));
-  };
+  if (kept_by_pool()) GTEST_SKIP() << "what CUDA keeps of a memory pool helps nobody";
   auto gives = MakePool({.grow_bytes = granule_}, kSmall);
   ASSERT_NE(gives, nullptr);
-  fill_and_free(*gives);
+  std::vector<Block> blocks;
+  absl::StatusOr<Block> block;
+  while ((block = gives->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
+  EXPECT_STATUS(block, kResourceExhausted, "limit");
+  for (const Block& one : blocks) EXPECT_OK(gives->Free(one, nullptr));
   const uint64_t had = gives->Stats().reserved_bytes;
-  auto wants = MakePool({.grow_bytes = granule_, .wait = absl::Seconds(30)}, kSmall);
+  // It would like to lease more at once, but that is no reason to take it from others.
+  auto wants = MakePool({.wait = absl::Seconds(30)}, kSmall);
   ASSERT_NE(wants, nullptr);
-  const auto block = wants->Allocate(granule_, nullptr);
+  block = wants->Allocate(granule_, nullptr);
   ASSERT_OK(block);
   EXPECT_OK(Fill(MemoryOf(*wants, block->data, block->bytes), 9));
-  EXPECT_EQ(gives->Stats().reserved_bytes, had - granule_) << "no more than was wanted";
-  EXPECT_EQ(gives->Stats().given_under_pressure_bytes, granule_);
+  const uint64_t given = gives->Stats().given_under_pressure_bytes;
+  EXPECT_EQ(gives->Stats().reserved_bytes, had - given);
+  EXPECT_EQ(given, kind() == Kind::kVmm ? granule_ : std::max(granule_, 2 * kMiB))
+      << "no more than was wanted";
   EXPECT_OK(wants->Free(*block, nullptr));
 }
 

@@ -1,0 +1,40 @@
+// Hears on a pool's behalf that others are denied memory (Pressure).
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace gpumem::internal {
+
+class PressureListener {
+ public:
+  // `client` outlives it.
+  explicit PressureListener(Client* client) : client_(client) {}
+
+  // From here on, once Listen() was called, `give` is called in a thread of the listener's.
+  void Enable(std::function<void(const Pressure&)> give) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for a call that is under way; there is none after it.
+  void Disable() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Sees to it that there is a watch, if one is to be had: one may have been refused, or dropped
+  // for reading too slowly. Cheap where there is one; asks for another once a second at most.
+  void Listen() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Client* const client_;
+  absl::Mutex mutex_;
+  std::function<void(const Pressure&)> give_ ABSL_GUARDED_BY(mutex_);  // empty: disabled
+  std::unique_ptr<Watch> watch_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<std::atomic<bool>> ended_ ABSL_GUARDED_BY(mutex_);  // of watch_
+  absl::Time tried_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace gpumem::internal
