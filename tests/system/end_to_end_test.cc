@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/client.h"
+#include "client/pool.h"
 #include "common/unix_channel.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
@@ -364,6 +365,48 @@ release = "on-exit"
     return UsageOf(**client).charged_bytes <= 16 * kMiB &&
            UsageOf(**client).lingering_bytes == 8 * kMiB;
   }));
+}
+
+TEST_F(EndToEnd, UnderPressureOnlyThoseGiveWhoseMemoryIsFreeThen) {
+  Start(R"(
+[host]
+device_bytes = "64MiB"
+[tenant_defaults]
+max_retained = 0
+[[tenant]]
+name = "a"
+[[tenant]]
+name = "b"
+release = "on-exit"
+[[tenant]]
+name = "c"
+[[rule]]
+tenant = "a"
+default = true
+[[rule]]
+tenant = "b"
+default = true
+[[rule]]
+tenant = "c"
+default = true
+)");
+  // Two pools fill the device, and need nothing of it.
+  std::vector<std::unique_ptr<Pool>> pools;
+  for (const char* tenant : {"a", "b"}) {
+    auto pool = Pool::Create(Connect(tenant), {.grow_bytes = 8 * kMiB});
+    ASSERT_OK(pool);
+    const auto block = (*pool)->Allocate(32 * kMiB, nullptr);
+    ASSERT_OK(block);
+    ASSERT_OK((*pool)->Free(*block, nullptr));
+    EXPECT_EQ((*pool)->Stats().reserved_bytes, 32 * kMiB);
+    pools.push_back(*std::move(pool));
+  }
+  auto wants = Pool::Create(Connect("c"), {.grow_bytes = 8 * kMiB, .wait = absl::Seconds(30)});
+  ASSERT_OK(wants);
+  EXPECT_OK((*wants)->Allocate(16 * kMiB, nullptr));
+  EXPECT_GE(pools[0]->Stats().given_under_pressure_bytes, 16 * kMiB);
+  EXPECT_EQ(pools[1]->Stats().given_under_pressure_bytes, 0u) << "it would stay charged";
+  EXPECT_EQ(UsageOf(*Connect("b")).lingering_bytes, 0u);
 }
 
 TEST_F(EndToEnd, SixtyFourProcessesRaceForOneLimit) {
