@@ -373,6 +373,9 @@ int gpumem_pool_free_all_blocks_of_stream(gpumem_pool* pool, void* stream, uint6
 int gpumem_pool_set_limit(gpumem_pool* pool, uint64_t bytes); /* GPUMEM_UNLIMITED: none */
 int gpumem_pool_set_limit_fraction(gpumem_pool* pool, double fraction);
 int gpumem_pool_set_release_threshold(gpumem_pool* pool, uint64_t bytes); /* 0: all, at once */
+/* Whether it gives back what it has free when others are denied memory; see keeps_under_pressure.
+ */
+int gpumem_pool_set_gives_under_pressure(gpumem_pool* pool, int gives);
 int gpumem_pool_set_reuse(gpumem_pool* pool, uint32_t reuse);
 
 struct gpumem_pool_info {

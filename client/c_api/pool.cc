@@ -240,6 +240,14 @@ int gpumem_pool_set_release_threshold(gpumem_pool* pool, uint64_t bytes) {
   });
 }
 
+int gpumem_pool_set_gives_under_pressure(gpumem_pool* pool, int gives) {
+  return Call([&] {
+    if (AnyNull(pool)) return NullError("pool");
+    pool->pool->SetGivesUnderPressure(gives != 0);
+    return absl::OkStatus();
+  });
+}
+
 int gpumem_pool_set_reuse(gpumem_pool* pool, uint32_t reuse) {
   return Call([&]() -> absl::Status {
     if (AnyNull(pool)) return NullError("pool");

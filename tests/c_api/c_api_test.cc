@@ -72,8 +72,9 @@ TEST_P(CApi, Works) {
 INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                          ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments",
                                            "raw_handles", "events", "lost_segments", "daemon_gone",
-                                           "pool", "shared_blocks", "pool_limits", "pool_callbacks",
-                                           "frameworks", "environment", "fork", "exit"),
+                                           "pool", "shared_blocks", "pool_limits", "pool_pressure",
+                                           "pool_callbacks", "frameworks", "environment", "fork",
+                                           "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;

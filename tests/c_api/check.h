@@ -54,6 +54,7 @@ void TestDaemonGone(void);
 void TestPool(void);
 void TestSharedBlocks(void);
 void TestPoolLimits(void);
+void TestPoolPressure(void);
 void TestPoolCallbacks(void);
 void TestFrameworks(void);
 void TestEnvironment(void);

@@ -134,6 +134,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_set_limit(NULL, 1));
   WANTS_POINTER(gpumem_pool_set_limit_fraction(NULL, 1));
   WANTS_POINTER(gpumem_pool_set_release_threshold(NULL, 1));
+  WANTS_POINTER(gpumem_pool_set_gives_under_pressure(NULL, 1));
   WANTS_POINTER(gpumem_pool_set_reuse(NULL, GPUMEM_REUSE_DEFAULT));
   WANTS_POINTER(gpumem_pool_get_info(NULL, NULL));
   WANTS_POINTER(gpumem_pool_get_stats(NULL, NULL));

@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
       {"pool", TestPool},
       {"shared_blocks", TestSharedBlocks},
       {"pool_limits", TestPoolLimits},
+      {"pool_pressure", TestPoolPressure},
       {"pool_callbacks", TestPoolCallbacks},
       {"frameworks", TestFrameworks},
       {"environment", TestEnvironment},

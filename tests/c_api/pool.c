@@ -116,6 +116,37 @@ void TestSharedBlocks(void) {
   OK(gpumem_client_destroy(client));
 }
 
+void TestPoolPressure(void) {
+  struct gpumem_pool_options keeps = {
+      .struct_size = sizeof(keeps), .grow_bytes = kMiB, .keeps_under_pressure = 1};
+  struct gpumem_pool_options waits = {
+      .struct_size = sizeof(waits), .grow_bytes = kMiB, .wait_ms = 100};
+  gpumem_client *const has = Connect(), *const wants = Connect();
+  gpumem_pool *pool = NULL, *other = NULL;
+  struct gpumem_block block = {0};
+
+  /* All that the tenant may have, and nothing of it is needed. */
+  OK(gpumem_pool_create(has, &keeps, &pool));
+  OK(gpumem_pool_allocate(pool, 64 * kMiB, NULL, &block));
+  OK(gpumem_pool_free(pool, &block, NULL));
+  OK(gpumem_pool_create(wants, &waits, &other));
+  EXPECT(GPUMEM_RESOURCE_EXHAUSTED, gpumem_pool_allocate(other, 2 * kMiB, NULL, &block));
+  CHECK(Stats(pool).reserved_bytes == 64 * (uint64_t)kMiB);
+  OK(gpumem_pool_destroy(other));
+  OK(gpumem_pool_set_gives_under_pressure(pool, 1));
+  waits.wait_ms = 30000;
+  OK(gpumem_pool_create(wants, &waits, &other));
+  OK(gpumem_pool_allocate(other, 2 * kMiB, NULL, &block));
+  CHECK(Stats(pool).given_under_pressure_bytes > 0);
+  CHECK(Stats(pool).reserved_bytes < 64 * (uint64_t)kMiB);
+  OK(gpumem_pool_set_gives_under_pressure(pool, 0));
+  OK(gpumem_pool_free(other, &block, NULL));
+  OK(gpumem_pool_destroy(other));
+  OK(gpumem_pool_destroy(pool));
+  OK(gpumem_client_destroy(wants));
+  OK(gpumem_client_destroy(has));
+}
+
 void TestPoolLimits(void) {
   struct gpumem_pool_options options = {.struct_size = sizeof(options),
                                         .without_thread_caches = 1,
