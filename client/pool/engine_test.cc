@@ -196,6 +196,17 @@ TEST_F(EngineTest, TheLastBytesOfALimitAreHad) {
   EXPECT_TRUE(engine_->Allocate(1234 * kMiB, nullptr).ok());
 }
 
+TEST_F(EngineTest, NobodyIsPressedForAWish) {
+  for (const bool places : {true, false}) {
+    Make({}, {.capacity = 20 * kMiB, .places = places});
+    Allocate(16 * kMiB);
+    Allocate(4 * kMiB);
+    EXPECT_EQ(source_->pressed_bytes(), 0u) << "there was what was needed";
+    EXPECT_FALSE(engine_->Allocate(2 * kMiB, nullptr).ok());
+    EXPECT_EQ(source_->pressed_bytes(), 2 * kMiB);
+  }
+}
+
 TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
   Make({.release_threshold_bytes = 0});
   Free(Allocate(64 * kMiB));

@@ -44,11 +44,12 @@ class FakeSegments : public SegmentSource {
   bool places() const override { return options_.places; }
 
   absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
-                                             bool /*wish*/) override {
+                                             bool wish) override {
     absl::MutexLock lock(&mutex_);
     if (unavailable_) return absl::UnavailableError("the daemon is gone");
     if (bytes % kGranule != 0) return absl::InternalError("not a multiple of the granularity");
     if (leased_bytes_ + bytes * count > options_.capacity) {
+      if (!wish) pressed_bytes_ = std::max(pressed_bytes_, bytes * count);
       return absl::ResourceExhaustedError("the quota stands in the way");
     }
     if (at != 0 && (IsTaken(at, bytes * count) || options_.memory)) {
@@ -133,6 +134,11 @@ class FakeSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     return leased_bytes_;
   }
+  // The most that was denied and not a mere wish.
+  uint64_t pressed_bytes() const {
+    absl::MutexLock lock(&mutex_);
+    return pressed_bytes_;
+  }
   size_t segments() const {
     absl::MutexLock lock(&mutex_);
     return leased_.size();
@@ -155,6 +161,7 @@ class FakeSegments : public SegmentSource {
   std::map<uint64_t, Range> leased_;
   std::set<uintptr_t> taken_;
   uint64_t leased_bytes_ = 0;
+  uint64_t pressed_bytes_ = 0;
   uint64_t moves_left_ = UINT64_MAX;
   uint64_t last_id_ = 0;
   uintptr_t next_at_ = uint64_t{1} << 40;
