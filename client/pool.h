@@ -175,7 +175,8 @@ class Pool {
 
   // As cudaFree: waits for all work of the device, and then anybody may have the memory.
   //   INVALID_ARGUMENT  as Free
-  //   INTERNAL          the driver's error, by its name
+  //   INTERNAL          the driver's error, by its name; so while a stream is being captured into a
+  //                     graph (cuCtxSynchronize is forbidden then). The block is not freed
   absl::Status FreeSynchronized(void* data);
 
   // The block that begins at this address.
