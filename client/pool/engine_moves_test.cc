@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/pool/engine.h"
+#include "client/pool/engine_fixture.h"
 #include "client/pool/fakes.h"
 #include "gtest/gtest.h"
 
@@ -17,26 +17,8 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Pieces of 2 MiB, a segment each, of which every second is free then.
-class MovesTest : public ::testing::Test {
+class MovesTest : public EngineFixture {
  protected:
-  void Make(const PoolOptions& options = {}, FakeSegments::Options segments = {}) {
-    auto source = std::make_unique<FakeSegments>(std::move(segments));
-    source_ = source.get();
-    engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(), options);
-  }
-  void TearDown() override {
-    const absl::Status right = engine_->CheckInvariants();
-    EXPECT_TRUE(right.ok()) << right;
-  }
-  Block Allocate(uint64_t bytes) {
-    auto block = engine_->Allocate(bytes, nullptr);
-    EXPECT_TRUE(block.ok()) << block.status();
-    return block.value_or(Block{});
-  }
-  void Free(const Block& block) {
-    const absl::Status freed = engine_->Free(block.data, nullptr);
-    EXPECT_TRUE(freed.ok()) << freed;
-  }
   void Fragment(int pieces = 8) {
     Make({.grow_bytes = 2 * kMiB, .thread_caches = false});
     for (int i = 0; i < pieces; ++i) blocks_.push_back(Allocate(2 * kMiB));
@@ -49,12 +31,9 @@ class MovesTest : public ::testing::Test {
     for (size_t i = 1; i < blocks_.size(); i += 2) {
       EXPECT_EQ(engine_->Find(blocks_[i].data)->bytes, 2 * kMiB) << "what is used stays";
     }
-    const absl::Status right = engine_->CheckInvariants();
-    EXPECT_TRUE(right.ok()) << right;
+    ExpectInvariants();
   }
 
-  FakeSegments* source_ = nullptr;
-  std::unique_ptr<Engine> engine_;
   std::vector<Block> blocks_;
   uint64_t reserved_ = 0;
 };

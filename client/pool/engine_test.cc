@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/pool/engine_fixture.h"
 #include "client/pool/fakes.h"
 #include "client/pool/size_class.h"
 #include "gmock/gmock.h"
@@ -37,31 +38,7 @@ TEST(SizeClassTest, ClassesHoldWhatIsPutIntoThem) {
   EXPECT_EQ(ClassBytes(kSizeClasses - 1), kMaxSmallBytes);
 }
 
-class EngineTest : public ::testing::Test {
- protected:
-  void Make(const PoolOptions& options = {}, FakeSegments::Options segments = {}) {
-    auto source = std::make_unique<FakeSegments>(segments);
-    source_ = source.get();
-    engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(), options);
-  }
-  void TearDown() override {
-    if (engine_ == nullptr) return;
-    const absl::Status right = engine_->CheckInvariants();
-    EXPECT_TRUE(right.ok()) << right;
-  }
-  Block Allocate(uint64_t bytes) {
-    auto block = engine_->Allocate(bytes, nullptr);
-    EXPECT_TRUE(block.ok()) << block.status();
-    return block.value_or(Block{});
-  }
-  void Free(const Block& block) {
-    const absl::Status freed = engine_->Free(block.data, nullptr);
-    EXPECT_TRUE(freed.ok()) << freed;
-  }
-
-  FakeSegments* source_ = nullptr;
-  std::unique_ptr<Engine> engine_;
-};
+using EngineTest = EngineFixture;
 
 TEST_F(EngineTest, BlocksAreAlignedLargeEnoughAndApart) {
   Make();

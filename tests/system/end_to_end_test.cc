@@ -33,23 +33,23 @@ using ::testing::HasSubstr;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Two tenants, each 64 MiB on a device of 128 MiB; this process may be either.
-constexpr char kConfig[] = R"(
+// A tenant that anybody may name.
+std::string Tenant(const std::string& name, const std::string& keys = "") {
+  return absl::StrCat("[[tenant]]\nname = \"", name, "\"\n", keys, "[[rule]]\ntenant = \"", name,
+                      "\"\ndefault = true\n");
+}
+
+const std::string& Config() {
+  static const auto* const config = new std::string(absl::StrCat(R"(
 [host]
 devices = 2
 device_bytes = "128MiB"
 [tenant_defaults]
 limit = "64MiB"
-[[tenant]]
-name = "a"
-[[tenant]]
-name = "b"
-[[rule]]
-tenant = "a"
-default = true
-[[rule]]
-tenant = "b"
-default = true
-)";
+)",
+                                                                 Tenant("a"), Tenant("b")));
+  return *config;
+}
 
 #define EXPECT_OK(expression) EXPECT_EQ(StatusOf(expression), "OK")
 #define ASSERT_OK(expression) ASSERT_EQ(StatusOf(expression), "OK")
@@ -62,7 +62,7 @@ std::string StatusOf(const absl::Status& status) { return status.ToString(); }
 
 class EndToEnd : public ::testing::Test {
  protected:
-  void SetUp() override { Start(kConfig); }
+  void SetUp() override { Start(Config()); }
 
   void Start(const std::string& config) {
     auto daemon = DaemonProcess::Start({.config = config});
@@ -252,20 +252,7 @@ TEST_F(EndToEnd, ASegmentIsZeroUnlessItSaysThatItIsReused) {
 }
 
 TEST_F(EndToEnd, RetainedMemoryOfOthersGivesWay) {
-  Start(R"(
-[host]
-device_bytes = "64MiB"
-[[tenant]]
-name = "a"
-[[tenant]]
-name = "b"
-[[rule]]
-tenant = "a"
-default = true
-[[rule]]
-tenant = "b"
-default = true
-)");
+  Start(absl::StrCat("[host]\ndevice_bytes = \"64MiB\"\n", Tenant("a"), Tenant("b")));
   auto a = Connect("a"), b = Connect("b");
   ASSERT_OK(a->Acquire({.bytes = 40 * kMiB}));  // released at once: retained
   EXPECT_EQ(UsageOf(*a).retained_bytes, 40 * kMiB);
@@ -368,28 +355,8 @@ release = "on-exit"
 }
 
 TEST_F(EndToEnd, UnderPressureOnlyThoseGiveWhoseMemoryIsFreeThen) {
-  Start(R"(
-[host]
-device_bytes = "64MiB"
-[tenant_defaults]
-max_retained = 0
-[[tenant]]
-name = "a"
-[[tenant]]
-name = "b"
-release = "on-exit"
-[[tenant]]
-name = "c"
-[[rule]]
-tenant = "a"
-default = true
-[[rule]]
-tenant = "b"
-default = true
-[[rule]]
-tenant = "c"
-default = true
-)");
+  Start(absl::StrCat("[host]\ndevice_bytes = \"64MiB\"\n[tenant_defaults]\nmax_retained = 0\n",
+                     Tenant("a"), Tenant("b", "release = \"on-exit\"\n"), Tenant("c")));
   // Two pools fill the device, and need nothing of it.
   std::vector<std::unique_ptr<Pool>> pools;
   for (const char* tenant : {"a", "b"}) {
@@ -478,7 +445,7 @@ TEST_F(EndToEnd, ReloadAppliesAtOnceAndABadFileChangesNothing) {
   auto held = client->Acquire({.bytes = 32 * kMiB});
   ASSERT_OK(held);
   const auto limit = [&] { return UsageOf(*client).limit_bytes; };
-  std::string config = kConfig;
+  std::string config = Config();
   config.replace(config.find("64MiB"), 5, "16MiB");
   daemon_->Reconfigure(config);
   ASSERT_TRUE(Eventually([&] { return limit() == 16 * kMiB; }));
