@@ -38,6 +38,24 @@ class MovesTest : public EngineFixture {
   uint64_t reserved_ = 0;
 };
 
+TEST_F(MovesTest, WhatIsLeasedIntoAHoleFitsItWhenTheHoleBehindHasBeenFilled) {
+  Make({.grow_bytes = 32 * kMiB, .thread_caches = false});
+  const Block to_move = Allocate(32 * kMiB);
+  Allocate(32 * kMiB);  // stays in use
+  EXPECT_TRUE(engine_->SetLimit(72 * kMiB).ok());
+  const Block small = Allocate(8 * kMiB);
+  EXPECT_TRUE(engine_->SetLimit(UINT64_MAX).ok());
+  const Block large = Allocate(64 * kMiB);
+  Free(small);
+  EXPECT_EQ(engine_->Trim(0).value(), 8 * kMiB);
+  Free(large);
+  Free(to_move);
+  // The segment is too large for the hole before the free memory, and fills that behind it.
+  Allocate(100 * kMiB);
+  EXPECT_EQ(engine_->Stats().moves, 1u);
+  EXPECT_EQ(source_->leased_bytes(), 136 * kMiB);
+}
+
 TEST_F(MovesTest, ABlockLargerThanAnyFreeRunIsServedWithoutGrowing) {
   Fragment();
   source_->SetUnavailable(true);  // the daemon is not asked

@@ -348,5 +348,33 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   broker_->ProcessGone(other.id);
 }
 
+TEST_F(BrokerTest, WhoIsDeniedOverAndOverPressesLessAndLess) {
+  now_ = absl::UnixEpoch();
+  const auto leases = Acquire(5);
+  ASSERT_TRUE(leases.ok());
+  const auto denied = [&] {
+    EXPECT_EQ(Acquire(9).status().code(), absl::StatusCode::kResourceExhausted);
+  };
+  // After 0, 20, 60, 140, 300, 620 and 1260 ms.
+  for (int i = 0; i < 100; ++i) {
+    denied();
+    now_ = *now_ + absl::Milliseconds(20);
+  }
+  EXPECT_EQ(observer_.pressures.size(), 7u);
+  // As a second at most passes between them, so it is once in each of these.
+  for (int i = 0; i < 5; ++i) {
+    now_ = *now_ + absl::Seconds(1);
+    denied();
+  }
+  EXPECT_EQ(observer_.pressures.size(), 12u);
+  // All is forgotten after a while without any.
+  now_ = *now_ + absl::Seconds(3);
+  denied();
+  now_ = *now_ + absl::Milliseconds(20);
+  denied();
+  EXPECT_EQ(observer_.pressures.size(), 14u);
+  Release(*leases);
+}
+
 }  // namespace
 }  // namespace gpumemd
