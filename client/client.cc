@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/abandon.h"
 #include "client/convert.h"
 #include "client/device_name.h"
 #include "client/mapper.h"
@@ -59,7 +60,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
 Client::Client(std::shared_ptr<internal::Session> session)
     : session_(std::move(session)), opened_(std::make_unique<internal::OpenedSegments>()) {}
 
-Client::~Client() = default;
+Client::~Client() {
+  // Its lock may be held by a thread that only the parent has.
+  if (session_->forked()) internal::Abandon(std::move(opened_));
+}
 
 absl::StatusOr<Segment> Client::Acquire(const AcquireOptions& options) {
   absl::StatusOr<std::vector<Segment>> segments = AcquireMany(options, 1);

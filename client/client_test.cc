@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +18,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/fake_daemon.h"
@@ -357,6 +360,46 @@ bool IsSegmentMapped(const void* address) {
     if (absl::StartsWith(line, begin)) return absl::StrContains(line, "/memfd:segment");
   }
   return false;
+}
+
+// Threads that lock mutexes all the time, as gRPC's do now and then.
+class BusyLocks {
+ public:
+  BusyLocks() {
+    for (std::thread& thread : threads_) {
+      thread = std::thread([this] {
+        while (!stop_) absl::MutexLock lock(&mutex_);
+      });
+    }
+  }
+  ~BusyLocks() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  absl::Mutex mutex_;
+  std::array<std::thread, 4> threads_;
+};
+
+TEST(ClientTest, AForkedChildEndsWhateverThreadsDidAtTheFork) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  const BusyLocks busy;
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      segment = Segment();
+      client.reset();
+      _exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0) << "child " << i;
+  }
 }
 
 TEST(ClientTest, AForkedChildIsToldAndDisturbsNothing) {

@@ -14,7 +14,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/abandon.h"
 #include "client/handshake.h"
 #include "common/endpoints.h"
 #include "common/grpc_status.h"
@@ -109,9 +108,16 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
         absl::StrCat("the daemon welcomed this process but does not answer on ", api_path,
                      " within ", absl::FormatDuration(options.timeout)));
   }
+  // A forked child leaves it as it is, whole. Its locks may be held by threads that exist in the
+  // parent only (even to destroy an absl::Mutex takes a lock that all of them share), gRPC's
+  // threads are the parent's, and CUDA is not the child's to call.
+  const auto end = [](Session* session) {
+    if (!session->forked()) delete session;
+  };
   return std::shared_ptr<Session>(new Session(std::move(welcomed->welcome), options.timeout,
                                               std::move(welcomed->socket), std::move(channel),
-                                              runtime_dir));
+                                              runtime_dir),
+                                  end);
 }
 
 Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
@@ -124,18 +130,7 @@ Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
       channel_(std::move(channel)),
       deliveries_(std::make_unique<Deliveries>(std::move(socket))),
       pools_(std::make_unique<Pools>(deliveries_.get())),
-      stub_(v1::Broker::NewStub(channel_)),
-      kept_(std::make_unique<std::vector<std::shared_ptr<void>>>()) {}
-
-Session::~Session() {
-  if (!forked()) return;
-  // Left as they are: their locks may be held by threads that exist in the parent only, and
-  // CUDA is not the child's to call.
-  Abandon(std::move(kept_));
-  Abandon(std::move(pools_));
-  Abandon(std::move(deliveries_));
-  Abandon(std::move(stub_));  // keeps the channel, too
-}
+      stub_(v1::Broker::NewStub(channel_)) {}
 
 bool Session::forked() const { return ::getpid() != pid_; }
 
@@ -249,7 +244,7 @@ void Session::Forget(std::vector<uint64_t> lease_ids) {
 
 void Session::Keep(std::shared_ptr<void> object) {
   absl::MutexLock lock(&mutex_);
-  kept_->push_back(std::move(object));
+  kept_.push_back(std::move(object));
 }
 
 absl::Status Session::CheckProcess() const {

@@ -2,8 +2,8 @@
 // it. Knows the protocol; maps nothing, but keeps what a session's mappings share.
 //
 // Thread-safe, without a thread of its own. In a child after fork() every call answers
-// FAILED_PRECONDITION and the destructor touches nothing, since neither gRPC's locks
-// nor the socket are the child's to use.
+// FAILED_PRECONDITION and the session is never destroyed, since neither gRPC's locks nor
+// the socket are the child's to use.
 //
 // Every call ends by its deadline, and may answer the statuses that client.h names for
 // all, besides what broker.proto says.
@@ -63,7 +63,6 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   // See Client::Connect.
   static absl::StatusOr<std::shared_ptr<Session>> Connect(const ConnectOptions& options);
-  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -113,6 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
           std::shared_ptr<grpc::Channel> channel, std::string runtime_dir);
+  ~Session() = default;
 
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
@@ -141,13 +141,12 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::string runtime_dir_;
   const std::string api_path_;
   std::shared_ptr<grpc::Channel> channel_;
-  // These four are not destroyed in a forked child.
   std::unique_ptr<Deliveries> deliveries_;
   std::unique_ptr<Pools> pools_;
   std::unique_ptr<v1::Broker::Stub> stub_;
-  std::unique_ptr<std::vector<std::shared_ptr<void>>> kept_ ABSL_PT_GUARDED_BY(mutex_);
 
   absl::Mutex mutex_;
+  std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
   // Leases to be released that the daemon has not heard of yet, as they were granted.
   std::vector<std::vector<uint64_t>> owed_ ABSL_GUARDED_BY(mutex_);
   // The daemon did not answer the last time: until then it is not asked to release.

@@ -2,12 +2,13 @@
 """test_summary.py EVENTS STATUS: what `bazel test --build_event_json_file=EVENTS` did, in cases.
 
 Prints the cases that failed, why others were skipped, and as its last line "N passed, N failed".
-A target that could not be built, test or not, and a test that died before it could report count as
-one failed case.
+A target that could not be built, test or not, and a test that died or hung before it could report
+count as one failed case; the case that it was at is named.
 Exits with STATUS, Bazel's own, or 1 where that is 0 but not all is well.
 """
 import collections
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ET
@@ -19,6 +20,7 @@ def read_events(path):
     """The status of each test and each broken target; the last report of each run and shard."""
     targets = {}
     reports = collections.defaultdict(dict)
+    logs = {}
     with open(path) as events:
         for event in map(json.loads, events):
             kind, key = next(iter(event["id"].items()))
@@ -30,10 +32,12 @@ def read_events(path):
                 targets[key["label"]] = event["testSummary"]["overallStatus"]
             elif kind == "testResult":
                 for out in event.get("testResult", {}).get("testActionOutput", []):
+                    path = urllib.parse.unquote(urllib.parse.urlparse(out.get("uri", "")).path)
                     if out["name"] == "test.xml":
-                        path = urllib.parse.unquote(urllib.parse.urlparse(out["uri"]).path)
                         reports[key["label"]][key.get("run"), key.get("shard")] = path
-    return targets, reports
+                    elif out["name"] == "test.log":
+                        logs[key["label"]] = path
+    return targets, reports, logs
 
 
 def read_report(path):
@@ -57,9 +61,19 @@ def read_report(path):
             yield name, "passed", ""
 
 
+def unfinished_case(log):
+    """" at NAME", where GoogleTest's last case began and did not end; else nothing."""
+    try:
+        with open(log, errors="replace") as lines:
+            marks = re.findall(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([\w/.]+)", lines.read(), re.M)
+    except OSError:
+        return ""
+    return " at " + marks[-1][1] if marks and marks[-1][0] == "RUN" else ""
+
+
 def main():
     events, status = sys.argv[1], int(sys.argv[2])
-    targets, reports = read_events(events)
+    targets, reports, logs = read_events(events)
     outcomes = collections.Counter()
     reasons = collections.Counter()
     for label in sorted(targets):
@@ -74,7 +88,8 @@ def main():
                     reasons[reason] += 1
         if targets[label] not in GOOD and not failed:
             outcomes["failed"] += 1
-            print("FAILED %s (%s)" % (label, targets[label].lower().replace("_", " ")))
+            how = targets[label].lower().replace("_", " ")
+            print("FAILED %s (%s%s)" % (label, how, unfinished_case(logs.get(label, ""))))
     if status and not outcomes["failed"]:
         outcomes["failed"] += 1
         print("FAILED bazel (exit status %d)" % status)
