@@ -83,7 +83,7 @@ def main():
                 outcomes[outcome] += 1
                 if outcome == "failed":
                     failed += 1
-                    print("FAILED %s %s" % (label, name))
+                    print("FAILED %s %s%s" % (label, name, unfinished_case(logs.get(label, ""))))
                 elif outcome == "skipped":
                     reasons[reason] += 1
         if targets[label] not in GOOD and not failed:
