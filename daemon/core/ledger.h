@@ -205,7 +205,7 @@ class Ledger {
   bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
 
   absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets,
-                                      bool revocable);
+                                      bool revocable = false);
 
   // ABORTED  the session has ended; what its process was sent lingers until it is gone
   absl::Status Commit(const Operation& operation);
