@@ -69,12 +69,14 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
       absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
           operation, [&](const Handover& handover) { return it.deliver(handover, false); });
       // The client is slow to take them; or they were lost meanwhile, and others have to be made.
-      if (absl::IsDeadlineExceeded(leases.status()) || absl::IsFailedPrecondition(leases.status())) {
+      if (absl::IsDeadlineExceeded(leases.status()) ||
+          absl::IsFailedPrecondition(leases.status())) {
         return {State::kNeedsAThread, leases.status()};
       }
       return {State::kAnswered, std::move(leases)};
     }
-    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it)) return {State::kAnswered, *std::move(leases)};
+    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
+      return {State::kAnswered, *std::move(leases)};
   }
 }
 
@@ -82,8 +84,8 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   const Operation operation = *std::exchange(it.operation, std::nullopt);
   absl::Status created = Create(operation);
   if (created.ok()) {
-    absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
-        operation, [&](const Handover& handover) { return it.deliver(handover, true); });
+    absl::StatusOr<std::vector<LeaseView>> leases =
+        HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
     if (!absl::IsFailedPrecondition(leases.status())) return leases;
     created = absl::UnavailableError(leases.status().message());
   } else if (absl::IsUnavailable(created)) {
@@ -148,9 +150,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
 absl::Time Broker::NextTime() const {
   absl::Time next = ledger_.NextOverdue();
   for (const auto& [id, waiting] : waiting_) {
-    next = std::min({next, waiting->give_up,
-                     waiting->spec.without_pressure ? absl::InfiniteFuture()
-                                                    : waiting->press_again});
+    next =
+        std::min({next, waiting->give_up,
+                  waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
   }
   return next;
 }
@@ -163,8 +165,7 @@ void Broker::WatchTheClock() {
       return stopping_ || times_changed_;
     };
     const absl::Duration pause = NextTime() - now_();
-    if (pause > absl::ZeroDuration() &&
-        mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
+    if (pause > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
       continue;
     }
     DoWhatIsDue();
