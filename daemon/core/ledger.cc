@@ -62,34 +62,23 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   }
 }
 
-void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
+void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                       const std::map<std::string, Quota>& overridden) {
   default_quota_ = defaults;
   for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
+  for (const auto& [name, quota] : overridden) EnsureTenant(name);
   std::vector<Tenant*> unconfigured;
   for (auto& [name, tenant] : tenants_) {
     auto it = tenants.find(name);
     tenant->configured = it != tenants.end();
-    tenant->quota_set = false;
-    ApplyQuota(*tenant, tenant->configured ? it->second : defaults);
+    auto own = overridden.find(name);
+    tenant->quota_set = own != overridden.end();
+    ApplyQuota(*tenant, tenant->quota_set    ? own->second
+                        : tenant->configured ? it->second
+                                             : defaults);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }
   for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
-}
-
-absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
-  Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  for (const auto& [uuid, limit] : quota.device_limits) {
-    absl::StatusOr<size_t> device = FindDevice(uuid);
-    if (!device.ok()) return device.status();
-    if (IsPinnedMemory(devices_[*device])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes"));
-    }
-  }
-  tenant->quota_set = true;
-  ApplyQuota(*tenant, quota);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
