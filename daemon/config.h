@@ -154,6 +154,9 @@ absl::Status CheckGuarantees(const Config& config, absl::Span<const DeviceInfo> 
 // The quota of `tenant`: its own, else the defaults.
 const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);
 
+// What is different in `to`, one sentence each, of what a running daemon takes over.
+std::vector<std::string> ConfigChanges(const Config& from, const Config& to);
+
 // A sentence for each device that the configuration limits and the node lacks: the
 // same file may serve several nodes, but a mistyped UUID limits nothing.
 std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const DeviceInfo> devices);

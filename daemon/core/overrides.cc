@@ -141,6 +141,21 @@ absl::Status CheckRequest(const v1::SetQuotaRequest& request) {
   return CheckValues(set);
 }
 
+absl::Status CheckRemembered(const v1::QuotaOverride& override) {
+  if (override.tenant().empty()) return absl::InvalidArgumentError("an override without a tenant");
+  const std::string of = absl::StrCat(" (tenant \"", override.tenant(), "\")");
+  if (!override.quota().parent().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a parent cannot be overridden", of));
+  }
+  for (const std::string& name : override.clear()) {
+    if (!IsField(name)) {
+      return absl::InvalidArgumentError(absl::StrCat("a quota has no field \"", name, "\"", of));
+    }
+  }
+  absl::Status right = CheckValues(override.quota());
+  return right.ok() ? right : absl::InvalidArgumentError(absl::StrCat(right.message(), of));
+}
+
 void Merge(const v1::SetQuotaRequest& request, v1::QuotaOverride* override) {
   const v1::Quota& set = request.quota();
   v1::Quota& merged = *override->mutable_quota();

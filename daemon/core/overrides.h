@@ -26,6 +26,10 @@ using Overrides = std::map<std::string, gpumem::v1::QuotaOverride>;
 //                     cleared, or that only the configuration says; a value out of range
 absl::Status CheckRequest(const gpumem::v1::SetQuotaRequest& request);
 
+// Whether it is one that Merge makes, and not somebody's invention.
+//   INVALID_ARGUMENT  it is not
+absl::Status CheckRemembered(const gpumem::v1::QuotaOverride& override);
+
 // Adds what the request changes. Applied to any quota, the outcome is that of applying what was
 // there before and then the request.
 void Merge(const gpumem::v1::SetQuotaRequest& request, gpumem::v1::QuotaOverride* override);
