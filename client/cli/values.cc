@@ -90,7 +90,7 @@ absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text) {
   const size_t equals = text.rfind('=');
   if (equals == 0 || equals == std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text, "\" is not for one device (expected DEVICE=BYTES such as 0=10GiB)"));
+        "\"", text, "\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)"));
   }
   absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(equals + 1));
   if (!bytes.ok()) return bytes.status();
