@@ -46,6 +46,14 @@ struct QuotaConfig {
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;
   std::optional<SizeLimit> max_retained;  // on any one device, host memory included
+  std::optional<SizeLimit> guarantee;     // on any one GPU; never one of tenant_defaults
+  std::map<std::string, SizeLimit> device_guarantees;  // by UUID; goes before guarantee
+  int32_t priority = 0;
+  std::optional<uint32_t> max_waiting;
+  std::optional<Kind> kind;
+  bool scrub = false;
+  bool revocable = false;
+  std::string parent;  // the name of a [[tenant]]; empty: none
   ReleasePolicy release = ReleasePolicy::kTrust;
 
   bool operator==(const QuotaConfig&) const = default;
@@ -55,7 +63,20 @@ struct TenantConfig {
   std::string name;
   QuotaConfig quota;  // complete: what the tenant left out is taken from tenant_defaults
 
-  bool operator==(const TenantConfig&) const = default;
+  // Where the file says it, for what can only be judged later. 0: it does not.
+  struct Lines {
+    uint64_t name = 0;
+    uint64_t limit = 0;
+    uint64_t guarantee = 0;
+    uint64_t parent = 0;
+    std::map<std::string, uint64_t> device_limits, device_guarantees;  // by UUID
+  };
+  Lines lines;
+
+  // Two that say the same in different places are equal.
+  bool operator==(const TenantConfig& other) const {
+    return name == other.name && quota == other.quota;
+  }
 };
 
 enum class BackendChoice { kAuto, kCuda, kHost };
@@ -64,6 +85,7 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError };
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
+  std::string state_dir;    // empty: not said; gpumem::DaemonStateDir() knows
   BackendChoice backend = BackendChoice::kAuto;
   LogLevel log_level = LogLevel::kInfo;
 
@@ -85,6 +107,7 @@ struct Config {
   SizeLimit pinned_capacity{.percent = 25};
 
   QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
+  uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty
 
@@ -122,8 +145,17 @@ absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_by
 // The quota in bytes on the devices that there are.
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);
 
+// Whether all guarantees can be kept on these devices, and no tenant has a limit above that
+// of the tenant it is under.
+//   INVALID_ARGUMENT  with file and line, like the mistakes that ParseConfig finds: it knows
+//                     the percentages, but not what they are percentages of
+absl::Status CheckGuarantees(const Config& config, absl::Span<const DeviceInfo> devices);
+
 // The quota of `tenant`: its own, else the defaults.
 const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);
+
+// What is different in `to`, one sentence each, of what a running daemon takes over.
+std::vector<std::string> ConfigChanges(const Config& from, const Config& to);
 
 // A sentence for each device that the configuration limits and the node lacks: the
 // same file may serve several nodes, but a mistyped UUID limits nothing.

@@ -108,6 +108,14 @@ Form<std::string> TenantOrTemplateForm() {
           AsTenantOrTemplate};
 }
 
+Form<std::string> ParentForm() {
+  return {"a tenant's name", "the name of a [[tenant]], or \"\" for none",
+          [](const toml::value& value) -> std::optional<std::string> {
+            if (value.is_string() && value.as_string().str.empty()) return "";
+            return AsTenantName(value);
+          }};
+}
+
 Form<uint64_t> BytesForm() { return {"a size", "bytes such as \"64GiB\"", AsBytes}; }
 
 Form<SizeLimit> SizeLimitForm(absl::string_view whole) {
@@ -123,6 +131,16 @@ Form<uint32_t> CountForm(uint32_t least, uint32_t most) {
               return std::nullopt;
             }
             return static_cast<uint32_t>(value.as_integer());
+          }};
+}
+
+Form<int32_t> IntegerForm(int32_t least, int32_t most) {
+  return {"valid", absl::StrCat("a whole number from ", least, " to ", most),
+          [=](const toml::value& value) -> std::optional<int32_t> {
+            if (!value.is_integer() || value.as_integer() < least || value.as_integer() > most) {
+              return std::nullopt;
+            }
+            return static_cast<int32_t>(value.as_integer());
           }};
 }
 

@@ -226,7 +226,7 @@ device = [{uuid = "GPU-mistyped", limit = 1}, {uuid = "GPU-1", limit = 1}]
   std::vector<DeviceInfo> devices = {{.uuid = "GPU-1"}};
   EXPECT_THAT(
       DeviceNotices(*config, devices),
-      ElementsAre("the configuration limits device GPU-mistyped, which this daemon does not have"));
+      ElementsAre("the configuration names device GPU-mistyped, which this daemon does not have"));
 }
 
 TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {

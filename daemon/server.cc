@@ -124,14 +124,22 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name) {
 
 }  // namespace
 
-Server::Server(Config config, Devices devices)
+Server::Server(Config config, Devices devices, Reloading reloading)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
+      reloading_(std::move(reloading)),
+      in_force_(config_),
       device_notices_(devices.notices),
-      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))) {}
+      store_(config_.state_dir),
+      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))),
+      quotas_(std::make_unique<QuotaControl>(
+          broker_.get(), DeviceInfos(), store_.remembered(),
+          [this](const Overrides& overrides) { return store_.Save(overrides); })) {
+  for (const std::string& notice : store_.notices()) spdlog::error("{}", notice);
+}
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Reloading reloading) {
   if (config.host_device_bytes > kMaxHostDeviceBytes) {
     return absl::InvalidArgumentError(
         "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
@@ -146,7 +154,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
   if (config.backend == BackendChoice::kHost) options.backend = Backend::kHost;
   absl::StatusOr<Devices> devices = OpenDevices(options);
   if (!devices.ok()) return devices.status();
-  auto server = std::unique_ptr<Server>(new Server(config, *std::move(devices)));
+  std::vector<DeviceInfo> infos;
+  for (const auto& device : devices->devices) infos.push_back(device->info());
+  if (absl::Status kept = CheckGuarantees(config, infos); !kept.ok()) return kept;
+  auto server =
+      std::unique_ptr<Server>(new Server(config, *std::move(devices), std::move(reloading)));
   server->ApplyTenants(config);
   if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
   return server;
@@ -188,7 +200,10 @@ absl::Status Server::Listen() {
   sessions_for_observer_ = sessions_.get();
   broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
-      broker_.get(), [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); });
+      broker_.get(), quotas_.get(),
+      AdminService::Hooks{
+          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .reload = [this] { return Reload(); }});
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
@@ -263,31 +278,67 @@ void Server::ApplyTenants(const Config& config) {
   for (const TenantConfig& tenant : config.tenants) {
     quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
   }
-  broker_->Configure(quotas, ResolveQuota(config.tenant_defaults, devices));
+  const std::vector<std::string> skipped =
+      quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
+  for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;
-  for (const auto& more : {config.notices, DeviceNotices(config, devices)}) {
+  for (const auto& more :
+       {store_.notices(), skipped, config.notices, DeviceNotices(config, devices)}) {
     notices.insert(notices.end(), more.begin(), more.end());
   }
   absl::MutexLock lock(&mutex_);
   notices_ = std::move(notices);
 }
 
-void Server::Reload(const Config& config) {
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload() {
+  absl::MutexLock lock(&reload_mutex_);
+  absl::StatusOr<gpumem::v1::ReloadResponse> outcome = TryReload();
+  if (!outcome.ok()) {
+    spdlog::error("reload: {}; the configuration in force stays",
+                  std::string(outcome.status().message()));
+    return outcome;
+  }
+  spdlog::info("reloaded {}{}", outcome->config_file(),
+               outcome->changes().empty() ? ": nothing is different" : "");
+  for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
+  return outcome;
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
+  if (reloading_.load == nullptr) {
+    return absl::FailedPreconditionError(
+        "there is no configuration file to read again: the daemon was started without one "
+        "(--config)");
+  }
+  absl::StatusOr<Config> loaded = reloading_.load();
+  if (!loaded.ok()) return loaded.status();
+  const Config& config = *loaded;
+  if (absl::Status kept = CheckGuarantees(config, DeviceInfos()); !kept.ok()) return kept;
   ApplyTenants(config);
+  if (reloading_.done != nullptr) reloading_.done(config);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
                     c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
                     c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
                     c.drain_timeout);
   };
-  if (fixed(config) == fixed(config_)) return;
+  gpumem::v1::ReloadResponse response;
+  response.set_config_file(config.file);
+  for (std::string& change : ConfigChanges(in_force_, config)) {
+    response.add_changes(std::move(change));
+  }
+  in_force_ = config;
   absl::MutexLock lock(&mutex_);
-  notices_.emplace_back(
-      "the configuration file changes what only a restart can apply (folder, backend, bounds, "
-      "sockets, host devices, pinned memory or drain time); the values of the last start hold");
-  spdlog::warn("{}", notices_.back());
+  if (fixed(config) != fixed(config_)) {
+    notices_.emplace_back(
+        "the configuration file changes what only a restart can apply (folders, backend, bounds, "
+        "sockets, host devices, pinned memory or drain time); the values of the last start hold");
+    spdlog::warn("{}", notices_.back());
+  }
+  for (const std::string& notice : notices_) response.add_notices(notice);
+  return response;
 }
 
 void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {

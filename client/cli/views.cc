@@ -44,19 +44,6 @@ std::string StateWord(v1::SegmentInfo::State state) {
   }
 }
 
-std::string ByteLimit(bool present, uint64_t bytes, bool exact) {
-  return present ? Size(bytes, exact) : "none";
-}
-
-std::string CountLimit(bool present, uint32_t count) {
-  return present ? absl::StrCat(count) : "none";
-}
-
-// "3 of 16", or "3" where there is no limit.
-std::string UsedOf(uint32_t used, bool limited, uint32_t limit) {
-  return limited ? absl::StrCat(used, " of ", limit) : absl::StrCat(used);
-}
-
 // "[####------]"
 std::string Bar(uint64_t part, uint64_t whole) {
   constexpr size_t kWidth = 20;
@@ -101,15 +88,6 @@ std::string PeersView(const DeviceList& devices) {
                       "Whether the GPU of the row can use the memory of the column's.\n"
                       "+a: with atomic operations of the link; number: the link's rank, 0 is the "
                       "fastest.\n");
-}
-
-// The tenant's charge on the pinned host memory.
-uint64_t PinnedBytes(const v1::Usage& usage) {
-  uint64_t bytes = 0;
-  for (const v1::DeviceUsage& device : usage.devices()) {
-    if (IsPinnedMemory(device.device_uuid())) bytes += device.charged_bytes();
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -232,69 +210,6 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
   return absl::StrCat(table.ToString(),
                       "REUSE across streams: e follows events, o opportunistic, i internal "
                       "dependencies.\n");
-}
-
-std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
-  if (response.tenants().empty()) return "No tenants.\n";
-  Table table({{"TENANT"},
-               {"CHARGED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"TOTAL LIMIT", Align::kRight},
-               {"PINNED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"SEGMENTS", Align::kRight},
-               {"SESSIONS", Align::kRight},
-               {"DENIALS", Align::kRight},
-               {"MADE BY"}});
-  for (const v1::TenantInfo& tenant : response.tenants()) {
-    const v1::Usage& usage = tenant.usage();
-    const v1::Quota& quota = tenant.quota();
-    std::string limit = ByteLimit(quota.has_limit_bytes(), quota.limit_bytes(), exact);
-    if (!quota.devices().empty()) limit = "by device";
-    table.AddRow({usage.tenant(), Size(usage.charged_bytes(), exact), limit,
-                  ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact),
-                  Size(PinnedBytes(usage), exact),
-                  ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact),
-                  UsedOf(usage.segments(), quota.has_max_segments(), quota.max_segments()),
-                  UsedOf(usage.sessions(), quota.has_max_sessions(), quota.max_sessions()),
-                  absl::StrCat(usage.denials()), tenant.configured() ? "config" : "rule"});
-  }
-  return table.ToString();
-}
-
-std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
-                      bool exact) {
-  Table counts({{"TENANT " + usage.tenant()}, {"USED", Align::kRight}, {"LIMIT", Align::kRight}});
-  counts.AddRow({"bytes on all devices", Size(usage.charged_bytes(), exact),
-                 ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact)});
-  counts.AddRow({"bytes of pinned host memory", Size(PinnedBytes(usage), exact),
-                 ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact)});
-  counts.AddRow({"segments", absl::StrCat(usage.segments()),
-                 CountLimit(quota.has_max_segments(), quota.max_segments())});
-  counts.AddRow({"sessions", absl::StrCat(usage.sessions()),
-                 CountLimit(quota.has_max_sessions(), quota.max_sessions())});
-  counts.AddRow({"calls in flight", absl::StrCat(usage.in_flight()),
-                 CountLimit(quota.has_max_in_flight(), quota.max_in_flight())});
-  counts.AddRow({"retained bytes on each device", "",
-                 ByteLimit(quota.has_max_retained_bytes(), quota.max_retained_bytes(), exact)});
-  counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});
-
-  Table bytes({{"DEVICE"},
-               {"CHARGED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"USED", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"RETAINED", Align::kRight},
-               {"LINGERING", Align::kRight},
-               {"PEAK", Align::kRight}});
-  for (const v1::DeviceUsage& device : usage.devices()) {
-    bytes.AddRow({ShortDevice(devices, device.device_uuid()), Size(device.charged_bytes(), exact),
-                  Size(device.limit_bytes(), exact),
-                  Percent(device.charged_bytes(), device.limit_bytes()),
-                  Size(device.leased_bytes(), exact), Size(device.retained_bytes(), exact),
-                  Size(device.lingering_bytes(), exact), Size(device.peak_bytes(), exact)});
-  }
-  return absl::StrCat(counts.ToString(), "\n", bytes.ToString());
 }
 
 std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,

@@ -60,10 +60,13 @@ absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   auto response = (*session)->GetUsage((*session)->Deadline({}));
   if (!response.ok()) return response.status();
   const v1::Welcome& welcome = (*session)->welcome();
-  Print(options.json
-            ? Pretty(QuotaJson(response->quota(), response->usage()))
-            : QuotaView(response->quota(), response->usage(),
-                        {welcome.devices().begin(), welcome.devices().end()}, options.exact));
+  // What operators changed is not for everybody to know.
+  v1::GetQuotaResponse quota;
+  *quota.mutable_quota() = response->quota();
+  *quota.mutable_usage() = response->usage();
+  Print(options.json ? Pretty(QuotaJson(quota, /*knows_overridden=*/false))
+                     : QuotaView(quota, {welcome.devices().begin(), welcome.devices().end()},
+                                 options.exact));
   return absl::OkStatus();
 }
 

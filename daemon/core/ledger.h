@@ -137,12 +137,26 @@ class Ledger {
   // --- Tenants ---------------------------------------------------------------------
 
   // Sets the configured tenants, and the quota of those that rules make at run time.
-  // Takes effect at once; breaks no holder.
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // Takes effect at once; breaks no holder. `overridden`: the quotas of those tenants, configured
+  // or not, for which an operator's word goes before both; they are there from now on.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                 const std::map<std::string, Quota>& overridden = {});
 
-  // NOT_FOUND         no such tenant or device
-  // INVALID_ARGUMENT  a limit for the pinned memory as if it were a device
+  // NOT_FOUND            no such tenant or device
+  // INVALID_ARGUMENT     a limit or guarantee for the pinned memory as if it were a device, or
+  //                      what CheckQuota says
+  // FAILED_PRECONDITION  the same
   absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
+  // Its parts (ledger_quotas.cc). INVALID_ARGUMENT: the quota contradicts itself;
+  // FAILED_PRECONDITION: with it, guarantees could not all be kept.
+  absl::Status CheckDevices(const Quota& quota) const;
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota) const;
+  // Sets what has been checked; makes the tenant where it is not there.
+  void OverrideQuota(absl::string_view tenant, const Quota& quota);
+  // The end of what SetQuota and OverrideQuota said: `quota` is the configuration's. The tenant,
+  // which may be forgotten now.
+  //   NOT_FOUND  no such tenant
+  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
   // While draining, new sessions and operations are refused with UNAVAILABLE.

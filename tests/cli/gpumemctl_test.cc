@@ -1,5 +1,4 @@
 // gpumemctl against a real daemon: the JSON shapes and exit codes that scripts rely on.
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,9 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,8 @@ class GpumemctlTest : public testing::Test {
     dir_ = path;
     daemon_ = std::make_unique<Process>(
         ProcessOptions{.argv = {"daemon/gpumemd", "--backend", "host", "--host-devices", "2",
-                                "--host-device-bytes", "64MiB", "--runtime-dir", dir_},
+                                "--host-device-bytes", "64MiB", "--runtime-dir", dir_,
+                                "--state-dir", dir_ + "/state"},
                        .log_file = dir_ + "/log"});
     const absl::Time deadline = absl::Now() + kPatience;
     while (!ConnectUnix(SocketPath(dir_, kAdminSocket), SOCK_STREAM).ok()) {
@@ -56,13 +58,8 @@ class GpumemctlTest : public testing::Test {
   }
   void TearDown() override {
     daemon_.reset();
-    if (DIR* folder = opendir(dir_.c_str())) {
-      while (const dirent* entry = readdir(folder)) {
-        unlink(absl::StrCat(dir_, "/", entry->d_name).c_str());
-      }
-      closedir(folder);
-    }
-    rmdir(dir_.c_str());
+    std::error_code ignored;
+    std::filesystem::remove_all(dir_, ignored);
   }
 
   // A holder, and what it says that it holds.

@@ -29,6 +29,7 @@ class DaemonProcess {
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
   const std::string& runtime_dir() const { return runtime_dir_; }
+  std::string state_dir() const { return dir_ + "/state"; }
   std::string Socket(absl::string_view name) const;
   pid_t pid() const { return child_.pid(); }
   int fds() const { return CountFds(pid()); }
@@ -36,6 +37,8 @@ class DaemonProcess {
 
   // Replaces the configuration file and asks the daemon to read it.
   void Reconfigure(const std::string& config);
+  // Ends it as an operator does, and runs another with the same flags and files.
+  absl::Status Restart();
   // What it has written to its log.
   std::string Log() const;
 
@@ -44,8 +47,11 @@ class DaemonProcess {
 
  private:
   DaemonProcess() = default;
+  absl::Status Run();
+
   std::string dir_;  // ours: log, configuration, and the runtime folder
   std::string runtime_dir_;
+  std::vector<std::string> args_;
   Child child_;
 };
 
