@@ -165,10 +165,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "gpumem.toml:2: rule.tenant: no [[tenant]] is named \"x\" (add one, or write a "
                 "name for each user: \"user-{uid}\")"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
+                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
+                "slice, container, pod, qos, slurm_job, slurm_step, or "
                 "default = true for everybody)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\ndefault = false",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
+                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
+                "slice, container, pod, qos, slurm_job, slurm_step, or "
                 "default = true for everybody)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\ndefault = true",
                 "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"},

@@ -63,6 +63,14 @@ class SessionServer {
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
                        bool may_wait);
 
+  // Whom the session's process was taken for when it connected, and by which rule. Thread-safe.
+  //   UNAVAILABLE  the session has ended
+  struct Recognition {
+    PeerIdentity peer;
+    TenantMatch match;
+  };
+  absl::StatusOr<Recognition> WhoIs(SessionId session);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 
@@ -76,6 +84,7 @@ class SessionServer {
     absl::Time greeting_ends;
     bool welcomed = false;
     SessionId session{};  // once welcomed
+    TenantMatch match;    // the same; written before it is in sessions_
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -106,6 +115,7 @@ class SessionServer {
 
   // Only the serving thread's.
   uint64_t next_key_ = 1;
+  int64_t queue_empty_at_ = 0;         // BootTime(); Acceptance says what for
   std::list<ConnectionPtr> greeting_;  // in the order of their expiry
 
   std::thread thread_;
