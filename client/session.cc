@@ -114,10 +114,10 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   const auto end = [](Session* session) {
     if (!session->forked()) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(welcomed->welcome), options.timeout,
-                                              std::move(welcomed->socket), std::move(channel),
-                                              runtime_dir),
-                                  end);
+  return std::shared_ptr<Session>(
+      new Session(std::move(welcomed->welcome), options.timeout, std::move(welcomed->socket),
+                  std::move(channel), runtime_dir),
+      end);
 }
 
 Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
@@ -194,6 +194,10 @@ absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request
 
 absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
   return Ask(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
+}
+
+absl::StatusOr<v1::WhoAmIResponse> Session::WhoAmI(absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), deadline);
 }
 
 absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline) {

@@ -24,6 +24,9 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact);
 std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
                       bool exact);
 
+// Whom the daemon takes the caller for, and why; `daemon` says which one.
+std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& daemon);
+
 // One look of `top`: the tenants and sessions that hold most come first.
 std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,
                     v1::ListSessionsResponse sessions, bool exact);
