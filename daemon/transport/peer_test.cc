@@ -96,7 +96,7 @@ TEST(IdentifyPeer, WhoeverIsGoneIsRefused) {
     const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{.sun_family = AF_UNIX};
     // An abstract name: no file to remove.
-    const std::string name = absl::StrCat("gpumem-peer-test-", getpid());
+    const std::string name = absl::StrCat("gpumem-peer-test-", getpid(), "-", BootTime());
     memcpy(address.sun_path + 1, name.data(), name.size());
     ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(listen(listener, 1), 0);

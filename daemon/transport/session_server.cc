@@ -83,6 +83,7 @@ SessionServer::~SessionServer() {
 }
 
 void SessionServer::Start() {
+  AcceptSome();  // whoever comes after this has come after it
   thread_ = std::thread([this] { Serve(); });
 }
 
@@ -106,11 +107,11 @@ void SessionServer::Serve() {
       const absl::Duration left = greeting_.front()->greeting_ends - absl::Now();
       timeout_ms = static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1));
     }
-    if (!KernelHasPeerPidfd() && (timeout_ms < 0 || timeout_ms > kLookEveryMs)) {
+    if (options_.peers_by_number && (timeout_ms < 0 || timeout_ms > kLookEveryMs)) {
       timeout_ms = kLookEveryMs;
     }
     const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
-    if (n == 0 && !KernelHasPeerPidfd()) AcceptSome();
+    if (n == 0 && options_.peers_by_number) AcceptSome();
     for (int i = 0; i < n; ++i) {
       const uint64_t id = events[i].data.u64;
       if (id == kStopId) return CloseAll();
@@ -167,7 +168,8 @@ void SessionServer::AcceptSome() {
 
 void SessionServer::Accept(UniqueFd socket) {
   PrepareClientSocket(socket.get());
-  absl::StatusOr<Peer> peer = IdentifyPeer(socket.get(), {.queue_empty_at = queue_empty_at_});
+  absl::StatusOr<Peer> peer = IdentifyPeer(
+      socket.get(), {.queue_empty_at = queue_empty_at_, .by_number = options_.peers_by_number});
   if (!peer.ok()) return SendLast(socket.get(), RefusalOf(peer.status()));
   MakeRoomFor(peer->identity.uid);
   auto connection = std::make_shared<Connection>();

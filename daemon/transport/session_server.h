@@ -37,6 +37,8 @@ struct SessionServerOptions {
   uint32_t max_greeting_per_uid = 256;
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
+  // Acceptance says what for; tests set it.
+  bool peers_by_number = !KernelHasPeerPidfd();
 };
 
 class SessionServer {
