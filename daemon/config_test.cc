@@ -350,7 +350,7 @@ TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
   EXPECT_EQ(config->admin_gid, 1u);
   ASSERT_THAT(config->tenants, SizeIs(1));
   EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
-  EXPECT_THAT(config->rules, SizeIs(2));
+  EXPECT_THAT(config->rules, SizeIs(4));
 }
 
 TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {
