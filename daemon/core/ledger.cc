@@ -246,6 +246,9 @@ absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_
   absl::StatusOr<AcquireTerms> terms = CheckSpec(tenant, spec);
   if (!terms.ok()) return terms.status();
   if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
+  if (absl::Status past = CheckUnbrokered(tenant, terms->bytes * spec.count); !past.ok()) {
+    return past;
+  }
 
   RetainedPool& reusable = terms->kind == Kind::kMempool ? tenant.pools[terms->device].idle
                                                          : tenant.retained[terms->device];

@@ -217,6 +217,12 @@ class Ledger {
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
 
+  // --- Memory that was taken past the broker (ledger_unbrokered.cc) -----------------
+
+  // All that is known now, in place of what was known before. It counts against no limit. A
+  // session's goes with it.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
+
   // --- Giving memory back ----------------------------------------------------------
 
   // Segments to destroy, each exactly once.
@@ -391,6 +397,11 @@ class Ledger {
                                 uint64_t used, uint64_t limit, absl::string_view help);
   std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
 
+  // Denies `bytes` where something denies the tenant what is new.
+  absl::Status CheckUnbrokered(Tenant& tenant, uint64_t bytes) const;
+  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
+  uint64_t UnbrokeredOf(SessionId session) const;
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   void EndLease(LeaseId id, bool unmapped);
@@ -424,6 +435,7 @@ class Ledger {
   uint64_t open_operations_ = 0;
 
   IpcEvents events_;
+  std::vector<UnbrokeredBytes> unbrokered_;
 
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;

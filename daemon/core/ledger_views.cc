@@ -34,7 +34,8 @@ TenantView Ledger::View(const Tenant& tenant) const {
                             .lingering = account.bytes(SegmentState::kLingering),
                             .charged = account.charged(),
                             .limit = LimitOn(tenant, i),
-                            .peak = account.peak()});
+                            .peak = account.peak(),
+                            .unbrokered = UnbrokeredOf(tenant, devices_[i].uuid)});
   }
   return view;
 }
@@ -67,6 +68,7 @@ absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view 
                      .live = session->live,
                      .details = session->details,
                      .leases = static_cast<uint32_t>(session->leases.size()),
+                     .unbrokered = UnbrokeredOf(id),
                      .age = now_() - session->opened};
     absl::btree_set<SegmentId> counted;
     for (LeaseId lease : session->leases) {

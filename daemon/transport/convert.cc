@@ -115,6 +115,7 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_charged_bytes(device.charged);
     usage.set_limit_bytes(device.limit);
     usage.set_peak_bytes(device.peak);
+    usage.set_unbrokered_bytes(device.unbrokered);
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));
@@ -140,6 +141,7 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_leased_bytes(session.leased_bytes);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(session.age)));
   proto.set_command(session.details.command);
+  proto.set_unbrokered_bytes(session.unbrokered);
   return proto;
 }
 
