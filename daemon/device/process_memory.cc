@@ -38,10 +38,11 @@ class NvmlProcessMemory : public ProcessMemory {
     return sample;
   }
 
-  // The driver tells what a process has to itself or owns from what it has only imported (by
-  // the open kernel modules: a duplicate that is not the last is neither), and of imported
-  // memory NVML speaks in none of its figures. What a client keeps mapped after it has
-  // given it back, and the broker has let go of it, is its own from then on, and counts.
+  // By the source of the driver's open kernel modules, which tell apart what a process has to
+  // itself, what it shares as the owner, and what it has only imported while others have it,
+  // too. NVML counts the first two. tests/gpu/unbrokered_test.cc shows it for the driver at hand.
+  // What a client keeps mapped after it has given it back, and the broker has let go of it, is
+  // the client's alone from then on, and counts.
   bool counts_mapped() const override { return false; }
 
   bool pids_are_ours() const override { return pids_are_ours_; }
