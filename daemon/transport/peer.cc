@@ -64,6 +64,12 @@ uint64_t ParseStartTime(absl::string_view text) {
   return start_time;
 }
 
+uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat")); }
+
+std::string CommandOf(pid_t pid) {
+  return Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+}
+
 std::string ParseCgroup(absl::string_view text) {
   std::string unified, systemd, other;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -120,9 +126,9 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   Peer peer;
   peer.pidfd = *std::move(pidfd);
   peer.identity = *std::move(identity);
-  peer.identity.start_time = ParseStartTime(ReadProc(pid, "stat"));
+  peer.identity.start_time = StartTimeOf(pid);
   peer.identity.cgroup = ParseCgroup(ReadProc(pid, "cgroup"));
-  peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+  peer.command = CommandOf(pid);
   // What /proc said was said of the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) {
