@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/unique_fd.h"
 #include "daemon/core/broker.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/process_memory.h"
@@ -89,20 +90,21 @@ class Driver : public ProcessMemory {
 // A process that waits for signals. It is killed and reaped at its end.
 class Process {
  public:
-  explicit Process(bool deaf = false) {
+  // One that is stubborn says that it was sent SIGTERM, and goes on.
+  explicit Process(bool stubborn = false) {
     int ends[2];
     if (pipe(ends) != 0) abort();
+    words_.reset(ends[0]);
+    const gpumem::UniqueFd theirs(ends[1]);
     pid_ = fork();
     if (pid_ == 0) {  // only system calls from here on
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (deaf) signal(SIGTERM, SIG_IGN);
-      if (write(ends[1], "r", 1) != 1) _exit(1);
+      mouth_ = theirs.get();
+      if (stubborn) signal(SIGTERM, [](int) { Say(); });
+      Say();
       while (true) pause();
     }
-    char ready;
-    if (read(ends[0], &ready, 1) != 1) abort();
-    close(ends[0]);
-    close(ends[1]);
+    if (!Speaks()) abort();
   }
   ~Process() {
     if (pid_ <= 0) return;
@@ -114,6 +116,11 @@ class Process {
   pid_t pid() const { return pid_; }
   uint64_t start_time() const { return StartTimeOf(pid_); }
   bool running() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+  // Waits for its next word.
+  bool Speaks() {
+    char word;
+    return read(words_.get(), &word, 1) == 1;
+  }
   int Wait() {
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);
@@ -121,6 +128,11 @@ class Process {
   }
 
  private:
+  static void Say() {
+    if (write(mouth_, "w", 1) != 1) _exit(1);
+  }
+  static inline int mouth_ = -1;  // in the child
+  gpumem::UniqueFd words_;
   pid_t pid_ = -1;
 };
 
@@ -168,14 +180,16 @@ class UnbrokeredMonitorTest : public ::testing::Test {
     return view.ok() ? view->devices.at(0).unbrokered : 0;
   }
 
-  absl::Status Acquire(const Broker::NewSession& session) {
+  // A segment and, unless it is to stay, its end.
+  absl::Status Acquire(const Broker::NewSession& session, bool stay = false) {
     auto call = broker_->Authenticate(
         absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
     if (!call.ok()) return call.status();
-    return broker_
-        ->Acquire(*call, {.bytes = 2 * kMiB}, absl::Now() + absl::Seconds(20),
-                  [](const Broker::Handover&) { return absl::OkStatus(); })
-        .status();
+    const auto leases =
+        broker_->Acquire(*call, {.bytes = 2 * kMiB}, absl::Now() + absl::Seconds(20),
+                         [](const Broker::Handover&) { return absl::OkStatus(); });
+    if (!leases.ok() || stay) return leases.status();
+    return broker_->Release(*call, {leases->at(0).lease});
   }
 
   uint8_t secrets_ = 0;
@@ -231,19 +245,20 @@ TEST_F(UnbrokeredMonitorTest, DeniesTheTenantUntilTheUseIsGone) {
 
 TEST_F(UnbrokeredMonitorTest, WhoDoesNotEndIsKilledAndNobodyElse) {
   options_.kill_after = absl::Milliseconds(50);
-  Process tame, deaf(/*deaf=*/true), innocent;
+  Process tame, stubborn(/*stubborn=*/true), innocent;
   Open("team", tame);
-  const auto of_deaf = Open("team", deaf);
+  const auto of_stubborn = Open("team", stubborn);
   Open("team", innocent);
   Start(UnbrokeredReaction::kTerminate);
   driver_->Say({{tame.pid(), kAllowance + 2 * kTolerance},
-                {deaf.pid(), kAllowance + 2 * kTolerance},
+                {stubborn.pid(), kAllowance + 2 * kTolerance},
                 {innocent.pid(), kAllowance + kTolerance}});
   EXPECT_EQ(tame.Wait(), SIGTERM);
+  ASSERT_TRUE(stubborn.Speaks());
   // Neither leaving the broker nor giving the memory back after that helps.
-  broker_->SocketClosed(of_deaf.id);
+  broker_->SocketClosed(of_stubborn.id);
   driver_->Say({{innocent.pid(), kAllowance + kTolerance}});
-  EXPECT_EQ(deaf.Wait(), SIGKILL);
+  EXPECT_EQ(stubborn.Wait(), SIGKILL);
   ASSERT_TRUE(driver_->WaitForLooks(3));
   EXPECT_TRUE(innocent.running());
 }
@@ -284,7 +299,7 @@ TEST_F(UnbrokeredMonitorTest, WhatIsMappedOfTheBrokersIsNotUnbrokered) {
   driver_->counts_mapped_ = true;
   Process worker;
   const auto session = Open("team", worker);
-  ASSERT_EQ(Acquire(session), absl::OkStatus());
+  ASSERT_EQ(Acquire(session, /*stay=*/true), absl::OkStatus());
   Start();
   driver_->Say({{worker.pid(), kAllowance + 5 * kMiB}});
   ASSERT_TRUE(Eventually([&] { return UnbrokeredOf("team") == 3 * kMiB; }));
