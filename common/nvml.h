@@ -36,9 +36,9 @@ class Nvml {
   absl::StatusOr<bool> PersistenceMode(Device* device) const;
 
   // The processes that use the device, by pid, and how many bytes of it: what they have
-  // allocated themselves, their contexts included, but for managed memory. Pids are those of
-  // this process's PID namespace where the driver translates them; 0 stands for all that have
-  // none there. No value: the driver does not say how much.
+  // allocated themselves, their contexts included; managed memory need not be among it. Pids are
+  // those of this process's PID namespace where the driver translates them; 0 stands for all that
+  // have none there. No value: the driver does not say how much.
   //   UNAVAILABLE  NVML does not say; drivers before 510 never do
   absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Processes(Device* device) const;
   bool lists_processes() const { return compute_processes_ != nullptr; }

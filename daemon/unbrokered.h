@@ -10,7 +10,7 @@
 // What is not: how much. The driver counts a process's CUDA context and what its libraries take
 // for themselves, too, so `allowance` is taken off, for each device. Bytes are
 // - too few by up to the allowance, where a process needs less of it, and for managed memory,
-//   which the driver does not count;
+//   which the driver need not count;
 // - too many where its context and libraries need more;
 // - where the driver counts what is mapped of the broker's memory (Inputs::mapped), too few by
 //   what the process was given and has not mapped.
