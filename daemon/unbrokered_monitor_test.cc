@@ -99,10 +99,14 @@ class Process {
     pid_ = fork();
     if (pid_ == 0) {  // only system calls from here on
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      mouth_ = theirs.get();
-      if (stubborn) signal(SIGTERM, [](int) { Say(); });
-      Say();
-      while (true) pause();
+      sigset_t asked;
+      sigemptyset(&asked);
+      sigaddset(&asked, SIGTERM);
+      if (stubborn) sigprocmask(SIG_BLOCK, &asked, nullptr);
+      Say(theirs.get());
+      while (!stubborn) pause();
+      for (int signal; sigwait(&asked, &signal) == 0;) Say(theirs.get());
+      _exit(1);
     }
     if (!Speaks()) abort();
   }
@@ -128,10 +132,9 @@ class Process {
   }
 
  private:
-  static void Say() {
-    if (write(mouth_, "w", 1) != 1) _exit(1);
+  static void Say(int ear) {
+    if (write(ear, "w", 1) != 1) _exit(1);
   }
-  static inline int mouth_ = -1;  // in the child
   gpumem::UniqueFd words_;
   pid_t pid_ = -1;
 };
@@ -244,7 +247,7 @@ TEST_F(UnbrokeredMonitorTest, DeniesTheTenantUntilTheUseIsGone) {
 }
 
 TEST_F(UnbrokeredMonitorTest, WhoDoesNotEndIsKilledAndNobodyElse) {
-  options_.kill_after = absl::Milliseconds(50);
+  options_.kill_after = absl::Milliseconds(500);
   Process tame, stubborn(/*stubborn=*/true), innocent;
   Open("team", tame);
   const auto of_stubborn = Open("team", stubborn);
