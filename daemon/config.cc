@@ -121,6 +121,24 @@ void ReadDevice(const toml::value& table, const std::string& name, Mistakes* mis
   }
 }
 
+void ReadUnbrokered(const toml::value& table, Mistakes* mistakes, UnbrokeredConfig* config) {
+  TableReader reader(table, "unbrokered", mistakes);
+  reader.Read("reaction",
+              OneOfForm<UnbrokeredReaction>({{"report", UnbrokeredReaction::kReport},
+                                             {"deny-new", UnbrokeredReaction::kDenyNew},
+                                             {"terminate", UnbrokeredReaction::kTerminate}}),
+              &config->reaction);
+  reader.Read("tolerance", BytesForm(), &config->tolerance);
+  reader.Read("context_allowance", BytesForm(), &config->context_allowance);
+  reader.Read("interval", DurationForm(), &config->interval);
+  // Each look asks the driver, which holds up other programs' calls meanwhile.
+  if (config->interval > absl::ZeroDuration() && config->interval < absl::Milliseconds(10)) {
+    reader.Complain(*reader.Find("interval"), "interval",
+                    "too short (expected at least \"10ms\", or \"0s\" for never)");
+  }
+  reader.Finish();
+}
+
 // The keys that [tenant_defaults] and [[tenant]] share. `quota` holds what is inherited.
 void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes, QuotaConfig* quota,
                TenantConfig::Lines* lines) {
@@ -289,6 +307,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
   }
   if (const toml::value* table = document.Table("host")) ReadHost(*table, &mistakes, &config);
   if (const toml::value* table = document.Table("pinned")) ReadPinned(*table, &mistakes, &config);
+  if (const toml::value* table = document.Table("unbrokered")) {
+    ReadUnbrokered(*table, &mistakes, &config.unbrokered);
+  }
   if (const toml::value* table = document.Table("tenant_defaults")) {
     ReadDefaults(*table, &mistakes, &config);
   }

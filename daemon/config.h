@@ -82,6 +82,24 @@ struct TenantConfig {
 enum class BackendChoice { kAuto, kCuda, kHost };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
+// What happens about memory that a tenant's process has taken past the broker.
+enum class UnbrokeredReaction {
+  kReport,     // it is shown
+  kDenyNew,    // and its tenant gets nothing new until it is gone
+  kTerminate,  // and the process is ended
+};
+
+struct UnbrokeredConfig {
+  UnbrokeredReaction reaction = UnbrokeredReaction::kReport;
+  // Of each process on each device: how much is left alone, beside what a CUDA context and its
+  // libraries take. A bare context takes 0.5 GiB of an H200.
+  uint64_t tolerance = uint64_t{64} << 20;
+  uint64_t context_allowance = uint64_t{1} << 30;
+  absl::Duration interval = absl::Seconds(1);  // zero: nobody looks
+
+  bool operator==(const UnbrokeredConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
@@ -105,6 +123,8 @@ struct Config {
 
   // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
   SizeLimit pinned_capacity{.percent = 25};
+
+  UnbrokeredConfig unbrokered;
 
   QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults

@@ -316,6 +316,28 @@ TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
                 "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 
+TEST(ConfigTest, SaysWhatHappensAboutMemoryThatIsTakenPastTheBroker) {
+  EXPECT_EQ(Parse("").value().unbrokered, UnbrokeredConfig{});
+  const Config config = Parse(R"(
+[unbrokered]
+reaction = "terminate"
+tolerance = "1MiB"
+context_allowance = "2GiB"
+interval = "100ms"
+)")
+                            .value();
+  EXPECT_EQ(config.unbrokered, (UnbrokeredConfig{.reaction = UnbrokeredReaction::kTerminate,
+                                                 .tolerance = 1 << 20,
+                                                 .context_allowance = 2 * kGiB,
+                                                 .interval = absl::Milliseconds(100)}));
+  EXPECT_EQ(Parse("[unbrokered]\ninterval = \"0s\"").value().unbrokered.interval,
+            absl::ZeroDuration());
+  EXPECT_THAT(std::string(Parse("[unbrokered]\ninterval = \"1ms\"").status().message()),
+              testing::HasSubstr("unbrokered.interval: too short (expected at least \"10ms\""));
+  EXPECT_THAT(std::string(Parse("[unbrokered]\nreaction = \"kill\"").status().message()),
+              testing::HasSubstr("expected one of \"report\", \"deny-new\", \"terminate\""));
+}
+
 TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().user("root"), 0u);
   EXPECT_EQ(SystemNames().group("root"), 0u);

@@ -157,8 +157,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   std::vector<DeviceInfo> infos;
   for (const auto& device : devices->devices) infos.push_back(device->info());
   if (absl::Status kept = CheckGuarantees(config, infos); !kept.ok()) return kept;
+  absl::StatusOr<std::shared_ptr<ProcessMemory>> process_memory =
+      devices->backend == Backend::kCuda
+          ? MakeNvmlProcessMemory()
+          : MakeHostProcessMemory(gpumem::SocketPath(config.runtime_dir, kHostProcessMemoryFile));
+  if (!process_memory.ok()) {
+    devices->notices.push_back(absl::StrCat(
+        "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
+  }
   auto server =
       std::unique_ptr<Server>(new Server(config, *std::move(devices), std::move(reloading)));
+  if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
   if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
   return server;
@@ -233,8 +242,21 @@ absl::Status Server::Listen() {
   api_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Broker", true);
   admin_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
   sessions_->Start();
+  if (absl::Status started = StartMonitor(); !started.ok()) return started;
   api_listener_->Start();
   admin_listener_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartMonitor() {
+  if (process_memory_ == nullptr) return absl::OkStatus();
+  auto monitor = UnbrokeredMonitor::Start(
+      broker_.get(), process_memory_,
+      {.config = config_.unbrokered, .process_of = [sessions = sessions_.get()](SessionId id) {
+         return sessions->ProcessOf(id);
+       }});
+  if (!monitor.ok()) return monitor.status();
+  monitor_ = *std::move(monitor);
   return absl::OkStatus();
 }
 
@@ -254,6 +276,7 @@ Server::~Server() {
   if (hub_ != nullptr) hub_->Stop();
   // Before the listeners close: a daemon that starts now makes its own.
   for (const std::string& path : sockets_) unlink(path.c_str());
+  monitor_.reset();
   sessions_.reset();
   broker_service_.reset();
   admin_service_.reset();
@@ -318,6 +341,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (absl::Status kept = CheckGuarantees(config, DeviceInfos()); !kept.ok()) return kept;
   ApplyTenants(config);
   if (reloading_.done != nullptr) reloading_.done(config);
+  if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
   const auto fixed = [](const Config& c) {
     return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
                     c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
@@ -349,6 +373,15 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
+  if (monitor_ != nullptr) {
+    for (const DeviceProcess& process : monitor_->Foreign()) {
+      gpumem::v1::ForeignProcess& foreign = *status.add_foreign_processes();
+      foreign.set_device_uuid(process.device_uuid);
+      foreign.set_pid(process.pid);
+      foreign.set_command(process.command);
+      foreign.set_bytes(process.bytes.value_or(0));
+    }
+  }
   absl::MutexLock lock(&mutex_);
   for (const std::string& notice : notices_) status.add_notices(notice);
 }

@@ -17,12 +17,14 @@
 #include "daemon/core/broker.h"
 #include "daemon/core/quota_control.h"
 #include "daemon/device/devices.h"
+#include "daemon/device/process_memory.h"
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
 #include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
+#include "daemon/unbrokered_monitor.h"
 
 namespace gpumemd {
 
@@ -59,6 +61,7 @@ class Server final : private BrokerObserver {
  private:
   Server(Config config, Devices devices, Reloading reloading);
   absl::Status Listen();
+  absl::Status StartMonitor();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
@@ -96,6 +99,8 @@ class Server final : private BrokerObserver {
   std::unique_ptr<QuotaControl> quotas_;
   std::unique_ptr<WatchHub> hub_;
   std::unique_ptr<SessionServer> sessions_;
+  std::shared_ptr<ProcessMemory> process_memory_;  // null where nobody counts
+  std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;

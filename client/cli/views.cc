@@ -90,6 +90,22 @@ std::string PeersView(const DeviceList& devices) {
                       "fastest.\n");
 }
 
+// Empty where all that use a device have a session.
+std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
+  if (status.foreign_processes().empty()) return "";
+  const DeviceList devices(status.devices().begin(), status.devices().end());
+  uint64_t total = 0;
+  Table table({{"DEVICE"}, {"PID", Align::kRight}, {"COMMAND"}, {"USES", Align::kRight}});
+  for (const v1::ForeignProcess& process : status.foreign_processes()) {
+    total += process.bytes();
+    table.AddRow({ShortDevice(devices, process.device_uuid()),
+                  process.pid() == 0 ? kNone : absl::StrCat(process.pid()), process.command(),
+                  process.bytes() == 0 ? kNone : Size(process.bytes(), exact)});
+  }
+  return absl::StrCat("\n", table.ToString(),
+                      "Used by processes without a session: ", Size(total, exact), ".\n");
+}
+
 }  // namespace
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
@@ -107,7 +123,8 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
     absl::StrAppend(&text, "notice       ", Printable(notice), "\n");
   }
   absl::StrAppend(&text, "\n",
-                  DevicesView({status.devices().begin(), status.devices().end()}, exact));
+                  DevicesView({status.devices().begin(), status.devices().end()}, exact),
+                  ForeignView(status, exact));
   return text;
 }
 
@@ -136,21 +153,37 @@ std::string DevicesView(const DeviceList& devices, bool exact) {
 
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
   if (response.sessions().empty()) return "No sessions.\n";
-  Table table({{"SESSION", Align::kRight},
-               {"TENANT"},
-               {"STATE"},
-               {"PID", Align::kRight},
-               {"UID", Align::kRight},
-               {"NAME"},
-               {"COMMAND"},
-               {"LEASES", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"AGE", Align::kRight}});
+  const bool unbrokered =
+      std::any_of(response.sessions().begin(), response.sessions().end(),
+                  [](const v1::SessionInfo& session) { return session.unbrokered_bytes() > 0; });
+  std::vector<Column> columns = {{"SESSION", Align::kRight},
+                                 {"TENANT"},
+                                 {"STATE"},
+                                 {"PID", Align::kRight},
+                                 {"UID", Align::kRight},
+                                 {"NAME"},
+                                 {"COMMAND"},
+                                 {"LEASES", Align::kRight},
+                                 {"LEASED", Align::kRight},
+                                 {"AGE", Align::kRight}};
+  if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
+  Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
-    table.AddRow({absl::StrCat(session.session_id()), session.tenant(), StateWord(session.state()),
-                  absl::StrCat(session.pid()), absl::StrCat(session.uid()), session.client_name(),
-                  session.command(), absl::StrCat(session.leases()),
-                  Size(session.leased_bytes(), exact), Age(session.age_ms())});
+    std::vector<std::string> cells = {absl::StrCat(session.session_id()),
+                                      session.tenant(),
+                                      StateWord(session.state()),
+                                      absl::StrCat(session.pid()),
+                                      absl::StrCat(session.uid()),
+                                      session.client_name(),
+                                      session.command(),
+                                      absl::StrCat(session.leases()),
+                                      Size(session.leased_bytes(), exact)};
+    if (unbrokered) {
+      const uint64_t bytes = session.unbrokered_bytes();
+      cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
+    }
+    cells.push_back(Age(session.age_ms()));
+    table.AddRow(std::move(cells));
   }
   return table.ToString();
 }

@@ -244,6 +244,32 @@ TEST(ViewsTest, Sessions) {
   EXPECT_EQ(SessionsView({}, false), "No sessions.\n");
 }
 
+TEST(ViewsTest, MemoryPastTheBrokerIsShownWhereThereIsAny) {
+  v1::ListSessionsResponse sessions = TwoSessions();
+  sessions.mutable_sessions(0)->set_unbrokered_bytes(3 * kGiB / 2);
+  EXPECT_EQ(SessionsView(sessions, false),
+            "SESSION  TENANT     STATE       PID   UID  NAME       COMMAND  LEASES     LEASED  "
+            "UNBROKERED    AGE\n"
+            "      7  training   live       4242  1000  trainer-3  python3       2  64.00 MiB  "
+            "  1.50 GiB  3m05s\n"
+            "     12  user-1001  lingering     7  1001                           0   1.00 GiB  "
+            "         -  1d01h\n");
+  v1::GetStatusResponse status = Status();
+  v1::ForeignProcess* process = status.add_foreign_processes();
+  process->set_device_uuid(kUuid1);
+  process->set_pid(4711);
+  process->set_command("python3");
+  process->set_bytes(kGiB);
+  process = status.add_foreign_processes();
+  process->set_device_uuid(kUuid0);
+  const std::string view = StatusView(status, false);
+  EXPECT_EQ(view.substr(view.rfind("\n\n") + 2),
+            "DEVICE            PID  COMMAND      USES\n"
+            "1 HOST-00000001  4711  python3  1.00 GiB\n"
+            "0 HOST-00000000     -                  -\n"
+            "Used by processes without a session: 1.00 GiB.\n");
+}
+
 TEST(ViewsTest, Segments) {
   v1::ListSegmentsResponse response;
   v1::SegmentInfo* segment = response.add_segments();

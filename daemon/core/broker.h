@@ -217,6 +217,8 @@ class Broker {
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
+  // As Ledger::SetUnbrokered.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
   // Memory pools, by proto/gpumem/v1/admin.proto. An empty name means all tenants or devices
   // in ListPools, the first device on which the tenant has a pool in the others.

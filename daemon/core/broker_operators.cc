@@ -77,6 +77,11 @@ void Broker::SetDraining(bool draining) {
   if (observer_ != nullptr) observer_->DrainingChanged(draining);
 }
 
+void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
+  absl::MutexLock lock(&mutex_);
+  ledger_.SetUnbrokered(std::move(uses));
+}
+
 // The driver's memory pools. The devices know them; the ledger counts their segments like all
 // others.
 

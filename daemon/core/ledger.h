@@ -295,6 +295,12 @@ class Ledger {
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
 
+  // --- Memory that was taken past the broker (ledger_unbrokered.cc) -----------------
+
+  // All that is known now, in place of what was known before. It counts against no limit. A
+  // session's goes with it.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
+
   // --- Giving memory back ----------------------------------------------------------
 
   // Segments to destroy, each exactly once.
@@ -587,6 +593,11 @@ class Ledger {
   // FAILED_PRECONDITION where the session's process holds leases of the other sort.
   absl::Status CheckSort(const Session& session, bool revocable) const;
 
+  // Denies `bytes` where something denies the tenant what is new.
+  absl::Status CheckUnbrokered(Tenant& tenant, uint64_t bytes) const;
+  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
+  uint64_t UnbrokeredOf(SessionId session) const;
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   void EndLease(LeaseId id, bool unmapped);
@@ -620,6 +631,7 @@ class Ledger {
   uint64_t open_operations_ = 0;
 
   IpcEvents events_;
+  std::vector<UnbrokeredBytes> unbrokered_;
 
   std::map<WaiterId, Waiter> waiters_;  // by arrival
   uint64_t next_waiter_ = 1;

@@ -127,6 +127,12 @@ absl::Status SignalProcess(int pidfd, int signal) {
   return absl::ErrnoToStatus(errno, "cannot signal the process");
 }
 
+uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat")); }
+
+std::string CommandOf(pid_t pid) {
+  return Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+}
+
 absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);

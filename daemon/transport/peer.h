@@ -1,6 +1,8 @@
 // Who is at the other end of a unix socket, by the kernel's word.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 
@@ -57,5 +59,11 @@ absl::Status SignalProcess(int pidfd, int signal);
 
 // When the process started, by the text of /proc/PID/stat; 0 where that does not say.
 uint64_t ParseStartTime(absl::string_view proc_pid_stat);
+
+// The same of a process; 0 where there is none of that number.
+uint64_t StartTimeOf(pid_t pid);
+
+// Its name (/proc/PID/comm), as far as it is printable; empty where there is none.
+std::string CommandOf(pid_t pid);
 
 }  // namespace gpumemd

@@ -56,6 +56,10 @@ v1::ServerMessage RefusalOf(const absl::Status& why) {
   return message;
 }
 
+absl::Status NoSuchSession(SessionId session) {
+  return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
+}
+
 v1::ServerMessage GoodbyeOf(const absl::Status& why) {
   v1::ServerMessage message;
   message.mutable_goodbye()->set_reason(Printable(why.message()));
@@ -347,16 +351,24 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
   if (!connection->welcomed) greeting_.remove(connection);
 }
 
+SessionServer::ConnectionPtr SessionServer::FindSession(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : it->second;
+}
+
+absl::StatusOr<UniqueFd> SessionServer::ProcessOf(SessionId session) {
+  const ConnectionPtr connection = FindSession(session);  // keeps the pidfd open
+  if (connection == nullptr) return NoSuchSession(session);
+  UniqueFd process(fcntl(connection->peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (process.valid()) return process;
+  return absl::ResourceExhaustedError(
+      "the daemon has no file descriptors left; raise its LimitNOFILE");
+}
+
 absl::Status SessionServer::Signal(SessionId session, int signal) {
-  ConnectionPtr connection;  // keeps the pidfd open
-  {
-    absl::MutexLock lock(&mutex_);
-    auto it = sessions_.find(session);
-    if (it != sessions_.end()) connection = it->second;
-  }
-  if (connection == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
-  }
+  const ConnectionPtr connection = FindSession(session);
+  if (connection == nullptr) return NoSuchSession(session);
   const Peer& peer = connection->peer;
   if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
     return absl::OkStatus();

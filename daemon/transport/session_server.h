@@ -21,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
@@ -80,6 +81,12 @@ class SessionServer {
   };
   absl::StatusOr<Recognition> WhoIs(SessionId session);
 
+  // A pidfd of the session's process, for the caller to keep: it names that process also when
+  // the session is forgotten. Thread-safe; does not call the broker.
+  //   NOT_FOUND           no such session
+  //   RESOURCE_EXHAUSTED  the daemon has no descriptors left
+  absl::StatusOr<gpumem::UniqueFd> ProcessOf(SessionId session);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 
@@ -97,6 +104,8 @@ class SessionServer {
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
+  // What is known of a session; null where there is none.
+  ConnectionPtr FindSession(SessionId session);
   void Serve();
   void AcceptSome();
   void Accept(gpumem::UniqueFd socket);
