@@ -319,6 +319,19 @@ absl::StatusOr<SessionServer::Recognition> SessionServer::WhoIs(SessionId sessio
   return Recognition{it->second->peer.identity, it->second->match};
 }
 
+absl::Status SessionServer::Signal(SessionId session, int signal) {
+  absl::MutexLock lock(&mutex_);  // so that the pidfd is not closed meanwhile
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return absl::NotFoundError("the session's process is gone");
+  const Peer& peer = it->second->peer;
+  if (!peer.certain) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
+                     " is the one of the session; end it by hand"));
+  }
+  return SignalProcess(peer.pidfd.get(), signal);
+}
+
 void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& why) {
   std::shared_ptr<const UniqueFd> socket;
   {

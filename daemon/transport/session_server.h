@@ -73,6 +73,11 @@ class SessionServer {
   };
   absl::StatusOr<Recognition> WhoIs(SessionId session);
 
+  // Sends a signal to the session's process, also when its socket is closed. Thread-safe.
+  //   NOT_FOUND            it is gone, or is watched no more
+  //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
+  absl::Status Signal(SessionId session, int signal);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 
