@@ -13,7 +13,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -350,7 +349,7 @@ TEST(CgroupTest, SurvivesEverything) {
                                            "4:memory",
                                            "user-",
                                            "burstable",
-                                           "\xff\0",
+                                           "\xff",
                                            "*",
                                            "\\",
                                            "besteffort",

@@ -175,7 +175,9 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
     peer.command = Printable(absl::StripSuffix(ReadProc(proc_pid, "comm"), "\n"));
   }
   peer.identity.cgroup = CgroupOf(proc_pid);
-  if (acceptance.by_number && !HadBegun(peer.identity.start_time, acceptance.queue_empty_at)) {
+  peer.certain =
+      !acceptance.by_number || HadBegun(peer.identity.start_time, acceptance.queue_empty_at);
+  if (!peer.certain) {
     peer.identity.cgroup = Cgroup::Unknown(
         absl::StrCat("this kernel, older than 6.5, cannot show that it was process ", pid,
                      ", which has just started, that connected"));

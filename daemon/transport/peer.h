@@ -17,6 +17,8 @@ struct Peer {
   PeerIdentity identity;
   std::string command;     // /proc/PID/comm, as far as it is printable
   gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
+  // The pidfd is of the process that connected. Else it may be of one that has got its number.
+  bool certain = true;
 };
 
 // What the socket itself knows of its peer, as of connect(2): all but the cgroup and the start

@@ -82,10 +82,12 @@ TEST(IdentifyPeer, ByNumberTheCgroupCountsOnlyOfWhoWasThereBefore) {
               absl::StrCat("this kernel, older than 6.5, cannot show that it was process ",
                            getpid(), ", which has just started, that connected"));
     EXPECT_EQ(doubtful->identity.uid, geteuid());
+    EXPECT_FALSE(doubtful->certain);
   }
   const int64_t tick = 1'000'000'000 / sysconf(_SC_CLK_TCK);
   peer = IdentifyPeer(ends.here.get(), {.queue_empty_at = began + tick, .by_number = true});
   ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_TRUE(peer->certain);
   EXPECT_EQ(peer->identity.cgroup.Value(CgroupFact::kPath),
             IdentifyPeer(ends.here.get())->identity.cgroup.Value(CgroupFact::kPath));
 }

@@ -370,6 +370,11 @@ absl::Status SessionServer::Signal(SessionId session, int signal) {
   const ConnectionPtr connection = FindSession(session);
   if (connection == nullptr) return NoSuchSession(session);
   const Peer& peer = connection->peer;
+  if (!peer.certain) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
+                     " is the one of the session; end it by hand"));
+  }
   if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
     return absl::OkStatus();
   }

@@ -69,8 +69,9 @@ class SessionServer {
   // Sends a signal to the session's process, and to no other: a pid that was used again since
   // names nobody here. Works also after the socket has closed, as long as the session is
   // watched. Thread-safe; does not wait, and does not call the broker.
-  //   NOT_FOUND          no such session, or its process is gone
-  //   PERMISSION_DENIED  the daemon may not signal that process
+  //   NOT_FOUND            no such session, or its process is gone
+  //   PERMISSION_DENIED    the daemon may not signal that process
+  //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
   absl::Status Signal(SessionId session, int signal);
 
   // Whom the session's process was taken for when it connected, and by which rule. Thread-safe.

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -72,8 +75,8 @@ class ByNumberTest : public ::testing::Test {
     return IdentifyPeer(one.get(), {.queue_empty_at = BootTime(), .by_number = true});
   }
 
-  // The Welcome of a new connection.
-  v1::Welcome Connect() const {
+  // The Welcome of a new connection, which is put into `kept` if that is given.
+  v1::Welcome Connect(gpumem::UniqueFd* kept = nullptr) const {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
     auto socket = gpumem::ConnectUnix(path_, SOCK_SEQPACKET, deadline);
     v1::Hello hello;
@@ -85,6 +88,7 @@ class ByNumberTest : public ::testing::Test {
     auto packet = gpumem::ReceiveMessage(socket->get(), deadline);
     v1::ServerMessage answer;
     if (!packet.ok() || !answer.ParseFromString(packet->bytes)) return {};
+    if (kept != nullptr) *kept = *std::move(socket);
     return answer.welcome();
   }
 
@@ -97,6 +101,37 @@ class ByNumberTest : public ::testing::Test {
 TEST_F(ByNumberTest, WhoWasThereBeforeIsKnownByItsCgroup) {
   // Every time, from the first.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Connect().tenant(), "known");
+}
+
+TEST_F(ByNumberTest, ASignalIsForAProcessThatIsCertainAndAlive) {
+  int reports[2];
+  ASSERT_EQ(pipe(reports), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Keeps its sockets, so that all of its sessions live; the last one is certain.
+    std::vector<gpumem::UniqueFd> sockets;
+    while (true) {
+      const v1::Welcome welcome = Connect(&sockets.emplace_back());
+      const uint64_t report[] = {welcome.session_id(), welcome.tenant() == "known"};
+      if (write(reports[1], report, sizeof(report)) != sizeof(report)) _exit(1);
+      while (report[1] == 1) pause();
+    }
+  }
+  bool certain = false;
+  while (!certain) {
+    uint64_t report[2] = {};
+    ASSERT_EQ(read(reports[0], report, sizeof(report)), ssize_t{sizeof(report)});
+    certain = report[1] == 1;
+    const absl::Status signalled = server_->Signal(SessionId{report[0]}, SIGTERM);
+    EXPECT_EQ(signalled.code(),
+              certain ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  EXPECT_EQ(server_->Signal(SessionId{4711}, SIGTERM).code(), absl::StatusCode::kNotFound);
+  close(reports[0]);
+  close(reports[1]);
 }
 
 TEST_F(ByNumberTest, WhoHasJustStartedIsBilledByUidUntilItIsKnown) {

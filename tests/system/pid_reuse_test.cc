@@ -140,6 +140,8 @@ bool Connected(int end) {
 class Conductor {
  public:
   explicit Conductor(int rounds) : rounds_(rounds) {}
+  // Also where something went wrong nobody is left in the groups.
+  ~Conductor() { Kill(); }
 
   // What is to be said of it.
   std::string Run() {
