@@ -120,10 +120,10 @@ TEST_F(EngineWaitingTest, SeveralWaitAndAreAllServed) {
 
 // Beside what is free, so that no more is leased than is missing: the last bytes of a limit.
 TEST_F(EngineWaitingTest, ItWaitsForWhatIsMissingAlone) {
-  Make({.grow_bytes = 2 * kMiB, .wait = kLong, .thread_caches = false}, {.capacity = 4 * kMiB});
-  Allocate(3 * kMiB);  // of two segments
+  Make({.grow_bytes = 4 * kMiB, .wait = kLong}, {.capacity = 4 * kMiB});
+  Allocate(2 * kMiB);  // half of a segment
   ASSERT_EQ(source_->leased_bytes(), 4 * kMiB);
-  std::thread waiter = Waiter(3 * kMiB);
+  std::thread waiter = Waiter(4 * kMiB);
   source_->AwaitWaiters(1);
   EXPECT_THAT(source_->waits(), ElementsAre(2 * kMiB));
   source_->SetCapacity(6 * kMiB);
