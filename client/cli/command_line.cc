@@ -38,7 +38,8 @@ Exit codes:
   3  no daemon can be reached, or it is going away
   4  not allowed
   5  a quota, or the device, has no room
-  6  no such tenant, device, pool or ticket)";
+  6  no such tenant, device, pool or ticket
+  7  the memory that was held was taken back (hold --revocable))";
 
 // Adds an option whose text `parse` turns into a value for `take`.
 template <typename Parse, typename Take>
@@ -427,6 +428,7 @@ class Parser {
         "  gpumemctl hold --bytes 64MiB --count 4 --device most-free --tenant training\n"
         "  gpumemctl hold --bytes 64MiB --kind ipc --show-handle\n"
         "  gpumemctl hold --open TICKET --read-only\n"
+        "  gpumemctl hold --bytes 40GiB --wait 1h --revocable\n"
         "Prints each segment with its ticket, by which another process of the tenant can open\n"
         "it, and says on stderr when one is lost (gpumemctl segments --help). Ends on time, or\n"
         "on SIGINT or SIGTERM.\n"
@@ -464,15 +466,23 @@ class Parser {
         ->type_name("TIME");
     hold->add_option("--tenant", hold_.tenant, "Ask to be this tenant")->type_name("NAME");
     hold->add_flag("--fill", hold_.fill, "Write to every byte");
-    hold->parse_complete_callback([this, kind, count] {
+    CLI::Option* wait =
+        AddParsed(hold, "--wait", ParseWait, Into(&hold_.wait),
+                  "Wait for memory that others hold, so long at most or \"forever\" (default: not)")
+            ->type_name("TIME");
+    hold->add_flag(
+        "--revocable", hold_.revocable,
+        "The memory may be taken back, and may be what is guaranteed to others and idle: "
+        "then it is released, and the exit code is 7");
+    hold->parse_complete_callback([this, kind, count, wait] {
       const bool opens = !hold_.tickets.empty();
-      const bool makes =
-          hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() || count->count() != 0;
+      const bool makes = hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() ||
+                         count->count() != 0 || wait->count() != 0;
       const auto refuse = [](bool wrong, const char* option, const char* why) {
         if (wrong) throw CLI::ValidationError(option, why);
       };
       refuse(opens && makes, "--open",
-             "--bytes, --kind, --device and --count are for new segments");
+             "--bytes, --kind, --device, --count and --wait are for new segments");
       refuse(!opens && hold_.bytes == 0, "hold",
              "nothing to hold: say --bytes SIZE, or --open TICKET");
       refuse(!opens && hold_.read_only, "--read-only", "only for segments that --open opens");

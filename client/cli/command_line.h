@@ -78,6 +78,8 @@ struct HoldCommand {
   std::optional<absl::Duration> duration;  // absent: until a signal
   std::string tenant;
   bool fill = false;
+  absl::Duration wait = absl::ZeroDuration();  // for new segments
+  bool revocable = false;
 };
 
 using Command =

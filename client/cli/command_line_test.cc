@@ -173,6 +173,15 @@ TEST(CommandLineTest, Hold) {
   EXPECT_EQ(hold.duration, absl::Seconds(90));
   EXPECT_EQ(hold.tenant, "t");
   EXPECT_TRUE(hold.fill);
+  EXPECT_EQ(hold.wait, absl::ZeroDuration());
+  EXPECT_FALSE(hold.revocable);
+  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "1h", "--revocable"});
+  EXPECT_EQ(hold.wait, absl::Hours(1));
+  EXPECT_TRUE(hold.revocable);
+  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "forever"});
+  EXPECT_EQ(hold.wait, absl::InfiniteDuration());
+  EXPECT_NE(ParseCommandLine({"hold", "--open", "gmt_", "--wait", "1h"}).error, "");
+  EXPECT_NE(ParseCommandLine({"hold", "--bytes", "1", "--wait", "-1s"}).error, "");
   EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "10s"}).duration,
             absl::Seconds(10));
   EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "1m"}).duration,
@@ -225,7 +234,7 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   for (const std::vector<std::string>& of_new_ones : std::vector<std::vector<std::string>>{
            {"--bytes", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
     EXPECT_EQ(ErrorOf({"hold", "--open", "t", of_new_ones[0], of_new_ones[1]}),
-              "--open: --bytes, --kind, --device and --count are for new segments");
+              "--open: --bytes, --kind, --device, --count and --wait are for new segments");
   }
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}),
             "--read-only: only for segments that --open opens");

@@ -39,6 +39,14 @@ absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
   return duration;
 }
 
+absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
+  if (text == "forever") return absl::InfiniteDuration();
+  absl::StatusOr<absl::Duration> duration = ParsePositiveDuration(text);
+  if (duration.ok()) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat(duration.status().message(), ", and not \"forever\""));
+}
+
 absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
   absl::StatusOr<uint64_t> bytes = ParseBytes(text);
   if (bytes.ok() && *bytes == 0) {
