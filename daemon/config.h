@@ -106,7 +106,7 @@ struct Config {
   // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
   SizeLimit pinned_capacity{.percent = 25};
 
-  QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
+  QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty

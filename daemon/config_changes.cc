@@ -35,8 +35,8 @@ std::vector<std::string> Differences(const QuotaConfig& a, const QuotaConfig& b)
   return keys;
 }
 
-std::vector<std::tuple<std::string, std::optional<uid_t>, std::optional<gid_t>,
-                       std::optional<std::string>>>
+std::vector<
+    std::tuple<std::string, std::optional<uid_t>, std::optional<gid_t>, std::optional<std::string>>>
 Comparable(const std::vector<Rule>& rules) {
   std::vector<std::tuple<std::string, std::optional<uid_t>, std::optional<gid_t>,
                          std::optional<std::string>>>

@@ -318,10 +318,10 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   ApplyTenants(config);
   if (reloading_.done != nullptr) reloading_.done(config);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
-                    c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
-                    c.drain_timeout);
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
+                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
