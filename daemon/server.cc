@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -380,6 +381,19 @@ void Server::SegmentsLost(SessionId session) {
 
 void Server::Pressed(const Pressure& pressure) {
   if (hub_for_observer_ != nullptr) hub_for_observer_->Pressed(pressure);
+}
+
+void Server::Revoked(SessionId session) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->Revoked(session);
+}
+
+void Server::EndProcess(SessionId session, bool kill) {
+  if (sessions_for_observer_ == nullptr) return;
+  const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
+  spdlog::warn(
+      "revocation: session {} did not give up in time what is taken back: its process was {}{}",
+      ToInt(session), kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
+      sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
 }
 
 void Server::ContextLost(const std::string& device_uuid, size_t segments) {

@@ -71,6 +71,8 @@ class Server final : private BrokerObserver {
   void DrainingChanged(bool draining) override;
   void SegmentsLost(SessionId session) override;
   void Pressed(const Pressure& pressure) override;
+  void Revoked(SessionId session) override;
+  void EndProcess(SessionId session, bool kill) override;
   void ContextLost(const std::string& device_uuid, size_t segments) override;
 
   const Config config_;  // as it was at the start; what Reload may change is not read here

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,11 +30,13 @@
 
 namespace gpumemd {
 
-// A session was denied memory that others have.
+// A session was denied memory that others have, or waits for it.
 struct Pressure {
-  std::string tenant;       // whose sessions might; empty: all
+  std::string tenant;       // whose sessions might give it, and of those under it; empty: all that
+                            // have more than is guaranteed to them
   std::string device_uuid;  // empty: any
   uint64_t bytes = 0;       // that are missing
+  absl::Time until = absl::InfiniteFuture();  // when it no longer helps
 };
 
 // What the broker tells the services. Called under the broker's mutex, but for ContextLost:
@@ -48,8 +51,13 @@ class BrokerObserver {
   virtual void DrainingChanged(bool draining) = 0;
   // Some of the session's segments are lost.
   virtual void SegmentsLost(SessionId session) = 0;
-  // Memory was denied that others might give back.
+  // Memory was denied, or is waited for, that others might give back.
   virtual void Pressed(const Pressure& pressure) = 0;
+  // Some of the session's leases are being taken back.
+  virtual void Revoked(SessionId session) = 0;
+  // The session's process did not give up in time what is taken back: it is to be asked to end
+  // (SIGTERM), or ended (SIGKILL).
+  virtual void EndProcess(SessionId session, bool kill) = 0;
   // A device's context is gone, and with it so many segments.
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
@@ -57,6 +65,7 @@ class BrokerObserver {
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
+  Ledger::RevocationTimes revocation;
   std::function<absl::Time()> now = absl::Now;
   // Gives unguessable bits.
   std::function<Secret()> random;
@@ -83,6 +92,34 @@ class Broker {
   };
   // Sends the descriptors. Only an OK may mean that the client has any of them.
   using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
+
+  // How long a request waits at most for memory that is on its way back to the driver.
+  static constexpr absl::Duration kDisposalWait = absl::Seconds(10);
+
+  // One Acquire, from its beginning to its answer.
+  struct Acquisition {
+    SessionId session{};
+    AcquireSpec spec;
+    // With spec.waits: for what others hold.
+    absl::Time wait_until = absl::InfinitePast();
+    // For what is on its way.
+    absl::Time patient_until = absl::InfinitePast();
+    // Sends the descriptors. Where it `may_block` is false and it would: DEADLINE_EXCEEDED.
+    std::function<absl::Status(const Handover&, bool may_block)> deliver;
+    // Called once after each Advance that left it waiting, when it can go on. Under the broker's
+    // mutex: must return at once and must not call the broker.
+    std::function<void()> resume;
+
+   private:
+    friend class Broker;
+    std::optional<Operation> operation;
+    std::optional<WaiterId> waiter;
+    absl::Status refused;
+    absl::Time give_up;
+    absl::Time press_again;
+    bool counts_on_revocation = false;
+    int attempt = 1;
+  };
 
   // A call being answered: counted against its session's tenant while it lives.
   class Call {
@@ -126,17 +163,26 @@ class Broker {
 
   // --- Requests of clients ---------------------------------------------------------
 
-  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to
-  // the caller. Waits until `deadline` for memory that is on its way back to the driver.
+  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to the
+  // caller. With `may_block` false it makes nothing and sends only what can be sent at once.
+  struct Progress {
+    enum class State {
+      kAnswered,
+      kWaits,         // until it is resumed: then Advance again
+      kNeedsAThread,  // Advance again with may_block
+    } state = State::kAnswered;
+    absl::StatusOr<std::vector<LeaseView>> leases;
+  };
+  Progress Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block);
+  // The client of a waiting one is gone: it is resumed, and will answer CANCELLED. No error where
+  // it does not wait.
+  void GiveUp(const std::shared_ptr<Acquisition>& acquisition);
+  // All of it on the caller's thread. `deadline`: for memory that is on its way, and with
+  // spec.waits for what others hold.
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
                                                  absl::Time deadline, Deliver deliver);
-  // The same where nothing has to be made or waited for: retained segments fit. nullopt:
-  // that is not so; nothing has changed.
-  absl::StatusOr<std::optional<std::vector<LeaseView>>> TryAcquire(const Call& call,
-                                                                   const AcquireSpec& spec,
-                                                                   Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
-                                              Deliver deliver);
+                                              bool revocable, Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases);
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
@@ -146,6 +192,7 @@ class Broker {
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
   // All of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
+  Ledger::Revoked RevokedLeases(const Call& call) const;
   absl::StatusOr<TenantView> Usage(const Call& call) const;
   absl::StatusOr<std::string> TenantOf(const Call& call) const;
 
@@ -204,6 +251,8 @@ class Broker {
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
+  absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
+                                                      absl::string_view device) const;
   absl::Status CheckInvariants() const;
 
  private:
@@ -212,8 +261,18 @@ class Broker {
     std::unique_ptr<Allocation> memory;
   };
 
-  absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec, absl::Time deadline)
+  // Begins it, or waits for its turn: whether it has its operation.
+  absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes what is fresh and hands it over; nothing where it has to be begun anew.
+  std::optional<absl::StatusOr<std::vector<LeaseView>>> Carry(Acquisition& acquisition)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
+  void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
@@ -222,6 +281,7 @@ class Broker {
   // Asks those who could help for what was just denied; the denial.
   absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -253,8 +313,9 @@ class Broker {
   // Which pools' descriptors each session has been sent.
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
-  // Segments destroyed so far: whoever waits for room waits for this to change.
-  uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  const Ledger::RevocationTimes revocation_;
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;
@@ -264,6 +325,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> disposal_;  // one a lane
+  std::thread clock_;
 };
 
 }  // namespace gpumemd

@@ -42,7 +42,12 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
 }
 
 absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
-  if (FindTenant(name) == nullptr) return NoSuchTenant(name);
+  const Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  if (quota.parent != tenant->quota.parent) {
+    return absl::InvalidArgumentError(
+        "which tenant another is under is the configuration's to say (parent)");
+  }
   if (absl::Status known = CheckDevices(quota); !known.ok()) return known;
   if (absl::Status kept = CheckQuota(name, quota); !kept.ok()) return kept;
   OverrideQuota(name, quota);

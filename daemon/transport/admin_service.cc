@@ -65,6 +65,15 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::ListWaiting(grpc::ServerContext*, const v1::ListWaitingRequest* request,
+                                       v1::ListWaitingResponse* response) {
+  absl::StatusOr<std::vector<WaiterView>> waiting =
+      broker_->ListWaiting(request->tenant(), request->device_uuid());
+  if (!waiting.ok()) return ToAnswer(waiting.status());
+  for (const WaiterView& waiter : *waiting) *response->add_waiting() = ToProto(waiter);
+  return grpc::Status::OK;
+}
+
 namespace {
 
 v1::GetQuotaResponse Answer(const TenantView& tenant, std::vector<std::string> overridden) {

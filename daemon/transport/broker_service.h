@@ -52,7 +52,8 @@ class BrokerService final : public RawBroker {
 
  private:
   // Acquires and Opens that are served at one time: they may wait, for the driver or for a
-  // client that does not read, and each is counted against its tenant before.
+  // client that does not read, and each is counted against its tenant before. Those that wait for
+  // their turn are none of these: no thread waits with them.
   static constexpr size_t kMaxWorkers = 512;
 
   // Authenticates, and answers with what `attempt(call, parsed request, may_wait)` returns.
@@ -61,9 +62,7 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  std::optional<absl::StatusOr<gpumem::v1::AcquireResponse>> DoAcquire(
-      const Broker::Call& call, const gpumem::v1::AcquireRequest& request, absl::Time deadline,
-      bool may_wait);
+  class AcquireCall;
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
       const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
 

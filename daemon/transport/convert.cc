@@ -83,6 +83,7 @@ v1::Lease ToProto(const LeaseView& lease) {
     proto.set_export_data(lease.export_data->data(), lease.export_data->size());
   }
   proto.set_pool_id(lease.pool_id);
+  proto.set_revocable(lease.revocable);
   return proto;
 }
 
@@ -129,12 +130,23 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_charged_bytes(device.charged);
     usage.set_limit_bytes(device.limit);
     usage.set_peak_bytes(device.peak);
+    usage.set_guarantee_bytes(device.guarantee);
+    usage.set_borrowed_bytes(device.borrowed);
+    usage.set_waiting_bytes(device.waited_for);
+    usage.set_waiting(device.waiting);
+    usage.set_revocable_bytes(device.revocable);
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));
   proto.set_sessions(tenant.sessions);
   proto.set_in_flight(tenant.in_flight);
   proto.set_denials(tenant.denials);
+  for (const auto& [cause, count] : tenant.denials_by_cause) {
+    v1::DenialCount& denials = *proto.add_denials_by_cause();
+    denials.set_cause(cause);
+    denials.set_count(count);
+  }
+  proto.set_waiting(tenant.waiting);
   return proto;
 }
 
@@ -189,6 +201,21 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_leases(segment.leases);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
   proto.set_lost(segment.lost);
+  return proto;
+}
+
+v1::WaitingInfo ToProto(const WaiterView& waiter) {
+  v1::WaitingInfo proto;
+  proto.set_session_id(ToInt(waiter.session));
+  proto.set_tenant(waiter.tenant);
+  proto.set_device_uuid(waiter.device_uuid);
+  proto.set_kind(ToProto(waiter.kind));
+  proto.set_bytes(waiter.bytes);
+  proto.set_count(waiter.count);
+  proto.set_revocable(waiter.revocable);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(waiter.age)));
+  proto.set_position(waiter.position);
+  *proto.mutable_blocked_by() = waiter.blocked_by;
   return proto;
 }
 

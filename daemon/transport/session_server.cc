@@ -4,6 +4,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -321,6 +323,28 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
     }
   }
   if (!connection->welcomed) greeting_.remove(connection);
+}
+
+absl::Status SessionServer::Signal(SessionId session, int signal) {
+  ConnectionPtr connection;  // keeps the pidfd open
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = sessions_.find(session);
+    if (it != sessions_.end()) connection = it->second;
+  }
+  if (connection == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
+  }
+  const Peer& peer = connection->peer;
+  if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == ESRCH) {
+    return absl::NotFoundError(
+        absl::StrCat("process ", peer.identity.pid, " of session ", ToInt(session), " is gone"));
+  }
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot send signal ", signal, " to process ",
+                                                 peer.identity.pid, " (", peer.command, ")"));
 }
 
 void SessionServer::Forget(SessionId session) {

@@ -63,6 +63,13 @@ class SessionServer {
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
                        bool may_wait);
 
+  // Sends a signal to the session's process, and to no other: a pid that was used again since
+  // names nobody here. Works also after the socket has closed, as long as the session is
+  // watched. Thread-safe; does not wait, and does not call the broker.
+  //   NOT_FOUND          no such session, or its process is gone
+  //   PERMISSION_DENIED  the daemon may not signal that process
+  absl::Status Signal(SessionId session, int signal);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 

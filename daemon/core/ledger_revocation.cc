@@ -1,0 +1,153 @@
+// Taking back what was leased as revocable.
+//
+// A process holds leases of one sort: firm ones or revocable ones. So whoever is ended because it
+// does not give up what is taken back loses nothing that it was promised to keep.
+//
+// Memory is taken back for a request that is covered by a guarantee, from anybody; and for one of
+// a tenant with a higher priority. The holders with the lowest priority lose theirs first, and
+// among them what was made last, since least work is lost with it.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+Ledger::ProcessKey Ledger::ProcessOf(const Session& session) {
+  return {session.details.peer.pid, session.details.peer.start_time};
+}
+
+absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
+  auto it = processes_.find(ProcessOf(session));
+  if (it == processes_.end() || it->second.revocable == revocable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      revocable
+          ? "this process holds leases that are not revocable, and would lose them with "
+            "those that are: release them, or use another process for revocable ones"
+          : "this process holds revocable leases, and may be ended to take them back: release "
+            "them, ask for this one as revocable, too, or use another process");
+}
+
+bool Ledger::MayRevokeFrom(const Request& request, const Tenant& tenant) const {
+  return Deficit(request) > 0 || request.tenant->quota.priority > tenant.quota.priority;
+}
+
+std::vector<SegmentId> Ledger::Victims(const Request& request,
+                                       const std::vector<Standing>& standings,
+                                       const Claims& claims) const {
+  struct Shortage {
+    const Tenant* whose;
+    uint64_t bytes;
+  };
+  std::vector<Shortage> shortages;
+  for (const Standing& standing : standings) {
+    auto it = claims.find({standing.cause, standing.whose, standing.device});
+    const Claim claim = it == claims.end() ? Claim{} : it->second;
+    if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
+    const uint64_t wanted =
+        standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
+    shortages.push_back({standing.whose, wanted - standing.limit});
+  }
+  std::vector<std::pair<SegmentId, const Segment*>> candidates;
+  for (const auto& [id, segment] : segments_) {
+    const SegmentState state = segment->charge.state();
+    const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
+    if (segment->device == request.device && held && segment->charge.revocable() &&
+        !segment->charge.revoking() && MayRevokeFrom(request, *segment->tenant)) {
+      candidates.emplace_back(id, segment.get());
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return std::make_tuple(a.second->tenant->quota.priority, b.first) <
+           std::make_tuple(b.second->tenant->quota.priority, a.first);
+  });
+  std::vector<SegmentId> victims;
+  for (const auto& [id, segment] : candidates) {
+    bool helps = false;
+    for (Shortage& shortage : shortages) {
+      if (shortage.bytes == 0) continue;
+      if (shortage.whose != nullptr && !IsUnder(*segment->tenant, *shortage.whose)) continue;
+      shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
+      helps = true;
+    }
+    if (helps) victims.push_back(id);
+  }
+  const bool enough = std::all_of(shortages.begin(), shortages.end(),
+                                  [](const Shortage& shortage) { return shortage.bytes == 0; });
+  return enough ? victims : std::vector<SegmentId>();
+}
+
+void Ledger::Revoke(absl::Span<const SegmentId> segments) {
+  for (SegmentId id : segments) {
+    Segment& segment = *segments_.at(id);
+    segment.charge.SetRevoking(true);
+    segment.revoked_at = now_() + revocation_times_.grace;
+    segment.asked_to_end = segment.ended = false;
+    revoking_.insert(id);
+    for (const auto& [session, times] : segment.exposures) revoked_.insert(session);
+  }
+}
+
+void Ledger::EndRevocation(SegmentId id, Segment& segment) {
+  if (revoking_.erase(id) == 0) return;
+  segment.charge.SetRevoking(false);
+}
+
+std::vector<SessionId> Ledger::TakeRevoked() {
+  std::vector<SessionId> sessions(revoked_.begin(), revoked_.end());
+  revoked_.clear();
+  return sessions;
+}
+
+Ledger::Revoked Ledger::RevokedLeases(SessionId id) const {
+  Revoked revoked;
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return revoked;
+  for (LeaseId lease : it->second->leases) {
+    const Segment& segment = *segments_.at(leases_.at(lease).segment);
+    if (!segment.charge.revoking()) continue;
+    revoked.leases.push_back(lease);
+    revoked.until = std::min(revoked.until, segment.revoked_at);
+  }
+  return revoked;
+}
+
+absl::Time Ledger::NextOverdue() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (SegmentId id : revoking_) {
+    const Segment& segment = *segments_.at(id);
+    if (segment.ended) continue;
+    next = std::min(next, segment.asked_to_end ? segment.revoked_at + revocation_times_.kill_after
+                                               : segment.revoked_at);
+  }
+  return next;
+}
+
+std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
+  const absl::Time now = now_();
+  absl::btree_map<SessionId, bool> overdue;
+  const absl::btree_set<SegmentId> all = revoking_;
+  for (SegmentId id : all) {
+    Segment& segment = *segments_.at(id);
+    if (segment.ended || now < segment.revoked_at) continue;
+    const bool waited_for = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
+      return entry.second.request.device == segment.device && entry.second.revokes;
+    });
+    if (!waited_for) {  // whoever wanted it has gone: its holders may keep it
+      EndRevocation(id, segment);
+      queue_moves_ = true;
+      continue;
+    }
+    const bool kill = segment.asked_to_end;
+    if (kill && now < segment.revoked_at + revocation_times_.kill_after) continue;
+    (kill ? segment.ended : segment.asked_to_end) = true;
+    for (const auto& [session, times] : segment.exposures) overdue[session] |= kill;
+  }
+  std::vector<Overdue> list;
+  for (const auto& [session, kill] : overdue) list.push_back({session, kill});
+  return list;
+}
+
+}  // namespace gpumemd
