@@ -98,6 +98,9 @@ struct Config {
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);
+  // How long holders have to give up what is taken back; and, asked to end, to do so.
+  absl::Duration revocation_grace = absl::Seconds(10);
+  absl::Duration revocation_kill_after = absl::Seconds(5);
 
   // For the host backend alone.
   uint32_t host_devices = 1;
