@@ -5,7 +5,6 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <set>
@@ -14,21 +13,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/config_forms.h"
+#include "daemon/config_rules.h"
 #include "daemon/config_tenants.h"
 #include "daemon/toml_reader.h"
 
 namespace gpumemd {
 namespace {
 
-constexpr char kTenantForEachUser[] = "user-{uid}";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr char kPinnedUuid[] = "PINNED-";
 
@@ -205,96 +201,12 @@ void ReadTenant(const toml::value& table, Mistakes* mistakes, Config* config) {
   config->tenants.push_back(std::move(tenant));
 }
 
-void CheckTenantOfRule(TableReader* reader, const std::string& tenant, const Config& config) {
-  std::set<std::string> configured;
-  for (const TenantConfig& known : config.tenants) configured.insert(known.name);
-  if (tenant.empty() || configured.contains(tenant) || absl::StrContains(tenant, kUidTemplate)) {
-    return;
-  }
-  std::string nearest = Nearest(tenant, configured);
-  reader->Complain(
-      *reader->Find("tenant"), "tenant",
-      absl::StrCat("no [[tenant]] is named \"", tenant, "\" (",
-                   nearest.empty() ? std::string("add one, or write a name for each user: "
-                                                 "\"user-{uid}\"")
-                                   : absl::StrCat("did you mean \"", nearest, "\"?"),
-                   ")"));
-}
-
-void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mistakes,
-              Config* config) {
-  TableReader reader(table, "rule", mistakes);
-  Rule rule;
-  reader.Require("tenant", TenantOrTemplateForm(), &rule.tenant);
-  CheckTenantOfRule(&reader, rule.tenant, *config);
-
-  bool conditional = false;  // also where the condition is malformed
-  for (const char* key : {"uid", "user", "gid", "group", "cgroup"}) {
-    conditional |= reader.Find(key) != nullptr;
-  }
-  std::vector<std::string> conditions;
-  // A condition given by number or by name: "uid" or "user", "gid" or "group".
-  auto read_id = [&](const std::string& id_key, const std::string& name_key, const auto& lookup,
-                     auto* out) {
-    reader.Read(id_key, CountForm(0, std::numeric_limits<uint32_t>::max() - 1), out);
-    std::string name;
-    reader.Read(name_key, TextForm(), &name);
-    if (*out) conditions.push_back(absl::StrCat(id_key, " = ", **out));
-    if (name.empty()) return;
-    const toml::value& where = *reader.Find(name_key);
-    conditions.push_back(absl::StrCat(name_key, " = ", name));
-    if (reader.Find(id_key) != nullptr) {
-      reader.Complain(where, name_key,
-                      absl::StrCat("a rule has ", id_key, " or ", name_key, ", not both"));
-    } else if (!(*out = lookup(name))) {
-      reader.Complain(where, name_key,
-                      absl::StrCat("this machine has no ", name_key, " \"", name, "\""));
-    }
-  };
-  read_id("uid", "user", names.user, &rule.uid);
-  read_id("gid", "group", names.group, &rule.gid);
-  reader.Read("cgroup", TextForm(), &rule.cgroup);
-  if (rule.cgroup) conditions.push_back(absl::StrCat("cgroup = ", *rule.cgroup));
-
-  // Said in words, so that a forgotten condition does not open a tenant to everybody.
-  bool everybody = false;
-  reader.Read("default", BoolForm(), &everybody);
-  reader.Finish();
-  if (everybody && conditional) {
-    reader.Complain(*reader.Find("default"), "default",
-                    "a rule that is for everybody has no other condition");
-  } else if (!everybody && !conditional) {
-    mistakes->Add(table, "rule",
-                  "no condition (expected uid, user, gid, group, cgroup, or "
-                  "default = true for everybody)");
-  }
-  if (everybody) conditions.emplace_back("default");
-  rule.description =
-      absl::StrCat("rule ", config->rules.size() + 1, " (", absl::StrJoin(conditions, ", "), ")");
-  config->rules.push_back(std::move(rule));
-}
-
-Rule EverybodyRule() {
-  return {.tenant = kTenantForEachUser, .description = "built-in rule (a tenant for each user)"};
-}
-
-// True where some peer may get `tenant` by `rule`.
-bool CanName(const Rule& rule, absl::string_view tenant) {
-  if (!absl::StrContains(rule.tenant, kUidTemplate)) return rule.tenant == tenant;
-  std::pair<std::string, std::string> around =
-      absl::StrSplit(rule.tenant, absl::MaxSplits(kUidTemplate, 1));
-  uint32_t uid = 0;
-  return absl::ConsumePrefix(&tenant, around.first) &&
-         absl::ConsumeSuffix(&tenant, around.second) && absl::SimpleAtoi(tenant, &uid);
-}
-
 void NoteUnusedTenants(Config* config) {
   std::set<absl::string_view> parents = {config->tenant_defaults.parent};
   for (const TenantConfig& tenant : config->tenants) parents.insert(tenant.quota.parent);
   for (const TenantConfig& tenant : config->tenants) {
     if (parents.contains(tenant.name)) continue;  // for its members
-    if (std::none_of(config->rules.begin(), config->rules.end(),
-                     [&](const Rule& rule) { return CanName(rule, tenant.name); })) {
+    if (!CanBeNamed(*config, tenant.name)) {
       config->notices.push_back(
           absl::StrCat("tenant \"", tenant.name, "\" is configured, but no rule makes anybody it"));
     }

@@ -39,10 +39,14 @@ std::optional<std::string> AsTenantName(const toml::value& value) {
 
 std::optional<std::string> AsTenantOrTemplate(const toml::value& value) {
   std::optional<std::string> name = AsText(value);
-  // The longest uid there is: with every other one it is a name as well.
-  if (!name || !IsTenantName(absl::StrReplaceAll(*name, {{kUidTemplate, "4294967295"}}))) {
-    return std::nullopt;
+  if (!name) return std::nullopt;
+  std::vector<std::pair<absl::string_view, absl::string_view>> values;
+  for (const Placeholder& known : Placeholders()) {
+    // The longest uid there is: with every other one it is a name as well. What the others stand
+    // for is made to fit (TenantOf).
+    values.emplace_back(known.text, known.text == "{uid}" ? "4294967295" : "x");
   }
+  if (!IsTenantName(absl::StrReplaceAll(*name, values))) return std::nullopt;
   return name;
 }
 
@@ -104,7 +108,11 @@ Form<std::string> AbsolutePathForm() {
 Form<std::string> TenantNameForm() { return {"a tenant's name", kTenantName, AsTenantName}; }
 
 Form<std::string> TenantOrTemplateForm() {
-  return {"a tenant's name", absl::StrCat(kTenantName, "; {uid} in it stands for the user's id"),
+  const std::string placeholders = absl::StrJoin(
+      Placeholders(), ", ",
+      [](std::string* out, const Placeholder& known) { absl::StrAppend(out, known.text); });
+  return {"a tenant's name",
+          absl::StrCat(kTenantName, "; these in it stand for the process's: ", placeholders),
           AsTenantOrTemplate};
 }
 

@@ -17,9 +17,6 @@
 
 namespace gpumemd {
 
-// In a rule's tenant, stands for the peer's uid.
-inline constexpr char kUidTemplate[] = "{uid}";
-
 Form<std::string> TextForm();  // not empty
 Form<std::string> AbsolutePathForm();
 Form<std::string> TenantNameForm();  // letters, digits, '.', '_', '-'; at most 63

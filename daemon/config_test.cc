@@ -236,6 +236,56 @@ device = [{uuid = "GPU-mistyped", limit = 1}, {uuid = "GPU-1", limit = 1}]
       ElementsAre("the configuration names device GPU-mistyped, which this daemon does not have"));
 }
 
+TEST(ConfigTest, RulesByWhatTheCgroupSays) {
+  absl::StatusOr<Config> config = Parse(R"(
+[[rule]]
+tenant = "{slurm_job}-{slurm_step}-{user}"
+user = "alice"
+slurm_step = "batch"
+slurm_job = 42
+[[rule]]
+tenant = "{unit}-{slice}"
+unit = "infer@*.service"
+slice = "system*"
+[[rule]]
+tenant = "{pod}.{container}.{qos}"
+pod = "099b88fb-2a99-45ad-af94-d91eb81a87e9"
+container = "*"
+qos = "burstable"
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<std::string> descriptions;
+  for (const Rule& rule : config->rules) descriptions.push_back(rule.description);
+  EXPECT_THAT(descriptions,
+              ElementsAre("rule 1 (user = alice, slurm_job = 42, slurm_step = batch)",
+                          "rule 2 (unit = infer@*.service, slice = system*)",
+                          "rule 3 (container = *, pod = 099b88fb-2a99-45ad-af94-d91eb81a87e9, "
+                          "qos = burstable)"));
+  const auto tenant = [&](const char* cgroup) {
+    return MatchTenant(config->rules, {.uid = 1001, .cgroup = Cgroup::Parse(cgroup)}, "")->tenant;
+  };
+  EXPECT_EQ(tenant("0::/system.slice/slurmstepd.scope/job_42/step_batch\n"), "42-batch-alice");
+  EXPECT_EQ(tenant("0::/system.slice/infer@1.service\n"), "infer_1.service-system.slice");
+}
+
+TEST(ConfigTest, KnowsWhichTenantsTemplatesMayMake) {
+  absl::StatusOr<Config> config = Parse(R"(
+[[tenant]]
+name = "job-42"
+[[tenant]]
+name = "user-7"
+[[tenant]]
+name = "jobs"
+[[rule]]
+tenant = "job-{slurm_job}"
+slurm_job = "*"
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  // user-7 is who has an ambiguous cgroup, and uid 7.
+  EXPECT_THAT(config->notices,
+              ElementsAre("tenant \"jobs\" is configured, but no rule makes anybody it"));
+}
+
 TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
   const std::vector<DeviceInfo> devices = {
       {.uuid = "GPU-1", .capacity_bytes = 1000, .kinds = {Kind::kVmm, Kind::kIpc}},
@@ -354,7 +404,7 @@ TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
   ASSERT_THAT(config->tenants, SizeIs(3));
   EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
   EXPECT_EQ(QuotaOf(*config, "nightly").parent, "training");
-  EXPECT_THAT(config->rules, SizeIs(3));
+  EXPECT_THAT(config->rules, SizeIs(5));
 }
 
 TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {

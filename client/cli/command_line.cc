@@ -150,7 +150,9 @@ class Parser {
         "one for segments of kinds mempool and ipc.\nNeeds no privilege.");
     CLI::App* whoami =
         Add(&app_, "whoami", &whoami_, "Which tenant the daemon takes me for, and by which rule.",
-            "Example: gpumemctl whoami\nNeeds no privilege.");
+            "Example: gpumemctl whoami\nAlso what it knows of this process (uid, groups, cgroup, "
+            "and the unit, container, pod\nor Slurm job that follow from it), and why the rules "
+            "before did not decide.\nNeeds no privilege.");
     whoami->add_option("--tenant", whoami_.tenant, "Ask to be this tenant")->type_name("NAME");
 
     CLI::App* ps = Add(&app_, "ps", &ps_, "The sessions: who is connected, and what they hold.",

@@ -25,6 +25,9 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact);
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact);
 std::string ReloadView(const v1::ReloadResponse& response);
 
+// Whom the daemon takes the caller for, and why; `daemon` says which one.
+std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& daemon);
+
 // One look of `top`: the tenants and sessions that hold most come first.
 std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,
                     v1::ListSessionsResponse sessions, bool exact);

@@ -36,19 +36,18 @@ absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
   auto session = Connect(options, command.tenant);
   if (!session.ok()) return session.status();
+  auto response = (*session)->WhoAmI((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
   const v1::Welcome& welcome = (*session)->welcome();
   if (options.json) {
-    Json json = Json::object();
-    json["tenant"] = welcome.tenant();
-    json["rule"] = welcome.rule();
+    Json json = ToJson(*response);
     json["session_id"] = welcome.session_id();
     json["daemon_version"] = welcome.daemon_version();
     json["runtime_dir"] = options.runtime_dir;
     Print(Pretty(json));
   } else {
-    Print(absl::StrCat("tenant  ", welcome.tenant(), "\nby      ", welcome.rule(),
-                       "\ndaemon  gpumemd ", welcome.daemon_version(), " at ", options.runtime_dir,
-                       "\n"));
+    Print(WhoAmIView(*response, absl::StrCat("gpumemd ", welcome.daemon_version(), " at ",
+                                             options.runtime_dir)));
   }
   return absl::OkStatus();
 }

@@ -160,7 +160,7 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_uid(peer.uid);
   proto.set_gid(peer.gid);
   proto.set_client_name(session.details.client_name);
-  proto.set_cgroup(Printable(peer.cgroup));
+  proto.set_cgroup(Printable(peer.cgroup.Value(CgroupFact::kPath)));
   proto.set_rule(session.details.rule);
   proto.set_leases(session.leases);
   proto.set_leased_bytes(session.leased_bytes);

@@ -37,6 +37,8 @@ struct SessionServerOptions {
   uint32_t max_greeting_per_uid = 256;
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
+  // Acceptance says what for; tests set it.
+  bool peers_by_number = !KernelHasPeerPidfd();
 };
 
 class SessionServer {
@@ -70,6 +72,14 @@ class SessionServer {
   //   PERMISSION_DENIED  the daemon may not signal that process
   absl::Status Signal(SessionId session, int signal);
 
+  // Whom the session's process was taken for when it connected, and by which rule. Thread-safe.
+  //   UNAVAILABLE  the session has ended
+  struct Recognition {
+    PeerIdentity peer;
+    TenantMatch match;
+  };
+  absl::StatusOr<Recognition> WhoIs(SessionId session);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 
@@ -83,6 +93,7 @@ class SessionServer {
     absl::Time greeting_ends;
     bool welcomed = false;
     SessionId session{};  // once welcomed
+    TenantMatch match;    // the same; written before it is in sessions_
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -113,6 +124,7 @@ class SessionServer {
 
   // Only the serving thread's.
   uint64_t next_key_ = 1;
+  int64_t queue_empty_at_ = 0;         // BootTime(); Acceptance says what for
   std::list<ConnectionPtr> greeting_;  // in the order of their expiry
 
   std::thread thread_;

@@ -339,6 +339,22 @@ TEST_F(GpumemctlTest, ShowsSetsAndTrimsPools) {
   End(*holder);
 }
 
+TEST_F(GpumemctlTest, WhoamiTellsWhoAndWhy) {
+  const json who = Run({"whoami", "--json"}).AsJson();
+  EXPECT_EQ(who["tenant"], tenant_);
+  EXPECT_EQ(who["path"], json::array({tenant_}));
+  EXPECT_EQ(who["rule"], "built-in rule (a tenant for each user)");
+  EXPECT_EQ(who["rule_number"], 1);
+  EXPECT_EQ(who["passed"], json::array());
+  EXPECT_EQ(who["identity"]["uid"], getuid());
+  EXPECT_EQ(who["identity"]["gid"], getgid());
+  EXPECT_GT(who["identity"]["pid"], 0);
+  EXPECT_GT(who["session_id"], 0);
+  const Answer text = Run({"whoami"});
+  EXPECT_THAT(text.text, HasSubstr(absl::StrCat("tenant      ", tenant_, "\n")));
+  EXPECT_THAT(text.text, HasSubstr(absl::StrCat("\nuid         ", getuid(), "\n")));
+}
+
 TEST_F(GpumemctlTest, ExitCodes) {
   EXPECT_EQ(Run({"status"}).code, 0);
   EXPECT_EQ(Run({"whoami", "--json"}).AsJson()["tenant"], tenant_);
