@@ -52,6 +52,8 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Read("api_socket_mode", ModeForm(), &config->api_socket_mode);
   reader.Read("admin_socket_mode", ModeForm(), &config->admin_socket_mode);
   reader.Read("drain_timeout", DurationForm(), &config->drain_timeout);
+  reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
+  reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
   std::string group;
   reader.Read("admin_group", TextForm(), &group);
   if (!group.empty()) {
@@ -288,6 +290,7 @@ Config DefaultConfig() {
   config.tenant_defaults.max_segments = 4096;
   config.tenant_defaults.max_sessions = 256;
   config.tenant_defaults.max_in_flight = 64;
+  config.tenant_defaults.max_waiting = 256;
   config.rules.push_back(EverybodyRule());
   return config;
 }

@@ -116,6 +116,9 @@ struct Config {
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);
+  // How long holders have to give up what is taken back; and, asked to end, to do so.
+  absl::Duration revocation_grace = absl::Seconds(10);
+  absl::Duration revocation_kill_after = absl::Seconds(5);
 
   // For the host backend alone.
   uint32_t host_devices = 1;
@@ -126,7 +129,7 @@ struct Config {
 
   UnbrokeredConfig unbrokered;
 
-  QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
+  QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty

@@ -35,14 +35,15 @@ std::vector<std::string> Differences(const QuotaConfig& a, const QuotaConfig& b)
   return keys;
 }
 
-std::vector<std::tuple<std::string, std::optional<uid_t>, std::optional<gid_t>,
-                       std::optional<std::string>>>
-Comparable(const std::vector<Rule>& rules) {
-  std::vector<std::tuple<std::string, std::optional<uid_t>, std::optional<gid_t>,
-                         std::optional<std::string>>>
-      values;
-  for (const Rule& rule : rules) values.emplace_back(rule.tenant, rule.uid, rule.gid, rule.cgroup);
-  return values;
+// Of rules. Their descriptions tell all conditions, but users and groups by name.
+using RuleKey = std::tuple<std::string, std::string, std::optional<uid_t>, std::optional<gid_t>>;
+
+std::vector<RuleKey> Comparable(const std::vector<Rule>& rules) {
+  std::vector<RuleKey> keys;
+  for (const Rule& rule : rules) {
+    keys.emplace_back(rule.tenant, rule.description, rule.uid, rule.gid);
+  }
+  return keys;
 }
 
 }  // namespace

@@ -88,8 +88,8 @@ std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const De
   for (const DeviceInfo& device : devices) named.erase(device.uuid);
   std::vector<std::string> notices;
   for (const std::string& uuid : named) {
-    notices.push_back(absl::StrCat("the configuration names device ", uuid,
-                                   ", which this daemon does not have"));
+    notices.push_back(
+        absl::StrCat("the configuration names device ", uuid, ", which this daemon does not have"));
   }
   return notices;
 }

@@ -76,12 +76,12 @@ std::optional<Found> FindLimitAboveParents(const Config& config,
       const uint64_t above = LimitOn(parent->second, device);
       // No limit, or an inherited one, claims nothing.
       if (line == 0 || limit == std::numeric_limits<uint64_t>::max() || limit <= above) continue;
-      return Found{line, of_device ? "tenant.device.limit" : "tenant.limit",
-                   absl::StrCat("the limit of tenant \"", tenant.name, "\"",
-                                device.uuid.empty() ? "" : absl::StrCat(" on ", device.uuid), ", ",
-                                show(limit), ", is above that of \"", tenant.quota.parent,
-                                "\", under which it is, ", show(above),
-                                "; lower it, or leave it out")};
+      return Found{
+          line, of_device ? "tenant.device.limit" : "tenant.limit",
+          absl::StrCat("the limit of tenant \"", tenant.name, "\"",
+                       device.uuid.empty() ? "" : absl::StrCat(" on ", device.uuid), ", ",
+                       show(limit), ", is above that of \"", tenant.quota.parent,
+                       "\", under which it is, ", show(above), "; lower it, or leave it out")};
     }
   }
   return std::nullopt;
@@ -141,9 +141,8 @@ void SettleParents(Mistakes* mistakes, Config* config) {
     const std::string nearest = Nearest(parent, names);
     mistakes->AddAt(line, key,
                     absl::StrCat("no [[tenant]] is named \"", parent, "\" (",
-                                 nearest.empty()
-                                     ? std::string("add one, or take the line away")
-                                     : absl::StrCat("did you mean \"", nearest, "\"?"),
+                                 nearest.empty() ? std::string("add one, or take the line away")
+                                                 : absl::StrCat("did you mean \"", nearest, "\"?"),
                                  ")"));
   };
   const std::string inherited = config->tenant_defaults.parent;
@@ -182,9 +181,9 @@ void SettleParents(Mistakes* mistakes, Config* config) {
                       absl::StrCat("tenant \"", tenant.name, "\" is under itself (",
                                    absl::StrJoin(chain, " under "), ")"));
     } else if (chain.size() > kMaxDepth && tenant.lines.parent != 0) {
-      mistakes->AddAt(tenant.lines.parent, "tenant.parent",
-                      absl::StrCat("tenant \"", tenant.name, "\" is on level ", chain.size(),
-                                   too_deep));
+      mistakes->AddAt(
+          tenant.lines.parent, "tenant.parent",
+          absl::StrCat("tenant \"", tenant.name, "\" is on level ", chain.size(), too_deep));
     }
   }
   const size_t depth = chain_of(inherited).size() + 1;

@@ -100,9 +100,9 @@ device = [{uuid = "GPU-1", guarantee = "25%"}, {uuid = "GPU-2", limit = "50%", g
                    .kind = Kind::kPinned,
                    .revocable = true}));
   // A share becomes bytes of each device, and nothing of host memory.
-  EXPECT_EQ(ResolveQuota({.guarantee = SizeLimit{.percent = 50}, .parent = "lab"}, Devices()),
-            (Quota{.device_guarantees = {{"GPU-1", 40 * kGiB}, {"GPU-2", 20 * kGiB}},
-                   .parent = "lab"}));
+  EXPECT_EQ(
+      ResolveQuota({.guarantee = SizeLimit{.percent = 50}, .parent = "lab"}, Devices()),
+      (Quota{.device_guarantees = {{"GPU-1", 40 * kGiB}, {"GPU-2", 20 * kGiB}}, .parent = "lab"}));
 }
 
 TEST(ConfigTenants, AnInheritedParentIsNotItsOwnNorThatOfThoseAboveIt) {

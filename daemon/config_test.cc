@@ -73,6 +73,9 @@ api_socket_mode = "600"
 admin_socket_mode = "0600"
 admin_group = "ml"
 drain_timeout = "1m30s"
+revocation_grace = "3s"
+revocation_kill_after = "0s"
+state_dir = "/var/lib/other"
 [host]
 devices = 2
 device_bytes = "1.5GiB"
@@ -125,6 +128,9 @@ default = true
   EXPECT_EQ(config->admin_socket_mode, 0600u);
   EXPECT_EQ(config->admin_gid, 2001u);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(config->revocation_grace, absl::Seconds(3));
+  EXPECT_EQ(config->revocation_kill_after, absl::ZeroDuration());
+  EXPECT_EQ(config->state_dir, "/var/lib/other");
   EXPECT_EQ(config->host_devices, 2u);
   EXPECT_EQ(config->host_device_bytes, 3 * kGiB / 2);
   EXPECT_EQ(config->pinned_capacity, SizeLimit{.bytes = 12 * kGiB});
@@ -135,6 +141,7 @@ default = true
                        .max_sessions = 2,
                        .max_in_flight = 3,
                        .max_retained = SizeLimit{.percent = 12.5},
+                       .max_waiting = 256,
                        .release = ReleasePolicy::kOnExit};
   EXPECT_EQ(config->tenant_defaults, defaults);
   QuotaConfig training = defaults;
@@ -338,6 +345,52 @@ interval = "100ms"
               testing::HasSubstr("expected one of \"report\", \"deny-new\", \"terminate\""));
 }
 
+TEST(ConfigTest, ChangesAreToldByTheKeysOfTheFile) {
+  const Config before = Parse(R"(
+[[tenant]]
+name = "a"
+limit = "1GiB"
+[[tenant]]
+name = "b"
+[[rule]]
+tenant = "a"
+uid = 1
+)")
+                            .value();
+  EXPECT_THAT(ConfigChanges(before, before), IsEmpty());
+  const Config after = Parse(R"(
+[daemon]
+log_level = "debug"
+[tenant_defaults]
+max_sessions = 3
+[[tenant]]
+name = "a"
+limit = "2GiB"
+guarantee = "1GiB"
+priority = 1
+max_waiting = 1
+kind = "ipc"
+scrub = true
+revocable = true
+parent = "c"
+release = "on-exit"
+device = [{uuid = "G", guarantee = 1}]
+[[tenant]]
+name = "c"
+[[rule]]
+tenant = "a"
+uid = 2
+)")
+                           .value();
+  EXPECT_THAT(
+      ConfigChanges(before, after),
+      ElementsAre("tenant_defaults: changed max_sessions",
+                  "tenant \"a\": changed limit, guarantee, device, max_sessions, "
+                  "max_waiting, priority, kind, scrub, revocable, parent, release",
+                  "tenant \"c\": new", "tenant \"b\": no longer configured",
+                  "rules: changed (1 now); sessions stay what they are", "log_level: changed"));
+}
+
 TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().user("root"), 0u);
   EXPECT_EQ(SystemNames().group("root"), 0u);
@@ -370,9 +423,10 @@ TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
   ASSERT_TRUE(config.ok()) << config.status() << "\n" << text;
   EXPECT_EQ(config->runtime_dir, "/run/gpumem");
   EXPECT_EQ(config->admin_gid, 1u);
-  ASSERT_THAT(config->tenants, SizeIs(1));
+  ASSERT_THAT(config->tenants, SizeIs(3));
   EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
-  EXPECT_THAT(config->rules, SizeIs(4));
+  EXPECT_EQ(QuotaOf(*config, "nightly").parent, "training");
+  EXPECT_THAT(config->rules, SizeIs(5));
 }
 
 TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {

@@ -113,9 +113,8 @@ absl::Status OverrideStore::OpenFolder() {
   lock_.reset(openat(folder_.get(), kLock, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_.valid()) return Failed("write to the state folder", dir_, errno);
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("another daemon uses the state folder ", dir_,
-                     "; give each its own (--state-dir)"));
+    return absl::FailedPreconditionError(absl::StrCat("another daemon uses the state folder ", dir_,
+                                                      "; give each its own (--state-dir)"));
   }
   return absl::OkStatus();
 }
@@ -146,14 +145,13 @@ absl::Status OverrideStore::Read() {
   // Kept for people; and nothing that is written from now on destroys it.
   if (renameat(folder_.get(), kFile, folder_.get(), kBrokenFile) != 0) {
     const int error = errno;
-    return absl::FailedPreconditionError(
-        absl::StrCat(file_, " cannot be used (", wrong.message(), "), nor put aside (",
-                     std::strerror(error), ")"));
+    return absl::FailedPreconditionError(absl::StrCat(file_, " cannot be used (", wrong.message(),
+                                                      "), nor put aside (", std::strerror(error),
+                                                      ")"));
   }
-  notices_.push_back(
-      absl::StrCat("what was set for tenants while an earlier daemon ran is NOT in force: ", file_,
-                   " cannot be used (", wrong.message(), "); it is kept as ", dir_, "/",
-                   kBrokenFile));
+  notices_.push_back(absl::StrCat(
+      "what was set for tenants while an earlier daemon ran is NOT in force: ", file_,
+      " cannot be used (", wrong.message(), "); it is kept as ", dir_, "/", kBrokenFile));
   return absl::OkStatus();
 }
 
@@ -165,8 +163,8 @@ absl::Status OverrideStore::Save(const Overrides& overrides) {
   if (!google::protobuf::TextFormat::PrintToString(state, &text)) {
     return absl::FailedPreconditionError("the overrides cannot be written as text");
   }
-  UniqueFd fd(openat(folder_.get(), kNewFile,
-                     O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600));
+  UniqueFd fd(
+      openat(folder_.get(), kNewFile, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid() || !WriteAll(fd.get(), absl::StrCat(kHeader, text)).ok() ||
       fsync(fd.get()) != 0 || renameat(folder_.get(), kNewFile, folder_.get(), kFile) != 0 ||
       fsync(folder_.get()) != 0) {

@@ -142,9 +142,9 @@ TEST_F(OverrideStoreTest, WhatCannotBeWrittenLeavesTheFileAsItWas) {
   ASSERT_EQ(store.Save(One("a", 1)), absl::OkStatus());
   // A folder in the way, since root may write anywhere.
   fs::create_directories(dir_ + "/overrides.txt.new");
-  EXPECT_EQ(store.Save(One("b", 1)),
-            absl::FailedPreconditionError("cannot write " + dir_ +
-                                          "/overrides.txt (Is a directory)"));
+  EXPECT_EQ(
+      store.Save(One("b", 1)),
+      absl::FailedPreconditionError("cannot write " + dir_ + "/overrides.txt (Is a directory)"));
   EXPECT_THAT(Text("overrides.txt"), HasSubstr("tenant: \"a\""));
 }
 

@@ -55,6 +55,8 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
+  options.revocation = {.grace = config.revocation_grace,
+                        .kill_after = config.revocation_kill_after};
   options.random = RandomSecret;
   options.observer = observer;
   return options;
@@ -343,10 +345,11 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (reloading_.done != nullptr) reloading_.done(config);
   if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
-                    c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
-                    c.drain_timeout);
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
+                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
+                    c.revocation_kill_after);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -358,7 +361,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory or drain time); the values of the last start hold");
+        "sockets, host devices, pinned memory, or a time of [daemon]); the values of the last "
+        "start hold");
     spdlog::warn("{}", notices_.back());
   }
   for (const std::string& notice : notices_) response.add_notices(notice);

@@ -82,7 +82,7 @@ class Server final : private BrokerObserver {
   const Backend backend_;
   const absl::Time started_;
   const Reloading reloading_;
-  absl::Mutex reload_mutex_;                              // one reload at a time
+  absl::Mutex reload_mutex_;  // one reload at a time
   Config in_force_ ABSL_GUARDED_BY(reload_mutex_);
   mutable absl::Mutex mutex_;
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);

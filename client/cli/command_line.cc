@@ -188,15 +188,14 @@ class Parser {
         "Example: gpumemctl quota list");
 
     AddQuotaUnset(quota);
-    CLI::App* set =
-        Add(quota, "set", &quota_set_,
-            "Change what a tenant may have, at once and until quota unset.",
-            "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
-            "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
-            "  gpumemctl quota set serving --guarantee 20GiB --priority 10\n"
-            "What is set goes before the configuration, also after a restart or a reload; what is\n"
-            "not set follows the configuration. A limit below what is used takes nothing away: the\n"
-            "tenant gets nothing more until it is below.");
+    CLI::App* set = Add(
+        quota, "set", &quota_set_, "Change what a tenant may have, at once and until quota unset.",
+        "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
+        "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
+        "  gpumemctl quota set serving --guarantee 20GiB --priority 10\n"
+        "What is set goes before the configuration, also after a restart or a reload; what is\n"
+        "not set follows the configuration. A limit below what is used takes nothing away: the\n"
+        "tenant gets nothing more until it is below.");
     set->add_option_function<std::string>(
            "TENANT", [this](const std::string& name) { quota_set_.request.set_tenant(name); },
            "The tenant")
@@ -248,8 +247,7 @@ class Parser {
   // Of quota set: what is no limit.
   static void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
     AddParsed(
-        set, "--guarantee", ParseSize,
-        [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
+        set, "--guarantee", ParseSize, [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
         "Bytes on any one GPU that the tenant can always get")
         ->type_name("BYTES");
     AddSeveral(
@@ -271,13 +269,28 @@ class Parser {
         ->type_name("N");
     const auto add_switch = [&](const std::string& name, void (v1::Quota::*setter)(bool),
                                 const char* yes, const char* no) {
-      CLI::Option* on = set->add_flag_callback("--" + name, [=] { (quota->*setter)(true); }, yes);
-      set->add_flag_callback("--no-" + name, [=] { (quota->*setter)(false); }, no)->excludes(on);
+      CLI::Option* on = set->add_flag_callback(
+          "--" + name, [=] { (quota->*setter)(true); }, yes);
+      // Without it "--scrub=false" would be taken and do nothing.
+      on->disable_flag_override();
+      set->add_flag_callback(
+             "--no-" + name, [=] { (quota->*setter)(false); }, no)
+          ->disable_flag_override()
+          ->excludes(on);
     };
     add_switch("scrub", &v1::Quota::set_scrub, "Never reuse memory with what was in it before",
                "Reuse memory inside the tenant as it is");
     add_switch("revocable", &v1::Quota::set_revocable, "All leases may be taken back",
                "Only leases that are asked for so may be taken back");
+    AddParsed(
+        set, "--parent",
+        [](const std::string&) -> absl::StatusOr<std::string> {
+          return absl::InvalidArgumentError(
+              "the tenant that another one is under is said in the configuration (parent = …); "
+              "write it there, then gpumemctl reload");
+        },
+        [](const std::string&) {}, "")
+        ->group("");  // not shown: it is there to say this
     AddParsed(
         set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
         "Of requests that name none")
@@ -290,11 +303,10 @@ class Parser {
   }
 
   void AddQuotaUnset(CLI::App* quota) {
-    CLI::App* unset =
-        Add(quota, "unset", &quota_unset_, "Take back what quota set changed.",
-            "Examples:\n  gpumemctl quota unset training            all of it\n"
-            "  gpumemctl quota unset training --limit    the limit alone\n"
-            "The quota is again as the configuration says.");
+    CLI::App* unset = Add(quota, "unset", &quota_unset_, "Take back what quota set changed.",
+                          "Examples:\n  gpumemctl quota unset training            all of it\n"
+                          "  gpumemctl quota unset training --limit    the limit alone\n"
+                          "The quota is again as the configuration says.");
     v1::UnsetQuotaRequest& request = quota_unset_.request;
     unset
         ->add_option_function<std::string>(
@@ -302,9 +314,11 @@ class Parser {
             "The tenant")
         ->required();
     for (const auto& [option, field] : LimitFields()) {
-      unset->add_flag_callback(
-          "--" + option, [&request, field = field] { request.add_fields(field); },
-          "Only what --" + option + " changed, and others that are named");
+      unset
+          ->add_flag_callback(
+              "--" + option, [&request, field = field] { request.add_fields(field); },
+              "Only what --" + option + " changed, and others that are named")
+          ->disable_flag_override();
     }
   }
 
@@ -405,7 +419,8 @@ class Parser {
     Add(&app_, "reload", &reload_,
         "Let the daemon read its configuration file again, and say what is different.",
         "Example: gpumemctl reload\n"
-        "Tenants, rules and quotas are taken over, all or nothing: with a mistake in the file, the\n"
+        "Tenants, rules and quotas are taken over, all or nothing: with a mistake in the file, "
+        "the\n"
         "configuration in force stays. What quota set changed stays, too. SIGHUP does the same.");
   }
 

@@ -82,10 +82,10 @@ struct HoldCommand {
   bool revocable = false;
 };
 
-using Command =
-    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
-                 QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand, PoolListCommand, PoolSetCommand,
-                 PoolTrimCommand, TrimCommand, DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
+using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
+                             QuotaListCommand, QuotaSetCommand, QuotaUnsetCommand, PsCommand,
+                             SegmentsCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand,
+                             TrimCommand, DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

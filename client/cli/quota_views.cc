@@ -26,9 +26,8 @@ class Marks {
   // `cell`, marked where it shows one of these fields and that is overridden.
   std::string operator()(std::string cell, std::initializer_list<const char*> fields) {
     for (const char* field : fields) unseen_.erase(field);
-    const bool any = std::any_of(fields.begin(), fields.end(), [&](const char* field) {
-      return overridden_.contains(field);
-    });
+    const bool any = std::any_of(fields.begin(), fields.end(),
+                                 [&](const char* field) { return overridden_.contains(field); });
     return any ? cell + "*" : cell;
   }
 
@@ -154,9 +153,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
   const std::vector<Shown> all = {
       {{"TENANT"},
        nullptr,
-       [](Row& row) {
-         return std::string(2 * row.placed.depth, ' ') + row.usage.tenant();
-       }},
+       [](Row& row) { return std::string(2 * row.placed.depth, ' ') + row.usage.tenant(); }},
       {{"CHARGED", Align::kRight},
        nullptr,
        [&](Row& row) { return Size(row.usage.charged_bytes(), exact); }},
@@ -225,8 +222,8 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
   std::vector<const Shown*> shown;
   std::vector<Column> columns;
   for (const Shown& one : all) {
-    if (one.filled && std::none_of(response.tenants().begin(), response.tenants().end(),
-                                   one.filled)) {
+    if (one.filled &&
+        std::none_of(response.tenants().begin(), response.tenants().end(), one.filled)) {
       continue;
     }
     shown.push_back(&one);
@@ -243,9 +240,10 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
     table.AddRow(std::move(cells));
   }
   return absl::StrCat(table.ToString(),
-                      marked ? "* as operators set it (gpumemctl quota get TENANT shows what; quota "
-                               "unset takes it back)\n"
-                             : "");
+                      marked
+                          ? "* as operators set it (gpumemctl quota get TENANT shows what; quota "
+                            "unset takes it back)\n"
+                          : "");
 }
 
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact) {
@@ -287,30 +285,38 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
       {"release",
        marks(quota.release() == v1::RELEASE_POLICY_ON_EXIT ? "on-exit" : "trust", {"release"})});
 
-  Table bytes({{"DEVICE"},
-               {"CHARGED", Align::kRight},
-               {"GUARANTEE", Align::kRight},
-               {"BORROWED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"USED", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"RETAINED", Align::kRight},
-               {"LINGERING", Align::kRight},
-               {"PEAK", Align::kRight},
-               {"WAITING FOR", Align::kRight}});
+  // Columns with nothing in them would only make the lines longer.
+  const bool guaranteed = HasGuarantee(quota);
+  const bool waits = std::any_of(usage.devices().begin(), usage.devices().end(),
+                                 [](const auto& device) { return device.waiting() > 0; });
+  std::vector<Column> columns = {{"DEVICE"}, {"CHARGED", Align::kRight}};
+  if (guaranteed) {
+    columns.insert(columns.end(), {{"GUARANTEE", Align::kRight}, {"BORROWED", Align::kRight}});
+  }
+  for (const char* name : {"LIMIT", "USED", "LEASED", "RETAINED", "LINGERING", "PEAK"}) {
+    columns.push_back({name, Align::kRight});
+  }
+  if (waits) columns.push_back({"WAITING FOR", Align::kRight});
+  Table bytes(columns);
   for (const v1::DeviceUsage& device : usage.devices()) {
     const bool pinned = IsPinnedMemory(device.device_uuid());
+    std::vector<std::string> cells = {ShortDevice(devices, device.device_uuid()),
+                                      Size(device.charged_bytes(), exact)};
+    if (guaranteed) {
+      const std::string guarantee = Size(GuaranteeOn(quota, device.device_uuid()), exact);
+      cells.push_back(pinned ? kNone : marks(guarantee, {"guarantee_bytes", "guarantees"}));
+      cells.push_back(pinned ? kNone : Size(device.borrowed_bytes(), exact));
+    }
     const std::string limit = Size(device.limit_bytes(), exact);
-    const std::string guarantee = Size(GuaranteeOn(quota, device.device_uuid()), exact);
-    bytes.AddRow({ShortDevice(devices, device.device_uuid()), Size(device.charged_bytes(), exact),
-                  pinned ? kNone : marks(guarantee, {"guarantee_bytes", "guarantees"}),
-                  pinned ? kNone : Size(device.borrowed_bytes(), exact),
-                  pinned ? marks(limit, {"pinned_limit_bytes"})
-                         : marks(limit, {"limit_bytes", "devices"}),
-                  Percent(device.charged_bytes(), device.limit_bytes()),
-                  Size(device.leased_bytes(), exact), Size(device.retained_bytes(), exact),
-                  Size(device.lingering_bytes(), exact), Size(device.peak_bytes(), exact),
-                  Size(device.waiting_bytes(), exact)});
+    cells.push_back(pinned ? marks(limit, {"pinned_limit_bytes"})
+                           : marks(limit, {"limit_bytes", "devices"}));
+    cells.push_back(Percent(device.charged_bytes(), device.limit_bytes()));
+    for (uint64_t amount : {device.leased_bytes(), device.retained_bytes(),
+                            device.lingering_bytes(), device.peak_bytes()}) {
+      cells.push_back(Size(amount, exact));
+    }
+    if (waits) cells.push_back(Size(device.waiting_bytes(), exact));
+    bytes.AddRow(std::move(cells));
   }
   return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(),
                       marks.any() ? absl::StrCat("* as operators set it, over what the "

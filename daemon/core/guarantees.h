@@ -49,8 +49,7 @@ std::optional<GuaranteeProblem> FindGuaranteeProblem(const std::map<std::string,
                                                      absl::Span<const DeviceInfo> devices);
 
 // One sentence: what is wrong and what would help. `show` writes an amount.
-std::string Tell(const GuaranteeProblem& problem,
-                 const std::function<std::string(uint64_t)>& show);
+std::string Tell(const GuaranteeProblem& problem, const std::function<std::string(uint64_t)>& show);
 // With amounts as people read them.
 std::string Tell(const GuaranteeProblem& problem);
 

@@ -27,12 +27,14 @@ std::string ProblemOf(const Tenants& tenants) {
 
 TEST(Guarantees, FitExactly) {
   EXPECT_EQ(ProblemOf({}), "none");
-  EXPECT_EQ(ProblemOf({{"a", {.guarantee_bytes = 30 * kGiB}}, {"b", {.guarantee_bytes = 10 * kGiB}}}),
-            "none");
+  EXPECT_EQ(
+      ProblemOf({{"a", {.guarantee_bytes = 30 * kGiB}}, {"b", {.guarantee_bytes = 10 * kGiB}}}),
+      "none");
   // A tenant may have another guarantee on one device; pinned memory has none.
-  EXPECT_EQ(ProblemOf({{"a",
-                        {.guarantee_bytes = 40 * kGiB, .device_guarantees = {{"GPU-1", 80 * kGiB}}}}}),
-            "none");
+  EXPECT_EQ(
+      ProblemOf(
+          {{"a", {.guarantee_bytes = 40 * kGiB, .device_guarantees = {{"GPU-1", 80 * kGiB}}}}}),
+      "none");
 }
 
 TEST(Guarantees, AllTogetherAreWithinTheCapacity) {

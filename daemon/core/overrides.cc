@@ -125,8 +125,8 @@ absl::Status CheckRequest(const v1::SetQuotaRequest& request) {
   }
   for (const std::string& name : request.clear()) {
     if (!IsField(name)) {
-      return absl::InvalidArgumentError(absl::StrCat("a quota has no field \"", name,
-                                                     "\" to clear; it has ", FieldNames()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a quota has no field \"", name, "\" to clear; it has ", FieldNames()));
     }
     if (Has(set, Field(name))) {
       return absl::InvalidArgumentError(
@@ -206,8 +206,8 @@ absl::Status Remove(absl::Span<const std::string> fields, v1::QuotaOverride* ove
           absl::StrCat("a quota has no field \"", name, "\" to unset; it has ", FieldNames()));
     }
     if (std::find(overridden.begin(), overridden.end(), name) == overridden.end()) {
-      return absl::FailedPreconditionError(absl::StrCat("\"", name, "\" is not overridden; that are ",
-                                                        absl::StrJoin(overridden, ", ")));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "\"", name, "\" is not overridden (what is: ", absl::StrJoin(overridden, ", "), ")"));
     }
   }
   for (const std::string& name : fields.empty() ? absl::MakeConstSpan(overridden) : fields) {

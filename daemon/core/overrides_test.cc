@@ -81,12 +81,13 @@ TEST(Overrides, ChangeOnlyWhatIsNamed) {
   v1::SetQuotaRequest request;
   request.mutable_quota()->set_limit_bytes(10);
   request.add_clear("max_segments");
-  EXPECT_EQ(Applied(request, {.limit_bytes = 1,
-                              .total_limit_bytes = 2,
-                              .max_segments = 3,
-                              .max_sessions = 4,
-                              .parent = "team"}),
-            (Quota{.limit_bytes = 10, .total_limit_bytes = 2, .max_sessions = 4, .parent = "team"}));
+  EXPECT_EQ(
+      Applied(request, {.limit_bytes = 1,
+                        .total_limit_bytes = 2,
+                        .max_segments = 3,
+                        .max_sessions = 4,
+                        .parent = "team"}),
+      (Quota{.limit_bytes = 10, .total_limit_bytes = 2, .max_sessions = 4, .parent = "team"}));
 }
 
 TEST(Overrides, APlainLimitReplacesThoseOfDevices) {
@@ -143,7 +144,7 @@ TEST(Overrides, AreRemovedByNameOrAllTogether) {
   EXPECT_THAT(std::string(Remove({"limit"}, &override).message()), HasSubstr("no field"));
   EXPECT_EQ(Remove({"limit_bytes", "max_sessions"}, &override),
             absl::FailedPreconditionError(
-                "\"max_sessions\" is not overridden; that are limit_bytes, max_segments, scrub"));
+                "\"max_sessions\" is not overridden (what is: limit_bytes, max_segments, scrub)"));
   EXPECT_THAT(FieldsOf(override), ElementsAre("limit_bytes", "max_segments", "scrub"));
   EXPECT_EQ(Remove({"limit_bytes"}, &override), absl::OkStatus());
   EXPECT_THAT(FieldsOf(override), ElementsAre("max_segments", "scrub"));

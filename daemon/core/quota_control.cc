@@ -68,11 +68,11 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
   broker_->Configure(tenants_, defaults_, overridden);
   std::vector<std::string> sentences;
   for (const auto& [tenant, why] : skipped_) {
-    sentences.push_back(absl::StrCat(
-        "what was set for tenant \"", tenant, "\" (",
-        absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
-        ") makes no sense with the configuration and is not in force: ", why,
-        "; change one of them, or take it back with gpumemctl quota unset ", tenant));
+    sentences.push_back(
+        absl::StrCat("what was set for tenant \"", tenant, "\" (",
+                     absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
+                     ") makes no sense with the configuration and is not in force: ", why,
+                     "; change one of them, or take it back with gpumemctl quota unset ", tenant));
   }
   return sentences;
 }
@@ -117,8 +117,8 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (absl::Status saved = save_(overrides); !saved.ok()) return saved;
   overrides_ = std::move(overrides);
   skipped_.erase(tenant);
-  absl::StatusOr<TenantView> view = fields.empty() ? broker_->UnsetQuota(tenant, quota)
-                                                   : broker_->OverrideQuota(tenant, quota);
+  absl::StatusOr<TenantView> view =
+      fields.empty() ? broker_->UnsetQuota(tenant, quota) : broker_->OverrideQuota(tenant, quota);
   if (!view.ok()) return Outcome{.tenant = {.name = tenant, .quota = quota}};  // gone by now
   return Outcome{*std::move(view), std::move(fields)};
 }

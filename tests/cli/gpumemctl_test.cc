@@ -163,6 +163,44 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   EXPECT_EQ(holder->Wait(absl::Now() + kPatience), 0);
 }
 
+TEST_F(GpumemctlTest, WhatIsSetIsShownAndCanBeTakenBack) {
+  std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
+  ASSERT_TRUE(holder->ReadLine(absl::Now() + kPatience).has_value());
+  const Answer set = Run({"quota", "set", tenant_, "--guarantee", "8MiB", "--priority", "-5",
+                          "--device-guarantee", "1=4MiB", "--scrub"});
+  EXPECT_EQ(set.code, 0);
+  EXPECT_THAT(set.text, HasSubstr("8.00 MiB*"));
+  EXPECT_THAT(set.text, HasSubstr("4.00 MiB*"));
+  EXPECT_THAT(set.text, HasSubstr("-5*"));
+  const json quota = Run({"quota", "get", tenant_, "--json"}).AsJson();
+  EXPECT_EQ(quota["quota"]["guarantee_bytes"], 8 * kMiB);
+  EXPECT_EQ(quota["quota"]["guarantees"][0]["guarantee_bytes"], 4 * kMiB);
+  EXPECT_EQ(quota["overridden"], json({"guarantee_bytes", "guarantees", "priority", "scrub"}));
+  EXPECT_TRUE(Run({"quota", "--json"}).AsJson()["overridden"].is_null());  // as a worker
+  const json tenant =
+      Run({"quota", "list", "--json"}).AsJson().value("tenants", json::array()).at(0);
+  EXPECT_EQ(tenant["overridden"], quota["overridden"]);
+
+  const Answer too_much = Run({"quota", "set", tenant_, "--guarantee", "65MiB"});
+  EXPECT_EQ(too_much.code, 1);
+  EXPECT_THAT(too_much.text, HasSubstr("more than the device's 64.00 MiB"));
+
+  EXPECT_EQ(
+      Run({"quota", "unset", tenant_, "--scrub", "--priority", "--json"}).AsJson()["overridden"],
+      json({"guarantee_bytes", "guarantees"}));
+  const Answer unset = Run({"quota", "unset", tenant_});
+  EXPECT_EQ(unset.code, 0);
+  EXPECT_EQ(unset.text.find('*'), std::string::npos) << unset.text;
+  EXPECT_EQ(Run({"quota", "unset", tenant_}).code, 1);
+  EXPECT_EQ(Run({"quota", "unset", "nobody"}).code, 6);
+}
+
+TEST_F(GpumemctlTest, ReloadWithoutAFileSaysSo) {
+  const Answer answer = Run({"reload", "--json"});
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_EQ(answer.AsJson()["error"]["code"], "FAILED_PRECONDITION");
+}
+
 TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {
   std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
   ASSERT_TRUE(holder->ReadLine(absl::Now() + kPatience).has_value());

@@ -119,8 +119,7 @@ void Stage::StartDaemon(const std::string& config) {
   const absl::Time start = absl::Now();
   daemon_ = std::make_unique<Process>(
       ProcessOptions{.argv = {options_.gpumemd, "--config", file, "--runtime-dir", folder_,
-                              "--state-dir", PathOf("state"),
-                              "--backend", options_.backend},
+                              "--state-dir", PathOf("state"), "--backend", options_.backend},
                      .log_file = PathOf(kLog)});
   // The admin socket is the last that it opens.
   while (!ConnectUnix(SocketPath(folder_, kAdminSocket), SOCK_STREAM).ok()) {

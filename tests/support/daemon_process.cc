@@ -59,10 +59,10 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   chmod(dir, 0711);
   daemon->runtime_dir_ = absl::StrCat(dir, "/run");
   std::vector<std::string>& args = daemon->args_;
-  args = {ProgramPath("gpumemd"), "--backend", options.backend,
-          "--runtime-dir", daemon->runtime_dir_,
+  args = {ProgramPath("gpumemd"), "--backend", options.backend, "--runtime-dir",
+          daemon->runtime_dir_,
           // Not where a daemon of this user would keep it.
-          "--state-dir", daemon->state_dir()};
+          "--state-dir", options.state_dir.empty() ? daemon->state_dir() : options.state_dir};
   if (!options.config.empty()) {
     WriteFile(daemon->dir_ + "/gpumemd.toml", options.config);
     args.insert(args.end(), {"--config", daemon->dir_ + "/gpumemd.toml"});

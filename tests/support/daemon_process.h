@@ -17,6 +17,7 @@ struct DaemonOptions {
   std::string backend = "host";
   std::string config;              // TOML; empty: none
   std::vector<std::string> flags;  // more of them
+  std::string state_dir;           // empty: one of its own
 };
 
 class DaemonProcess {
@@ -39,6 +40,8 @@ class DaemonProcess {
   void Reconfigure(const std::string& config);
   // Ends it as an operator does, and runs another with the same flags and files.
   absl::Status Restart();
+  // Only the second half of that, for one that has ended.
+  absl::Status RunAgain() { return Run(); }
   // What it has written to its log.
   std::string Log() const;
 
