@@ -99,7 +99,8 @@ TEST_F(AccountTest, ManyChargesOfSeveralTenantsAddUp) {
   Account other;
   const Charge first(&tenant, 512);
   Charge second(&tenant, 256);
-  const Charge foreign(&other, &device, 128);
+  other.SetParent(&device);
+  const Charge foreign(&other, 128);
   second.MoveTo(SegmentState::kLeased);
   EXPECT_EQ(tenant.charged(), 768u);
   EXPECT_EQ(tenant.bytes(SegmentState::kPending), 512u);

@@ -117,6 +117,7 @@ class Broker {
     absl::Status refused;
     absl::Time give_up;
     absl::Time press_again;
+    bool counts_on_revocation = false;
     int attempt = 1;
   };
 

@@ -16,6 +16,9 @@ constexpr int kDriverAttempts = 4;
 // often by itself (broker_pressure.cc).
 constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
 
+// Whether what is on its way has come.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+
 }  // namespace
 
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
@@ -34,9 +37,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
     return true;
   }
   it.waiter = admission->waiter;
-  it.give_up = it.patient_until;
-  if (ledger_.Revokes(*it.waiter)) it.give_up += revocation_.grace + revocation_.kill_after;
-  if (it.spec.waits) it.give_up = std::max(it.give_up, it.wait_until);
+  it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
   it.press_again = now_();
   waiting_.emplace(*it.waiter, acquisition);
   times_changed_ = true;
@@ -69,12 +70,14 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
       absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
           operation, [&](const Handover& handover) { return it.deliver(handover, false); });
       // The client is slow to take them; or they were lost meanwhile, and others have to be made.
-      if (absl::IsDeadlineExceeded(leases.status()) || absl::IsFailedPrecondition(leases.status())) {
+      if (absl::IsDeadlineExceeded(leases.status()) ||
+          absl::IsFailedPrecondition(leases.status())) {
         return {State::kNeedsAThread, leases.status()};
       }
       return {State::kAnswered, std::move(leases)};
     }
-    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it)) return {State::kAnswered, *std::move(leases)};
+    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
+      return {State::kAnswered, *std::move(leases)};
   }
 }
 
@@ -82,8 +85,8 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   const Operation operation = *std::exchange(it.operation, std::nullopt);
   absl::Status created = Create(operation);
   if (created.ok()) {
-    absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
-        operation, [&](const Handover& handover) { return it.deliver(handover, true); });
+    absl::StatusOr<std::vector<LeaseView>> leases =
+        HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
     if (!absl::IsFailedPrecondition(leases.status())) return leases;
     created = absl::UnavailableError(leases.status().message());
   } else if (absl::IsUnavailable(created)) {
@@ -148,9 +151,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
 absl::Time Broker::NextTime() const {
   absl::Time next = ledger_.NextOverdue();
   for (const auto& [id, waiting] : waiting_) {
-    next = std::min({next, waiting->give_up,
-                     waiting->spec.without_pressure ? absl::InfiniteFuture()
-                                                    : waiting->press_again});
+    next =
+        std::min({next, waiting->give_up,
+                  waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
   }
   return next;
 }
@@ -163,8 +166,7 @@ void Broker::WatchTheClock() {
       return stopping_ || times_changed_;
     };
     const absl::Duration pause = NextTime() - now_();
-    if (pause > absl::ZeroDuration() &&
-        mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
+    if (pause > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
       continue;
     }
     DoWhatIsDue();
@@ -176,7 +178,16 @@ void Broker::DoWhatIsDue() {
   std::vector<std::shared_ptr<Acquisition>> over, press;
   for (const auto& [id, waiting] : waiting_) {
     if (waiting->give_up <= now) {
-      over.push_back(waiting);
+      // What is taken back comes when its holders are gone.
+      if (ledger_.Revokes(id) && !std::exchange(waiting->counts_on_revocation, true)) {
+        waiting->patient_until += revocation_.grace + revocation_.kill_after;
+      }
+      // Who asked to wait is not worse off for it: what is on its way he gets as others do.
+      if (now < waiting->patient_until && !ledger_.BlockedBy(id)) {
+        waiting->give_up = std::min(waiting->patient_until, now + kLookAgain);
+      } else {
+        over.push_back(waiting);
+      }
     } else if (waiting->press_again <= now && !waiting->spec.without_pressure) {
       press.push_back(waiting);
     }

@@ -157,8 +157,8 @@ void Ledger::EndWatch(SessionId id) {
 
 // --- Operations ----------------------------------------------------------------------
 
-absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
-                                            absl::Span<const Secret> tickets, bool revocable) {
+absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
+                                            bool revocable) {
   if (draining_) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();

@@ -339,8 +339,8 @@ class Ledger {
     std::string name;
     Quota quota;
     bool configured = false;
-    bool quota_set = false;              // by SetQuota: kept, lest a user shed it by leaving
-    Tenant* parent = nullptr;            // whose quota counts what this one has, too
+    bool quota_set = false;    // by SetQuota: kept, lest a user shed it by leaving
+    Tenant* parent = nullptr;  // whose quota counts what this one has, too
     uint32_t children = 0;
     std::vector<Account> accounts;       // by device, with what those under it have
     std::vector<RetainedPool> retained;  // by device
@@ -383,7 +383,7 @@ class Ledger {
     absl::Time revoked_at = absl::InfiniteFuture();
     bool asked_to_end = false;
     bool ended = false;
-    uint32_t pins = 0;        // operations under way on it
+    uint32_t pins = 0;  // operations under way on it
     uint32_t leases = 0;
     // How many handed-over leases each session's process may still map.
     absl::btree_map<SessionId, uint32_t> exposures;
@@ -522,15 +522,15 @@ class Ledger {
   struct Verdict {
     Fit fit = Fit::kNow;
     std::vector<Standing> standings;
-    size_t claims = 0;      // of the standings, that it would claim as a waiter
-    bool hopeless = false;  // more is asked for than a limit allows
+    size_t claims = 0;               // of the standings, that it would claim as a waiter
+    bool hopeless = false;           // more is asked for than a limit allows
     std::vector<SegmentId> victims;  // to be taken back; of kRevoked
     gpumem::v1::Denial denial;       // of kSoon, kRevoked and kBlocked: what is in the way
   };
   Verdict Judge(const Request& request, uint32_t reused, const Claims& claims) const;
   static Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
-  gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing,
-                               const Claim& claim, Fit fit) const;
+  gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
+                               Fit fit) const;
   void AddHolders(const Standing& standing, gpumem::v1::Denial& denial) const;
   // Dooms retained segments until what is fresh would fit once they, and what is releasing
   // already, are destroyed.

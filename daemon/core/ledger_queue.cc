@@ -71,8 +71,7 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
                    "too many requests wait already; ask again later");
 }
 
-absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session,
-                                                          const Request& request,
+absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, const Request& request,
                                                           const Claims& claims, Verdict* verdict) {
   Tenant& tenant = *request.tenant;
   RetainedPool& reusable = request.kind == Kind::kMempool ? tenant.pools[request.device].idle
@@ -113,8 +112,8 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
     segment->tenant = request.tenant;
     segment->device = request.device;
     segment->kind = request.kind;
-    segment->charge = Charge(&request.tenant->accounts[request.device], request.bytes,
-                             request.revocable);
+    segment->charge =
+        Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
     segment->created = now_();
     segments_.emplace(id, std::move(segment));
     operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
@@ -163,7 +162,8 @@ Ledger::Claims Ledger::ClaimsBefore(const Request& request) const {
 
 std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
   std::vector<Admitted> admitted;
-  for (auto& [id, status] : std::exchange(refused_, {})) admitted.push_back({id, std::move(status)});
+  for (auto& [id, status] : std::exchange(refused_, {}))
+    admitted.push_back({id, std::move(status)});
   if (!std::exchange(queue_moves_, false)) return admitted;
   std::vector<WaiterId> waiting = WaitersInOrder();
   Claims claims;
@@ -172,15 +172,15 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
     Waiter& waiter = waiters_.at(id);
     const Request request = waiter.request;
     const SessionId session = waiter.session;
-    absl::Status sort = draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
+    absl::Status sort =
+        draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
     if (!sort.ok()) {
       RemoveWaiter(id);
       admitted.push_back({id, std::move(sort)});
       continue;
     }
     Verdict verdict;
-    absl::StatusOr<std::optional<Operation>> granted =
-        TryGrant(session, request, claims, &verdict);
+    absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
     if (*granted) {
       RemoveWaiter(id);
       admitted.push_back({id, **std::move(granted)});

@@ -23,10 +23,11 @@ absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
   auto it = processes_.find(ProcessOf(session));
   if (it == processes_.end() || it->second.revocable == revocable) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      revocable ? "this process holds leases that are not revocable, and would lose them with "
-                  "those that are: release them, or use another process for revocable ones"
-                : "this process holds revocable leases, and may be ended to take them back: release "
-                  "them, ask for this one as revocable, too, or use another process");
+      revocable
+          ? "this process holds leases that are not revocable, and would lose them with "
+            "those that are: release them, or use another process for revocable ones"
+          : "this process holds revocable leases, and may be ended to take them back: release "
+            "them, ask for this one as revocable, too, or use another process");
 }
 
 bool Ledger::MayRevokeFrom(const Request& request, const Tenant& tenant) const {
@@ -131,10 +132,9 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
   for (SegmentId id : all) {
     Segment& segment = *segments_.at(id);
     if (segment.ended || now < segment.revoked_at) continue;
-    const bool waited_for =
-        std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-          return entry.second.request.device == segment.device && entry.second.revokes;
-        });
+    const bool waited_for = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
+      return entry.second.request.device == segment.device && entry.second.revokes;
+    });
     if (!waited_for) {  // whoever wanted it has gone: its holders may keep it
       EndRevocation(id, segment);
       queue_moves_ = true;

@@ -6,8 +6,8 @@
 // up; what can be taken back from them after a notice (revocable); and what comes back without them
 // (retained segments, which can be doomed at once, releasing ones, which the driver is about to
 // take, and what is being taken back already). A request is blocked where the first part alone
-// leaves too little room. Else it fits, now or soon; retained segments are doomed until it does, the
-// requester's own before other tenants', the oldest first.
+// leaves too little room. Else it fits, now or soon; retained segments are doomed until it does,
+// the requester's own before other tenants', the oldest first.
 //
 // Beside what is used, a firm request must leave room for all that is guaranteed (Account::need).
 // A revocable one need not: it can be taken back for that.
@@ -110,12 +110,12 @@ uint64_t Ledger::GuaranteeOn(const Tenant& tenant, size_t device) const {
 
 bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    const bool within = Staying(each->accounts[device]) <= LimitOn(*each, device) &&
-                        (IsPinnedMemory(devices_[device]) ||
-                         SumUnpinned(devices_, each->accounts, Staying) <=
-                             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
-                        SumOver(each->accounts, StayingSegments) <=
-                            each->quota.max_segments.value_or(kUnlimited);
+    const bool within =
+        Staying(each->accounts[device]) <= LimitOn(*each, device) &&
+        (IsPinnedMemory(devices_[device]) ||
+         SumUnpinned(devices_, each->accounts, Staying) <=
+             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
+        SumOver(each->accounts, StayingSegments) <= each->quota.max_segments.value_or(kUnlimited);
     if (!within) return false;
   }
   return true;
@@ -139,7 +139,6 @@ uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
       left(devices_[device].capacity_bytes, device_accounts_[device].need());
   return std::min(least, Plus(guaranteed, uncommitted));
 }
-
 
 std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32_t reused) const {
   const size_t device = request.device;
@@ -179,18 +178,18 @@ std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32
     need_of(account, on_device);
     standings.push_back(on_device);
     if (!pinned && each->quota.total_limit_bytes) {
-      standings.push_back({.cause = Denial::CAUSE_TOTAL_LIMIT,
-                           .whose = each,
-                           .device = kAllDevices,
-                           .asked = asked,
-                           .used = SumUnpinned(devices_, each->accounts, charged) - taken,
-                           .recoverable =
-                               SumUnpinned(devices_, each->accounts, Recoverable) - from_retained,
-                           .limit = *each->quota.total_limit_bytes});
+      standings.push_back(
+          {.cause = Denial::CAUSE_TOTAL_LIMIT,
+           .whose = each,
+           .device = kAllDevices,
+           .asked = asked,
+           .used = SumUnpinned(devices_, each->accounts, charged) - taken,
+           .recoverable = SumUnpinned(devices_, each->accounts, Recoverable) - from_retained,
+           .limit = *each->quota.total_limit_bytes});
       // Those under it must leave each other what is guaranteed on any device.
       if (each != request.tenant) {
-        standings.back().need = SumUnpinned(devices_, each->accounts,
-                                            [](const Account& on) { return on.need(); });
+        standings.back().need =
+            SumUnpinned(devices_, each->accounts, [](const Account& on) { return on.need(); });
         standings.back().more_need = more;
       }
     }
@@ -289,9 +288,10 @@ gpumem::v1::Denial Ledger::DenialFor(const Request& request, const Standing& sta
   denial.set_limit(standing.limit);
   if (fit == Fit::kSoon || fit == Fit::kRevoked) {
     denial.set_used(standing.used);
-    denial.set_help(fit == Fit::kSoon
-                        ? "memory that makes room for it is on its way back to the driver; ask again"
-                        : "leases that may be taken back for it are; wait for it");
+    denial.set_help(
+        fit == Fit::kSoon
+            ? "memory that makes room for it is on its way back to the driver; ask again"
+            : "leases that may be taken back for it are; wait for it");
     return denial;
   }
   denial.set_used(standing.used - standing.recoverable);

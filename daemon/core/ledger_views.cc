@@ -33,17 +33,17 @@ TenantView Ledger::View(const Tenant& tenant) const {
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     const Account& account = tenant.accounts[i];
-    view.devices.push_back({.device_uuid = devices_[i].uuid,
-                            .leased = account.bytes(SegmentState::kLeased),
-                            .retained = account.bytes(SegmentState::kRetained),
-                            .lingering = account.bytes(SegmentState::kLingering),
-                            .charged = account.charged(),
-                            .limit = LimitOn(tenant, i),
-                            .peak = account.peak(),
-                            .guarantee = account.guarantee(),
-                            .borrowed = account.held() - std::min(account.held(),
-                                                                  account.guarantee()),
-                            .revocable = account.revocable()});
+    view.devices.push_back(
+        {.device_uuid = devices_[i].uuid,
+         .leased = account.bytes(SegmentState::kLeased),
+         .retained = account.bytes(SegmentState::kRetained),
+         .lingering = account.bytes(SegmentState::kLingering),
+         .charged = account.charged(),
+         .limit = LimitOn(tenant, i),
+         .peak = account.peak(),
+         .guarantee = account.guarantee(),
+         .borrowed = account.held() - std::min(account.held(), account.guarantee()),
+         .revocable = account.revocable()});
   }
   if (tenant.tree_waiting == 0) return view;
   for (const auto& [id, waiter] : waiters_) {

@@ -91,8 +91,10 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
 // An Acquire being served. It may wait for its turn for long, and its client may go meanwhile.
 class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
  public:
-  AcquireCall(BrokerService* service, Context* context, const Bytes* request, Bytes* response)
-      : service_(service), response_(response) {
+  AcquireCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
+
+  // Whoever calls it must not look at this any more afterwards.
+  void Begin(Context* context, const Bytes* request) {
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
     if (!call.ok()) return Finish(ToAnswer(call.status()));
     call_.emplace(*std::move(call));
@@ -177,7 +179,9 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
-  return new AcquireCall(this, context, request, response);
+  auto* const call = new AcquireCall(this, response);
+  call->Begin(context, request);
+  return call;
 }
 
 std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
