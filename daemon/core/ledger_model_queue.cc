@@ -195,6 +195,7 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
     if (request.kind == Kind::kMempool) imports_.push_back({session, request.device});
   }
   operations_.emplace(answer.id, answer);
+  stirred_ = true;
   NotePeaks();
 
   // Whatever else was expected: no limit is exceeded, nor is what is guaranteed given away.
@@ -306,7 +307,8 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
       Leave(id);
       const absl::Status granted = Grant(session, request, reused, now, *admitted->operation);
       if (!granted.ok()) return granted;
-      left = InOrder(std::move(left));
+      left = InOrder();
+      claims.clear();
       continue;
     }
     MakeRoom(request, reused, judgement, claims, now);
@@ -335,7 +337,8 @@ absl::Status LedgerModel::NobodyWaitsInVain() const {
     const Request& request = waiters_.at(id).request;
     if (OtherSort(waiters_.at(id).session, request.revocable)) continue;  // it will be told
     const Judgement judgement = Judge(request, Reusable(request), claims);
-    if (judgement.fit == Fit::kNow) return Wrong("waiter ", ToInt(id), " waits for what is there");
+    if (judgement.fit == Fit::kNow) return Wrong("waiter ", ToInt(id), " waits for ", request.count, " x ", request.bytes, " on ",
+                   devices_[request.device].uuid, ", which is there");
     Add(judgement.limits, judgement.in_the_way, claims);
   }
   return absl::OkStatus();
