@@ -412,7 +412,7 @@ void LedgerModel::Unimport(SessionId session, size_t device, bool all) {
     imports_.erase(found);
   } while (all);
   for (const auto& [id, segment] : segments_) {
-    if (segment.kind == Kind::kMempool) Rest(id);
+    if (segment.kind == Kind::kMempool && !Held(id)) Rest(id);
   }
 }
 
@@ -428,6 +428,8 @@ void LedgerModel::EndLease(LeaseId id, bool unmapped) {
 
 void LedgerModel::Rest(SegmentId id) {
   Segment& segment = segments_.at(id);
+  // What is idle in a pool is there for its tenant.
+  if (StateOf(id) == SegmentState::kLingering && !MayMap(id) && !segment.lost) stirred_ = true;
   if (segment.given_up || Held(id)) return;
   segment.revoking = false;
   stirred_ = true;

@@ -64,6 +64,7 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
     if (segment.kind == Kind::kMempool) imports_.push_back({session_id, segment.device});
   }
   operations_.emplace(answer->id, *answer);
+  stirred_ = true;
   return absl::OkStatus();
 }
 

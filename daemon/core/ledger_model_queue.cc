@@ -333,6 +333,13 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
 
 absl::Status LedgerModel::NobodyWaitsInVain() const {
   Claims claims;
+  if (getenv("DUMP")) for (WaiterId id : InOrder()) {
+    const Waiter& w = waiters_.at(id);
+    Judgement j = Judge(w.request, Reusable(w.request), claims);
+    fprintf(stderr, "  W%lu %s dev%zu %ux%lu rev%d asked%d deficit%lu prio%d fit%d hopeless%d sort%d cause%d whose=%s used%lu asked%lu lim%lu victims%zu intheway%zu claimed%zu\n", ToInt(id), w.request.tenant.c_str(), w.request.device, w.request.count, w.request.bytes, w.request.revocable, w.asked_to, Deficit(w.request), QuotaOf(w.request.tenant).priority, (int)j.fit, j.hopeless, OtherSort(w.session, w.request.revocable), (int)j.denial.name.cause, j.denial.name.whose.c_str(), j.denial.used, j.denial.asked, j.denial.limit, j.victims.size(), j.in_the_way.size(), w.claimed.size());
+    Add(j.limits, j.in_the_way, claims);
+  }
+  claims.clear();
   for (WaiterId id : InOrder()) {
     const Request& request = waiters_.at(id).request;
     if (OtherSort(waiters_.at(id).session, request.revocable)) continue;  // it will be told

@@ -119,7 +119,6 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
     operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
   }
   Pin(operation, *sessions_.at(session));
-  queue_moves_ = true;  // who waits may go no more before others, or not at all (CheckSort)
   return operation;
 }
 
