@@ -261,7 +261,6 @@ class LedgerModel {
   absl::Status Grant(SessionId session, const Request& request, const std::set<SegmentId>& reused,
                      absl::Time now, const Operation& answer);
   bool GoesBefore(const Request& request, const Request& other) const;
-  std::vector<WaiterId> InOrder(std::vector<WaiterId> waiters) const;
   std::vector<WaiterId> InOrder() const;
   Claims ClaimsOfThoseBefore(WaiterId waiter) const;
   void Leave(WaiterId waiter);

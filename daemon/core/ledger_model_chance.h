@@ -110,13 +110,13 @@ class Chance {
       if (In100(30)) spec.among.push_back(In100(2) ? "elsewhere" : Device());
     }
     spec.waits = In100(35);
-    spec.revocable = In100(30);
+    spec.revocable = In100(10);
     return spec;
   }
 
   // One of few, or one of which only the pid is known.
   PeerIdentity Process() {
-    return {.pid = static_cast<pid_t>(1 + Below(4)), .start_time = Below(2)};
+    return {.pid = static_cast<pid_t>(1 + Below(4)), .start_time = In100(80) ? 1u : 0u};
   }
 
   // A name that is taken often, or one that is none.

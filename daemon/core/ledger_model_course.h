@@ -95,7 +95,6 @@ class ModelCourse {
   }
   // As after each call that the broker makes.
   absl::Status AdmitWaiting() {
-    if (getenv("DUMP")) fprintf(stderr, "%s\n", log_.back().c_str());
     const std::vector<Ledger::Admitted> admitted = ledger_.AdmitWaiting();
     for (const Ledger::Admitted& each : admitted) {
       const absl::Status& status = each.operation.status();

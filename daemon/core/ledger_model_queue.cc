@@ -1,5 +1,6 @@
 // What the model expects of requests for memory, and of those that wait.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -229,26 +230,16 @@ bool LedgerModel::GoesBefore(const Request& request, const Request& other) const
   return tenants_.at(request.tenant).quota.priority > tenants_.at(other.tenant).quota.priority;
 }
 
-std::vector<WaiterId> LedgerModel::InOrder(std::vector<WaiterId> waiters) const {
-  std::vector<WaiterId> ordered;
-  while (!waiters.empty()) {
-    auto first = waiters.begin();
-    for (auto it = waiters.begin(); it != waiters.end(); ++it) {
-      const Request& best = waiters_.at(*first).request;
-      const Request& request = waiters_.at(*it).request;
-      const bool later = GoesBefore(best, request);
-      if (GoesBefore(request, best) || (!later && *it < *first)) first = it;
-    }
-    ordered.push_back(*first);
-    waiters.erase(first);
-  }
-  return ordered;
-}
-
 std::vector<WaiterId> LedgerModel::InOrder() const {
-  std::vector<WaiterId> all;
-  for (const auto& [id, waiter] : waiters_) all.push_back(id);
-  return InOrder(std::move(all));
+  std::vector<std::tuple<uint64_t, int64_t, WaiterId>> ranks;  // the lowest first
+  for (const auto& [id, waiter] : waiters_) {
+    ranks.emplace_back(UINT64_MAX - Deficit(waiter.request),
+                       -QuotaOf(waiter.request.tenant).priority, id);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<WaiterId> ordered;
+  for (const auto& [deficit, priority, id] : ranks) ordered.push_back(id);
+  return ordered;
 }
 
 LedgerModel::Claims LedgerModel::ClaimsOfThoseBefore(WaiterId id) const {
@@ -333,13 +324,6 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
 
 absl::Status LedgerModel::NobodyWaitsInVain() const {
   Claims claims;
-  if (getenv("DUMP")) for (WaiterId id : InOrder()) {
-    const Waiter& w = waiters_.at(id);
-    Judgement j = Judge(w.request, Reusable(w.request), claims);
-    fprintf(stderr, "  W%lu %s dev%zu %ux%lu rev%d asked%d deficit%lu prio%d fit%d hopeless%d sort%d cause%d whose=%s used%lu asked%lu lim%lu victims%zu intheway%zu claimed%zu\n", ToInt(id), w.request.tenant.c_str(), w.request.device, w.request.count, w.request.bytes, w.request.revocable, w.asked_to, Deficit(w.request), QuotaOf(w.request.tenant).priority, (int)j.fit, j.hopeless, OtherSort(w.session, w.request.revocable), (int)j.denial.name.cause, j.denial.name.whose.c_str(), j.denial.used, j.denial.asked, j.denial.limit, j.victims.size(), j.in_the_way.size(), w.claimed.size());
-    Add(j.limits, j.in_the_way, claims);
-  }
-  claims.clear();
   for (WaiterId id : InOrder()) {
     const Request& request = waiters_.at(id).request;
     if (OtherSort(waiters_.at(id).session, request.revocable)) continue;  // it will be told
@@ -364,10 +348,16 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
   const auto views = ledger.ListWaiting(tenant, device);
   if (!views.ok()) return Wrong("waiters are not listed: ", views.status().ToString());
   auto view = views->begin();
-  const std::vector<WaiterId> order = InOrder();
+  // In the order in which they are served: what stands in each one's way.
+  std::vector<std::pair<WaiterId, Judgement>> order;
+  Claims claims;
+  for (WaiterId id : InOrder()) {
+    order.emplace_back(id, Judge(waiters_.at(id).request, {}, claims));
+    Add(order.back().second.limits, waiters_.at(id).claimed, claims);
+  }
   for (size_t d = 0; d < devices_.size(); ++d) {
     uint32_t position = 0;
-    for (WaiterId id : order) {
+    for (const auto& [id, judgement] : order) {
       const Waiter& waiter = waiters_.at(id);
       const Request& request = waiter.request;
       if (request.device != d) continue;
@@ -384,7 +374,6 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
           view->age != now - waiter.since) {
         return Wrong("waiter ", ToInt(id), " is listed wrongly");
       }
-      const Judgement judgement = Judge(request, {}, ClaimsOfThoseBefore(id));
       if (ledger.Revokes(id) != waiter.revokes) {
         return Wrong("whether memory is taken back for waiter ", ToInt(id), " is wrong");
       }

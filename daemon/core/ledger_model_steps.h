@@ -122,6 +122,19 @@ class ModelSteps : public ModelCourse {
     return it == model_.sessions().end() ? 0 : it->second.calls;
   }
 
+  // A request as some session might make it: most processes have leases of one sort.
+  absl::Status Acquire() {
+    const SessionId session = AnySession();
+    AcquireSpec spec = chance_.Spec(devices_);
+    if (chance_.In100(80)) spec.revocable = OfRevocableSort(session);
+    if (spec.revocable && spec.kind == Kind::kMempool && chance_.In100(90)) spec.kind.reset();
+    return Acquire(session, spec);
+  }
+  bool OfRevocableSort(SessionId session) const {
+    auto it = model_.sessions().find(session);
+    return it != model_.sessions().end() && it->second.peer.pid % 2 == 0;
+  }
+
   // Within a call, as every request.
   absl::Status Acquire(SessionId session, const AcquireSpec& spec) {
     admission_ = {};
@@ -240,7 +253,7 @@ class ModelSteps : public ModelCourse {
     if (!old_tickets_.empty() && chance_.In100(3)) tickets.push_back(chance_.Of(old_tickets_));
     if (tickets.empty() && chance_.In100(95)) return Share();
     if (chance_.In100(1)) tickets.resize(kMaxSegmentsPerCall + chance_.Below(2));
-    const bool revocable = chance_.In100(40);
+    const bool revocable = chance_.In100(85) ? OfRevocableSort(session) : chance_.In100(50);
     const auto answer = ledger_.BeginOpen(session, tickets, revocable);
     if (answer.ok() && foreign) Met("opened across tenants");
     if (answer.ok() && model_.IsRevocable(answer->items[0].segment)) Met("opened as revocable");

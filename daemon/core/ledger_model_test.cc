@@ -181,7 +181,7 @@ class Episode : public ModelSteps {
       die = yes ? UINT64_MAX : die - share;
       return yes;
     };
-    if (falls_on(60)) return OpenSession(chance_.Tenant(), chance_.Process());
+    if (falls_on(50)) return OpenSession(chance_.Tenant(), chance_.Process());
     if (falls_on(8)) return Reconnect();
     if (falls_on(12)) return SocketClosed(SessionToEnd());
     if (falls_on(5)) return ProcessGone(SessionToEnd());
@@ -193,29 +193,29 @@ class Episode : public ModelSteps {
       if (!first.ok()) return first;
       return socket_first ? ProcessGone(session) : SocketClosed(session);
     }
-    if (falls_on(12)) return BeginCall();
-    if (falls_on(40)) return EndCall();
-    if (falls_on(230)) return Acquire(AnySession(), chance_.Spec(devices_));
+    if (falls_on(8)) return BeginCall();
+    if (falls_on(18)) return EndCall();
+    if (falls_on(230)) return Acquire();
     if (falls_on(12)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
-    if (falls_on(1)) return GuaranteeProbe();
+    if (falls_on(2)) return GuaranteeProbe();
     if (chance_.Below(1000) == 0) return StarvationProbe();
     if (falls_on(90)) return BeginOpen();
-    if (falls_on(180)) return FinishOperation();
-    if (falls_on(60)) return Release();
-    if (falls_on(50)) return Share();
-    if (falls_on(15)) return SetQuota();
+    if (falls_on(200)) return FinishOperation();
+    if (falls_on(70)) return Release();
+    if (falls_on(30)) return Share();
+    if (falls_on(10)) return SetQuota();
     if (falls_on(3)) return Configure();
-    if (falls_on(2)) return SetDraining(true);
+    if (falls_on(1)) return SetDraining(true);
     if (falls_on(8)) return Trim();
     if (falls_on(30)) return TakeDoomed();
-    if (falls_on(14)) return DriverHasNone();
+    if (falls_on(10)) return DriverHasNone();
     if (falls_on(4)) return MarkLost();
     if (falls_on(20)) return RegisterEvent();
     if (falls_on(20)) return GetEvents();
     if (falls_on(8)) return UnregisterEvent();
-    if (falls_on(20)) return LookAtSome();
+    if (falls_on(15)) return LookAtSome();
     return Destroyed();
   }
 
