@@ -48,8 +48,8 @@ class Chance {
   std::string Device() { return In100(45) ? "A" : In100(80) ? "B" : "P"; }
 
   Bounds DaemonBounds() {
-    return {.max_sessions = 5 + static_cast<uint32_t>(Below(4)),
-            .max_segments = 10 + static_cast<uint32_t>(Below(25)),
+    return {.max_sessions = 6 + static_cast<uint32_t>(Below(4)),
+            .max_segments = 12 + static_cast<uint32_t>(Below(25)),
             .max_waiting = 2 + static_cast<uint32_t>(Below(4)),
             .max_events = 6 + static_cast<uint32_t>(Below(6)),
             .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
@@ -60,9 +60,9 @@ class Chance {
   // `sound`: all that is guaranteed can be had at the same time.
   Quota TenantQuota(bool sound) {
     Quota quota;
-    if (In100(35)) quota.guarantee_bytes = Below(sound ? 9 : 30);
+    if (In100(50)) quota.guarantee_bytes = Below(sound ? 9 : 30);
     if (In100(10)) quota.device_guarantees[Device()] = Below(sound ? 9 : 30);
-    if (In100(50)) quota.priority = static_cast<int32_t>(Below(3)) - 1;
+    if (In100(60)) quota.priority = static_cast<int32_t>(Below(4)) - 1;
     if (In100(12)) quota.kind = static_cast<Kind>(Below(4));
     if (In100(8)) quota.scrub = true;
     if (In100(8)) quota.revocable = true;
@@ -109,7 +109,7 @@ class Chance {
       if (In100(95)) spec.device_uuid.clear();
       if (In100(30)) spec.among.push_back(In100(2) ? "elsewhere" : Device());
     }
-    spec.waits = In100(35);
+    spec.waits = In100(25);
     spec.revocable = In100(10);
     return spec;
   }

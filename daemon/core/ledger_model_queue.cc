@@ -328,7 +328,8 @@ absl::Status LedgerModel::NobodyWaitsInVain() const {
     const Request& request = waiters_.at(id).request;
     if (OtherSort(waiters_.at(id).session, request.revocable)) continue;  // it will be told
     const Judgement judgement = Judge(request, Reusable(request), claims);
-    if (judgement.fit == Fit::kNow) return Wrong("waiter ", ToInt(id), " waits for ", request.count, " x ", request.bytes, " on ",
+    if (judgement.fit == Fit::kNow)
+      return Wrong("waiter ", ToInt(id), " waits for ", request.count, " x ", request.bytes, " on ",
                    devices_[request.device].uuid, ", which is there");
     Add(judgement.limits, judgement.in_the_way, claims);
   }

@@ -105,7 +105,11 @@ class ModelSteps : public ModelCourse {
                  Tell(answer));
   }
 
+  // Of a session that is over, if there is one.
   absl::Status EndCall() {
+    for (const auto& [id, session] : model_.sessions()) {
+      if (session.calls > 0 && !session.live) return EndCall(id);
+    }
     for (const auto& [id, session] : model_.sessions()) {
       if (session.calls == 0 || chance_.In100(30)) continue;
       return EndCall(id);
@@ -128,7 +132,30 @@ class ModelSteps : public ModelCourse {
     AcquireSpec spec = chance_.Spec(devices_);
     if (chance_.In100(80)) spec.revocable = OfRevocableSort(session);
     if (spec.revocable && spec.kind == Kind::kMempool && chance_.In100(90)) spec.kind.reset();
-    return Acquire(session, spec);
+    if (absl::Status asked = Acquire(session, spec); !asked.ok()) return asked;
+    return admission_.waiter && chance_.In100(60) ? DestroyAll() : absl::OkStatus();
+  }
+  // Somebody takes what is free on a device, as much as may be taken back.
+  absl::Status Crowd(size_t device) {
+    std::optional<SessionId> session;
+    for (const auto& [id, entry] : model_.sessions()) {
+      if (entry.live && OfRevocableSort(id) && (!session || chance_.In100(50))) session = id;
+    }
+    const DeviceInfo& info = devices_[device];
+    for (uint64_t size = info.granularity_bytes * 4; session && size > 0;
+         size -= info.granularity_bytes) {
+      const absl::Status asked =
+          Acquire(*session, {.device_uuid = info.uuid,
+                             .bytes = size,
+                             .kind = info.kinds[0],
+                             .count = static_cast<uint32_t>(info.capacity_bytes / 3 / size),
+                             .revocable = true});
+      if (!asked.ok()) return asked;
+      if (!admission_.operation) continue;
+      Met("crowded");
+      if (absl::Status done = Finish(*admission_.operation, kWell); !done.ok()) return done;
+    }
+    return absl::OkStatus();
   }
   bool OfRevocableSort(SessionId session) const {
     auto it = model_.sessions().find(session);
@@ -144,7 +171,7 @@ class ModelSteps : public ModelCourse {
       if (CallsOf(session) == 0) return absl::OkStatus();  // it has too many
     }
     if (absl::Status asked = BeginAcquire(session, spec); !asked.ok()) return asked;
-    if (CallsOf(session) == 0 || chance_.In100(20)) return absl::OkStatus();
+    if (CallsOf(session) == 0 || chance_.In100(10)) return absl::OkStatus();
     return EndCall(session);
   }
 
@@ -409,6 +436,14 @@ class ModelSteps : public ModelCourse {
     model_.Destroyed(segment);
     if (ledger_.HasSegment(segment)) return absl::InternalError("destroyed, and still there");
     return After(absl::OkStatus(), "Destroyed ", ToInt(segment));
+  }
+
+  absl::Status DestroyAll() {
+    if (absl::Status taken = TakeDoomed(); !taken.ok()) return taken;
+    while (!model_.in_destruction().empty()) {
+      if (absl::Status destroyed = Destroyed(); !destroyed.ok()) return destroyed;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Trim() {

@@ -66,11 +66,7 @@ class Episode : public ModelSteps {
       const Operation operation = model_.operations().begin()->second;
       if (absl::Status done = Finish(operation, kWell); !done.ok()) return done;
     }
-    if (absl::Status taken = TakeDoomed(); !taken.ok()) return taken;
-    while (!model_.in_destruction().empty()) {
-      if (absl::Status done = Destroyed(); !done.ok()) return done;
-    }
-    return absl::OkStatus();
+    return DestroyAll();
   }
 
   // What is guaranteed to a tenant and nobody holds is to be had, though nobody gives up anything
@@ -91,6 +87,10 @@ class Episode : public ModelSteps {
     }
     if (unused.empty()) return absl::OkStatus();
     const LedgerModel::Request request = chance_.Of(unused);
+    if (chance_.In100(60)) {
+      if (absl::Status crowded = Crowd(request.device); !crowded.ok()) return crowded;
+      if (!model_.Allowed(request, /*emptied=*/false)) return absl::OkStatus();
+    }
     std::optional<SessionId> session;
     if (absl::Status s = NewProcess(request.tenant, &session); !s.ok() || !session) return s;
     absl::Status asked = Acquire(*session, {.device_uuid = devices_[request.device].uuid,
@@ -106,8 +106,13 @@ class Episode : public ModelSteps {
       if (absl::Status s = LetTimePass(absl::Milliseconds(20)); !s.ok()) return s;
       if (absl::Status s = TakeOverdue(/*obediently=*/true); !s.ok()) return s;
     }
-    Met("a guarantee is had after a wait");
-    if (granted_waiters_.contains(waiter)) return absl::OkStatus();
+    if (granted_waiters_.contains(waiter)) {
+      Met("a guarantee is had after a wait");
+      return absl::OkStatus();
+    }
+    // Nobody is guaranteed a number of segments.
+    const auto why = ledger_.BlockedBy(waiter);
+    if (why && why->asked() == 1) return EndWait(waiter, /*expired=*/true);
     return absl::InternalError(
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
   }
@@ -148,8 +153,10 @@ class Episode : public ModelSteps {
       }
       if (absl::Status s = Settle(); !s.ok()) return s;
     }
-    Met("a large request is had after a wait");
-    if (granted_waiters_.contains(waiter)) return absl::OkStatus();
+    if (granted_waiters_.contains(waiter)) {
+      Met("a large request is had after a wait");
+      return absl::OkStatus();
+    }
     return absl::InternalError(absl::StrCat("waiter ", ToInt(waiter), " starves"));
   }
 
@@ -183,9 +190,9 @@ class Episode : public ModelSteps {
     };
     if (falls_on(50)) return OpenSession(chance_.Tenant(), chance_.Process());
     if (falls_on(8)) return Reconnect();
-    if (falls_on(12)) return SocketClosed(SessionToEnd());
+    if (falls_on(9)) return SocketClosed(SessionToEnd());
     if (falls_on(5)) return ProcessGone(SessionToEnd());
-    if (falls_on(15)) return ProcessGone(SessionOver());
+    if (falls_on(12)) return ProcessGone(SessionOver());
     if (falls_on(6)) {  // both, in either order
       const SessionId session = SessionToEnd();
       const bool socket_first = chance_.In100(50);
@@ -194,14 +201,15 @@ class Episode : public ModelSteps {
       return socket_first ? ProcessGone(session) : SocketClosed(session);
     }
     if (falls_on(8)) return BeginCall();
-    if (falls_on(18)) return EndCall();
-    if (falls_on(230)) return Acquire();
-    if (falls_on(12)) return EndWait();
+    if (falls_on(35)) return EndCall();
+    if (falls_on(220)) return Acquire();
+    if (falls_on(25)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
-    if (falls_on(2)) return GuaranteeProbe();
+    if (falls_on(6)) return Crowd(chance_.Below(3));
+    if (falls_on(4)) return GuaranteeProbe();
     if (chance_.Below(1000) == 0) return StarvationProbe();
-    if (falls_on(90)) return BeginOpen();
+    if (falls_on(100)) return BeginOpen();
     if (falls_on(200)) return FinishOperation();
     if (falls_on(70)) return Release();
     if (falls_on(30)) return Share();
