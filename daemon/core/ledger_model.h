@@ -254,6 +254,7 @@ class LedgerModel {
   std::set<SegmentId> Reusable(const Request& request) const;
   std::vector<SegmentId> VictimsFor(const Request& request, const std::vector<Limit>& limits,
                                     const Claims& claims) const;
+  bool Counts(const LimitName& limit, const Segment& segment) const;  // of limits in bytes
   void TakeBack(SegmentId segment, absl::Time now);
   // What can be given up for the request is, and what can be taken back.
   void MakeRoom(const Request& request, const std::set<SegmentId>& reused,

@@ -208,9 +208,9 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
                    .used = sum(Which::kAll),
                    .held = sum(Which::kHeld),
                    .limit = limit};
-    // Only on the device itself does it help to take something back.
-    entry.not_taken = where == device ? sum(Which::kNotTaken) : entry.held;
-    entry.firm = where == device ? sum(Which::kFirm) : entry.held;
+    // Nothing is taken back for the sake of a number.
+    entry.not_taken = of_bytes ? sum(Which::kNotTaken) : entry.held;
+    entry.firm = of_bytes ? sum(Which::kFirm) : entry.held;
     limits.push_back(entry);
     return limits.back();
   };

@@ -13,18 +13,18 @@ namespace gpumemd {
 std::vector<SegmentId> LedgerModel::VictimsFor(const Request& request,
                                                const std::vector<Limit>& limits,
                                                const Claims& claims) const {
-  std::map<std::string, uint64_t> missing;  // by whose limit it is
+  std::map<LimitName, uint64_t> missing;
   for (const Limit& limit : limits) {
     const Claim claim = On(claims, limit.name);
     if (limit.FitOf(claim, true) != Fit::kRevoked) continue;
-    missing[limit.name.whose] = limit.not_taken + limit.asked + claim.asked - limit.limit;
+    missing[limit.name] = limit.not_taken + limit.asked + claim.asked - limit.limit;
   }
   const int32_t priority = tenants_.at(request.tenant).quota.priority;
   std::map<std::pair<int32_t, uint64_t>, SegmentId> candidates;
   for (const auto& [id, segment] : segments_) {
     const int32_t owners = tenants_.at(segment.tenant).quota.priority;
     const SegmentState state = StateOf(id);
-    if (segment.device == request.device && segment.revocable && !segment.revoking &&
+    if (segment.revocable && !segment.revoking &&
         (state == SegmentState::kLeased || state == SegmentState::kLingering) &&
         (Deficit(request) > 0 || owners < priority)) {
       candidates[{owners, UINT64_MAX - ToInt(id)}] = id;
@@ -34,17 +34,22 @@ std::vector<SegmentId> LedgerModel::VictimsFor(const Request& request,
   for (const auto& [rank, id] : candidates) {
     const Segment& segment = segments_.at(id);
     bool helps = false;
-    for (auto& [whose, bytes] : missing) {
-      if (bytes == 0 || !IsUnder(segment.tenant, whose)) continue;
+    for (auto& [limit, bytes] : missing) {
+      if (bytes == 0 || !Counts(limit, segment)) continue;
       bytes = bytes > segment.bytes ? bytes - segment.bytes : 0;
       helps = true;
     }
     if (helps) victims.push_back(id);
   }
-  for (const auto& [whose, bytes] : missing) {
+  for (const auto& [limit, bytes] : missing) {
     if (bytes > 0) return {};
   }
   return victims;
+}
+
+bool LedgerModel::Counts(const LimitName& limit, const Segment& segment) const {
+  return IsUnder(segment.tenant, limit.whose) &&
+         (limit.device == kUnpinned ? !Pinned(segment.device) : limit.device == segment.device);
 }
 
 void LedgerModel::TakeBack(SegmentId id, absl::Time now) {
@@ -81,7 +86,13 @@ absl::Status LedgerModel::TakeOverdue(absl::Time now, const std::vector<Ledger::
   for (auto& [id, segment] : segments_) {
     if (!segment.revoking || segment.ended || now < segment.until) continue;
     const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-      return entry.second.revokes && entry.second.request.device == segment.device;
+      const Request& request = entry.second.request;
+      bool helps = request.device == segment.device;
+      for (const std::string& each : PathOf(request.tenant)) {
+        helps |= QuotaOf(each).total_limit_bytes && !Pinned(request.device) &&
+                 Counts({gpumem::v1::Denial::CAUSE_TOTAL_LIMIT, each, kUnpinned}, segment);
+      }
+      return entry.second.revokes && helps;
     });
     if (!wanted) {
       segment.revoking = false;

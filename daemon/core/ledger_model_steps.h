@@ -126,6 +126,22 @@ class ModelSteps : public ModelCourse {
     return it == model_.sessions().end() ? 0 : it->second.calls;
   }
 
+  // A process of its own.
+  absl::Status NewProcess(const std::string& tenant, std::optional<SessionId>* session) {
+    const std::set<SessionId> before = Sessions();
+    const PeerIdentity peer = {.pid = static_cast<pid_t>(2 * (1000 + calls_)), .start_time = 1};
+    absl::Status opened = OpenSession(tenant, peer);
+    for (const auto& [id, entry] : model_.sessions()) {
+      if (!before.contains(id)) *session = id;
+    }
+    return opened;
+  }
+  std::set<SessionId> Sessions() const {
+    std::set<SessionId> ids;
+    for (const auto& [id, session] : model_.sessions()) ids.insert(id);
+    return ids;
+  }
+
   // A request as some session might make it: most processes have leases of one sort.
   absl::Status Acquire() {
     const SessionId session = AnySession();
@@ -135,11 +151,14 @@ class ModelSteps : public ModelCourse {
     if (absl::Status asked = Acquire(session, spec); !asked.ok()) return asked;
     return admission_.waiter && chance_.In100(60) ? DestroyAll() : absl::OkStatus();
   }
-  // Somebody takes what is free on a device, as much as may be taken back.
+  // Some process takes what is free on a device, as much as may be taken back.
   absl::Status Crowd(size_t device) {
     std::optional<SessionId> session;
+    if (chance_.In100(50)) {
+      if (absl::Status s = NewProcess(chance_.Tenant(), &session); !s.ok()) return s;
+    }
     for (const auto& [id, entry] : model_.sessions()) {
-      if (entry.live && OfRevocableSort(id) && (!session || chance_.In100(50))) session = id;
+      if (entry.live && OfRevocableSort(id) && (!session || chance_.In100(20))) session = id;
     }
     const DeviceInfo& info = devices_[device];
     for (uint64_t size = info.granularity_bytes * 4; session && size > 0;
@@ -153,6 +172,7 @@ class ModelSteps : public ModelCourse {
       if (!asked.ok()) return asked;
       if (!admission_.operation) continue;
       Met("crowded");
+      if (chance_.In100(20)) continue;  // its client has not got it yet
       if (absl::Status done = Finish(*admission_.operation, kWell); !done.ok()) return done;
     }
     return absl::OkStatus();

@@ -44,22 +44,6 @@ class Episode : public ModelSteps {
  private:
   // --- Promises ------------------------------------------------------------------------
 
-  // A process of its own.
-  absl::Status NewProcess(const std::string& tenant, std::optional<SessionId>* session) {
-    const std::set<SessionId> before = Sessions();
-    const PeerIdentity peer = {.pid = static_cast<pid_t>(1000 + calls_), .start_time = 1};
-    absl::Status opened = OpenSession(tenant, peer);
-    for (const auto& [id, entry] : model_.sessions()) {
-      if (!before.contains(id)) *session = id;
-    }
-    return opened;
-  }
-  std::set<SessionId> Sessions() const {
-    std::set<SessionId> ids;
-    for (const auto& [id, session] : model_.sessions()) ids.insert(id);
-    return ids;
-  }
-
   // All operations are committed, and what is doomed is destroyed.
   absl::Status Settle() {
     while (!model_.operations().empty()) {
@@ -87,7 +71,7 @@ class Episode : public ModelSteps {
     }
     if (unused.empty()) return absl::OkStatus();
     const LedgerModel::Request request = chance_.Of(unused);
-    if (chance_.In100(60)) {
+    if (chance_.In100(80)) {
       if (absl::Status crowded = Crowd(request.device); !crowded.ok()) return crowded;
       if (!model_.Allowed(request, /*emptied=*/false)) return absl::OkStatus();
     }
@@ -202,12 +186,12 @@ class Episode : public ModelSteps {
     }
     if (falls_on(8)) return BeginCall();
     if (falls_on(35)) return EndCall();
-    if (falls_on(220)) return Acquire();
+    if (falls_on(215)) return Acquire();
     if (falls_on(25)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
     if (falls_on(6)) return Crowd(chance_.Below(3));
-    if (falls_on(4)) return GuaranteeProbe();
+    if (falls_on(10)) return GuaranteeProbe();
     if (chance_.Below(1000) == 0) return StarvationProbe();
     if (falls_on(100)) return BeginOpen();
     if (falls_on(200)) return FinishOperation();
