@@ -209,6 +209,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
 void Ledger::Pin(const Operation& operation, Session& session) {
   ++session.operations;
   ++open_operations_;
+  queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     ++segment.pins;

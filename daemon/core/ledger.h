@@ -586,6 +586,8 @@ class Ledger {
   std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
                                  const Claims& claims) const;
   bool MayRevokeFrom(const Request& request, const Tenant& tenant) const;
+  // Whether a limit of the request's counts the segment: on its device, or over all.
+  bool MayHelp(const Segment& segment, const Request& request) const;
   void Revoke(absl::Span<const SegmentId> segments);
   void EndRevocation(SegmentId id, Segment& segment);
   using ProcessKey = std::pair<pid_t, uint64_t>;

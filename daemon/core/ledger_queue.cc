@@ -188,8 +188,10 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
     if (*granted) {
       RemoveWaiter(id);
       admitted.push_back({id, **std::move(granted)});
-      // Its tenant has less left of what is guaranteed to it.
-      waiting = Order({waiting.begin() + static_cast<ptrdiff_t>(next), waiting.end()});
+      // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
+      // sort now: others may go first, or no more, and those passed over claim something else.
+      waiting = WaitersInOrder();
+      claims.clear();
       next = 0;
       continue;
     }

@@ -39,7 +39,14 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
                                        const Claims& claims) const {
   struct Shortage {
     const Tenant* whose;
+    size_t device;
     uint64_t bytes;
+  };
+  // A limit over all devices does not count pinned memory.
+  const auto counts = [this](const Shortage& shortage, const Segment& segment) {
+    return (shortage.device == kAllDevices ? !IsPinnedMemory(devices_[segment.device])
+                                           : shortage.device == segment.device) &&
+           (shortage.whose == nullptr || IsUnder(*segment.tenant, *shortage.whose));
   };
   std::vector<Shortage> shortages;
   for (const Standing& standing : standings) {
@@ -48,14 +55,14 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
     if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
     const uint64_t wanted =
         standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
-    shortages.push_back({standing.whose, wanted - standing.limit});
+    shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
   }
   std::vector<std::pair<SegmentId, const Segment*>> candidates;
   for (const auto& [id, segment] : segments_) {
     const SegmentState state = segment->charge.state();
     const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
-    if (segment->device == request.device && held && segment->charge.revocable() &&
-        !segment->charge.revoking() && MayRevokeFrom(request, *segment->tenant)) {
+    if (held && segment->charge.revocable() && !segment->charge.revoking() &&
+        MayRevokeFrom(request, *segment->tenant)) {
       candidates.emplace_back(id, segment.get());
     }
   }
@@ -67,8 +74,7 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
   for (const auto& [id, segment] : candidates) {
     bool helps = false;
     for (Shortage& shortage : shortages) {
-      if (shortage.bytes == 0) continue;
-      if (shortage.whose != nullptr && !IsUnder(*segment->tenant, *shortage.whose)) continue;
+      if (shortage.bytes == 0 || !counts(shortage, *segment)) continue;
       shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
       helps = true;
     }
@@ -77,6 +83,17 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
   const bool enough = std::all_of(shortages.begin(), shortages.end(),
                                   [](const Shortage& shortage) { return shortage.bytes == 0; });
   return enough ? victims : std::vector<SegmentId>();
+}
+
+bool Ledger::MayHelp(const Segment& segment, const Request& request) const {
+  if (segment.device == request.device) return true;
+  if (IsPinnedMemory(devices_[segment.device]) || IsPinnedMemory(devices_[request.device])) {
+    return false;
+  }
+  for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
+    if (each->quota.total_limit_bytes && IsUnder(*segment.tenant, *each)) return true;
+  }
+  return false;
 }
 
 void Ledger::Revoke(absl::Span<const SegmentId> segments) {
@@ -133,7 +150,7 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
     Segment& segment = *segments_.at(id);
     if (segment.ended || now < segment.revoked_at) continue;
     const bool waited_for = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-      return entry.second.request.device == segment.device && entry.second.revokes;
+      return entry.second.revokes && MayHelp(segment, entry.second.request);
     });
     if (!waited_for) {  // whoever wanted it has gone: its holders may keep it
       EndRevocation(id, segment);

@@ -178,6 +178,10 @@ std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32
            .asked = asked,
            .used = SumUnpinned(devices_, each->accounts, charged) - taken,
            .recoverable = SumUnpinned(devices_, each->accounts, Recoverable) - from_retained,
+           .revocable = SumUnpinned(devices_, each->accounts,
+                                    [](const Account& on) { return on.revocable(); }),
+           .revoking = SumUnpinned(devices_, each->accounts,
+                                   [](const Account& on) { return on.revoking(); }),
            .limit = *each->quota.total_limit_bytes});
       // Those under it must leave each other what is guaranteed on any device.
       if (each != request.tenant) {

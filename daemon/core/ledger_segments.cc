@@ -44,6 +44,7 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
       PoolOf(segment).lost.insert(id);
     } else {
       PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+      queue_moves_ = true;  // its tenant may wait for just that
     }
   } else {
     const Tenant& tenant = *segment.tenant;
