@@ -130,15 +130,12 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_charged_bytes(device.charged);
     usage.set_limit_bytes(device.limit);
     usage.set_peak_bytes(device.peak);
-<<<<<<< HEAD
     usage.set_guarantee_bytes(device.guarantee);
     usage.set_borrowed_bytes(device.borrowed);
     usage.set_waiting_bytes(device.waited_for);
     usage.set_waiting(device.waiting);
     usage.set_revocable_bytes(device.revocable);
-=======
     usage.set_unbrokered_bytes(device.unbrokered);
->>>>>>> unbrokered
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));
