@@ -317,7 +317,7 @@ void LedgerModel::Sweep() {
     forgotten_.push_back(id);
     it = sessions_.erase(it);
   }
-  std::erase_if(tenants_, [&](const auto& entry) {
+  const auto forgotten = std::erase_if(tenants_, [&](const auto& entry) {
     const std::string& name = entry.first;
     return !entry.second.configured && !entry.second.quota_set &&
            std::none_of(sessions_.begin(), sessions_.end(),
@@ -325,6 +325,7 @@ void LedgerModel::Sweep() {
            std::none_of(segments_.begin(), segments_.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   });
+  if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
 }
 
 absl::Status LedgerModel::TakeForgotten(std::vector<SessionId> answer) {

@@ -94,9 +94,10 @@ class Episode : public ModelSteps {
       Met("a guarantee is had after a wait");
       return absl::OkStatus();
     }
-    // Nobody is guaranteed a number of segments.
+    // Nobody is guaranteed a number of segments; and others of the tenant may have been first.
     const auto why = ledger_.BlockedBy(waiter);
-    if (why && why->asked() == 1) return EndWait(waiter, /*expired=*/true);
+    const uint64_t left = model_.UnusedGuarantee(request.tenant, request.device);
+    if (left < request.bytes || (why && why->asked() == 1)) return EndWait(waiter, /*expired=*/true);
     return absl::InternalError(
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
   }
