@@ -254,6 +254,10 @@ absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
   return Ask(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
 }
 
+absl::StatusOr<v1::WhoAmIResponse> Session::WhoAmI(absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), deadline);
+}
+
 absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline) {
   return Ask(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), deadline);
 }

@@ -85,6 +85,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
+  absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
 
   absl::StatusOr<v1::RegisterIpcEventResponse> RegisterIpcEvent(

@@ -116,6 +116,11 @@ Sentence Tell(const v1::Denial& d) {
                            "; the driver has too little memory left, since "
                            "programs use the device without asking gpumemd"),
               "stop them (nvidia-smi shows them) or use another device"};
+    case v1::Denial::CAUSE_UNBROKERED:
+      return {absl::StrCat(who, " asked for ", FormatBytes(d.asked()), "; its processes use ",
+                           FormatBytes(d.used()), " on ", d.device_uuid(),
+                           " that they took without asking gpumemd"),
+              "free that first, or end the processes (gpumemctl ps shows which)"};
     case v1::Denial::CAUSE_MAX_SEGMENTS:
       return CountLimit(d, who, "segment", "release some, ask for fewer and larger ones,");
     case v1::Denial::CAUSE_MAX_SESSIONS:

@@ -58,8 +58,8 @@ absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response
                         const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();
-  Print(options.json ? Pretty(QuotaJson(response.quota(), response.usage()))
-                     : QuotaView(response.quota(), response.usage(), *devices, options.exact));
+  Print(options.json ? Pretty(QuotaJson(response, /*knows_overridden=*/true))
+                     : QuotaView(response, *devices, options.exact));
   return absl::OkStatus();
 }
 
@@ -120,7 +120,19 @@ absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options) {
   for (v1::DeviceLimit& limit : *request.mutable_quota()->mutable_devices()) {
     if (auto status = Resolve(**admin, limit.mutable_device_uuid()); !status.ok()) return status;
   }
+  for (v1::DeviceGuarantee& guarantee : *request.mutable_quota()->mutable_guarantees()) {
+    auto status = Resolve(**admin, guarantee.mutable_device_uuid());
+    if (!status.ok()) return status;
+  }
   auto response = Call(**admin, &Admin::Stub::SetQuota, request);
+  if (!response.ok()) return response.status();
+  return PrintQuota(**admin, *response, options);
+}
+
+absl::Status Run(const QuotaUnsetCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::UnsetQuota, command.request);
   if (!response.ok()) return response.status();
   return PrintQuota(**admin, *response, options);
 }
@@ -196,6 +208,15 @@ absl::Status Run(const DrainCommand& command, const GlobalOptions& options) {
   } else {
     Print("Admitting again.\n");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const ReloadCommand&, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::Reload, v1::ReloadRequest());
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : ReloadView(*response));
   return absl::OkStatus();
 }
 

@@ -264,9 +264,11 @@ uint64_t Engine::PutChunk(Chunk* chunk, Timeline* timeline) {
   host->use.used_bytes -= chunk->bytes;
   Chunk* const put = small_.Put(chunk, owner, epoch);
   if (host->use.used_bytes > 0) return 0;
-  // Nothing of the range is used: its pieces are large ones' again.
-  range_bytes_ -= host->bytes;
-  return large_.PutPieces(host, small_.RemoveRun(put));
+  // Nothing of the range is used: its pieces are large ones' again. They may be one only when the
+  // streams that freed them are seen to be done.
+  const uint64_t all = host->bytes;
+  range_bytes_ -= all;
+  return std::max(all, large_.PutPieces(host, small_.RemoveRun(put)));
 }
 
 std::vector<Timeline*> Engine::Owners() const {

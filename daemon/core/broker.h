@@ -198,10 +198,17 @@ class Broker {
 
   // --- Requests of operators -------------------------------------------------------
 
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // As Ledger::Configure.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                 const std::map<std::string, Quota>& overridden = {});
   // Replaces the quota by what `change` makes of it.
   absl::Status ChangeQuota(absl::string_view tenant,
                            absl::FunctionRef<absl::Status(Quota&)> change);
+  // ChangeQuota in two steps, for who has to write the change down between them (Ledger).
+  // `asked`: the part of `quota` whose devices have to be there.
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
+  absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
+  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   struct Trimmed {
     uint64_t bytes = 0;
     uint32_t segments = 0;
@@ -210,6 +217,8 @@ class Broker {
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
+  // As Ledger::SetUnbrokered.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
   // Memory pools, by proto/gpumem/v1/admin.proto. An empty name means all tenants or devices
   // in ListPools, the first device on which the tenant has a pool in the others.

@@ -137,12 +137,26 @@ class Ledger {
   // --- Tenants ---------------------------------------------------------------------
 
   // Sets the configured tenants, and the quota of those that rules make at run time.
-  // Takes effect at once; breaks no holder.
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // Takes effect at once; breaks no holder. `overridden`: the quotas of those tenants, configured
+  // or not, for which an operator's word goes before both; they are there from now on.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                 const std::map<std::string, Quota>& overridden = {});
 
-  // NOT_FOUND         no such tenant or device
-  // INVALID_ARGUMENT  a limit for the pinned memory as if it were a device
+  // NOT_FOUND            no such tenant or device
+  // INVALID_ARGUMENT     a limit or guarantee for the pinned memory as if it were a device, or
+  //                      what CheckQuota says
+  // FAILED_PRECONDITION  the same
   absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
+  // Its parts (ledger_quotas.cc). INVALID_ARGUMENT: the quota contradicts itself;
+  // FAILED_PRECONDITION: with it, guarantees could not all be kept.
+  absl::Status CheckDevices(const Quota& quota) const;
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota) const;
+  // Sets what has been checked; makes the tenant where it is not there.
+  void OverrideQuota(absl::string_view tenant, const Quota& quota);
+  // The end of what SetQuota and OverrideQuota said: `quota` is the configuration's. The tenant,
+  // which may be forgotten now.
+  //   NOT_FOUND  no such tenant
+  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
   // While draining, new sessions and operations are refused with UNAVAILABLE.
@@ -280,6 +294,12 @@ class Ledger {
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(SessionId session, const EventPlace& place);
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
+
+  // --- Memory that was taken past the broker (ledger_unbrokered.cc) -----------------
+
+  // All that is known now, in place of what was known before. It counts against no limit. A
+  // session's goes with it.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
   // --- Giving memory back ----------------------------------------------------------
 
@@ -575,6 +595,11 @@ class Ledger {
   // FAILED_PRECONDITION where the session's process holds leases of the other sort.
   absl::Status CheckSort(const Session& session, bool revocable) const;
 
+  // Denies `bytes` where something denies the tenant what is new.
+  absl::Status CheckUnbrokered(Tenant& tenant, uint64_t bytes) const;
+  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
+  uint64_t UnbrokeredOf(SessionId session) const;
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   void EndLease(LeaseId id, bool unmapped);
@@ -608,6 +633,7 @@ class Ledger {
   uint64_t open_operations_ = 0;
 
   IpcEvents events_;
+  std::vector<UnbrokeredBytes> unbrokered_;
 
   std::map<WaiterId, Waiter> waiters_;  // by arrival
   uint64_t next_waiter_ = 1;

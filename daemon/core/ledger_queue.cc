@@ -32,6 +32,9 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
                         .count = spec.count,
                         .revocable = spec.revocable || tenant.quota.revocable};
   if (absl::Status sort = CheckSort(**session, request.revocable); !sort.ok()) return sort;
+  if (absl::Status past = CheckUnbrokered(tenant, terms->bytes * spec.count); !past.ok()) {
+    return past;
+  }
 
   Verdict verdict;
   absl::StatusOr<std::optional<Operation>> granted =
@@ -174,6 +177,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
     const SessionId session = waiter.session;
     absl::Status sort =
         draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
+    if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
     if (!sort.ok()) {
       RemoveWaiter(id);
       admitted.push_back({id, std::move(sort)});

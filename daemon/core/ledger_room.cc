@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/denial.h"
+#include "daemon/core/guarantees.h"
 #include "daemon/core/ledger.h"
 
 namespace gpumemd {
@@ -86,13 +87,8 @@ uint64_t Ledger::TotalSegments(const Tenant& tenant) {
 }
 
 uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
-  const uint64_t capacity = devices_[device].capacity_bytes;
-  if (IsPinnedMemory(devices_[device])) {
-    return std::min(tenant.quota.pinned_limit_bytes.value_or(capacity), capacity);
-  }
-  auto it = tenant.quota.device_limits.find(devices_[device].uuid);
-  if (it != tenant.quota.device_limits.end()) return std::min(it->second, capacity);
-  return std::min(tenant.quota.limit_bytes.value_or(capacity), capacity);
+  return std::min(gpumemd::LimitOn(tenant.quota, devices_[device]),
+                  devices_[device].capacity_bytes);
 }
 
 uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
@@ -102,10 +98,7 @@ uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
 }
 
 uint64_t Ledger::GuaranteeOn(const Tenant& tenant, size_t device) const {
-  if (IsPinnedMemory(devices_[device])) return 0;
-  auto it = tenant.quota.device_guarantees.find(devices_[device].uuid);
-  if (it != tenant.quota.device_guarantees.end()) return it->second;
-  return tenant.quota.guarantee_bytes.value_or(0);
+  return gpumemd::GuaranteeOn(tenant.quota, devices_[device]);
 }
 
 bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {

@@ -111,42 +111,27 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   }
 }
 
-void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
+void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                       const std::map<std::string, Quota>& overridden) {
   default_quota_ = defaults;
   for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
+  for (const auto& [name, quota] : overridden) EnsureTenant(name);
   // First who is there, then who is under whom, and what of it is too much at the very end.
   std::vector<Tenant*> unconfigured;
   for (auto& [name, tenant] : tenants_) {
     auto it = tenants.find(name);
     tenant->configured = it != tenants.end();
-    tenant->quota_set = false;
-    tenant->quota = tenant->configured ? it->second : defaults;
+    auto own = overridden.find(name);
+    tenant->quota_set = own != overridden.end();
+    tenant->quota = tenant->quota_set    ? own->second
+                    : tenant->configured ? it->second
+                                         : defaults;
     PutUnder(*tenant, nullptr);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }
   for (auto& [name, tenant] : tenants_) Link(*tenant);
   for (auto& [name, tenant] : tenants_) ApplyQuota(*tenant, Quota(tenant->quota));
   for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
-}
-
-absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
-  Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  for (const auto& [uuid, limit] : quota.device_limits) {
-    absl::StatusOr<size_t> device = FindDevice(uuid);
-    if (!device.ok()) return device.status();
-    if (IsPinnedMemory(devices_[*device])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes"));
-    }
-  }
-  if (quota.parent != tenant->quota.parent) {
-    return absl::InvalidArgumentError(
-        "which tenant another is under is the configuration's to say (parent)");
-  }
-  tenant->quota_set = true;
-  ApplyQuota(*tenant, quota);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {

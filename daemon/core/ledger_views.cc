@@ -43,7 +43,8 @@ TenantView Ledger::View(const Tenant& tenant) const {
          .peak = account.peak(),
          .guarantee = account.guarantee(),
          .borrowed = account.held() - std::min(account.held(), account.guarantee()),
-         .revocable = account.revocable()});
+         .revocable = account.revocable(),
+         .unbrokered = UnbrokeredOf(tenant, devices_[i].uuid)});
   }
   if (tenant.tree_waiting == 0) return view;
   for (const auto& [id, waiter] : waiters_) {
@@ -83,6 +84,7 @@ absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view 
                      .live = session->live,
                      .details = session->details,
                      .leases = static_cast<uint32_t>(session->leases.size()),
+                     .unbrokered = UnbrokeredOf(id),
                      .age = now_() - session->opened};
     absl::btree_set<SegmentId> counted;
     for (LeaseId lease : session->leases) {

@@ -55,6 +55,7 @@ struct DeviceUsageView {
   uint64_t revocable = 0;  // held
   uint64_t waited_for = 0;
   uint32_t waiting = 0;
+  uint64_t unbrokered = 0;
 };
 
 struct TenantView {
@@ -79,7 +80,16 @@ struct SessionView {
   SessionDetails details;
   uint32_t leases = 0;
   uint64_t leased_bytes = 0;
+  uint64_t unbrokered = 0;  // over all devices
   absl::Duration age;
+};
+
+// What a session's process has taken from a device past the broker.
+struct UnbrokeredBytes {
+  SessionId session{};
+  std::string device_uuid;
+  uint64_t bytes = 0;
+  bool denies = false;  // its tenant gets nothing new for as long as it is there
 };
 
 struct SegmentView {

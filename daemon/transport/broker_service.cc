@@ -12,6 +12,7 @@
 #include "common/endpoints.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/unary_call.h"
+#include "daemon/transport/who_am_i.h"
 
 namespace gpumemd {
 namespace {
@@ -34,6 +35,17 @@ Ledger::EventPlace PlaceOf(const Request& request) {
     place.name = request.name();
   }
   return place;
+}
+
+// The tenant behind those that it is under, the outermost first.
+std::vector<std::string> PathOf(const Broker& broker, std::string tenant) {
+  std::vector<std::string> path;
+  while (!tenant.empty() && std::find(path.begin(), path.end(), tenant) == path.end()) {
+    path.insert(path.begin(), tenant);
+    absl::StatusOr<TenantView> view = broker.GetTenant(tenant);
+    tenant = view.ok() ? view->quota.parent : "";
+  }
+  return path;
 }
 
 // Gives the reason and ends.
@@ -295,6 +307,21 @@ grpc::ServerUnaryReactor* BrokerService::UnregisterIpcEvent(Context* context, co
         if (!handed_out.ok()) return handed_out.status();
         v1::UnregisterIpcEventResponse answer;
         answer.set_handed_out(*handed_out);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::WhoAmI(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return Serve<v1::WhoAmIRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::WhoAmIRequest&,
+             bool) -> std::optional<absl::StatusOr<v1::WhoAmIResponse>> {
+        absl::StatusOr<SessionServer::Recognition> who = sessions_->WhoIs(call.session());
+        if (!who.ok()) return who.status();
+        v1::WhoAmIResponse answer = ToProto(who->peer, who->match);
+        std::vector<std::string> path = PathOf(*broker_, answer.tenant());
+        answer.mutable_path()->Assign(path.begin(), path.end());
         return answer;
       });
 }

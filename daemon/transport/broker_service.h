@@ -26,9 +26,10 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                     gpumem::v1::Broker::WithRawCallbackMethod_RegisterIpcEvent<
                         gpumem::v1::Broker::WithRawCallbackMethod_GetIpcEvents<
                             gpumem::v1::Broker::WithRawCallbackMethod_UnregisterIpcEvent<
-                                gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
-                                    gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                        gpumem::v1::Broker::Service>>>>>>>>>>;
+                                gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
+                                    gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
+                                        gpumem::v1::Broker::WithRawCallbackMethod_Watch<
+                                            gpumem::v1::Broker::Service>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -47,6 +48,7 @@ class BrokerService final : public RawBroker {
   Reactor* RegisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetIpcEvents(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* WhoAmI(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 

@@ -3,6 +3,7 @@
 #include "daemon/transport/session_server.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -142,11 +143,17 @@ TEST_F(SessionServerTest, WhoeverIsGoneOrWasNeverThereIsNotFound) {
   const pid_t pid = peer.pid();
   ASSERT_EQ(server_->Signal(session, SIGKILL), absl::OkStatus());
   ASSERT_EQ(peer.Wait(), SIGKILL);
+  auto process = server_->ProcessOf(session);
+  ASSERT_TRUE(process.ok()) << process.status();
   // Still watched: the broker has nobody here who would forget it.
   absl::Status gone = server_->Signal(session, SIGKILL);
   EXPECT_EQ(gone, absl::NotFoundError(
                       absl::StrCat("process ", pid, " of session ", ToInt(session), " is gone")));
   server_->Forget(session);
+  EXPECT_EQ(server_->ProcessOf(session).status().code(), absl::StatusCode::kNotFound);
+  // What was taken before stays the process's, whoever gets its pid.
+  pollfd exited = {process->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&exited, 1, 0), 1);
   EXPECT_EQ(server_->Signal(session, SIGKILL),
             absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session))));
 }

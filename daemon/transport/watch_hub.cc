@@ -145,7 +145,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       for (LeaseId lease : broker_->LostLeases(call_)) lost.add_lease_ids(ToInt(lease));
       if (lost.lease_ids().empty()) return OnWriteDone(/*ok=*/true);
     }
-    event.set_sent_ns(NodeClockNs());
+    event.set_sent_ns(gpumem::NodeClockNs());
     const grpc::Slice bytes(event.SerializeAsString());
     event_ = grpc::ByteBuffer(&bytes, 1);
     StartWrite(&event_);
