@@ -230,6 +230,7 @@ absl::Status Ledger::Commit(const Operation& operation) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
+    if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
     if (live) {
       ++segment.leases;
       session.leases.insert(item.lease);
@@ -258,6 +259,7 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
+    if (segment.charge.revocable()) queue_moves_ = true;  // as in Commit
     if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {
       Doom(item.segment, segment);
     } else {

@@ -112,79 +112,6 @@ uint64_t LedgerModel::Retained(const std::string& tenant, size_t device) const {
   return bytes;
 }
 
-// --- Tenants -------------------------------------------------------------------------
-
-void LedgerModel::NotePeaks() {
-  for (auto& [name, tenant] : tenants_) {
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      tenant.peaks[d] = std::max(tenant.peaks[d], Of(name, d, Which::kAll).bytes);
-    }
-  }
-}
-
-// Puts it under the one that its quota names, if that is configured and not under it itself.
-void LedgerModel::Link(const std::string& name) {
-  Tenant& tenant = tenants_.at(name);
-  tenant.parent.clear();
-  auto parent = tenants_.find(tenant.quota.parent);
-  if (parent == tenants_.end() || !parent->second.configured) return;
-  if (!IsUnder(parent->first, name)) tenant.parent = parent->first;
-}
-
-void LedgerModel::ApplyQuota(const std::string& name, const Quota& quota) {
-  tenants_.at(name).quota = quota;
-  stirred_ = true;
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    while (Retained(name, device) > MaxRetainedOn(tenants_.at(name), device)) {
-      GiveUpOldest(name, device);
-    }
-    while (quota.scrub && GiveUpOldest(name, device)) {
-    }
-    GiveUpFor({.tenant = name, .device = device}, 0, {});
-  }
-}
-
-void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
-  defaults_ = defaults;
-  for (const auto& [name, quota] : tenants) {
-    tenants_[name].peaks.resize(devices_.size());
-  }
-  for (auto& [name, tenant] : tenants_) {
-    auto it = tenants.find(name);
-    tenant.configured = it != tenants.end();
-    tenant.quota_set = false;
-    tenant.quota = tenant.configured ? it->second : defaults;
-    tenant.parent.clear();
-  }
-  for (const std::string& name : TenantNames()) Link(name);
-  NotePeaks();
-  for (const std::string& name : TenantNames()) ApplyQuota(name, Quota(QuotaOf(name)));
-  Sweep();
-}
-
-absl::Status LedgerModel::SetQuota(const std::string& name, const Quota& quota,
-                                   const absl::Status& answer) {
-  if (!tenants_.contains(name)) return ExpectCode(answer, absl::StatusCode::kNotFound);
-  for (const auto& [uuid, limit] : quota.device_limits) {  // the first that is wrong is told
-    const size_t device = DeviceIndex(uuid);
-    if (device >= devices_.size()) return ExpectCode(answer, absl::StatusCode::kNotFound);
-    if (Pinned(device)) return ExpectCode(answer, absl::StatusCode::kInvalidArgument);
-  }
-  if (quota.parent != QuotaOf(name).parent) {
-    return ExpectCode(answer, absl::StatusCode::kInvalidArgument);
-  }
-  tenants_.at(name).quota_set = true;
-  ApplyQuota(name, quota);
-  return ExpectCode(answer, absl::StatusCode::kOk);
-}
-
-void LedgerModel::SetDraining(bool draining) {
-  draining_ = draining;
-  if (!draining) return;
-  stirred_ = true;
-  for (const auto& [name, tenant] : tenants_) GiveUpAllOf(name);
-}
-
 // --- Sessions ------------------------------------------------------------------------
 
 absl::Status LedgerModel::OpenSession(const std::string& name, const std::string& client,
@@ -317,7 +244,7 @@ void LedgerModel::Sweep() {
     forgotten_.push_back(id);
     it = sessions_.erase(it);
   }
-  std::erase_if(tenants_, [&](const auto& entry) {
+  const auto forgotten = std::erase_if(tenants_, [&](const auto& entry) {
     const std::string& name = entry.first;
     return !entry.second.configured && !entry.second.quota_set &&
            std::none_of(sessions_.begin(), sessions_.end(),
@@ -325,6 +252,7 @@ void LedgerModel::Sweep() {
            std::none_of(segments_.begin(), segments_.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   });
+  if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
 }
 
 absl::Status LedgerModel::TakeForgotten(std::vector<SessionId> answer) {

@@ -35,6 +35,9 @@ class LedgerModel {
 
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
   absl::Status SetQuota(const std::string& tenant, const Quota& quota, const absl::Status& answer);
+  void OverrideQuota(const std::string& tenant, const Quota& quota);
+  absl::Status UnsetQuota(const std::string& tenant, const Quota& quota,
+                          const absl::Status& answer);
   void SetDraining(bool draining);
   absl::Status OpenSession(const std::string& tenant, const std::string& client,
                            const PeerIdentity& peer, absl::Time now, const Secret& token,
@@ -329,6 +332,7 @@ class LedgerModel {
   void GiveUpAllOf(const std::string& tenant);
   void GiveUp(Segment& segment);
   void Link(const std::string& tenant);
+  absl::StatusCode Check(const std::string& tenant, const Quota& quota) const;
   void NotePeaks();
 
   // What becomes of a segment that nobody holds any more.

@@ -74,6 +74,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
+    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
     if (live) leases_[item.lease] = {operation.session, item.segment, {}};
     if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
     Rest(item.segment);
@@ -94,6 +95,7 @@ void LedgerModel::Abort(OperationId id, bool handed_over) {
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
+    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
     const bool pool_has_it = segments_.at(item.segment).made && !Importers(item.segment).empty();
     if (item.fresh && !handed_over && !pool_has_it) {
       GiveUp(segments_.at(item.segment));

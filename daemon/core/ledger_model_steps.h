@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/guarantees.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/ledger_model_course.h"
 
@@ -20,34 +21,63 @@ class ModelSteps : public ModelCourse {
   using ModelCourse::ModelCourse;
 
   absl::Status Configure() {
-    std::map<std::string, Quota> tenants;
-    for (const char* tenant : {"alpha", "beta", "gamma"}) {
-      if (!chance_.In100(70)) continue;
-      tenants[tenant] = chance_.TenantQuota(sound_);
-      tenants[tenant].parent = chance_.Parent(tenant);
+    // All that is guaranteed can be had at the same time, where the episode is to be sound.
+    for (int tries = 0; tries == 0 || (sound_ && Unsound(configured_)); ++tries) {
+      configured_.clear();
+      for (const char* tenant : {"alpha", "beta", "gamma"}) {
+        if (!chance_.In100(70)) continue;
+        configured_[tenant] = chance_.TenantQuota(sound_);
+        configured_[tenant].parent = chance_.Parent(tenant);
+        if (tries > 20) configured_[tenant].limit_bytes.reset();
+      }
     }
-    Quota defaults = chance_.TenantQuota(sound_);
+    defaults_ = chance_.TenantQuota(sound_);
     if (sound_) {  // tenants that come and go are guaranteed nothing
-      defaults.guarantee_bytes.reset();
-      defaults.device_guarantees.clear();
+      defaults_.guarantee_bytes.reset();
+      defaults_.device_guarantees.clear();
     }
-    defaults.parent = chance_.Parent("uid");
-    ledger_.Configure(tenants, defaults);
-    model_.Configure(tenants, defaults);
-    return After(absl::OkStatus(), "Configure ", tenants.size(), " tenants");
+    defaults_.parent = chance_.Parent("uid");
+    ledger_.Configure(configured_, defaults_);
+    model_.Configure(configured_, defaults_);
+    return After(absl::OkStatus(), "Configure ", configured_.size(), " tenants");
+  }
+  bool Unsound(const std::map<std::string, Quota>& tenants) const {
+    for (const auto& [name, quota] : tenants) {
+      if (!quota.parent.empty() && (!tenants.contains(quota.parent) || quota.parent <= name)) {
+        return true;
+      }
+    }
+    return FindGuaranteeProblem(tenants, devices_).has_value();
+  }
+  const Quota& ConfiguredOf(const std::string& tenant) const {
+    auto it = configured_.find(tenant);
+    return it == configured_.end() ? defaults_ : it->second;
   }
 
   absl::Status SetQuota() {
     const std::string tenant = chance_.Tenant();
     Quota quota = chance_.TenantQuota(sound_);
-    if (sound_ && chance_.In100(80)) {
-      quota.guarantee_bytes.reset();
-      quota.device_guarantees.clear();
+    quota.parent = (model_.Knows(tenant) ? model_.QuotaOf(tenant) : ConfiguredOf(tenant)).parent;
+    if (chance_.In100(15)) {
+      const Quota& configured = ConfiguredOf(tenant);
+      const absl::Status answer = ledger_.UnsetQuota(tenant, configured).status();
+      return After(model_.UnsetQuota(tenant, configured, answer), "UnsetQuota ", tenant, " -> ",
+                   Tell(answer));
     }
-    if (model_.Knows(tenant)) quota.parent = model_.QuotaOf(tenant).parent;
+    if (chance_.In100(sound_ ? 30 : 80)) {
+      if (sound_) {
+        quota.guarantee_bytes.reset();
+        quota.device_guarantees.clear();
+      }
+      ledger_.OverrideQuota(tenant, quota);
+      model_.OverrideQuota(tenant, quota);
+      return After(absl::OkStatus(), "OverrideQuota ", tenant);
+    }
+    if (!sound_) return absl::OkStatus();
     if (chance_.In100(3)) quota.parent = chance_.Parent(tenant);
     if (chance_.In100(5)) quota.device_limits["elsewhere"] = 1;
     const absl::Status answer = ledger_.SetQuota(tenant, quota);
+    if (answer.ok()) Met("a quota is set");
     return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ", Tell(answer));
   }
 
@@ -321,15 +351,15 @@ class ModelSteps : public ModelCourse {
         return absl::InternalError("an item is described wrongly");
       }
     }
-    if (fate < 82) {
+    if (fate < 78) {
       const absl::Status answer = ledger_.Commit(operation);
       if (absl::IsAborted(answer)) Met("committed too late");
       return After(model_.Commit(operation.id, answer), "Commit ", ToInt(operation.id), " of ",
                    ToInt(operation.session), " -> ", Tell(answer));
     }
-    const bool handed_over = fate < 88;
+    const bool handed_over = fate < 83;
     for (const Operation::Item& item : operation.items) {
-      if (!item.fresh || chance_.In100(20)) continue;
+      if (!item.fresh || chance_.In100(10)) continue;
       ledger_.Created(item.segment);
       model_.Created(item.segment);
     }
@@ -503,7 +533,9 @@ class ModelSteps : public ModelCourse {
   // The fate of an operation that goes well.
   static constexpr uint64_t kWell = 0;
 
-  bool sound_ = true;    // all that is guaranteed can be had at the same time
+  bool sound_ = true;  // all that is guaranteed can be had at the same time
+  std::map<std::string, Quota> configured_;
+  Quota defaults_;
   Admission admission_;  // the last
 };
 

@@ -31,8 +31,12 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
         "whose leases are revocable");
   }
   std::map<std::string, Quota> quotas;
-  for (const auto& [other, tenant] : tenants_) quotas.emplace(other, tenant->quota);
-  quotas.insert_or_assign(std::string(name), quota);
+  for (const auto& [other, tenant] : tenants_) {
+    Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
+    // Who names a tenant that nobody has configured is under none.
+    each.parent = tenant->parent == nullptr ? "" : tenant->parent->name;
+  }
+  quotas.emplace(name, quota);  // where it is not there yet
   std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, devices_);
   if (!problem) return absl::OkStatus();
   const std::string sentence = Tell(*problem);

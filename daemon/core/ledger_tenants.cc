@@ -87,6 +87,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
       tenant.children > 0) {
     return;
   }
+  queue_moves_ = true;  // what was guaranteed to it is free for others
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);
