@@ -113,6 +113,7 @@ struct Denial {
     kMaxWaiting,  // too many requests wait
     kGuarantees,  // what is free is guaranteed to others
     kQueue,       // what is free is waited for by requests that go first
+    kUnbrokered,  // the tenant uses memory that it took past the daemon
   };
   struct Holder {
     std::string tenant;

@@ -34,6 +34,8 @@ Denial::Cause FromProto(v1::Denial::Cause cause) {
       return Denial::Cause::kGuarantees;
     case v1::Denial::CAUSE_QUEUE:
       return Denial::Cause::kQueue;
+    case v1::Denial::CAUSE_UNBROKERED:
+      return Denial::Cause::kUnbrokered;
     default:
       return Denial::Cause::kUnknown;
   }

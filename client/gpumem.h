@@ -85,7 +85,8 @@ enum gpumem_cause {
   GPUMEM_CAUSE_DAEMON_LIMIT = 8,
   GPUMEM_CAUSE_MAX_WAITING = 9, /* too many requests wait */
   GPUMEM_CAUSE_GUARANTEES = 10, /* what is free is guaranteed to others */
-  GPUMEM_CAUSE_QUEUE = 11       /* what is free is waited for by requests that go first */
+  GPUMEM_CAUSE_QUEUE = 11,      /* what is free is waited for by requests that go first */
+  GPUMEM_CAUSE_UNBROKERED = 12  /* the tenant uses memory that it took past the daemon */
 };
 
 /* A plain value, which does not grow. */

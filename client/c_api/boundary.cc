@@ -17,6 +17,7 @@ static_assert(GPUMEM_KIND_PINNED == static_cast<int>(Kind::kPinned));
 static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown));
 static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
 static_assert(GPUMEM_CAUSE_QUEUE == static_cast<int>(Denial::Cause::kQueue));
+static_assert(GPUMEM_CAUSE_UNBROKERED == static_cast<int>(Denial::Cause::kUnbrokered));
 
 constexpr size_t kMaxHolders = 8;
 

@@ -81,7 +81,22 @@ absl::Status Run(const PsCommand& command, const GlobalOptions& options) {
   request.set_tenant(command.tenant);
   auto response = Call(**admin, &Admin::Stub::ListSessions, request);
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : SessionsView(*response, options.exact));
+  v1::ListWaitingRequest of_those;
+  of_those.set_tenant(command.tenant);
+  auto waiting = Call(**admin, &Admin::Stub::ListWaiting, of_those);
+  // The tenant's last session may have ended in between.
+  if (absl::IsNotFound(waiting.status())) waiting = v1::ListWaitingResponse();
+  if (!waiting.ok()) return waiting.status();
+  if (options.json) {
+    Json both = ToJson(*response);
+    both["waiting"] = ToJson(*waiting)["waiting"];
+    Print(Pretty(both));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<DeviceList> devices = Devices(**admin);
+  if (!devices.ok()) return devices.status();
+  Print(absl::StrCat(SessionsView(*response, options.exact),
+                     WaitingView(*waiting, *devices, options.exact)));
   return absl::OkStatus();
 }
 

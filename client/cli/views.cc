@@ -188,6 +188,59 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
   return table.ToString();
 }
 
+namespace {
+
+// What stands in the way of a request that waits.
+std::string WaitsFor(const v1::Denial& denial, bool exact) {
+  const std::string whose = denial.limited_tenant().empty()
+                                ? "its own"
+                                : absl::StrCat("tenant ", denial.limited_tenant(), "'s");
+  switch (denial.cause()) {
+    case v1::Denial::CAUSE_DEVICE_LIMIT:
+      return absl::StrCat(whose, " limit of ", Size(denial.limit(), exact));
+    case v1::Denial::CAUSE_TOTAL_LIMIT:
+      return absl::StrCat(whose, " total limit of ", Size(denial.limit(), exact));
+    case v1::Denial::CAUSE_MAX_SEGMENTS:
+      return absl::StrCat(whose, " limit of ", denial.limit(), " segments");
+    case v1::Denial::CAUSE_CAPACITY: {
+      const auto holder = [exact](std::string* text, const v1::Denial::Holder& each) {
+        absl::StrAppend(text, each.tenant(), " (", Size(each.used(), exact), ")");
+      };
+      if (denial.holders().empty()) return "memory that others hold";
+      return absl::StrCat("memory of ", absl::StrJoin(denial.holders(), ", ", holder));
+    }
+    case v1::Denial::CAUSE_GUARANTEES:
+      return "memory that is not guaranteed to others";
+    case v1::Denial::CAUSE_QUEUE:
+      return "those before it";
+    default:
+      return "memory on its way back";
+  }
+}
+
+}  // namespace
+
+std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
+                        bool exact) {
+  if (response.waiting().empty()) return "";
+  Table table({{"PLACE", Align::kRight},
+               {"DEVICE"},
+               {"SESSION", Align::kRight},
+               {"TENANT"},
+               {"ASKS FOR", Align::kRight},
+               {"WAITS", Align::kRight},
+               {"FOR"}});
+  for (const v1::WaitingInfo& waiting : response.waiting()) {
+    const std::string size = Size(waiting.bytes(), exact);
+    table.AddRow({absl::StrCat(waiting.position()), ShortDevice(devices, waiting.device_uuid()),
+                  absl::StrCat(waiting.session_id()), waiting.tenant(),
+                  waiting.count() == 1 ? size : absl::StrCat(waiting.count(), " x ", size),
+                  Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
+  }
+  return absl::StrCat("\nWaiting for memory, in the order in which they are served:\n",
+                      table.ToString());
+}
+
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
                          bool exact) {
   if (response.segments().empty()) return "No segments.\n";
@@ -204,7 +257,8 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
     table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
                   ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
                   Size(segment.size_bytes(), exact),
-                  absl::StrCat(StateWord(segment.state()), segment.lost() ? ", lost" : ""),
+                  absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
+                               segment.lost() ? ", lost" : ""),
                   absl::StrCat(segment.leases()),
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});

@@ -18,6 +18,9 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact);
 // With the peer matrix below, where there are several GPUs.
 std::string DevicesView(const DeviceList& devices, bool exact);
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact);
+// Who waits for memory, and for what; empty where nobody does.
+std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
+                        bool exact);
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
                          bool exact);
 std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact);

@@ -244,6 +244,45 @@ TEST(ViewsTest, Sessions) {
   EXPECT_EQ(SessionsView({}, false), "No sessions.\n");
 }
 
+TEST(ViewsTest, WhoWaitsAndForWhat) {
+  v1::ListWaitingResponse response;
+  const DeviceList devices = TwoDevices();
+  EXPECT_EQ(WaitingView(response, devices, false), "");
+  v1::WaitingInfo waiting;
+  waiting.set_session_id(7);
+  waiting.set_tenant("training");
+  waiting.set_device_uuid(kUuid0);
+  waiting.set_bytes(4 * kGiB);
+  waiting.set_count(1);
+  waiting.set_age_ms(12'000);
+  waiting.set_position(1);
+  v1::Denial& denial = *waiting.mutable_blocked_by();
+  denial.set_cause(v1::Denial::CAUSE_CAPACITY);
+  v1::Denial::Holder* holder = denial.add_holders();
+  holder->set_tenant("serving");
+  holder->set_used(6 * kGiB);
+  *response.add_waiting() = waiting;
+  denial.Clear();
+  denial.set_cause(v1::Denial::CAUSE_DEVICE_LIMIT);
+  denial.set_limit(8 * kGiB);
+  denial.set_limited_tenant("team");
+  waiting.set_position(2);
+  waiting.set_count(3);
+  *response.add_waiting() = waiting;
+  denial.Clear();
+  waiting.set_position(3);
+  *response.add_waiting() = waiting;
+  EXPECT_EQ(
+      WaitingView(response, devices, false),
+      "\nWaiting for memory, in the order in which they are served:\n"
+      "PLACE  DEVICE           SESSION  TENANT        ASKS FOR  WAITS  FOR\n"
+      "    1  0 HOST-00000000        7  training      4.00 GiB    12s  memory of serving (6.00 "
+      "GiB)\n"
+      "    2  0 HOST-00000000        7  training  3 x 4.00 GiB    12s  tenant team's limit of 8.00 "
+      "GiB\n"
+      "    3  0 HOST-00000000        7  training  3 x 4.00 GiB    12s  memory on its way back\n");
+}
+
 TEST(ViewsTest, MemoryPastTheBrokerIsShownWhereThereIsAny) {
   v1::ListSessionsResponse sessions = TwoSessions();
   sessions.mutable_sessions(0)->set_unbrokered_bytes(3 * kGiB / 2);

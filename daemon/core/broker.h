@@ -118,6 +118,7 @@ class Broker {
     absl::Time give_up;
     absl::Time press_again;
     bool counts_on_revocation = false;
+    bool given_up = false;  // by its client; under mutex_
     int attempt = 1;
   };
 
@@ -174,8 +175,7 @@ class Broker {
     absl::StatusOr<std::vector<LeaseView>> leases;
   };
   Progress Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block);
-  // The client of a waiting one is gone: it is resumed, and will answer CANCELLED. No error where
-  // it does not wait.
+  // Its client is gone: where it waits it is resumed. It will answer CANCELLED, and hold nothing.
   void GiveUp(const std::shared_ptr<Acquisition>& acquisition);
   // All of it on the caller's thread. `deadline`: for memory that is on its way, and with
   // spec.waits for what others hold.
@@ -268,6 +268,10 @@ class Broker {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes what is fresh and hands it over; nothing where it has to be begun anew.
   std::optional<absl::StatusOr<std::vector<LeaseView>>> Carry(Acquisition& acquisition)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What has just been granted goes back where nobody is there any more to take it.
+  absl::StatusOr<std::vector<LeaseView>> Taken(Acquisition& acquisition,
+                                               absl::StatusOr<std::vector<LeaseView>> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

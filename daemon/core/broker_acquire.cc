@@ -16,6 +16,8 @@ constexpr int kDriverAttempts = 4;
 // often by itself (broker_pressure.cc).
 constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
 
+absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
+
 // Whether what is on its way has come.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
@@ -26,6 +28,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   absl::MutexLock lock(&mutex_);
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
+  if (it.given_up) return GivenUp();
   absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
   if (!admission.ok()) {
     Pump();
@@ -74,10 +77,10 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
           absl::IsFailedPrecondition(leases.status())) {
         return {State::kNeedsAThread, leases.status()};
       }
-      return {State::kAnswered, std::move(leases)};
+      return {State::kAnswered, Taken(it, std::move(leases))};
     }
     if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
-      return {State::kAnswered, *std::move(leases)};
+      return {State::kAnswered, Taken(it, *std::move(leases))};
   }
 }
 
@@ -120,11 +123,23 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   return std::nullopt;
 }
 
+absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
+    Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
+  absl::MutexLock lock(&mutex_);
+  if (!leases.ok() || !it.given_up) return leases;
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
+  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
+  Pump();
+  return GivenUp();
+}
+
 void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
   absl::MutexLock lock(&mutex_);
+  acquisition->given_up = true;
   if (!acquisition->waiter || waiting_.erase(*acquisition->waiter) == 0) return;
   ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
-  Resume(*acquisition, absl::CancelledError("the client has given up the request"));
+  Resume(*acquisition, GivenUp());
   Pump();
 }
 

@@ -183,6 +183,28 @@ TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
   EXPECT_TRUE(End(c).ok());
 }
 
+TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
+  Client a = Open("a"), b = Open("b");
+  // Between its grant and its answer; and before it would begin to wait.
+  ASSERT_EQ(Begin(a, 10, kLong), State::kNeedsAThread);
+  broker_->GiveUp(a.acquisition);
+  EXPECT_TRUE(
+      absl::IsCancelled(broker_->Advance(a.acquisition, /*may_block=*/true).leases.status()));
+  a.call.reset();
+  EXPECT_EQ(broker_->GetTenant("a")->devices[0].leased, 0u);
+  EXPECT_TRUE(broker_->Trim("", "", 0).ok());  // it was retained
+  Hold(a, 10);
+  b.acquisition = std::make_shared<Broker::Acquisition>();
+  b.acquisition->session = b.session.id;
+  b.acquisition->spec = {.bytes = kGranule, .waits = true};
+  b.call = CallOf(b);
+  broker_->GiveUp(b.acquisition);
+  EXPECT_TRUE(
+      absl::IsCancelled(broker_->Advance(b.acquisition, /*may_block=*/false).leases.status()));
+  EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
+  b.call.reset();
+}
+
 TEST_F(BrokerWaitTest, ASessionThatEndsWaitsNoLonger) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);

@@ -123,9 +123,7 @@ void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota&
     tenant->configured = it != tenants.end();
     auto own = overridden.find(name);
     tenant->quota_set = own != overridden.end();
-    tenant->quota = tenant->quota_set    ? own->second
-                    : tenant->configured ? it->second
-                                         : defaults;
+    tenant->quota = tenant->quota_set ? own->second : tenant->configured ? it->second : defaults;
     PutUnder(*tenant, nullptr);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }

@@ -203,6 +203,7 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_leases(segment.leases);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
   proto.set_lost(segment.lost);
+  proto.set_revocable(segment.revocable);
   return proto;
 }
 

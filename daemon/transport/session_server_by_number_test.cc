@@ -1,7 +1,5 @@
 // The session server as it is on kernels that know peers by number alone (before 6.5). All else
 // about it is in tests/system/.
-#include "daemon/transport/session_server.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,6 +19,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "daemon/device/host_device.h"
+#include "daemon/transport/session_server.h"
 #include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumemd {
