@@ -270,6 +270,21 @@ class ModelSteps : public ModelCourse {
                  Tell(answer));
   }
 
+  // What some processes took past the broker, or nothing.
+  absl::Status SetUnbrokered(bool any) {
+    std::vector<UnbrokeredBytes> uses;
+    for (const auto& [id, session] : model_.sessions()) {
+      if (!any || chance_.In100(60)) continue;
+      uses.push_back({.session = id,
+                      .device_uuid = devices_[chance_.Below(2)].uuid,
+                      .bytes = 1 + chance_.Below(20),
+                      .denies = chance_.In100(30)});
+    }
+    ledger_.SetUnbrokered(uses);
+    model_.SetUnbrokered(uses);
+    return After(absl::OkStatus(), "SetUnbrokered ", uses.size());
+  }
+
   absl::Status LetTimePass(absl::Duration time) {
     now_ += time;
     return After(absl::OkStatus(), "time passes");

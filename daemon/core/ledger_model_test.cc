@@ -63,7 +63,7 @@ class Episode : public ModelSteps {
         const uint64_t granule = devices_[d].granularity_bytes;
         LedgerModel::Request request = {.tenant = tenant, .device = d};
         request.bytes = model_.UnusedGuarantee(tenant, d) / granule * granule;
-        if (request.bytes > 0 && !model_.QuotaOf(tenant).revocable &&
+        if (request.bytes > 0 && !model_.TookTooMuch(tenant) && !model_.QuotaOf(tenant).revocable &&
             model_.Allowed(request, /*emptied=*/false)) {
           unused.push_back(request);
         }
@@ -116,7 +116,7 @@ class Episode : public ModelSteps {
       large.bytes -= device.granularity_bytes;
     }
     std::optional<SessionId> session;
-    if (large.bytes == 0) return absl::OkStatus();
+    if (large.bytes == 0 || model_.TookTooMuch(large.tenant)) return absl::OkStatus();
     if (absl::Status s = NewProcess(large.tenant, &session); !s.ok() || !session) return s;
     absl::Status asked = Acquire(*session, {.device_uuid = device.uuid,
                                             .bytes = large.bytes,
@@ -192,6 +192,7 @@ class Episode : public ModelSteps {
     if (falls_on(25)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
+    if (falls_on(10)) return SetUnbrokered(chance_.In100(35));
     if (falls_on(6)) return Crowd(chance_.Below(3));
     if (falls_on(10)) return GuaranteeProbe();
     if (chance_.Below(400) == 0) return StarvationProbe();
@@ -310,6 +311,8 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "CAUSE_MAX_IN_FLIGHT",
                            "CAUSE_MAX_WAITING",
                            "CAUSE_DAEMON_LIMIT",
+                           "CAUSE_UNBROKERED",
+                           "waited, then CAUSE_UNBROKERED",
                            "UNAVAILABLE",
                            "ABORTED",
                            "NOT_FOUND",
