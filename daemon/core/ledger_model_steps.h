@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -290,8 +291,8 @@ class ModelSteps : public ModelCourse {
     return After(absl::OkStatus(), "time passes");
   }
 
-  // Whoever is to be ended by force ends, mostly; whoever is asked to, sometimes.
-  absl::Status TakeOverdue(bool obediently = false) {
+  // Whoever is to be ended by force ends, mostly at once; whoever is asked to, sometimes.
+  absl::Status TakeOverdue() {
     const bool any = ledger_.NextOverdue() <= now_;
     const std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
     if (any && overdue.empty()) Met("a revocation lapses, or waits on");
@@ -301,8 +302,8 @@ class ModelSteps : public ModelCourse {
                                  }));
     for (const Ledger::Overdue& each : overdue) {
       Met(each.kill ? "killed for others" : "asked to end for others");
-      if (!verdict.ok() || !chance_.In100(obediently ? 100 : each.kill ? 80 : 30)) continue;
-      if (obediently && !each.kill) continue;
+      if (each.kill) killed_.insert(each.session);
+      if (!verdict.ok() || !chance_.In100(each.kill ? 80 : 30)) continue;
       verdict = ProcessGone(each.session);
     }
     return verdict;
@@ -551,7 +552,8 @@ class ModelSteps : public ModelCourse {
   bool sound_ = true;  // all that is guaranteed can be had at the same time
   std::map<std::string, Quota> configured_;
   Quota defaults_;
-  Admission admission_;  // the last
+  std::set<SessionId> killed_;  // whose process is ended by force, and some day is gone
+  Admission admission_;         // the last
 };
 
 }  // namespace gpumemd

@@ -88,7 +88,10 @@ class Episode : public ModelSteps {
     for (int round = 0; round < 20 && model_.waiters().contains(waiter); ++round) {
       if (absl::Status s = Settle(); !s.ok()) return s;
       if (absl::Status s = LetTimePass(absl::Milliseconds(20)); !s.ok()) return s;
-      if (absl::Status s = TakeOverdue(/*obediently=*/true); !s.ok()) return s;
+      if (absl::Status s = TakeOverdue(); !s.ok()) return s;
+      for (SessionId killed : std::exchange(killed_, {})) {
+        if (absl::Status s = ProcessGone(killed); !s.ok()) return s;
+      }
     }
     if (granted_waiters_.contains(waiter)) {
       Met("a guarantee is had after a wait");
