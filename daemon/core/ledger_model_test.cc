@@ -97,10 +97,12 @@ class Episode : public ModelSteps {
       Met("a guarantee is had after a wait");
       return absl::OkStatus();
     }
-    // Nobody is guaranteed a number of segments; and others of the tenant may have been first.
+    // Nobody is guaranteed a number of segments; and others of the tenant may have been first, or
+    // have taken on another device what its own total limit allows.
     const auto why = ledger_.BlockedBy(waiter);
     const uint64_t left = model_.UnusedGuarantee(request.tenant, request.device);
-    if (left < request.bytes || (why && why->asked() == 1))
+    if (left < request.bytes || !model_.Allowed(request, /*emptied=*/false) ||
+        (why && why->asked() == 1))
       return EndWait(waiter, /*expired=*/true);
     return absl::InternalError(
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
