@@ -219,7 +219,8 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
       return Wrong("granted beyond the limit of \"", each, "\"");
     }
     const uint64_t need = Need(each, request.device);
-    if (need > needs[i] && need > limit) {
+    const bool has_limit = each.empty() || limit < devices_[request.device].capacity_bytes;
+    if (has_limit && need > needs[i] && need > limit) {
       return Wrong("granted what is guaranteed under \"", each, "\"");
     }
     if (each.empty()) continue;
