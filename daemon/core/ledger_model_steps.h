@@ -273,7 +273,9 @@ class ModelSteps : public ModelOperators {
 
   absl::Status FinishOperation() {
     if (model_.operations().empty()) return absl::OkStatus();
-    return Finish(chance_.Of(model_.operations()).second, chance_.Below(100));
+    const Operation& operation = chance_.Of(model_.operations()).second;
+    // What of a pool is not handed over is the rarest of all.
+    return Finish(operation, chance_.Below(100) + (operation.kind == Kind::kMempool ? 15 : 0));
   }
   // Mostly well.
   absl::Status Finish(const Operation operation, uint64_t fate) {

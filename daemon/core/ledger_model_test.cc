@@ -97,13 +97,17 @@ class Episode : public ModelSteps {
       Met("a guarantee is had after a wait");
       return absl::OkStatus();
     }
-    // Nobody is guaranteed a number of segments; and others of the tenant may have been first, or
-    // have taken on another device what its own total limit allows.
+    // Nobody is guaranteed a number of segments. Others of the tenant may have been first, or have
+    // taken, or wait for, what its own limits allow.
     const auto why = ledger_.BlockedBy(waiter);
-    const uint64_t left = model_.UnusedGuarantee(request.tenant, request.device);
-    if (left < request.bytes || !model_.Allowed(request, /*emptied=*/false) ||
-        (why && why->asked() == 1))
+    const bool of_number = why && why->asked() == 1;
+    const bool own_limit = why && why->limited_tenant().empty() &&
+                           why->limit() != devices_[request.device].capacity_bytes;
+    if (of_number || own_limit ||
+        model_.UnusedGuarantee(request.tenant, request.device) < request.bytes ||
+        !model_.Allowed(request, /*emptied=*/false)) {
       return EndWait(waiter, /*expired=*/true);
+    }
     return absl::InternalError(
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
   }
