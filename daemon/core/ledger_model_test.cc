@@ -1,6 +1,8 @@
 // Random operations with faults on the ledger, each answer and each state that follows
 // compared with the naive model's (ledger_model.h). Nothing is sampled: after every single
-// call the whole of both is compared and the ledger's own invariants are checked.
+// call the whole of both is compared and the ledger's own invariants are checked; and nobody waits
+// for what is there. Two promises are probed now and then for themselves, whatever the model says:
+// what is guaranteed is to be had, and who waits for much gets it in the end.
 //
 //   GPUMEM_MODEL_OPS   calls of the ledger in all; 1,000,000 where unset
 //   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A
