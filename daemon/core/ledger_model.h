@@ -71,6 +71,7 @@ class LedgerModel {
                          const absl::StatusOr<std::vector<IpcEventView>>& answer);
   absl::Status UnregisterEvent(SessionId session, IpcEventId event,
                                const absl::StatusOr<bool>& answer);
+  void SetUnbrokered(const std::vector<UnbrokeredBytes>& uses);
   void SetRevocationTimes(const Ledger::RevocationTimes& times) { times_ = times; }
   absl::Status TakeRevoked(const std::vector<SessionId>& answer);
   absl::Status TakeOverdue(absl::Time now, const std::vector<Ledger::Overdue>& answer);
@@ -162,6 +163,8 @@ class LedgerModel {
   std::vector<std::string> PathOf(const std::string& tenant) const;
   // What of the tenant's own guarantee nobody holds.
   uint64_t UnusedGuarantee(const std::string& tenant, size_t device) const;
+  // Whether it gets nothing new for what its processes took past the broker.
+  bool TookTooMuch(const std::string& tenant) const { return PastTheBroker(tenant).has_value(); }
   // That of it and of those above it, where it is enough for the request; else 0.
   uint64_t Deficit(const Request& request) const;
   // Whether no guarantee and no limit of the configuration stands in the way of so much more on the
@@ -269,6 +272,10 @@ class LedgerModel {
   Claims ClaimsOfThoseBefore(WaiterId waiter) const;
   void Leave(WaiterId waiter);
   bool OtherSort(SessionId session, bool revocable) const;
+  // The device of the first use for which a tenant is denied all that is new.
+  std::optional<size_t> PastTheBroker(const std::string& tenant) const;
+  uint64_t Unbrokered(const std::string& tenant, size_t device) const;
+  absl::Status ExpectUnbrokered(const Request& request, const absl::Status& answer);
   absl::Status CompareWaiters(const Ledger& ledger, const std::string& tenant,
                               const std::string& device, absl::Time now) const;
   absl::Status CheckDenial(const gpumem::v1::Denial& denial, const std::string& tenant,
@@ -375,6 +382,7 @@ class LedgerModel {
   bool stirred_ = false;           // something has changed that waiters may wait for
   std::set<SessionId> revoked_;    // to be told
   Ledger::RevocationTimes times_;
+  std::vector<UnbrokeredBytes> unbrokered_;
   std::vector<Event> events_;
   // No number is ever given out twice.
   uint64_t last_session_ = 0, last_segment_ = 0, last_lease_ = 0, last_operation_ = 0;

@@ -115,6 +115,7 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
       differences.Check("guarantee", usage.guarantee, guarantee);
       differences.Check("borrowed", usage.borrowed, held > guarantee ? held - guarantee : 0);
       differences.Check("revocable", usage.revocable, revocable[{name, d}]);
+      differences.Check("unbrokered", usage.unbrokered, Unbrokered(name, d));
       differences.Check("waited for", usage.waited_for, waited_for[d]);
       differences.Check<uint64_t>("waiting there", usage.waiting, waiting_there[d]);
       if (!Pinned(d)) in_all += charged;
@@ -170,6 +171,9 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("client", session_view->details.client_name, session.client);
     differences.Check<uint64_t>("live", session_view->live, session.live);
     differences.Check<uint64_t>("leases", session_view->leases, leases);
+    uint64_t unbrokered = 0;
+    for (const UnbrokeredBytes& use : unbrokered_) unbrokered += use.session == id ? use.bytes : 0;
+    differences.Check("unbrokered", session_view->unbrokered, unbrokered);
     differences.Check("leased bytes", session_view->leased_bytes, bytes);
     differences.Check("age", session_view->age, now - session.opened);
     const absl::StatusOr<SessionId> found = ledger.FindByToken(session.token);

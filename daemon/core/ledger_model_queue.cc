@@ -20,7 +20,17 @@ absl::Status LedgerModel::CheckDenial(const Denial& denial, const std::string& t
   if (denial.cause() == name.cause && denial.tenant() == tenant && denial.device_uuid() == device &&
       denial.limited_tenant() == limited && denial.asked() == expected.asked &&
       denial.used() == expected.used && denial.limit() == expected.limit &&
-      !denial.help().empty()) {
+      (!denial.help().empty() || name.cause == Denial::CAUSE_UNBROKERED)) {
+    // Who is named as a holder, holds it; the largest first.
+    uint64_t last = UINT64_MAX;
+    for (const Denial::Holder& holder : denial.holders()) {
+      if (!tenants_.contains(holder.tenant()) || !IsUnder(holder.tenant(), name.whose) ||
+          holder.used() > last || holder.used() == 0 ||
+          holder.used() != Of(holder.tenant(), name.device, Which::kHeld).bytes) {
+        return Wrong("a denial names the wrong holder: ", denial.ShortDebugString());
+      }
+      last = holder.used();
+    }
     return absl::OkStatus();
   }
   return Wrong("expected a denial of ", tenant, " by ", Denial::Cause_Name(name.cause), " of \"",
@@ -92,6 +102,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
     ++request.bytes;
   }
   if (OtherSort(id, request.revocable)) return refused(StatusCode::kFailedPrecondition);
+  if (TookTooMuch(request.tenant)) return ExpectUnbrokered(request, answer.status());
 
   Claims claims;
   for (const auto& [other_id, other] : waiters_) {
@@ -208,7 +219,8 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
       return Wrong("granted beyond the limit of \"", each, "\"");
     }
     const uint64_t need = Need(each, request.device);
-    if (need > needs[i] && need > limit) {
+    const bool has_limit = each.empty() || limit < devices_[request.device].capacity_bytes;
+    if (has_limit && need > needs[i] && need > limit) {
       return Wrong("granted what is guaranteed under \"", each, "\"");
     }
     if (each.empty()) continue;
@@ -285,6 +297,14 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
           ExpectCode(admitted->operation.status(),
                      draining_ ? StatusCode::kUnavailable : StatusCode::kFailedPrecondition);
       if (!code.ok()) return code;
+      Leave(id);
+      continue;
+    }
+    if (TookTooMuch(request.tenant)) {
+      const Ledger::Admitted* admitted = told(id);
+      if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
+      const absl::Status denied = ExpectUnbrokered(request, admitted->operation.status());
+      if (!denied.ok()) return denied;
       Leave(id);
       continue;
     }

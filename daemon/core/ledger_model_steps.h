@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,82 +11,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/core/guarantees.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/ledger_model_course.h"
+#include "daemon/core/ledger_model_operators.h"
 
 namespace gpumemd {
 
-class ModelSteps : public ModelCourse {
+class ModelSteps : public ModelOperators {
  protected:
-  using ModelCourse::ModelCourse;
-
-  absl::Status Configure() {
-    // All that is guaranteed can be had at the same time, where the episode is to be sound.
-    for (int tries = 0; tries == 0 || (sound_ && Unsound(configured_)); ++tries) {
-      configured_.clear();
-      for (const char* tenant : {"alpha", "beta", "gamma"}) {
-        if (!chance_.In100(70)) continue;
-        configured_[tenant] = chance_.TenantQuota(sound_);
-        configured_[tenant].parent = chance_.Parent(tenant);
-        if (tries > 20) configured_[tenant].limit_bytes.reset();
-      }
-    }
-    defaults_ = chance_.TenantQuota(sound_);
-    if (sound_) {  // tenants that come and go are guaranteed nothing
-      defaults_.guarantee_bytes.reset();
-      defaults_.device_guarantees.clear();
-    }
-    defaults_.parent = chance_.Parent("uid");
-    ledger_.Configure(configured_, defaults_);
-    model_.Configure(configured_, defaults_);
-    return After(absl::OkStatus(), "Configure ", configured_.size(), " tenants");
-  }
-  bool Unsound(const std::map<std::string, Quota>& tenants) const {
-    for (const auto& [name, quota] : tenants) {
-      if (!quota.parent.empty() && (!tenants.contains(quota.parent) || quota.parent <= name)) {
-        return true;
-      }
-    }
-    return FindGuaranteeProblem(tenants, devices_).has_value();
-  }
-  const Quota& ConfiguredOf(const std::string& tenant) const {
-    auto it = configured_.find(tenant);
-    return it == configured_.end() ? defaults_ : it->second;
-  }
-
-  absl::Status SetQuota() {
-    const std::string tenant = chance_.Tenant();
-    Quota quota = chance_.TenantQuota(sound_);
-    quota.parent = (model_.Knows(tenant) ? model_.QuotaOf(tenant) : ConfiguredOf(tenant)).parent;
-    if (chance_.In100(15)) {
-      const Quota& configured = ConfiguredOf(tenant);
-      const absl::Status answer = ledger_.UnsetQuota(tenant, configured).status();
-      return After(model_.UnsetQuota(tenant, configured, answer), "UnsetQuota ", tenant, " -> ",
-                   Tell(answer));
-    }
-    if (chance_.In100(sound_ ? 30 : 80)) {
-      if (sound_) {
-        quota.guarantee_bytes.reset();
-        quota.device_guarantees.clear();
-      }
-      ledger_.OverrideQuota(tenant, quota);
-      model_.OverrideQuota(tenant, quota);
-      return After(absl::OkStatus(), "OverrideQuota ", tenant);
-    }
-    if (!sound_) return absl::OkStatus();
-    if (chance_.In100(3)) quota.parent = chance_.Parent(tenant);
-    if (chance_.In100(5)) quota.device_limits["elsewhere"] = 1;
-    const absl::Status answer = ledger_.SetQuota(tenant, quota);
-    if (answer.ok()) Met("a quota is set");
-    return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ", Tell(answer));
-  }
-
-  absl::Status SetDraining(bool draining) {
-    ledger_.SetDraining(draining);
-    model_.SetDraining(draining);
-    return After(absl::OkStatus(), "SetDraining ", draining);
-  }
+  using ModelOperators::ModelOperators;
 
   absl::Status OpenSession(const std::string& tenant, const PeerIdentity& peer) {
     const std::string client = absl::StrCat("c", calls_);
@@ -275,8 +208,8 @@ class ModelSteps : public ModelCourse {
     return After(absl::OkStatus(), "time passes");
   }
 
-  // Whoever is to be ended by force ends, mostly; whoever is asked to, sometimes.
-  absl::Status TakeOverdue(bool obediently = false) {
+  // Whoever is to be ended by force ends, mostly at once; whoever is asked to, sometimes.
+  absl::Status TakeOverdue() {
     const bool any = ledger_.NextOverdue() <= now_;
     const std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
     if (any && overdue.empty()) Met("a revocation lapses, or waits on");
@@ -286,8 +219,8 @@ class ModelSteps : public ModelCourse {
                                  }));
     for (const Ledger::Overdue& each : overdue) {
       Met(each.kill ? "killed for others" : "asked to end for others");
-      if (!verdict.ok() || !chance_.In100(obediently ? 100 : each.kill ? 80 : 30)) continue;
-      if (obediently && !each.kill) continue;
+      if (each.kill) killed_.insert(each.session);
+      if (!verdict.ok() || !chance_.In100(each.kill ? 80 : 30)) continue;
       verdict = ProcessGone(each.session);
     }
     return verdict;
@@ -340,7 +273,9 @@ class ModelSteps : public ModelCourse {
 
   absl::Status FinishOperation() {
     if (model_.operations().empty()) return absl::OkStatus();
-    return Finish(chance_.Of(model_.operations()).second, chance_.Below(100));
+    const Operation& operation = chance_.Of(model_.operations()).second;
+    // What of a pool is not handed over is the rarest of all.
+    return Finish(operation, chance_.Below(100) + (operation.kind == Kind::kMempool ? 15 : 0));
   }
   // Mostly well.
   absl::Status Finish(const Operation operation, uint64_t fate) {
@@ -496,18 +431,6 @@ class ModelSteps : public ModelCourse {
     return absl::OkStatus();
   }
 
-  absl::Status Trim() {
-    const std::string tenant = chance_.In100(50) ? "" : chance_.Tenant();
-    const std::string device = chance_.In100(50)  ? ""
-                               : chance_.In100(5) ? "elsewhere"
-                                                  : chance_.Device();
-    const uint64_t keep = chance_.In100(50) ? 0 : chance_.Below(20);
-    const auto answer = ledger_.Trim(tenant, device, keep);
-    if (answer.ok() && !answer->empty()) Met("trimmed");
-    return After(model_.Trim(tenant, device, keep, answer), "Trim \"", tenant, "\" \"", device,
-                 "\" to ", keep, " -> ", Tell(answer.status()));
-  }
-
   absl::Status DriverHasNone() {
     if (model_.sessions().empty()) return absl::OkStatus();
     const SessionId session = chance_.Of(model_.sessions()).first;
@@ -533,10 +456,8 @@ class ModelSteps : public ModelCourse {
   // The fate of an operation that goes well.
   static constexpr uint64_t kWell = 0;
 
-  bool sound_ = true;  // all that is guaranteed can be had at the same time
-  std::map<std::string, Quota> configured_;
-  Quota defaults_;
-  Admission admission_;  // the last
+  std::set<SessionId> killed_;  // whose process is ended by force, and some day is gone
+  Admission admission_;         // the last
 };
 
 }  // namespace gpumemd

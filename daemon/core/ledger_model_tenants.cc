@@ -124,4 +124,40 @@ void LedgerModel::SetDraining(bool draining) {
   for (const auto& [name, tenant] : tenants_) GiveUpAllOf(name);
 }
 
+// --- Memory that was taken past the broker -------------------------------------------
+
+void LedgerModel::SetUnbrokered(const std::vector<UnbrokeredBytes>& uses) {
+  unbrokered_ = uses;
+  if (!waiters_.empty()) stirred_ = true;
+}
+
+std::optional<size_t> LedgerModel::PastTheBroker(const std::string& tenant) const {
+  for (const UnbrokeredBytes& use : unbrokered_) {
+    auto session = sessions_.find(use.session);
+    if (use.denies && session != sessions_.end() && session->second.tenant == tenant) {
+      return DeviceIndex(use.device_uuid);
+    }
+  }
+  return std::nullopt;
+}
+
+uint64_t LedgerModel::Unbrokered(const std::string& tenant, size_t device) const {
+  uint64_t bytes = 0;
+  for (const UnbrokeredBytes& use : unbrokered_) {
+    auto session = sessions_.find(use.session);
+    if (session == sessions_.end() || session->second.tenant != tenant) continue;
+    if (use.device_uuid == devices_[device].uuid) bytes += use.bytes;
+  }
+  return bytes;
+}
+
+absl::Status LedgerModel::ExpectUnbrokered(const Request& request, const absl::Status& answer) {
+  const size_t device = *PastTheBroker(request.tenant);
+  return ExpectDenial(answer, request.tenant,
+                      {{gpumem::v1::Denial::CAUSE_UNBROKERED, request.tenant, device},
+                       request.in_all(),
+                       Unbrokered(request.tenant, device),
+                       0});
+}
+
 }  // namespace gpumemd

@@ -1,6 +1,8 @@
 // Random operations with faults on the ledger, each answer and each state that follows
 // compared with the naive model's (ledger_model.h). Nothing is sampled: after every single
-// call the whole of both is compared and the ledger's own invariants are checked.
+// call the whole of both is compared and the ledger's own invariants are checked; and nobody waits
+// for what is there. Two promises are probed now and then for themselves, whatever the model says:
+// what is guaranteed is to be had, and who waits for much gets it in the end.
 //
 //   GPUMEM_MODEL_OPS   calls of the ledger in all; 1,000,000 where unset
 //   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A
@@ -63,7 +65,7 @@ class Episode : public ModelSteps {
         const uint64_t granule = devices_[d].granularity_bytes;
         LedgerModel::Request request = {.tenant = tenant, .device = d};
         request.bytes = model_.UnusedGuarantee(tenant, d) / granule * granule;
-        if (request.bytes > 0 && !model_.QuotaOf(tenant).revocable &&
+        if (request.bytes > 0 && !model_.TookTooMuch(tenant) && !model_.QuotaOf(tenant).revocable &&
             model_.Allowed(request, /*emptied=*/false)) {
           unused.push_back(request);
         }
@@ -88,17 +90,26 @@ class Episode : public ModelSteps {
     for (int round = 0; round < 20 && model_.waiters().contains(waiter); ++round) {
       if (absl::Status s = Settle(); !s.ok()) return s;
       if (absl::Status s = LetTimePass(absl::Milliseconds(20)); !s.ok()) return s;
-      if (absl::Status s = TakeOverdue(/*obediently=*/true); !s.ok()) return s;
+      if (absl::Status s = TakeOverdue(); !s.ok()) return s;
+      for (SessionId killed : std::exchange(killed_, {})) {
+        if (absl::Status s = ProcessGone(killed); !s.ok()) return s;
+      }
     }
     if (granted_waiters_.contains(waiter)) {
       Met("a guarantee is had after a wait");
       return absl::OkStatus();
     }
-    // Nobody is guaranteed a number of segments; and others of the tenant may have been first.
+    // Nobody is guaranteed a number of segments. Others of the tenant may have been first, or have
+    // taken, or wait for, what its own limits allow.
     const auto why = ledger_.BlockedBy(waiter);
-    const uint64_t left = model_.UnusedGuarantee(request.tenant, request.device);
-    if (left < request.bytes || (why && why->asked() == 1))
+    const bool of_number = why && why->asked() == 1;
+    const bool own_limit = why && why->limited_tenant().empty() &&
+                           why->limit() != devices_[request.device].capacity_bytes;
+    if (of_number || own_limit ||
+        model_.UnusedGuarantee(request.tenant, request.device) < request.bytes ||
+        !model_.Allowed(request, /*emptied=*/false)) {
       return EndWait(waiter, /*expired=*/true);
+    }
     return absl::InternalError(
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
   }
@@ -116,7 +127,7 @@ class Episode : public ModelSteps {
       large.bytes -= device.granularity_bytes;
     }
     std::optional<SessionId> session;
-    if (large.bytes == 0) return absl::OkStatus();
+    if (large.bytes == 0 || model_.TookTooMuch(large.tenant)) return absl::OkStatus();
     if (absl::Status s = NewProcess(large.tenant, &session); !s.ok() || !session) return s;
     absl::Status asked = Acquire(*session, {.device_uuid = device.uuid,
                                             .bytes = large.bytes,
@@ -192,6 +203,7 @@ class Episode : public ModelSteps {
     if (falls_on(25)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
+    if (falls_on(10)) return SetUnbrokered(chance_.In100(35));
     if (falls_on(6)) return Crowd(chance_.Below(3));
     if (falls_on(10)) return GuaranteeProbe();
     if (chance_.Below(400) == 0) return StarvationProbe();
@@ -310,6 +322,8 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "CAUSE_MAX_IN_FLIGHT",
                            "CAUSE_MAX_WAITING",
                            "CAUSE_DAEMON_LIMIT",
+                           "CAUSE_UNBROKERED",
+                           "waited, then CAUSE_UNBROKERED",
                            "UNAVAILABLE",
                            "ABORTED",
                            "NOT_FOUND",

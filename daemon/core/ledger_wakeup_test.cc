@@ -103,6 +103,7 @@ TEST_F(LedgerWakeupTest, WhoseProcessTakesLeasesOfTheOtherSortIsRefusedAtOnce) {
   const auto held = Hold(Open("b"), 512, /*revocable=*/false);
   const SessionId a = Open("a");
   const WaiterId firm = Wait(a, 1024);  // claims all of it
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   ASSERT_TRUE(ledger.BeginCall(a).ok());
   Hold(a, 1, /*revocable=*/true, "GPU-2");
   const auto admitted = ledger.AdmitWaiting();
