@@ -426,11 +426,14 @@ void Server::Revoked(SessionId session) {
 
 void Server::EndProcess(SessionId session, bool kill) {
   if (sessions_for_observer_ == nullptr) return;
+  const auto who = sessions_for_observer_->WhoIs(session);
   const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
-  spdlog::warn(
-      "revocation: session {} did not give up in time what is taken back: its process was {}{}",
-      ToInt(session), kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
-      sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
+  spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
+               who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
+                                       " (session ", ToInt(session), ")")
+                        : absl::StrCat("the process of session ", ToInt(session)),
+               kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
+               sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
 }
 
 void Server::ContextLost(const std::string& device_uuid, size_t segments) {

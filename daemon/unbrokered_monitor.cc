@@ -313,6 +313,11 @@ void UnbrokeredMonitor::State::FollowUp() {
       it = sentences.erase(it);
       continue;
     }
+    // The operator has thought better of it.
+    if (!sentence.killed && config.reaction != UnbrokeredReaction::kTerminate) {
+      it = sentences.erase(it);
+      continue;
+    }
     if (!sentence.killed && now >= sentence.kill_at) {
       sentence.killed = true;
       spdlog::warn(

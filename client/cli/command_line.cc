@@ -219,7 +219,7 @@ class Parser {
               "Released bytes on any one device that stay with the tenant for reuse");
     add_count("--max-segments", &v1::Quota::set_max_segments, "Segments at one time");
     add_count("--max-sessions", &v1::Quota::set_max_sessions, "Sessions at one time");
-    add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls waiting at one time");
+    add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls being answered at one time");
     AddSeveral(
         set, "--device", ParseDeviceBytes,
         [limits](const DeviceBytes& of) {

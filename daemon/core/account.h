@@ -58,22 +58,34 @@ class Account {
   uint64_t NeedWith(uint64_t firm) const {
     return std::max(guarantee_, own_firm_ + needs_below_ + firm);
   }
+  // The same where nobody held anything: what guarantees alone need, with so much for itself.
+  uint64_t least_need() const { return least_need_; }
+  uint64_t LeastNeedWith(uint64_t firm) const {
+    return std::max(guarantee_, least_needs_below_ + firm);
+  }
   // Of its need, what nobody holds yet.
   uint64_t unused_guarantee() const { return need_ - own_firm_ - needs_below_; }
 
   void SetGuarantee(uint64_t bytes) {
     guarantee_ = bytes;
     UpdateNeed();
+    UpdateLeastNeed();
   }
 
   // Puts it, with all that is in it, under another account; null: under none.
   void SetParent(Account* parent) {
     if (parent == parent_) return;
     for (Account* above = parent_; above != nullptr; above = above->parent_) above->Subtract(*this);
-    if (parent_ != nullptr) parent_->ChangeNeedsBelow(need_, 0);
+    if (parent_ != nullptr) {
+      parent_->ChangeNeedsBelow(need_, 0);
+      parent_->ChangeLeastNeedsBelow(least_need_, 0);
+    }
     parent_ = parent;
     for (Account* above = parent_; above != nullptr; above = above->parent_) above->AddAll(*this);
-    if (parent_ != nullptr) parent_->ChangeNeedsBelow(0, need_);
+    if (parent_ != nullptr) {
+      parent_->ChangeNeedsBelow(0, need_);
+      parent_->ChangeLeastNeedsBelow(0, least_need_);
+    }
   }
   const Account* parent() const { return parent_; }
 
@@ -167,6 +179,16 @@ class Account {
     needs_below_ = needs_below_ - from + to;
     UpdateNeed();
   }
+  void ChangeLeastNeedsBelow(uint64_t from, uint64_t to) {
+    least_needs_below_ = least_needs_below_ - from + to;
+    UpdateLeastNeed();
+  }
+  void UpdateLeastNeed() {
+    const uint64_t before = least_need_;
+    least_need_ = std::max(guarantee_, least_needs_below_);
+    if (least_need_ == before || parent_ == nullptr) return;
+    parent_->ChangeLeastNeedsBelow(before, least_need_);
+  }
   void UpdateNeed() {
     const uint64_t before = need_;
     need_ = std::max(guarantee_, own_firm_ + needs_below_);
@@ -186,6 +208,8 @@ class Account {
   uint64_t own_firm_ = 0;     // but for what those under it hold
   uint64_t needs_below_ = 0;  // of the accounts directly under it
   uint64_t need_ = 0;
+  uint64_t least_needs_below_ = 0;
+  uint64_t least_need_ = 0;
 };
 
 // Move-only. The account must outlive it.

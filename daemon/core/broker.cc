@@ -14,6 +14,9 @@ bool MakesContextBound(const DeviceInfo& info) {
   return std::any_of(info.kinds.begin(), info.kinds.end(), IsContextBound);
 }
 
+// A queue of thousands is not to hold the mutex for seconds.
+constexpr size_t kGrantsAtOnce = 16;
+
 // Anybody may ask for the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
@@ -82,7 +85,7 @@ void Broker::Pump() {
   // What was never made is gone at once, and may let others in.
   bool moved = true;
   while (std::exchange(moved, false)) {
-    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting()) {
+    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
       const std::shared_ptr<Acquisition> waited = waiting_.extract(admitted.waiter).mapped();
       Resume(*waited, std::move(admitted.operation));
     }
@@ -97,6 +100,8 @@ void Broker::Pump() {
       memory_.erase(it);
     }
   }
+  // The clock's thread goes on with it, once others have had the mutex.
+  times_changed_ |= ledger_.QueueMoves();
   for (SessionId id : ledger_.TakeRevoked()) {
     times_changed_ = true;
     if (observer_ != nullptr) observer_->Revoked(id);

@@ -39,8 +39,8 @@ struct Pressure {
   absl::Time until = absl::InfiniteFuture();  // when it no longer helps
 };
 
-// What the broker tells the services. Called under the broker's mutex, but for ContextLost:
-// must return at once and must not call the broker.
+// What the broker tells the services. Called under the broker's mutex, but for ContextLost and
+// EndProcess: must return at once and must not call the broker.
 class BrokerObserver {
  public:
   virtual ~BrokerObserver() = default;
@@ -278,7 +278,8 @@ class Broker {
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whose processes are to be ended now.
+  std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)

@@ -180,15 +180,19 @@ void Broker::WatchTheClock() {
     const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || times_changed_;
     };
-    const absl::Duration pause = NextTime() - now_();
+    const absl::Duration pause = ledger_.QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
     if (pause > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
       continue;
     }
-    DoWhatIsDue();
+    const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
+    if (overdue.empty() || observer_ == nullptr) continue;
+    mutex_.Unlock();
+    for (const Ledger::Overdue& each : overdue) observer_->EndProcess(each.session, each.kill);
+    mutex_.Lock();
   }
 }
 
-void Broker::DoWhatIsDue() {
+std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
   const absl::Time now = now_();
   std::vector<std::shared_ptr<Acquisition>> over, press;
   for (const auto& [id, waiting] : waiting_) {
@@ -214,13 +218,16 @@ void Broker::DoWhatIsDue() {
   }
   for (const auto& waiting : press) {
     waiting->press_again = now + kPressAgain;
-    const std::optional<gpumem::v1::Denial> why = ledger_.BlockedBy(*waiting->waiter);
-    if (why) Press(*why, waiting->give_up);
   }
-  for (const Ledger::Overdue& overdue : ledger_.TakeOverdue()) {
-    if (observer_ != nullptr) observer_->EndProcess(overdue.session, overdue.kill);
+  if (!press.empty()) {
+    for (const auto& [id, why] : ledger_.Blocked()) {
+      const std::shared_ptr<Acquisition>& waiting = waiting_.at(id);
+      if (!waiting->spec.without_pressure) Press(why, waiting->give_up);
+    }
   }
+  std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
   Pump();
+  return overdue;
 }
 
 }  // namespace gpumemd

@@ -41,7 +41,10 @@ void Broker::Press(const gpumem::v1::Denial& why, absl::Time until) {
   if (why.asked() > why.limit()) return;  // nobody could make room for that
   // The driver has none left, whatever the limit says.
   const bool none_left = why.cause() == gpumem::v1::Denial::CAUSE_DRIVER;
-  pressure.bytes = none_left ? why.asked() : why.used() + why.asked() - why.limit();
+  // Nor does it say how much is missing where it is not bytes that block, but what they are
+  // claimed or guaranteed for.
+  const uint64_t wanted = why.used() + why.asked();
+  pressure.bytes = none_left || wanted <= why.limit() ? why.asked() : wanted - why.limit();
   const absl::Time now = now_();
   absl::erase_if(pressed_, [now](const auto& entry) {
     return entry.second.last + kQuiet <= now || entry.second.last > now;  // the clock was set

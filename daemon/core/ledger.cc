@@ -236,6 +236,7 @@ absl::Status Ledger::Commit(const Operation& operation) {
       session.leases.insert(item.lease);
       leases_.emplace(item.lease, Lease{operation.session, item.segment, {}});
       if (segment.lost) bereaved_.insert(operation.session);
+      if (segment.charge.revoking()) revoked_.insert(operation.session);
     }
     Settle(item.segment, segment);
   }

@@ -196,25 +196,29 @@ class Ledger {
   // --- Operations ------------------------------------------------------------------
 
   // A waiter where it would fit once memory is back that is on its way, and with spec.waits
-  // where others hold what it asks for. Its call counts as waiting, not as in flight.
+  // where others hold what it asks for: such a call counts as waiting, and not as in flight.
   absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
 
   // What has become of waiters since the last call: after each change to the ledger. Their calls
-  // are in flight again. Refused are those whose session has ended (ABORTED), all while draining
-  // (UNAVAILABLE), and with the denial those who did not ask to wait where it no longer looks as
-  // if it would fit soon.
+  // are in flight again. After so many grants it stops; what it would have gone on with is looked
+  // at in the next call (QueueMoves). Refused are those whose session has ended (ABORTED), all
+  // while draining (UNAVAILABLE), and with the denial those who did not ask to wait where it no
+  // longer looks as if it would fit soon.
   struct Admitted {
     WaiterId waiter{};
     absl::StatusOr<Operation> operation;
   };
-  std::vector<Admitted> AdmitWaiting();
+  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX);
+  bool QueueMoves() const { return queue_moves_; }
 
-  // The waiter goes, its call is in flight again. The denial, as things stand; it counts as one
-  // if `expired`, and not where the client has gone away.
+  // The waiter goes, its call is in flight again. The denial, as things stand, where the wait has
+  // `expired`; CANCELLED where its client is gone.
   absl::Status EndWait(WaiterId waiter, bool expired);
   // The denial of a waiter that others would have to make room for; nothing where that is on its
   // way already.
   std::optional<gpumem::v1::Denial> BlockedBy(WaiterId waiter) const;
+  // The same of all that there are.
+  std::vector<std::pair<WaiterId, gpumem::v1::Denial>> Blocked() const;
   // Whether somebody's leases are taken back for it.
   bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
 
@@ -398,11 +402,11 @@ class Ledger {
     bool made = false;  // its memory is there
     bool lost = false;
     bool shared_out = false;  // another tenant's process was given it
-    // While it is being taken back: when its holders have to be gone, and whether they were asked
-    // to end since, and ended by force.
-    absl::Time revoked_at = absl::InfiniteFuture();
-    bool asked_to_end = false;
-    bool ended = false;
+    // While it is being taken back: what was done last, and when the next is due.
+    enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
+    absl::Time due = absl::InfiniteFuture();
+    // Its holders were to be ended, and still have it: nobody counts on it any more.
+    bool stuck = false;
     uint32_t pins = 0;  // operations under way on it
     uint32_t leases = 0;
     // How many handed-over leases each session's process may still map.
@@ -521,6 +525,8 @@ class Ledger {
     uint64_t limit = 0;
     uint64_t need = 0;       // what is firmly held or guaranteed …
     uint64_t more_need = 0;  // … and by how much that grows
+    uint64_t least = 0;      // what the request and all guarantees need, if nothing else is held
+    bool hopeless() const { return asked > limit || least > limit; }
   };
   static constexpr size_t kAllDevices = SIZE_MAX;
   // From the tenant's own limits, over those of the tenants that it is under, to the device's.
@@ -543,7 +549,7 @@ class Ledger {
     Fit fit = Fit::kNow;
     std::vector<Standing> standings;
     size_t claims = 0;               // of the standings, that it would claim as a waiter
-    bool hopeless = false;           // more is asked for than a limit allows
+    bool hopeless = false;           // no holder can make room for it
     std::vector<SegmentId> victims;  // to be taken back; of kRevoked
     gpumem::v1::Denial denial;       // of kSoon, kRevoked and kBlocked: what is in the way
   };
@@ -586,13 +592,14 @@ class Ledger {
   std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
                                  const Claims& claims) const;
   bool MayRevokeFrom(const Request& request, const Tenant& tenant) const;
-  // Whether a limit of the request's counts the segment: on its device, or over all.
-  bool MayHelp(const Segment& segment, const Request& request) const;
   void Revoke(absl::Span<const SegmentId> segments);
   void EndRevocation(SegmentId id, Segment& segment);
   using ProcessKey = std::pair<pid_t, uint64_t>;
   static ProcessKey ProcessOf(const Session& session);
-  // FAILED_PRECONDITION where the session's process holds leases of the other sort.
+  // Whether a waiter counts on this segment, which is being taken back.
+  bool IsWaitedFor(Segment& segment) const;
+  // FAILED_PRECONDITION where the session's process holds leases of the other sort, or revocable
+  // ones are asked for and it could not be ended.
   absl::Status CheckSort(const Session& session, bool revocable) const;
 
   // Denies `bytes` where something denies the tenant what is new.

@@ -197,9 +197,10 @@ class LedgerModel {
     bool shared_out = false;  // another tenant was given it
     bool revocable = false;
     bool revoking = false;  // it is being taken back; the following is about that
-    absl::Time until;
+    absl::Time until;       // then the next is due
     bool asked_to_end = false;
     bool ended = false;
+    bool stuck = false;  // its holders did not even end by force
   };
   // That a process was sent a segment, and may map it. One entry for each time.
   struct Mapping {
@@ -235,6 +236,7 @@ class LedgerModel {
     uint64_t limit;
     uint64_t need = 0;    // with all that is guaranteed
     uint64_t growth = 0;  // of the need, by the request
+    uint64_t least = 0;   // the need with the request, if nobody held anything
     bool Fits(uint64_t taken, const Claim& claim) const;
     bool KeepsGuarantees(const Claim& claim) const;
     Fit FitOf(const Claim& claim, bool may_revoke) const;
@@ -261,6 +263,7 @@ class LedgerModel {
   std::vector<SegmentId> VictimsFor(const Request& request, const std::vector<Limit>& limits,
                                     const Claims& claims) const;
   bool Counts(const LimitName& limit, const Segment& segment) const;  // of limits in bytes
+  bool IsWaitedFor(SegmentId segment);
   void TakeBack(SegmentId segment, absl::Time now);
   // What can be given up for the request is, and what can be taken back.
   void MakeRoom(const Request& request, const std::set<SegmentId>& reused,

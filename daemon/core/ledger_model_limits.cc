@@ -217,11 +217,16 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
   // What is idle in a pool is held already, and firmly.
   uint64_t growth = request.revocable ? 0 : request.in_all();
   if (request.kind == Kind::kMempool) growth -= request.bytes * reused.size();
+  uint64_t least = request.in_all();
   const auto grow = [&](const std::string& whose, Limit& limit) {
     limit.need = Need(whose, device);
     // Above the tenant, what it needs more than before is more that the next one needs, if that is
     // not guaranteed to it anyway.
     limit.growth = growth = Need(whose, device, growth) - limit.need;
+    if (request.revocable) return;
+    const uint64_t with = Need(whose, device, least, /*emptied=*/true);
+    least = with - Need(whose, device, 0, /*emptied=*/true);
+    limit.least = least > 0 ? with : 0;
   };
   for (const std::string& each : PathOf(request.tenant)) {
     const Quota& quota = tenants_.at(each).quota;
@@ -235,6 +240,12 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
       for (size_t d = 0; d < devices_.size() && each != request.tenant; ++d) {
         if (!Pinned(d)) total.need += Need(each, d);
         total.growth = growth;
+      }
+      if (each != request.tenant && !request.revocable && least > 0) {
+        total.least = least;
+        for (size_t d = 0; d < devices_.size(); ++d) {
+          if (!Pinned(d)) total.least += Need(each, d, 0, /*emptied=*/true);
+        }
       }
     }
     if (quota.max_segments) {
@@ -268,16 +279,19 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
     return limit.FitOf(On(claims, limit.name), !request.revocable);
   };
   std::set<LimitName> so_far;
+  bool for_itself = false;  // it waits for what only its own tenants can give
   const Limit* reason = nullptr;
   for (const Limit& limit : judgement.limits) {
     so_far.insert(limit.name);
-    if (fit_of(limit) != Fit::kNow) judgement.in_the_way = so_far;
+    if (fit_of(limit) != Fit::kNow && !for_itself) judgement.in_the_way = so_far;
+    for_itself |= fit_of(limit) == Fit::kBlocked && !limit.name.whose.empty();
     if (reason == nullptr || fit_of(limit) > fit_of(*reason)) reason = &limit;
   }
   judgement.fit = fit_of(*reason);
   if (judgement.fit == Fit::kNow) return judgement;
   for (const Limit& limit : judgement.limits) {
-    if (limit.asked <= limit.limit || judgement.hopeless) continue;
+    if (fit_of(limit) != Fit::kBlocked || judgement.hopeless) continue;
+    if (limit.asked <= limit.limit && limit.least <= limit.limit) continue;
     judgement.hopeless = true;
     reason = &limit;
   }
@@ -289,11 +303,11 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
   if (judgement.fit != Fit::kBlocked) return judgement;
   const Claim claim = On(claims, reason->name);
   judgement.denial.used = reason->held;
-  if (!reason->KeepsGuarantees({}) && reason->Fits(reason->held, {})) {
+  if (!reason->KeepsGuarantees({}) && reason->Fits(reason->firm, {})) {
     judgement.denial.name.cause = Denial::CAUSE_GUARANTEES;
     const uint64_t covered = reason->asked - reason->growth;
     judgement.denial.used = reason->need > covered ? reason->need - covered : 0;
-  } else if (reason->FitOf({}, !request.revocable) != Fit::kBlocked && claim.asked > 0) {
+  } else if (reason->FitOf({}, /*may_revoke=*/false) != Fit::kBlocked && claim.asked > 0) {
     judgement.denial.name.cause = Denial::CAUSE_QUEUE;
     judgement.denial.used += claim.asked;
   }

@@ -77,6 +77,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
     if (live) leases_[item.lease] = {operation.session, item.segment, {}};
     if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
+    if (live && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
     Rest(item.segment);
   }
   operations_.erase(id);

@@ -153,7 +153,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
                                .since = now,
                                .revokes = judgement.fit == Fit::kRevoked,
                                .claimed = judgement.in_the_way};
-  --session.calls;
+  if (spec.waits) --session.calls;
   return absl::OkStatus();
 }
 
@@ -264,7 +264,7 @@ LedgerModel::Claims LedgerModel::ClaimsOfThoseBefore(WaiterId id) const {
 }
 
 void LedgerModel::Leave(WaiterId id) {
-  ++sessions_.at(waiters_.at(id).session).calls;
+  if (waiters_.at(id).asked_to) ++sessions_.at(waiters_.at(id).session).calls;
   waiters_.erase(id);
   stirred_ = true;
 }
@@ -323,7 +323,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
       continue;
     }
     MakeRoom(request, reused, judgement, claims, now);
-    if (judgement.fit == Fit::kBlocked && !waiter.asked_to) {
+    if (judgement.hopeless || (judgement.fit == Fit::kBlocked && !waiter.asked_to)) {
       const Ledger::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
       const absl::Status denied =
@@ -360,7 +360,7 @@ absl::Status LedgerModel::EndWait(WaiterId id, bool expired, const absl::Status&
   const Request request = waiters_.at(id).request;
   const Judgement judgement = Judge(request, {}, ClaimsOfThoseBefore(id));
   Leave(id);
-  if (!expired) --tenants_.at(request.tenant).denials;  // it is told, but does not count
+  if (!expired) return ExpectCode(answer, StatusCode::kCancelled);
   return ExpectDenial(answer, request.tenant, judgement.denial);
 }
 

@@ -24,7 +24,7 @@ std::vector<SegmentId> LedgerModel::VictimsFor(const Request& request,
   for (const auto& [id, segment] : segments_) {
     const int32_t owners = tenants_.at(segment.tenant).quota.priority;
     const SegmentState state = StateOf(id);
-    if (segment.revocable && !segment.revoking &&
+    if (segment.revocable && !segment.revoking && !segment.stuck &&
         (state == SegmentState::kLeased || state == SegmentState::kLingering) &&
         (Deficit(request) > 0 || owners < priority)) {
       candidates[{owners, UINT64_MAX - ToInt(id)}] = id;
@@ -74,34 +74,36 @@ absl::Status LedgerModel::TakeRevoked(const std::vector<SessionId>& answer) {
 absl::Time LedgerModel::NextOverdue() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, segment] : segments_) {
-    if (!segment.revoking || segment.ended) continue;
-    const absl::Duration more = segment.asked_to_end ? times_.kill_after : absl::ZeroDuration();
-    next = std::min(next, segment.until + more);
+    if (segment.revoking) next = std::min(next, segment.until);
   }
   return next;
+}
+
+// Whether somebody would have to take back another one instead.
+bool LedgerModel::IsWaitedFor(SegmentId id) {
+  segments_.at(id).revoking = false;
+  const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
+    const auto& [waiter_id, waiter] = entry;
+    return waiter.revokes &&
+           Judge(waiter.request, {}, ClaimsOfThoseBefore(waiter_id)).fit == Fit::kRevoked;
+  });
+  segments_.at(id).revoking = true;
+  return wanted;
 }
 
 absl::Status LedgerModel::TakeOverdue(absl::Time now, const std::vector<Ledger::Overdue>& answer) {
   std::map<SessionId, bool> expected;
   for (auto& [id, segment] : segments_) {
-    if (!segment.revoking || segment.ended || now < segment.until) continue;
-    const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-      const Request& request = entry.second.request;
-      bool helps = request.device == segment.device;
-      for (const std::string& each : PathOf(request.tenant)) {
-        helps |= QuotaOf(each).total_limit_bytes && !Pinned(request.device) &&
-                 Counts({gpumem::v1::Denial::CAUSE_TOTAL_LIMIT, each, kUnpinned}, segment);
-      }
-      return entry.second.revokes && helps;
-    });
-    if (!wanted) {
+    if (!segment.revoking || now < segment.until) continue;
+    if (segment.ended || !IsWaitedFor(id)) {
+      segment.stuck = segment.ended;
       segment.revoking = false;
       stirred_ = true;
       continue;
     }
-    if (segment.asked_to_end && now < segment.until + times_.kill_after) continue;
     const bool kill = std::exchange(segment.asked_to_end, true);
     segment.ended = kill;
+    segment.until = now + times_.kill_after;
     for (const Mapping& mapping : mappings_) {
       if (mapping.segment == id) expected[mapping.session] |= kill;
     }

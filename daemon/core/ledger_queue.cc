@@ -3,8 +3,9 @@
 // Waiters are served by guarantee (who has most left of what is guaranteed to him, if that covers
 // the request), then by the tenant's priority, then by arrival. Whoever comes later gets nothing
 // that one before him waits for, so a large request is not starved by small ones: a waiter claims
-// what it asked for on each of its limits up to the last one that stands in its way. Above that
-// one it claims nothing: while a tenant waits for itself, memory of the device is free for others.
+// what it asked for on each of its limits up to the last one that stands in its way; but up to the
+// first only where that is one of its tenants' own: while a tenant waits for itself, memory of the
+// device is free for others.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -56,9 +57,11 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
                               .revokes = verdict.fit == Fit::kRevoked,
                               .claims = verdict.claims});
   (*session)->waiters.insert(id);
-  if (spec.waits) CountWaiting(tenant, 1);
-  --(*session)->in_flight;
-  --tenant.in_flight;
+  if (spec.waits) {
+    CountWaiting(tenant, 1);
+    --(*session)->in_flight;
+    --tenant.in_flight;
+  }
   return Admission{.waiter = id};
 }
 
@@ -163,11 +166,12 @@ Ledger::Claims Ledger::ClaimsBefore(const Request& request) const {
   return claims;
 }
 
-std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
+std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants) {
   std::vector<Admitted> admitted;
   for (auto& [id, status] : std::exchange(refused_, {}))
     admitted.push_back({id, std::move(status)});
   if (!std::exchange(queue_moves_, false)) return admitted;
+  size_t grants = 0;
   std::vector<WaiterId> waiting = WaitersInOrder();
   Claims claims;
   for (size_t next = 0; next < waiting.size();) {
@@ -188,6 +192,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
     if (*granted) {
       RemoveWaiter(id);
       admitted.push_back({id, **std::move(granted)});
+      if (++grants == max_grants) return admitted;
       // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
       // sort now: others may go first, or no more, and those passed over claim something else.
       waiting = WaitersInOrder();
@@ -195,7 +200,8 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting() {
       next = 0;
       continue;
     }
-    if (!waiter.asked_to && verdict.fit == Fit::kBlocked) {
+    // Where a limit was lowered, waiting may have become useless.
+    if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
       RemoveWaiter(id);
       admitted.push_back({id, Deny(*request.tenant, verdict.denial)});
       continue;
@@ -212,10 +218,12 @@ void Ledger::RemoveWaiter(WaiterId id) {
   auto it = waiters_.find(id);
   Session& session = *sessions_.at(it->second.session);
   session.waiters.erase(id);
-  if (it->second.asked_to) CountWaiting(*session.tenant, -1);
+  if (it->second.asked_to) {
+    CountWaiting(*session.tenant, -1);
+    ++session.in_flight;
+    ++session.tenant->in_flight;
+  }
   waiters_.erase(it);
-  ++session.in_flight;
-  ++session.tenant->in_flight;
   queue_moves_ = true;
 }
 
@@ -232,7 +240,23 @@ std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
   return std::move(verdict.denial);
 }
 
+std::vector<std::pair<WaiterId, Denial>> Ledger::Blocked() const {
+  std::vector<std::pair<WaiterId, Denial>> blocked;
+  Claims claims;
+  for (WaiterId id : WaitersInOrder()) {
+    const Waiter& waiter = waiters_.at(id);
+    Verdict verdict = Judge(waiter.request, 0, claims);
+    AddClaims(verdict.standings, waiter.claims, claims);
+    if (verdict.fit == Fit::kBlocked) blocked.emplace_back(id, std::move(verdict.denial));
+  }
+  return blocked;
+}
+
 absl::Status Ledger::EndWait(WaiterId id, bool expired) {
+  if (!expired) {
+    RemoveWaiter(id);
+    return absl::CancelledError("the client has given up the request");
+  }
   Tenant& tenant = *waiters_.at(id).request.tenant;
   const Request request = waiters_.at(id).request;
   Claims claims;
@@ -243,7 +267,7 @@ absl::Status Ledger::EndWait(WaiterId id, bool expired) {
   }
   const Verdict verdict = Judge(request, 0, claims);
   RemoveWaiter(id);
-  return expired ? Deny(tenant, verdict.denial) : gpumem::DenialError(verdict.denial);
+  return Deny(tenant, verdict.denial);
 }
 
 absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view tenant,

@@ -108,14 +108,13 @@ TEST_F(LedgerQueueTest, WhoIsBelowItsGuaranteeGoesBeforeEveryPriority) {
   ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   const SessionId high = Open("high"), owner = Open("owner"), a = Open("a");
   Fill(a, 1016);
-  const WaiterId borrows = Wait(high, 1016);
+  const WaiterId borrows = Wait(high, 1015);
   // What is guaranteed is free: it does not wait at all.
   Fill(owner, 8);
   const WaiterId over = Wait(owner, 1);
   ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 9 * kGranule}}}, {});
   Empty();
-  EXPECT_THAT(Admit(), ElementsAre(over));
-  EXPECT_THAT(ledger.EndWait(borrows, true).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Admit(), ElementsAre(over, borrows));
 }
 
 TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
@@ -130,7 +129,7 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   const absl::Status denied = ledger.BeginAcquire(small, Of(300, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::CAUSE_QUEUE, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
-  EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it as they do"));
+  EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(waits));
   EXPECT_TRUE(ledger.BeginAcquire(small, Of(224, /*waits=*/false)).ok());
@@ -144,6 +143,68 @@ TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {
   EXPECT_EQ(Acquire(other, kGranule, 250).size(), 250u);
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(waits));
+}
+
+TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
+  ledger.Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
+  const SessionId small = Open("small"), other = Open("other");
+  Fill(small, 256);
+  Fill(other, 640);
+  const WaiterId waits = Wait(small, 192);  // 128 are left
+  EXPECT_EQ(Acquire(other, kGranule, 100).size(), 100u);
+  Empty();
+  EXPECT_THAT(Admit(), ElementsAre(waits));
+}
+
+TEST_F(LedgerQueueTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
+  ledger.Configure({{"owner", {.guarantee_bytes = 700 * kGranule}}}, {});
+  const absl::Status denied = ledger.BeginAcquire(Open("b"), Of(400)).status();
+  EXPECT_EQ(gpumem::DenialOf(denied)->cause(), Denial::CAUSE_GUARANTEES) << denied;
+  // The owner itself can have more than that.
+  const SessionId owner = Open("owner");
+  Fill(owner, 1000);
+  Empty();
+}
+
+TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
+  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+  const SessionId b = Open("b");
+  Fill(b, 8);
+  const WaiterId waits = Wait(b, 8);
+  SetQuota("b", {.limit_bytes = 6 * kGranule});
+  const auto admitted = ledger.AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_EQ(admitted[0].waiter, waits);
+  EXPECT_TRUE(absl::IsResourceExhausted(admitted[0].operation.status()));
+  Empty();
+}
+
+TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1024);
+  std::vector<WaiterId> waiters;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    waiters.push_back(Wait(b, 1));
+  }
+  Empty();
+  ledger.AdmitWaiting(2);
+  DestroyDoomed();
+  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
+  EXPECT_TRUE(ledger.QueueMoves());
+  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
+  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(1));
+  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(0));
+}
+
+TEST_F(LedgerQueueTest, WhoDoesNotAskToWaitStaysInFlight) {
+  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
+  const SessionId b = Open("b");
+  Release(b, Acquire(b, 8 * kGranule));
+  const auto soon = ledger.BeginAcquire(b, Of(5, /*waits=*/false));
+  ASSERT_TRUE(soon.ok() && soon->waiter) << soon.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.BeginCall(b)));
+  EXPECT_THAT(Admit(), SizeIs(1));
 }
 
 TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {

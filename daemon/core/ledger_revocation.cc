@@ -20,6 +20,11 @@ Ledger::ProcessKey Ledger::ProcessOf(const Session& session) {
 }
 
 absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
+  if (revocable && !session.details.certain) {
+    return absl::FailedPreconditionError(
+        "a process that has only just started cannot hold revocable leases: on a kernel older than "
+        "6.5 the daemon is not certain whom it would end; connect again in a second");
+  }
   auto it = processes_.find(ProcessOf(session));
   if (it == processes_.end() || it->second.revocable == revocable) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -57,11 +62,18 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
         standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
     shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
   }
+  // Before all segments are looked at: is there anybody to take from?
+  const bool any = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& entry) {
+    return MayRevokeFrom(request, *entry.second) &&
+           std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
+                       [](const Account& on) { return on.revocable() > on.revoking(); });
+  });
+  if (!any) return {};
   std::vector<std::pair<SegmentId, const Segment*>> candidates;
   for (const auto& [id, segment] : segments_) {
     const SegmentState state = segment->charge.state();
     const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
-    if (held && segment->charge.revocable() && !segment->charge.revoking() &&
+    if (held && segment->charge.revocable() && !segment->charge.revoking() && !segment->stuck &&
         MayRevokeFrom(request, *segment->tenant)) {
       candidates.emplace_back(id, segment.get());
     }
@@ -85,23 +97,28 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
   return enough ? victims : std::vector<SegmentId>();
 }
 
-bool Ledger::MayHelp(const Segment& segment, const Request& request) const {
-  if (segment.device == request.device) return true;
-  if (IsPinnedMemory(devices_[segment.device]) || IsPinnedMemory(devices_[request.device])) {
-    return false;
+// By its request's measure: without the segment it would have to take back another one.
+bool Ledger::IsWaitedFor(Segment& segment) const {
+  segment.charge.SetRevoking(false);
+  Claims claims;
+  bool needed = false;
+  for (WaiterId id : WaitersInOrder()) {
+    const Waiter& waiter = waiters_.at(id);
+    const Verdict verdict = Judge(waiter.request, 0, claims);
+    AddClaims(verdict.standings, waiter.claims, claims);
+    needed = waiter.revokes && verdict.fit == Fit::kRevoked;
+    if (needed) break;
   }
-  for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
-    if (each->quota.total_limit_bytes && IsUnder(*segment.tenant, *each)) return true;
-  }
-  return false;
+  segment.charge.SetRevoking(true);
+  return needed;
 }
 
 void Ledger::Revoke(absl::Span<const SegmentId> segments) {
   for (SegmentId id : segments) {
     Segment& segment = *segments_.at(id);
     segment.charge.SetRevoking(true);
-    segment.revoked_at = now_() + revocation_times_.grace;
-    segment.asked_to_end = segment.ended = false;
+    segment.due = now_() + revocation_times_.grace;
+    segment.revocation = Segment::Revocation::kTold;
     revoking_.insert(id);
     for (const auto& [session, times] : segment.exposures) revoked_.insert(session);
   }
@@ -126,40 +143,38 @@ Ledger::Revoked Ledger::RevokedLeases(SessionId id) const {
     const Segment& segment = *segments_.at(leases_.at(lease).segment);
     if (!segment.charge.revoking()) continue;
     revoked.leases.push_back(lease);
-    revoked.until = std::min(revoked.until, segment.revoked_at);
+    revoked.until = std::min(revoked.until, segment.due);
   }
   return revoked;
 }
 
 absl::Time Ledger::NextOverdue() const {
   absl::Time next = absl::InfiniteFuture();
-  for (SegmentId id : revoking_) {
-    const Segment& segment = *segments_.at(id);
-    if (segment.ended) continue;
-    next = std::min(next, segment.asked_to_end ? segment.revoked_at + revocation_times_.kill_after
-                                               : segment.revoked_at);
-  }
+  for (SegmentId id : revoking_) next = std::min(next, segments_.at(id)->due);
   return next;
 }
 
 std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
+  using Revocation = Segment::Revocation;
   const absl::Time now = now_();
   absl::btree_map<SessionId, bool> overdue;
   const absl::btree_set<SegmentId> all = revoking_;
   for (SegmentId id : all) {
     Segment& segment = *segments_.at(id);
-    if (segment.ended || now < segment.revoked_at) continue;
-    const bool waited_for = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-      return entry.second.revokes && MayHelp(segment, entry.second.request);
-    });
-    if (!waited_for) {  // whoever wanted it has gone: its holders may keep it
+    if (now < segment.due) continue;
+    const bool ended = segment.revocation == Revocation::kEnded;
+    if (ended || !IsWaitedFor(segment)) {
+      // Where its holders do not even end by force, others are asked instead; where whoever wanted
+      // it has gone, they may keep it.
+      segment.stuck = ended;
       EndRevocation(id, segment);
       queue_moves_ = true;
       continue;
     }
-    const bool kill = segment.asked_to_end;
-    if (kill && now < segment.revoked_at + revocation_times_.kill_after) continue;
-    (kill ? segment.ended : segment.asked_to_end) = true;
+    const bool kill = segment.revocation == Revocation::kAskedToEnd;
+    segment.revocation = kill ? Revocation::kEnded : Revocation::kAskedToEnd;
+    // From now on, not from when it was due: whoever is asked to end has the time for it.
+    segment.due = now + revocation_times_.kill_after;
     for (const auto& [session, times] : segment.exposures) overdue[session] |= kill;
   }
   std::vector<Overdue> list;

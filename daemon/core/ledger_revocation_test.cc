@@ -115,6 +115,59 @@ TEST_F(LedgerRevocationTest, WhoDoesNotGiveUpIsAskedToEndAndThenEnded) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
+TEST_F(LedgerRevocationTest, WhoeverIsAskedToEndHasHisTimeHoweverLateThatIs) {
+  const SessionId b = Open("b");
+  Lease(b, 1024, true);
+  WaitFor(Open("owner"), 512);
+  now += absl::Hours(1);  // the daemon was stopped
+  EXPECT_THAT(Overdue(), ElementsAre(std::pair(b, false)));
+  EXPECT_THAT(Overdue(), IsEmpty());
+  now += absl::Seconds(5);
+  EXPECT_THAT(Overdue(), ElementsAre(std::pair(b, true)));
+}
+
+TEST_F(LedgerRevocationTest, WhereAProcessDoesNotGoAnotherIsAsked) {
+  const SessionId stuck = Open("b"), other = Open("b"), owner = Open("owner");
+  const LeaseId kept = Lease(other, 512, true);
+  Lease(stuck, 512, true);
+  const WaiterId waiter = WaitFor(owner, 400);
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(stuck));
+  for (const absl::Duration pause : {absl::Seconds(10), absl::Seconds(5), absl::Seconds(5)}) {
+    now += pause;
+    Overdue();
+  }
+  EXPECT_FALSE(IsAdmitted(waiter));
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(other));
+  ASSERT_TRUE(ledger.Release(other, {kept}).ok());
+  EXPECT_TRUE(IsAdmitted(waiter));
+}
+
+TEST_F(LedgerRevocationTest, NobodyIsEndedForMemoryThatIsEnoughWithoutHis) {
+  const SessionId one = Open("b"), two = Open("b"), owner = Open("owner");
+  Lease(one, 512, true);
+  Lease(two, 512, true);
+  const WaiterId first = WaitFor(owner, 256), second = WaitFor(owner, 256);
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(two));
+  const WaiterId third = WaitFor(Open("high"), 512);
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(one));
+  EXPECT_FALSE(ledger.EndWait(third, /*expired=*/false).ok());
+  now += absl::Seconds(10);
+  EXPECT_THAT(Overdue(), ElementsAre(std::pair(two, false)));
+  ledger.ProcessGone(two);
+  EXPECT_TRUE(IsAdmitted(first));
+  EXPECT_TRUE(Usage("owner").leased >= 256 * kGranule);
+  (void)second;
+}
+
+TEST_F(LedgerRevocationTest, WhoeverCouldNotBeEndedGetsNothingRevocable) {
+  SessionDetails details;
+  details.peer.pid = 77;
+  details.certain = false;
+  const SessionId session = *ledger.OpenSession("b", details, NewSecret());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Ask(session, Of(1, true)).status()));
+  EXPECT_TRUE(Ask(session, Of(1, false)).ok());
+}
+
 TEST_F(LedgerRevocationTest, AFirmLeaseIsNeverTakenBack) {
   const SessionId b = Open("b"), owner = Open("owner");
   Lease(b, 512, false);

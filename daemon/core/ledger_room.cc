@@ -150,9 +150,14 @@ std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32
 
   std::vector<Standing> standings;
   uint64_t more = request.revocable ? 0 : asked - (of_pool ? taken : 0);
+  uint64_t least_more = request.revocable ? 0 : asked;
   const auto need_of = [&](const Account& account, Standing& standing) {
     standing.need = account.need();
     standing.more_need = more = account.NeedWith(more) - account.need();
+    if (request.revocable) return;
+    const uint64_t least = account.LeastNeedWith(least_more);
+    least_more = least - account.least_need();
+    if (least_more > 0) standing.least = least;
   };
   for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
     const Account& account = each->accounts[device];
@@ -188,6 +193,11 @@ std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32
         standings.back().need =
             SumUnpinned(devices_, each->accounts, [](const Account& on) { return on.need(); });
         standings.back().more_need = more;
+        if (least_more > 0) {
+          standings.back().least =
+              least_more + SumUnpinned(devices_, each->accounts,
+                                       [](const Account& on) { return on.least_need(); });
+        }
       }
     }
     if (each->quota.max_segments) {
@@ -253,12 +263,15 @@ Ledger::Verdict Ledger::Judge(const Request& request, uint32_t reused, const Cla
     return it == claims.end() ? Claim{} : it->second;
   };
   const Standing* worst = nullptr;
+  bool kept_by_tenants = false;
   for (size_t i = 0; i < verdict.standings.size(); ++i) {
     const Standing& standing = verdict.standings[i];
     const Fit fit = FitOf(standing, claim_on(standing), !request.revocable);
     if (fit == Fit::kNow) continue;
-    verdict.claims = i + 1;
-    const bool hopeless = standing.asked > standing.limit;
+    // What a limit of tenants keeps from it, only they can give it: it claims nothing above that.
+    if (!kept_by_tenants) verdict.claims = i + 1;
+    kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
+    const bool hopeless = fit == Fit::kBlocked && standing.hopeless();
     if (worst != nullptr && fit <= verdict.fit && (!hopeless || verdict.hopeless)) continue;
     worst = &standing;
     verdict.fit = fit;
@@ -293,14 +306,14 @@ gpumem::v1::Denial Ledger::DenialFor(const Request& request, const Standing& sta
   }
   denial.set_used(standing.used - standing.recoverable);
   if (standing.more_need > 0 && Plus(standing.need, standing.more_need) > standing.limit &&
-      Plus(denial.used(), denial.asked()) <= standing.limit) {
+      Plus(denial.used() - standing.revocable, denial.asked()) <= standing.limit) {
     denial.set_cause(Denial::CAUSE_GUARANTEES);
     denial.set_used(standing.need - std::min(standing.need, standing.asked - standing.more_need));
-  } else if (FitOf(standing, {}, !request.revocable) < Fit::kBlocked && claim.asked > 0) {
+  } else if (FitOf(standing, {}, /*may_revoke=*/false) < Fit::kBlocked && claim.asked > 0) {
     denial.set_cause(Denial::CAUSE_QUEUE);
     denial.set_used(Plus(denial.used(), claim.asked));
   }
-  AddHolders(standing, denial);
+  if (denial.cause() != Denial::CAUSE_QUEUE) AddHolders(standing, denial);
   denial.set_help(HelpFor(*request.tenant, denial));
   return denial;
 }
@@ -372,7 +385,8 @@ std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& deni
       return "wait until others release, use another device, or ask for it as revocable: what is "
              "guaranteed to others and idle can be had that way";
     case Denial::CAUSE_QUEUE:
-      return "wait for it as they do (gpumemctl ps shows the queue), or use another device";
+      return "wait for it, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
+             "device";
     default:
       return "the daemon has as many segments as it is configured for (daemon.max_segments)";
   }

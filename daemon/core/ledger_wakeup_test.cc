@@ -86,8 +86,8 @@ TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
   // Such defaults are not for use: what comes and goes can be guaranteed nothing.
   ledger.Configure({{"team", {}}}, {.guarantee_bytes = 512 * kGranule});
   const SessionId passer_by = OpenSession("uid1");
-  const SessionId session = Open("team");
-  const WaiterId waiter = Wait(session, 1024);
+  Hold(Open("team"), 400, /*revocable=*/false);
+  const WaiterId waiter = Wait(Open("team"), 512);
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   ledger.ProcessGone(passer_by);
   const auto admitted = ledger.AdmitWaiting();

@@ -26,6 +26,7 @@ struct SessionDetails {
   std::string client_name;
   std::string command;  // the process's name when it connected
   std::string rule;     // which rule named the tenant
+  bool certain = true;  // the daemon can tell the process from any other, and so may end it
 };
 
 struct LeaseView {

@@ -56,6 +56,12 @@ v1::ServerMessage RefusalOf(const absl::Status& why) {
   return message;
 }
 
+absl::Status NotCertain(const Peer& peer) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
+                   " is the one of the session; end it by hand"));
+}
+
 absl::Status NoSuchSession(SessionId session) {
   return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
 }
@@ -252,7 +258,8 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
       broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
                                            .client_name = hello.client_name(),
                                            .command = connection->peer.command,
-                                           .rule = match->rule});
+                                           .rule = match->rule,
+                                           .certain = connection->peer.certain});
   if (!session.ok()) return session.status();
   greeting_.remove(connection);
   connection->welcomed = true;
@@ -360,6 +367,7 @@ SessionServer::ConnectionPtr SessionServer::FindSession(SessionId session) {
 absl::StatusOr<UniqueFd> SessionServer::ProcessOf(SessionId session) {
   const ConnectionPtr connection = FindSession(session);  // keeps the pidfd open
   if (connection == nullptr) return NoSuchSession(session);
+  if (!connection->peer.certain) return NotCertain(connection->peer);
   UniqueFd process(fcntl(connection->peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   if (process.valid()) return process;
   return absl::ResourceExhaustedError(
@@ -370,11 +378,7 @@ absl::Status SessionServer::Signal(SessionId session, int signal) {
   const ConnectionPtr connection = FindSession(session);
   if (connection == nullptr) return NoSuchSession(session);
   const Peer& peer = connection->peer;
-  if (!peer.certain) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
-                     " is the one of the session; end it by hand"));
-  }
+  if (!peer.certain) return NotCertain(peer);
   if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
     return absl::OkStatus();
   }

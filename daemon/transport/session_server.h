@@ -84,8 +84,9 @@ class SessionServer {
 
   // A pidfd of the session's process, for the caller to keep: it names that process also when
   // the session is forgotten. Thread-safe; does not call the broker.
-  //   NOT_FOUND           no such session
-  //   RESOURCE_EXHAUSTED  the daemon has no descriptors left
+  //   NOT_FOUND            no such session
+  //   RESOURCE_EXHAUSTED   the daemon has no descriptors left
+  //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
   absl::StatusOr<gpumem::UniqueFd> ProcessOf(SessionId session);
 
   // Stops watching the session's process. Thread-safe; calls nobody.
