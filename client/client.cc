@@ -9,6 +9,7 @@
 #include "client/abandon.h"
 #include "client/convert.h"
 #include "client/device_name.h"
+#include "client/interrupt.h"
 #include "client/mapper.h"
 #include "client/placement.h"
 #include "client/segment_state.h"
@@ -51,6 +52,12 @@ absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& opti
 
 }  // namespace
 
+CancelToken::CancelToken() : interrupt_(std::make_shared<internal::Interrupt>()) {}
+
+void CancelToken::Cancel() const { interrupt_->Cancel(); }
+
+bool CancelToken::cancelled() const { return interrupt_->cancelled(); }
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   absl::StatusOr<std::shared_ptr<internal::Session>> session = internal::Session::Connect(options);
   if (!session.ok()) return session.status();
@@ -72,17 +79,23 @@ absl::StatusOr<Segment> Client::Acquire(const AcquireOptions& options) {
 }
 
 absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& options, int count) {
-  return AcquireIn(nullptr, options, count);
+  internal::Disturbance disturbance;
+  if (options.cancel.has_value()) disturbance.interrupt = options.cancel->interrupt_;
+  return AcquireIn(nullptr, options, count, disturbance);
 }
 
 absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const AddressRange> range,
-                                                       const AcquireOptions& options, int count) {
+                                                       const AcquireOptions& options, int count,
+                                                       const internal::Disturbance& disturbance) {
   if (count < 1 || count > kMaxSegments) {
     return absl::InvalidArgumentError(
         absl::StrCat("one call acquires 1 to ", kMaxSegments, " segments, not ", count));
   }
   if (options.bytes == 0) {
     return absl::InvalidArgumentError("a segment has at least one byte: set AcquireOptions::bytes");
+  }
+  if (options.wait < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("AcquireOptions::wait is below zero");
   }
   absl::StatusOr<MapOptions> placement = internal::Placement(
       session_->welcome(), options.map_devices, options.address, /*read_only=*/false);
@@ -99,7 +112,13 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const Add
   request.set_kind(internal::ToProto(options.kind));
   request.set_count(static_cast<uint32_t>(count));
   request.set_without_pressure(!options.presses_others);
-  return Mapped(session_->Acquire(request, session_->Deadline(options.timeout)), *placement);
+  request.set_revocable(options.revocable);
+  request.set_wait_ms(internal::ToWaitMs(options.wait));
+  const absl::Time deadline = session_->Deadline(options.timeout) + options.wait;
+  const bool waits = request.wait_ms() > 0 || disturbance.interrupt != nullptr;
+  return Mapped(waits ? session_->AcquireWaiting(request, deadline, disturbance)
+                      : session_->Acquire(request, deadline),
+                *placement);
 }
 
 absl::StatusOr<Segment> Client::Open(absl::string_view ticket, const OpenOptions& options) {
@@ -118,6 +137,7 @@ absl::StatusOr<std::vector<Segment>> Client::OpenMany(absl::Span<const std::stri
       session_->welcome(), options.map_devices, options.address, options.read_only);
   if (!placement.ok()) return placement.status();
   v1::OpenRequest request;
+  request.set_revocable(options.revocable);
   for (const std::string& ticket : tickets) {
     absl::StatusOr<std::string> bytes = internal::ParseTicket(ticket);
     if (!bytes.ok()) return bytes.status();

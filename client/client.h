@@ -110,6 +110,14 @@ struct Denial {
     kMaxSessions,
     kMaxInFlight,
     kDaemonLimit,
+    kMaxWaiting,  // too many requests wait
+    kGuarantees,  // what is free is guaranteed to others
+    kQueue,       // what is free is waited for by requests that go first
+    kUnbrokered,  // the tenant uses memory that it took past the daemon
+  };
+  struct Holder {
+    std::string tenant;
+    uint64_t used = 0;
   };
   Cause cause = Cause::kUnknown;
   std::string tenant;
@@ -118,7 +126,19 @@ struct Denial {
   uint64_t used = 0;
   uint64_t limit = 0;
   std::string help;
+  // Whose limit it is, where that is not `tenant` but one that it is under; else empty.
+  std::string limited_tenant;
+  // Who holds what is used, the largest first; a few.
+  std::vector<Holder> holders;
 };
+
+namespace internal {
+struct Disturbance;
+class Grant;
+class Interrupt;
+class OpenedSegments;
+class Session;
+}  // namespace internal
 
 // The Denial that a status carries, if it does.
 std::optional<Denial> GetDenial(const absl::Status& status);
@@ -132,6 +152,11 @@ struct DeviceUsage {
   uint64_t charged_bytes = 0;    // all of these
   uint64_t limit_bytes = 0;      // in force
   uint64_t peak_bytes = 0;
+  uint64_t guarantee_bytes = 0;  // in force: so much the tenant can always get
+  uint64_t borrowed_bytes = 0;   // held above that
+  uint64_t waiting_bytes = 0;    // that requests wait for
+  uint32_t waiting = 0;          // how many do
+  uint64_t revocable_bytes = 0;  // held, and may be taken back
 };
 
 // What this client's tenant holds.
@@ -141,6 +166,43 @@ struct Usage {
   uint64_t charged_bytes = 0;
   uint32_t segments = 0;
   uint32_t sessions = 0;
+  uint32_t waiting = 0;  // requests that wait for memory
+};
+
+// What this client's tenant may hold. What is not set has no limit of its own: bytes are bounded by
+// the device, counts by the daemon.
+struct Quota {
+  struct Device {
+    std::string device_uuid;
+    std::optional<uint64_t> limit_bytes;
+    std::optional<uint64_t> guarantee_bytes;
+  };
+  std::optional<uint64_t> limit_bytes;         // on any one GPU, unless `devices` names it
+  std::optional<uint64_t> total_limit_bytes;   // over all GPUs
+  std::optional<uint64_t> pinned_limit_bytes;  // of kind pinned, which the others do not count
+  std::optional<uint64_t> guarantee_bytes;     // on any one GPU, unless `devices` names it
+  std::optional<uint64_t> max_retained_bytes;  // kept for reuse, on any one device
+  std::optional<uint32_t> max_segments;
+  std::optional<uint32_t> max_sessions;
+  std::optional<uint32_t> max_in_flight;  // calls that wait for an answer
+  std::optional<uint32_t> max_waiting;    // requests that wait for memory
+  int32_t priority = 0;                   // among who waits and borrows: the higher first
+  bool revocable = false;                 // all of its leases are
+  std::string parent;                     // under whose quota it is, too; empty: nobody's
+  std::vector<Device> devices;
+};
+
+// Ends waits from another thread. Copies are one and the same; any number of calls may have it.
+class CancelToken {
+ public:
+  CancelToken();
+  // The calls that have it end with CANCELLED, unless they are done by then; those to come, too.
+  void Cancel() const;
+  bool cancelled() const;
+
+ private:
+  friend class Client;
+  std::shared_ptr<internal::Interrupt> interrupt_;
 };
 
 // A device, by its UUID ("GPU-…"; a beginning that fits only one is enough), its PCI bus id
@@ -163,6 +225,20 @@ struct AcquireOptions {
   // Whether others are asked to give back what they have free when this is denied (Pressure). Set
   // to false for what one could do without.
   bool presses_others = true;
+  // How long to wait for memory that others hold; InfiniteDuration: for as long as the session
+  // lives. Zero: it is denied at once. Who waits is served by guarantee (the tenant that is
+  // furthest below its own), then priority, then arrival, and nobody who comes later gets what it
+  // waits for. A wait that is over is RESOURCE_EXHAUSTED with the Denial that stood in the way, and
+  // so is one that could not help or would be one too many; never DEADLINE_EXCEEDED. Meanwhile the
+  // Client's other calls go on beside it.
+  absl::Duration wait = absl::ZeroDuration();
+  // Ends the wait (CANCELLED). Nothing is held then, nor later.
+  std::optional<CancelToken> cancel;
+  // The memory may be taken back (Revocation); for that it may be what is guaranteed to others and
+  // idle. Not for kind mempool. A process holds memory of one sort only, revocable or not
+  // (FAILED_PRECONDITION), since it is the process that is ended where it does not give it back.
+  bool revocable = false;
+  // For the answer, from when the wait is over.
   std::optional<absl::Duration> timeout;
 };
 
@@ -172,6 +248,9 @@ struct OpenOptions {
   bool read_only = false;
   std::vector<DeviceName> map_devices;  // as in AcquireOptions
   void* address = nullptr;              // as in AcquireOptions
+  // As in AcquireOptions. Needed for memory that is revocable itself, and where the process holds
+  // revocable memory.
+  bool revocable = false;
   std::optional<absl::Duration> timeout;
 };
 
@@ -189,11 +268,6 @@ enum class TicketScope {
 
 class AddressRange;
 struct MapOptions;
-namespace internal {
-class Grant;
-class OpenedSegments;
-class Session;
-}  // namespace internal
 
 // A lease on one segment, mapped into this process. Move-only; its end unmaps the
 // memory and releases the lease. The caller makes sure that no GPU work uses the
@@ -219,6 +293,8 @@ class Segment {
   uint64_t segment_id() const;
   // True where the memory holds old bytes of the same tenant; else it is zero.
   bool reused() const;
+  // Whether it may be taken back (Revocation): it was asked for so, or the tenant's quota says so.
+  bool revocable() const;
   // Of kind pinned: whether GPUs can use data(), too. False where this process has no
   // usable CUDA driver: then it is an ordinary shared buffer. Where it has one, mapping the
   // first such segment makes the CUDA context of the device that the process sees first (or
@@ -333,11 +409,23 @@ struct SegmentsLost {
   std::vector<uint64_t> lease_ids;  // all of this session's
 };
 
-// Another session was denied memory. What this process has leased and does not need would
-// help; a Pool gives back what it has free by itself.
+// Another session was denied memory, or waits for it. What this process has leased and does not
+// need would help; a Pool gives back what it has free by itself. Nothing happens to who gives
+// nothing.
 struct Pressure {
   std::string device_uuid;  // empty: any device
   uint64_t bytes = 0;       // that would have been enough
+  // How long it helps from now on; zero: unknown. Where that is over before the process hears of
+  // it, since it was stopped, it is not told.
+  absl::Duration deadline = absl::ZeroDuration();
+};
+
+// Revocable memory is taken back, since others need what they are guaranteed. Until the end, copy
+// out what matters and release the leases: then nothing happens to the process. Where it holds any
+// of them at the end, the daemon ends the process: SIGTERM, and SIGKILL some seconds later.
+struct Revocation {
+  std::vector<uint64_t> lease_ids;  // all of this session's that are taken back
+  absl::Duration until_end;         // from now on; zero where the process was stopped for so long
 };
 
 // What the daemon has to say. Empty functions are not called; all are called in one thread
@@ -346,6 +434,9 @@ struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
   std::function<void(bool draining)> draining;
   std::function<void(const Pressure&)> pressure;
+  std::function<void(const Revocation&)> revocation;
+  // The tenant's quota was changed while it is in use.
+  std::function<void(const Quota&)> quota_changed;
   // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, the daemon is
   // gone, or a handler kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the
   // tenant has too many (Denial).
@@ -390,8 +481,10 @@ class Client {
   //   UNIMPLEMENTED       the device does not make this kind; this machine's driver cannot
   //                       map it; or there is no peer access from a device in map_devices
   //   FAILED_PRECONDITION the wished address is taken; or the memory was lost right after it was
-  //                       granted (SegmentsLost): ask again
-  //   RESOURCE_EXHAUSTED  a quota or the device stands in the way (Denial)
+  //                       granted (SegmentsLost): ask again; or the process holds memory of the
+  //                       other sort (revocable or not)
+  //   RESOURCE_EXHAUSTED  a quota or the device stands in the way (Denial), also after the wait
+  //   CANCELLED           by options.cancel
   absl::StatusOr<Segment> Acquire(const AcquireOptions& options);
 
   // Gets `count` segments (1 to 253) of one size in one call: all or none. They are
@@ -402,7 +495,8 @@ class Client {
   //   INVALID_ARGUMENT    not a ticket; one address for several devices or kinds; or as Acquire
   //   NOT_FOUND           the lease behind it has ended; or as Acquire
   //   PERMISSION_DENIED   it is for another tenant's sessions
-  //   FAILED_PRECONDITION the segment is lost (SegmentsLost); or as Acquire
+  //   FAILED_PRECONDITION the segment is lost (SegmentsLost); or it is revocable, and
+  //                       options.revocable is not set; or as Acquire
   //   UNIMPLEMENTED       as Acquire
   absl::StatusOr<Segment> Open(absl::string_view ticket, const OpenOptions& options = {});
   absl::StatusOr<std::vector<Segment>> OpenMany(absl::Span<const std::string> tickets,
@@ -445,9 +539,11 @@ class Client {
 
  private:
   explicit Client(std::shared_ptr<internal::Session> session);
-  // As Acquire and AcquireMany; where `range` is set, at options.address in it.
+  // As Acquire and AcquireMany; where `range` is set, at options.address in it. Where it waits, it
+  // minds the disturbance, and not options.cancel.
   absl::StatusOr<std::vector<Segment>> AcquireIn(std::shared_ptr<const AddressRange> range,
-                                                 const AcquireOptions& options, int count);
+                                                 const AcquireOptions& options, int count,
+                                                 const internal::Disturbance& disturbance);
   absl::StatusOr<std::vector<Segment>> Mapped(absl::StatusOr<internal::Grant> grant,
                                               const MapOptions& options);
 

@@ -1,5 +1,6 @@
 #include "client/convert.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -27,12 +28,33 @@ Denial::Cause FromProto(v1::Denial::Cause cause) {
       return Denial::Cause::kMaxInFlight;
     case v1::Denial::CAUSE_DAEMON_LIMIT:
       return Denial::Cause::kDaemonLimit;
+    case v1::Denial::CAUSE_MAX_WAITING:
+      return Denial::Cause::kMaxWaiting;
+    case v1::Denial::CAUSE_GUARANTEES:
+      return Denial::Cause::kGuarantees;
+    case v1::Denial::CAUSE_QUEUE:
+      return Denial::Cause::kQueue;
+    case v1::Denial::CAUSE_UNBROKERED:
+      return Denial::Cause::kUnbrokered;
     default:
       return Denial::Cause::kUnknown;
   }
 }
 
+// The entry of that device, made where there is none.
+Quota::Device& OfDevice(Quota& quota, const std::string& uuid) {
+  const auto found = std::find_if(quota.devices.begin(), quota.devices.end(),
+                                  [&](const auto& device) { return device.device_uuid == uuid; });
+  if (found != quota.devices.end()) return *found;
+  quota.devices.push_back({.device_uuid = uuid, .limit_bytes = {}, .guarantee_bytes = {}});
+  return quota.devices.back();
+}
+
 }  // namespace
+
+uint64_t ToWaitMs(absl::Duration wait) {
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(wait, absl::Milliseconds(1))));
+}
 
 v1::Kind ToProto(Kind kind) {
   switch (kind) {
@@ -101,6 +123,7 @@ Usage FromProto(const v1::Usage& usage) {
   result.charged_bytes = usage.charged_bytes();
   result.segments = usage.segments();
   result.sessions = usage.sessions();
+  result.waiting = usage.waiting();
   for (const v1::DeviceUsage& device : usage.devices()) {
     result.devices.push_back({.device_uuid = device.device_uuid(),
                               .leased_bytes = device.leased_bytes(),
@@ -108,19 +131,53 @@ Usage FromProto(const v1::Usage& usage) {
                               .lingering_bytes = device.lingering_bytes(),
                               .charged_bytes = device.charged_bytes(),
                               .limit_bytes = device.limit_bytes(),
-                              .peak_bytes = device.peak_bytes()});
+                              .peak_bytes = device.peak_bytes(),
+                              .guarantee_bytes = device.guarantee_bytes(),
+                              .borrowed_bytes = device.borrowed_bytes(),
+                              .waiting_bytes = device.waiting_bytes(),
+                              .waiting = device.waiting(),
+                              .revocable_bytes = device.revocable_bytes()});
+  }
+  return result;
+}
+
+Quota FromProto(const v1::Quota& quota) {
+  Quota result;
+  if (quota.has_limit_bytes()) result.limit_bytes = quota.limit_bytes();
+  if (quota.has_total_limit_bytes()) result.total_limit_bytes = quota.total_limit_bytes();
+  if (quota.has_pinned_limit_bytes()) result.pinned_limit_bytes = quota.pinned_limit_bytes();
+  if (quota.has_guarantee_bytes()) result.guarantee_bytes = quota.guarantee_bytes();
+  if (quota.has_max_retained_bytes()) result.max_retained_bytes = quota.max_retained_bytes();
+  if (quota.has_max_segments()) result.max_segments = quota.max_segments();
+  if (quota.has_max_sessions()) result.max_sessions = quota.max_sessions();
+  if (quota.has_max_in_flight()) result.max_in_flight = quota.max_in_flight();
+  if (quota.has_max_waiting()) result.max_waiting = quota.max_waiting();
+  result.priority = quota.priority();
+  result.revocable = quota.revocable();
+  result.parent = quota.parent();
+  for (const v1::DeviceLimit& device : quota.devices()) {
+    OfDevice(result, device.device_uuid()).limit_bytes = device.limit_bytes();
+  }
+  for (const v1::DeviceGuarantee& device : quota.guarantees()) {
+    OfDevice(result, device.device_uuid()).guarantee_bytes = device.guarantee_bytes();
   }
   return result;
 }
 
 Denial FromProto(const v1::Denial& denial) {
-  return {.cause = FromProto(denial.cause()),
-          .tenant = denial.tenant(),
-          .device_uuid = denial.device_uuid(),
-          .asked = denial.asked(),
-          .used = denial.used(),
-          .limit = denial.limit(),
-          .help = denial.help()};
+  Denial result = {.cause = FromProto(denial.cause()),
+                   .tenant = denial.tenant(),
+                   .device_uuid = denial.device_uuid(),
+                   .asked = denial.asked(),
+                   .used = denial.used(),
+                   .limit = denial.limit(),
+                   .help = denial.help(),
+                   .limited_tenant = denial.limited_tenant(),
+                   .holders = {}};
+  for (const v1::Denial::Holder& holder : denial.holders()) {
+    result.holders.push_back({.tenant = holder.tenant(), .used = holder.used()});
+  }
+  return result;
 }
 
 }  // namespace internal

@@ -5,11 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace gpumem::internal {
 
-Deliveries::Call::Call(Deliveries* deliveries)
-    : deliveries_(deliveries), number_(deliveries->Begin()) {}
+Deliveries::Call::Call(Deliveries* deliveries, bool waits)
+    : deliveries_(deliveries), number_(deliveries->Begin(waits)) {}
 
 Deliveries::Call::~Call() { deliveries_->End(number_); }
 
@@ -20,15 +21,16 @@ absl::StatusOr<std::vector<UniqueFd>> Deliveries::Call::Collect(uint64_t deliver
 
 Deliveries::~Deliveries() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-uint64_t Deliveries::Begin() {
+uint64_t Deliveries::Begin(bool waits) {
   absl::MutexLock lock(&mutex_);
-  calls_.insert(++newest_call_);
+  (waits ? waiting_ : calls_).insert(++newest_call_);
   return newest_call_;
 }
 
 void Deliveries::End(uint64_t call) {
   absl::MutexLock lock(&mutex_);
   calls_.erase(call);
+  waiting_.erase(call);
   Sweep();
 }
 
@@ -63,6 +65,7 @@ absl::Status Deliveries::Poll() {
   absl::MutexLock lock(&mutex_);
   while (!reading_ && ReadOne(absl::InfinitePast())) {
   }
+  Sweep();
   return end_;
 }
 
@@ -144,7 +147,8 @@ void Deliveries::Take(UnixMessage message) {
 void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
   Parked parked = {.lease_ids = {delivery.lease_ids().begin(), delivery.lease_ids().end()},
                    .fds = std::vector<UniqueFd>(static_cast<size_t>(delivery.lease_ids_size())),
-                   .newest_call = newest_call_};
+                   .newest_call = newest_call_,
+                   .arrived = absl::Now()};
   const auto of_leases = static_cast<size_t>(delivery.fd_lease_ids_size());
   const auto of_pools = static_cast<size_t>(delivery.pool_ids_size());
   size_t used = 0;
@@ -168,9 +172,15 @@ void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
 }
 
 void Deliveries::Sweep() {
+  if (parked_.empty()) return;
+  const absl::Time now = absl::Now();
+  const auto any_until = [](const std::set<uint64_t>& calls, uint64_t newest) {
+    return !calls.empty() && *calls.begin() <= newest;
+  };
   for (auto it = parked_.begin(); it != parked_.end();) {
-    const bool wanted = !calls_.empty() && *calls_.begin() <= it->second.newest_call;
-    if (wanted) {
+    const Parked& parked = it->second;
+    if (any_until(calls_, parked.newest_call) ||
+        (any_until(waiting_, parked.newest_call) && now < parked.arrived + answer_follows_)) {
       ++it;
     } else {
       abandoned_.push_back(std::move(it->second.lease_ids));

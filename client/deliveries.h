@@ -5,7 +5,9 @@
 // belongs to is answered; whoever waits for one reads the socket for all, and parks
 // what is for others. A Delivery belongs to a call that began before it arrived: once
 // all of those have ended and none has taken it, it is abandoned. Its descriptors are
-// closed, and TakeAbandoned() says which leases came with it.
+// closed, and TakeAbandoned() says which leases came with it. A call that waits in the daemon's
+// queue may take hours, so it keeps none from being abandoned for longer than answers take to
+// follow their Delivery.
 //
 // The descriptor of a memory pool comes with the first Delivery that needs it, whosever that is:
 // it is kept here until somebody takes it. What comes of a pool while its descriptor is here or
@@ -36,7 +38,8 @@ class Deliveries {
   // caller has collected it, or given up.
   class Call {
    public:
-    explicit Call(Deliveries* deliveries);
+    // `waits`: for the daemon to have memory.
+    explicit Call(Deliveries* deliveries, bool waits = false);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -54,8 +57,10 @@ class Deliveries {
     const uint64_t number_;
   };
 
-  // `socket` is connected and past Welcome.
-  explicit Deliveries(UniqueFd socket) : socket_(std::move(socket)) {}
+  // `socket` is connected and past Welcome. `answer_follows`: how long after its Delivery a call is
+  // answered at the latest, unless the daemon is stopped in between.
+  explicit Deliveries(UniqueFd socket, absl::Duration answer_follows = absl::Seconds(30))
+      : socket_(std::move(socket)), answer_follows_(answer_follows) {}
   // Ends the session, also where a forked child has a copy of the socket.
   ~Deliveries();
   Deliveries(const Deliveries&) = delete;
@@ -83,9 +88,10 @@ class Deliveries {
     std::vector<uint64_t> lease_ids;
     absl::StatusOr<std::vector<UniqueFd>> fds;  // by lease
     uint64_t newest_call;                       // the youngest that it can belong to
+    absl::Time arrived;
   };
 
-  uint64_t Begin();
+  uint64_t Begin(bool waits);
   void End(uint64_t call);
   absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t call, uint64_t delivery_id,
                                                 absl::Time deadline);
@@ -98,11 +104,13 @@ class Deliveries {
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
+  const absl::Duration answer_follows_;
   absl::Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: the session is over, and why
   uint64_t newest_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);  // under way
+  std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);    // under way; but for
+  std::set<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);  // those that wait for memory
   // Calls up to this one may have lost their Delivery: they do not wait for it.
   uint64_t lossy_until_ ABSL_GUARDED_BY(mutex_) = 0;
   // By pool id; not valid() for those that were taken.

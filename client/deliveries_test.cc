@@ -115,6 +115,50 @@ TEST_F(DeliveriesTest, ADeliveryWaitsForEveryCallThatBeganBeforeIt) {
   EXPECT_EQ(OpenFds(), before);
 }
 
+TEST_F(DeliveriesTest, ACallThatWaitsForMemoryKeepsNoneFromBeingAbandonedForLong) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  daemon_.reset(pair[0]);
+  deliveries_ = std::make_unique<Deliveries>(UniqueFd(pair[1]),
+                                             /*answer_follows=*/absl::Milliseconds(100));
+  const size_t before = OpenFds();
+  Deliveries::Call waits(deliveries_.get(), /*waits=*/true);
+  { Deliveries::Call gave_up(deliveries_.get()); }
+  Deliver(1, 11);
+  const absl::Time sent = absl::Now();
+  // It may be the one that waits whom it is for; but then the answer follows.
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  std::vector<std::vector<uint64_t>> abandoned = deliveries_->TakeAbandoned();
+  if (absl::Now() < sent + absl::Milliseconds(100)) {
+    EXPECT_THAT(abandoned, IsEmpty());
+    EXPECT_EQ(OpenFds(), before + 1);
+  }
+  for (const absl::Time end = Soon(); abandoned.empty() && absl::Now() < end;) {
+    EXPECT_TRUE(deliveries_->Poll().ok());
+    abandoned = deliveries_->TakeAbandoned();
+  }
+  EXPECT_GE(absl::Now(), sent + absl::Milliseconds(100));
+  EXPECT_THAT(abandoned, ElementsAre(ElementsAre(11)));
+  EXPECT_EQ(OpenFds(), before);
+  // Its own comes when it comes, and others take theirs meanwhile.
+  Deliveries::Call other(deliveries_.get());
+  Deliver(3, 13);
+  Deliver(2, 12);
+  EXPECT_EQ(waits.Collect(2, Soon()).value().size(), 1u);
+  EXPECT_EQ(other.Collect(3, Soon()).value().size(), 1u);
+}
+
+TEST_F(DeliveriesTest, WhatACallThatWaitsGaveUpIsAbandonedAtItsEnd) {
+  const size_t before = OpenFds();
+  auto waits = std::make_unique<Deliveries::Call>(deliveries_.get(), /*waits=*/true);
+  Deliver(1, 11);
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+  waits.reset();
+  EXPECT_THAT(deliveries_->TakeAbandoned(), ElementsAre(ElementsAre(11)));
+  EXPECT_EQ(OpenFds(), before);
+}
+
 TEST_F(DeliveriesTest, ACallThatCollectedLeavesNothing) {
   const size_t before = OpenFds();
   {

@@ -80,6 +80,10 @@ class FakeDaemon::Service : public v1::Broker::Service {
                        v1::AcquireResponse* response) override {
     const uint64_t session = SessionOf(*context);
     if (session == 0) return NoSession();
+    if (daemon_->script_.acquire_waiting) {
+      const auto is_cancelled = [context] { return context->IsCancelled(); };
+      return daemon_->script_.acquire_waiting(is_cancelled, session, *request, response);
+    }
     return daemon_->script_.acquire ? daemon_->script_.acquire(session, *request, response)
                                     : daemon_->Grant(session, *request, response);
   }
@@ -97,6 +101,9 @@ class FakeDaemon::Service : public v1::Broker::Service {
       const auto found = daemon_->leases_.find(lease_id);
       if (found == daemon_->leases_.end()) return NoSuch("ticket");
       v1::Lease lease = found->second.lease;
+      if (lease.revocable() && !request->revocable()) {
+        return {grpc::StatusCode::FAILED_PRECONDITION, "the segment is revocable"};
+      }
       lease.set_lease_id(daemon_->next_lease_++);
       Held& held = daemon_->leases_[lease.lease_id()];
       held = {.lease = lease, .memory = UniqueFd(::dup(found->second.memory.get()))};
@@ -310,7 +317,7 @@ grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& reque
   std::vector<v1::Lease> leases;
   std::vector<int> fds;
   for (uint32_t i = 0; i < std::max(request.count(), 1u); ++i) {
-    leases.push_back(NewLease(bytes, kind));
+    leases.push_back(NewLease(bytes, kind, request.revocable()));
     fds.push_back(Memory(leases.back()));
     *response->add_leases() = leases.back();
   }
@@ -319,7 +326,7 @@ grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& reque
   return grpc::Status::OK;
 }
 
-v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind) {
+v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind, bool revocable) {
   v1::Lease lease;
   lease.set_kind(kind);
   UniqueFd fd;
@@ -334,6 +341,7 @@ v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind) {
   if (!grant_on_.empty()) lease.set_device_uuid(grant_on_);
   lease.set_size_bytes(bytes);
   lease.set_tenant("testers");
+  lease.set_revocable(revocable);
   leases_[lease.lease_id()] = {.lease = lease, .memory = std::move(fd)};
   return lease;
 }

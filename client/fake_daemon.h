@@ -39,6 +39,10 @@ class FakeDaemon {
     std::function<bool(int socket, uint64_t session)> hello;
     std::function<grpc::Status(uint64_t session, const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire;
+    // The same where it also wants to know whether the client still waits for the answer.
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled, uint64_t session,
+                               const v1::AcquireRequest&, v1::AcquireResponse*)>
+        acquire_waiting;
     std::function<grpc::Status(const v1::ShareRequest&)> share;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
     std::function<grpc::Status()> usage;
@@ -55,7 +59,7 @@ class FakeDaemon {
   // Parts that scripts are made of.
   grpc::Status Grant(uint64_t session, const v1::AcquireRequest& request,
                      v1::AcquireResponse* response);
-  v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM);
+  v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM, bool revocable = false);
   // A lease's memory, as long as the lease lives. Of no kind but vmm and pinned.
   int Memory(const v1::Lease& lease);
   uint64_t NewDeliveryId() { return next_delivery_++; }

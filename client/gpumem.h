@@ -41,7 +41,7 @@ extern "C" {
 
 /* The high half changes where programs must be compiled again, the low half grows with what is
  * added: a library serves a program where its high half is the same and its low half not less. */
-#define GPUMEM_API_VERSION UINT32_C(0x00010000)
+#define GPUMEM_API_VERSION UINT32_C(0x00010001)
 /* That of the library. */
 uint32_t gpumem_version(void);
 
@@ -82,7 +82,17 @@ enum gpumem_cause {
   GPUMEM_CAUSE_MAX_SEGMENTS = 5,
   GPUMEM_CAUSE_MAX_SESSIONS = 6,
   GPUMEM_CAUSE_MAX_IN_FLIGHT = 7,
-  GPUMEM_CAUSE_DAEMON_LIMIT = 8
+  GPUMEM_CAUSE_DAEMON_LIMIT = 8,
+  GPUMEM_CAUSE_MAX_WAITING = 9, /* too many requests wait */
+  GPUMEM_CAUSE_GUARANTEES = 10, /* what is free is guaranteed to others */
+  GPUMEM_CAUSE_QUEUE = 11,      /* what is free is waited for by requests that go first */
+  GPUMEM_CAUSE_UNBROKERED = 12  /* the tenant uses memory that it took past the daemon */
+};
+
+/* A plain value, which does not grow. */
+struct gpumem_holder {
+  const char* tenant;
+  uint64_t used;
 };
 
 /* A refusal as data. asked, used and limit are bytes for memory, else counts. */
@@ -95,6 +105,9 @@ struct gpumem_denial {
   uint64_t used;
   uint64_t limit;
   const char* help;
+  const char* limited_tenant; /* whose limit, where that is not the tenant but one it is under */
+  const struct gpumem_holder* holders; /* of what is used, the largest first; a few */
+  size_t holder_count;
 };
 
 /* Why this thread's last call that failed was refused; its text is valid as gpumem_last_error()'s.
@@ -138,6 +151,15 @@ struct gpumem_client_info {
 };
 int gpumem_client_get_info(const gpumem_client* client, struct gpumem_client_info* info);
 
+/* Ends waits from another thread. */
+typedef struct gpumem_cancel_token gpumem_cancel_token;
+int gpumem_cancel_token_create(gpumem_cancel_token** token);
+/* The calls that have it end with CANCELLED, those to come, too. */
+int gpumem_cancel_token_cancel(gpumem_cancel_token* token);
+int gpumem_cancel_token_is_cancelled(const gpumem_cancel_token* token, int* cancelled);
+/* Calls that have it go on; it cannot end them any more. */
+int gpumem_cancel_token_destroy(gpumem_cancel_token* token);
+
 struct gpumem_acquire_options {
   size_t struct_size;
   uint64_t bytes;     /* of each segment */
@@ -147,6 +169,10 @@ struct gpumem_acquire_options {
   size_t map_device_count;
   void* address; /* wished; null: any */
   uint64_t timeout_ms;
+  uint64_t wait_ms; /* for memory that others hold; 0: denied at once; GPUMEM_UNLIMITED: for ever */
+  const gpumem_cancel_token* cancel; /* may be null; must live until the call has begun to wait */
+  int32_t revocable;                 /* may be taken back (the watch's revocation) */
+  int32_t without_pressure;          /* asks nobody to give memory back for it */
 };
 int gpumem_client_acquire(gpumem_client* client, const struct gpumem_acquire_options* options,
                           gpumem_segment** segment);
@@ -161,6 +187,8 @@ struct gpumem_open_options {
   size_t map_device_count;
   void* address;
   uint64_t timeout_ms;
+  int32_t revocable; /* needed for segments that are */
+  int32_t reserved;  /* 0 */
 };
 int gpumem_client_open(gpumem_client* client, const char* ticket,
                        const struct gpumem_open_options* options, gpumem_segment** segment);
@@ -182,6 +210,8 @@ struct gpumem_segment_info {
   uint64_t segment_id;
   int32_t reused;     /* holds old bytes of this tenant; else zeros */
   int32_t registered; /* of kind pinned: GPUs can use it, too */
+  int32_t revocable;  /* may be taken back */
+  int32_t reserved;   /* 0 */
 };
 int gpumem_segment_get_info(const gpumem_segment* segment, struct gpumem_segment_info* info);
 
@@ -242,6 +272,7 @@ struct gpumem_tenant_usage {
   uint32_t segments;
   uint32_t sessions;
   size_t device_count;
+  uint64_t waiting; /* requests that wait for memory */
 };
 struct gpumem_device_usage {
   size_t struct_size;
@@ -252,6 +283,11 @@ struct gpumem_device_usage {
   uint64_t charged_bytes;
   uint64_t limit_bytes;
   uint64_t peak_bytes;
+  uint64_t guarantee_bytes;
+  uint64_t borrowed_bytes; /* held above the guarantee */
+  uint64_t waiting_bytes;  /* that requests wait for */
+  uint64_t waiting;        /* how many do */
+  uint64_t revocable_bytes;
 };
 /* What the client's tenant holds now. */
 int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);
@@ -289,6 +325,23 @@ int gpumem_event_destroy(gpumem_event* event);
 
 typedef struct gpumem_watch gpumem_watch;
 
+/* What the tenant may hold, for which -1 of counts and GPUMEM_UNLIMITED of bytes mean no limit of
+ * its own. */
+struct gpumem_quota {
+  size_t struct_size;
+  uint64_t limit_bytes; /* on any one GPU; gpumem_device_usage has what is in force on each */
+  uint64_t total_limit_bytes;
+  uint64_t pinned_limit_bytes;
+  uint64_t guarantee_bytes; /* 0: none */
+  int64_t max_segments;
+  int64_t max_sessions;
+  int64_t max_in_flight;
+  int64_t max_waiting;
+  int32_t priority;
+  int32_t revocable;  /* all of its leases are */
+  const char* parent; /* under whose quota it is, too; "": nobody's */
+};
+
 /* Each may be null. All are called in one thread of the watch, perhaps before the call that starts
  * it has returned. */
 struct gpumem_watch_handlers {
@@ -300,6 +353,15 @@ struct gpumem_watch_handlers {
   /* Another session was denied memory; so much of what this process does not need would have been
    * enough. An empty device means any. Pools give back what they have free by themselves. */
   void (*pressure)(void* context, const char* device_uuid, uint64_t bytes);
+  /* The same with how long it helps from now on (0: unknown); where this is set, it is called
+   * instead. */
+  void (*pressure_until)(void* context, const char* device_uuid, uint64_t bytes,
+                         uint64_t deadline_ms);
+  /* Revocable leases are taken back: copy out what matters and release them within so many
+   * milliseconds from now on, or the daemon ends the process (SIGTERM, then SIGKILL). */
+  void (*revocation)(void* context, const uint64_t* lease_ids, size_t count, uint64_t until_end_ms);
+  /* The tenant's quota was changed. The struct is the library's, for the time of the call. */
+  void (*quota_changed)(void* context, const struct gpumem_quota* quota);
 };
 int gpumem_client_start_watch(gpumem_client* client, const struct gpumem_watch_handlers* handlers,
                               gpumem_watch** watch);
@@ -329,9 +391,15 @@ struct gpumem_pool_options {
   uint64_t limit_bytes;              /* 0: none */
   uint64_t release_threshold_bytes;  /* 0: nothing goes back by itself (set it later to 0) */
   uint64_t grow_bytes;               /* 0: 8 MiB */
-  uint64_t wait_ms;                  /* for memory where there is none left */
+  uint64_t wait_ms;                  /* for memory where there is none left; GPUMEM_UNLIMITED */
   int32_t keeps_under_pressure;      /* gives nothing back when others are denied memory */
-  int32_t reserved;                  /* 0 */
+  int32_t revocable; /* its segments are; what is free of them goes back when asked */
+  /* Called by a thread of the pool's where blocks in use lie in segments that are taken back: free
+   * them within so many milliseconds, or the process is ended. The leases are the session's that
+   * are taken back. It must not end the pool. May be null. */
+  void (*on_revocation)(void* revocation_context, const uint64_t* lease_ids, size_t count,
+                        uint64_t until_end_ms);
+  void* revocation_context;
 };
 int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
                        gpumem_pool** pool);

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/abandon.h"
 #include "client/device_name.h"
+#include "client/interrupt.h"
 #include "client/placement.h"
 #include "client/pool/block_ticket.h"
 #include "client/pool/client_segments.h"
@@ -100,29 +102,51 @@ class Pool::Impl {
        std::shared_ptr<internal::PressureListener> listener, const PoolOptions& options)
       : device_(std::move(device)),
         kind_(kind),
+        revocable_(options.revocable),
+        on_revocation_(options.on_revocation),
         listener_(std::move(listener)),
         engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), std::move(move),
-                                             device_, kind),
+                                             device_, kind, options.revocable),
                 std::move(streams), options) {}
   ~Impl() { listener_->Disable(); }  // which calls the engine
 
   void SetGivesUnderPressure(bool gives) {
     if (!engine_.CheckProcess().ok()) return;
     // What CUDA keeps of a tenant's memory pool, and the tenant is charged for, helps nobody else.
-    if (!gives || kind_ == Kind::kMempool) return listener_->Disable();
-    listener_->Enable([this](const Pressure& pressure) {
-      // Limits over all devices count no pinned memory.
-      if (pressure.device_uuid.empty() ? kind_ == Kind::kPinned
-                                       : pressure.device_uuid != device_.uuid) {
-        return;
-      }
-      engine_.GiveBack(pressure.bytes);
-    });
+    gives = gives && kind_ != Kind::kMempool;
+    std::function<void(const Pressure&)> give;
+    std::function<void(const Revocation&)> yield;
+    if (gives) give = [this](const Pressure& pressure) { Give(pressure); };
+    if (gives || revocable_) yield = [this](const Revocation& revocation) { Yield(revocation); };
+    listener_->Enable(std::move(give), std::move(yield));
     if (engine_.Stats().reserved_bytes > 0) listener_->Listen();
+  }
+
+  void Give(const Pressure& pressure) {
+    // Limits over all devices count no pinned memory.
+    if (pressure.device_uuid.empty() ? kind_ == Kind::kPinned
+                                     : pressure.device_uuid != device_.uuid) {
+      return;
+    }
+    engine_.GiveBack(pressure.bytes, pressure.deadline == absl::ZeroDuration()
+                                         ? absl::InfiniteFuture()
+                                         : absl::Now() + pressure.deadline);
+  }
+
+  void Yield(Revocation revocation) {
+    const absl::Time end = absl::Now() + revocation.until_end;
+    if (!engine_.HasAny(revocation.lease_ids)) return;
+    engine_.GiveAll();
+    if (!on_revocation_ || !engine_.HasAny(revocation.lease_ids)) return;
+    revocation.until_end = std::max(end - absl::Now(), absl::ZeroDuration());
+    on_revocation_(revocation);
+    engine_.GiveAll();
   }
 
   const DeviceInfo device_;
   const Kind kind_;
+  const bool revocable_;
+  const std::function<void(const Revocation&)> on_revocation_;
   const std::shared_ptr<internal::PressureListener> listener_;
   internal::Engine engine_;
 };
@@ -137,13 +161,19 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   absl::StatusOr<DeviceInfo> device = ChooseDevice(*client, welcome, options);
   if (!device.ok()) return device.status();
   const Kind kind = options.kind == Kind::kDefault ? device->kinds.front() : options.kind;
+  if (options.revocable && kind == Kind::kMempool) {
+    return absl::InvalidArgumentError(
+        "memory of kind mempool cannot be revocable, since CUDA keeps it until all processes that "
+        "have had some have ended; take kind vmm");
+  }
   auto streams = StreamsOf(*device, kind);
   if (!streams.ok()) return streams.status();
   auto listener = std::make_shared<internal::PressureListener>(client.get());
   const auto acquire = [client = client.get(), listener](std::shared_ptr<const AddressRange> range,
-                                                         const AcquireOptions& wanted, int count) {
+                                                         const AcquireOptions& wanted, int count,
+                                                         const internal::Disturbance& disturbance) {
     listener->Listen();  // from now on there may be something to give
-    return client->AcquireIn(std::move(range), wanted, count);
+    return client->AcquireIn(std::move(range), wanted, count, disturbance);
   };
   auto impl = std::make_unique<Impl>(std::move(client), acquire, &Segment::Move, *std::move(device),
                                      kind, *std::move(streams), std::move(listener), options);

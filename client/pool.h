@@ -93,12 +93,23 @@ struct PoolOptions {
   // and leases several at once (up to 256 MiB), but none that its limit does not leave.
   uint64_t grow_bytes = uint64_t{8} << 20;
   // How long an Allocate waits for memory where there is none left: for blocks that are freed
-  // here, and for what other tenants and sessions give back.
+  // here, and in the daemon's queue (AcquireOptions::wait) for what other tenants and sessions give
+  // back, whichever is there first. Meanwhile the pool's other calls go on.
   absl::Duration wait = absl::ZeroDuration();
   // Whether the pool gives back what it has free when someone is denied memory that this would be
   // (Pressure). A thread listens for that, from the first segment on. A pool of kind mempool does
   // not: what CUDA keeps of it would help nobody.
   bool gives_under_pressure = true;
+  // Its segments are revocable (AcquireOptions). When some are taken back (Revocation), also where
+  // they are so by the tenant's quota, the pool gives back what is free once the streams' work on
+  // it is done, and keeps nothing that is free from then on, until SetReleaseThreshold(). A pool
+  // whose segments are not revocable by this option hears of it only as long as it gives under
+  // pressure, too.
+  bool revocable = false;
+  // Called then, in a thread of the pool's, where blocks that are in use lie in segments that are
+  // taken back: copy out what matters and free them before the end, or the process is ended. Given
+  // the session's leases that are taken back. It must not end the pool. Empty: none.
+  std::function<void(const Revocation&)> on_revocation;
   // Whether threads keep freed blocks for themselves. Off, every call takes the pool's one lock,
   // and the marks of PoolStats are exact at every moment.
   bool thread_caches = true;
@@ -149,6 +160,7 @@ class Pool {
   //   INVALID_ARGUMENT   the options make no sense
   //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind
   //   UNAVAILABLE        this process has no usable CUDA driver, or the daemon is gone
+  //   INVALID_ARGUMENT   a revocable pool of kind mempool
   static absl::StatusOr<std::unique_ptr<Pool>> Create(std::shared_ptr<Client> client,
                                                       const PoolOptions& options);
 
@@ -159,8 +171,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   //   INVALID_ARGUMENT     zero bytes, or more than the device has; or the stream is of another
-  //   device RESOURCE_EXHAUSTED   the pool's limit, a quota or the device stands in the way
-  //   (Denial), also
+  //                        device
+  //   RESOURCE_EXHAUSTED   the pool's limit, a quota or the device stands in the way (Denial), also
   //                        after all that was free was given back and the wait was over
   //   FAILED_PRECONDITION  the stream is being captured into a graph
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone
@@ -211,7 +223,7 @@ class Pool {
   uint64_t limit() const;
   void SetReleaseThreshold(uint64_t bytes);
   // PoolOptions::gives_under_pressure from here on. Switched off, it waits until nothing is being
-  // given back any more.
+  // given back any more. Not to be called by PoolOptions::on_revocation.
   void SetGivesUnderPressure(bool gives);
   void SetReusePolicy(const ReusePolicy& policy);
 

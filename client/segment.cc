@@ -80,6 +80,7 @@ absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
   if (!ticket.ok()) return ticket.status();
   v1::OpenRequest open;
   open.add_tickets(ticket->ticket());
+  open.set_revocable(mapped.lease.revocable());
   // Its end releases the second lease; the first one covers the descriptor.
   absl::StatusOr<internal::Grant> grant = session->Open(open, deadline);
   if (!grant.ok()) return grant.status();
@@ -115,6 +116,8 @@ uint64_t Segment::lease_id() const { return valid() ? state_->mapped.lease.lease
 uint64_t Segment::segment_id() const { return valid() ? state_->mapped.lease.segment_id() : 0; }
 
 bool Segment::reused() const { return valid() && state_->mapped.lease.reused(); }
+
+bool Segment::revocable() const { return valid() && state_->mapped.lease.revocable(); }
 
 bool Segment::registered() const { return valid() && state_->mapped.mapping->registered(); }
 

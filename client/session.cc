@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/handshake.h"
+#include "client/waiting_call.h"
 #include "common/endpoints.h"
 #include "common/grpc_status.h"
 
@@ -23,6 +24,10 @@ namespace {
 
 // How long a destructor or a rollback may wait for the daemon.
 constexpr absl::Duration kPatience = absl::Seconds(1);
+// How often a thread that waits for memory sees to the session's other business, and to what it
+// looks for itself.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
 
 // "unix:PATH", escaped as gRPC's URIs want it.
 std::string UnixUri(absl::string_view path) {
@@ -76,6 +81,8 @@ bool MayStillHold(const absl::Status& release) {
          absl::IsUnavailable(release);
 }
 
+absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
+
 std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
   std::vector<uint64_t> ids;
   for (const v1::Lease& lease : leases) ids.push_back(lease.lease_id());
@@ -114,10 +121,10 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   const auto end = [](Session* session) {
     if (!session->forked()) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(welcomed->welcome), options.timeout,
-                                              std::move(welcomed->socket), std::move(channel),
-                                              runtime_dir),
-                                  end);
+  return std::shared_ptr<Session>(
+      new Session(std::move(welcomed->welcome), options.timeout, std::move(welcomed->socket),
+                  std::move(channel), runtime_dir),
+      end);
 }
 
 Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
@@ -149,8 +156,7 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> Session::Call(Method<Request, Response> method, const Request& request,
                                        absl::Time deadline) {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  context.AddMetadata(kTokenMetadata, welcome_.token());
+  SetUp(context, deadline);
   Response response;
   const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
   if (!status.ok()) return Explain(status);
@@ -163,9 +169,14 @@ absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method,
                                             absl::Time deadline) {
   if (absl::Status status = Prepare(deadline); !status.ok()) return status;
   Deliveries::Call call(deliveries_.get());
-  absl::StatusOr<Response> response = Call(method, request, deadline);
-  if (!response.ok()) return response.status();
+  return TakeGrant(call, Call(method, request, deadline), count, deadline);
+}
 
+template <typename Response>
+absl::StatusOr<Grant> Session::TakeGrant(Deliveries::Call& call,
+                                         const absl::StatusOr<Response>& response, int count,
+                                         absl::Time deadline) {
+  if (!response.ok()) return response.status();
   Grant grant(shared_from_this(), {response->leases().begin(), response->leases().end()});
   absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
   if (!fds.ok()) return fds.status();
@@ -183,6 +194,53 @@ absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::
                       static_cast<int>(std::max(request.count(), 1u)), deadline);
 }
 
+absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
+                                              absl::Time deadline, const Disturbance& disturbance) {
+  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
+  if (disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) return Cancelled();
+  absl::StatusOr<Grant> grant = [&] {
+    Deliveries::Call call(deliveries_.get(), /*waits=*/true);
+    absl::StatusOr<v1::AcquireResponse> response = CallWaiting(request, deadline, disturbance);
+    // It was sent before the answer: the end of a long wait says nothing of how long it may take.
+    return TakeGrant(call, response, static_cast<int>(std::max(request.count(), 1u)),
+                     std::min(deadline, Deadline(std::nullopt)));
+  }();
+  if (absl::IsCancelled(grant.status())) {
+    // It may have been granted just then. Once the daemon, which has heard of the end before, has
+    // answered another call, what it sent is here: it is given back.
+    Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), absl::Now() + kPatience)
+        .status()
+        .IgnoreError();
+    Prepare(absl::Now() + kPatience).IgnoreError();
+  }
+  return grant;
+}
+
+absl::StatusOr<v1::AcquireResponse> Session::CallWaiting(const v1::AcquireRequest& request,
+                                                         absl::Time deadline,
+                                                         const Disturbance& disturbance) {
+  Interrupt* const interrupt = disturbance.interrupt.get();
+  bool gave_up = false;
+  const auto look = [&] {
+    if (!Prepare(absl::Now() + kPatience).ok()) return false;  // Explain() says why
+    gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
+              (disturbance.look && disturbance.look());
+    return !gave_up;
+  };
+  grpc::ClientContext context;
+  SetUp(context, deadline);
+  v1::AcquireResponse response;
+  const grpc::Status status =
+      internal::AcquireWaiting(*stub_, context, request, &response, interrupt,
+                               disturbance.look ? kOwnLookEvery : kLookEvery, look);
+  if (status.ok()) return response;
+  absl::Status explained = Explain(status);
+  if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && deliveries_->Poll().ok()) {
+    return Cancelled();
+  }
+  return explained;
+}
+
 absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {
   return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline);
 }
@@ -194,6 +252,10 @@ absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request
 
 absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
   return Ask(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
+}
+
+absl::StatusOr<v1::WhoAmIResponse> Session::WhoAmI(absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), deadline);
 }
 
 absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline) {
@@ -253,6 +315,11 @@ absl::Status Session::CheckProcess() const {
       "this process was forked from the one that connected; the session is its parent's");
 }
 
+void Session::SetUp(grpc::ClientContext& context, absl::Time deadline) const {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+  context.AddMetadata(kTokenMetadata, welcome_.token());
+}
+
 absl::Status Session::Prepare(absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   if (absl::Status status = deliveries_->Poll(); !status.ok()) return status;
@@ -274,8 +341,8 @@ absl::Status Session::Explain(const grpc::Status& status) {
     default:
       break;
   }
-  // What gRPC says by itself helps nobody. Nobody here cancels a call: the daemon has, on its way
-  // out.
+  // What gRPC says by itself helps nobody. Where nobody here has cancelled the call, the daemon
+  // has, on its way out.
   if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
     result = absl::UnavailableError("the daemon has ended the call: it is going away");
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,6 +27,7 @@
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/deliveries.h"
+#include "client/interrupt.h"
 #include "client/pools.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -75,9 +77,15 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Time Deadline(std::optional<absl::Duration> timeout) const;
 
   absl::StatusOr<Grant> Acquire(const v1::AcquireRequest& request, absl::Time deadline);
+  // The same where the request waits, or can be cancelled. Meanwhile the session's other calls go
+  // on, and what is owed is paid.
+  //   CANCELLED  by the interrupt, or for want of interest; nothing was kept
+  absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
+                                       const Disturbance& disturbance);
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
+  absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
 
   absl::StatusOr<v1::RegisterIpcEventResponse> RegisterIpcEvent(
@@ -130,6 +138,14 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Request, typename Response>
   absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, const Request& request,
                                      int count, absl::Time deadline);
+  template <typename Response>
+  absl::StatusOr<Grant> TakeGrant(Deliveries::Call& call, const absl::StatusOr<Response>& response,
+                                  int count, absl::Time deadline);
+  // What every call carries. Without an end where the deadline has none.
+  void SetUp(grpc::ClientContext& context, absl::Time deadline) const;
+  absl::StatusOr<v1::AcquireResponse> CallWaiting(const v1::AcquireRequest& request,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance);
   // What is to be done before each call: is the session alive, and is anything owed?
   absl::Status Prepare(absl::Time deadline);
   absl::Status ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline);

@@ -13,8 +13,8 @@ namespace internal {
 absl::StatusOr<std::shared_ptr<const OpenedSegments::Run>> OpenedSegments::Open(
     Client& client, const std::vector<std::string>& tickets, const OpenOptions& options) {
   const std::string key =
-      absl::StrCat(options.read_only ? "ro " : "rw ", absl::StrJoin(options.map_devices, ","), " ",
-                   absl::StrJoin(tickets, " "));
+      absl::StrCat(options.read_only ? "ro " : "rw ", options.revocable ? "revocable " : "",
+                   absl::StrJoin(options.map_devices, ","), " ", absl::StrJoin(tickets, " "));
   // Also while they are opened: whoever else comes for them is to get the same.
   absl::MutexLock lock(&mutex_);
   std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });

@@ -81,7 +81,10 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
   const auto use_everything = []() -> absl::Status {
     auto client = Client::Connect({.runtime_dir = "/tmp/no-such-folder"});
     if (!client.ok()) return client.status();
-    Segment segment = (*client)->Acquire({.bytes = 1}).value();
+    const CancelToken cancel;
+    cancel.Cancel();
+    if (!cancel.cancelled()) return absl::InternalError("");
+    Segment segment = (*client)->Acquire({.bytes = 1, .cancel = cancel}).value();
     Segment other;
     other = std::move(segment);
     Segment third(std::move(other));
@@ -104,8 +107,8 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
     const std::string words =
         (*client)->tenant() + (*client)->rule() + (*client)->daemon_version() + third.device_uuid();
     const uint64_t numbers = (*client)->session_id() + third.size() + third.lease_id() +
-                             third.segment_id() + third.reused() + words.size() + told +
-                             moved.handle()[0] + third.registered() +
+                             third.segment_id() + third.reused() + third.revocable() +
+                             words.size() + told + moved.handle()[0] + third.registered() +
                              third.ipc_handle().value()[0] + third.export_data().value()[0];
     if (third.fd().value() == third.pool_fd().value()) return absl::OkStatus();
     if (third.data() == nullptr || third.kind() != Kind::kVmm ||
@@ -142,6 +145,7 @@ TEST(SharedLibraryTest, ExportsAllOfPoolH) {
     pool->SetLimit(1).IgnoreError();
     pool->SetLimitFraction(1).IgnoreError();
     pool->SetReleaseThreshold(1);
+    pool->SetGivesUnderPressure(false);
     pool->SetReusePolicy({});
     pool->ResetPeaks();
     pool->SetHook({});
@@ -174,8 +178,9 @@ TEST(SharedLibraryTest, ExportsNothingElse) {
   link_map* map = nullptr;
   ASSERT_EQ(dlinfo(library, RTLD_DI_LINKMAP, &map), 0);
   const std::set<std::string> functions = CFunctions();
-  const std::regex cpp(R"(gpumem::(Client|Segment|Event|Pool)::[A-Za-z_~=]+(\[abi:cxx11\])?\(.*)"
-                       R"(|gpumem::(KindName|GetDenial|OpenBlock)\(.*)");
+  const std::regex cpp(
+      R"(gpumem::(CancelToken|Client|Segment|Event|Pool)::[A-Za-z_~=]+(\[abi:cxx11\])?\(.*)"
+      R"(|gpumem::(KindName|GetDenial|OpenBlock)\(.*)");
   std::set<std::string> exports = Exports(map->l_name);
   EXPECT_GT(exports.size(), functions.size());
   for (const std::string& name : exports) {

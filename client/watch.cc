@@ -1,15 +1,34 @@
 #include "client/watch.h"
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/abandon.h"
+#include "client/convert.h"
+#include "common/node_clock.h"
 
 namespace gpumem::internal {
 namespace {
+
+// How long ago it was sent. Zero where that is not known: the daemon does not say, or its clock is
+// not this process's (a container with a time namespace).
+absl::Duration AgeOf(const v1::Event& event) {
+  const uint64_t now = NodeClockNs();
+  if (event.sent_ns() == 0 || event.sent_ns() > now) return absl::ZeroDuration();
+  return absl::Nanoseconds(static_cast<int64_t>(now - event.sent_ns()));
+}
+
+// What is left of so many milliseconds.
+absl::Duration Left(uint64_t milliseconds, absl::Duration age) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  const auto all = absl::Milliseconds(static_cast<int64_t>(std::min(milliseconds, kMost)));
+  return std::max(all - age, absl::ZeroDuration());
+}
 
 // What the thread and the Watch share. The thread may be the last to have it: where a handler
 // ends the Watch.
@@ -55,9 +74,24 @@ class Reader {
     } else if (event.has_draining() && handlers_.draining) {
       handlers_.draining(event.draining().draining());
     } else if (event.has_pressure() && handlers_.pressure) {
-      handlers_.pressure(
-          {.device_uuid = event.pressure().device_uuid(), .bytes = event.pressure().bytes()});
+      TellPressure(event.pressure(), AgeOf(event));
+    } else if (event.has_revocation() && handlers_.revocation) {
+      const v1::Revocation& revocation = event.revocation();
+      handlers_.revocation(
+          {.lease_ids = {revocation.lease_ids().begin(), revocation.lease_ids().end()},
+           .until_end = Left(revocation.deadline_ms(), AgeOf(event))});
+    } else if (event.has_quota_changed() && handlers_.quota_changed) {
+      handlers_.quota_changed(FromProto(event.quota_changed().quota()));
     }
+  }
+
+  void TellPressure(const v1::Pressure& pressure, absl::Duration age) {
+    Pressure told = {.device_uuid = pressure.device_uuid(), .bytes = pressure.bytes()};
+    if (pressure.deadline_ms() > 0) {
+      told.deadline = Left(pressure.deadline_ms(), age);
+      if (told.deadline == absl::ZeroDuration()) return;  // it helps nobody any more
+    }
+    handlers_.pressure(told);
   }
 
   const std::shared_ptr<Session> session_;

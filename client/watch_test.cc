@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "client/client.h"
 #include "client/fake_daemon.h"
+#include "common/node_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/gpumem/v1/broker.pb.h"
@@ -38,9 +39,9 @@ v1::Event Draining(bool draining) {
   return event;
 }
 
-v1::Event Quota() {
+v1::Event QuotaOf(uint64_t limit) {
   v1::Event event;
-  event.mutable_quota_changed();
+  event.mutable_quota_changed()->mutable_quota()->set_limit_bytes(limit);
   return event;
 }
 
@@ -48,6 +49,26 @@ v1::Event PressureOf(uint64_t bytes) {
   v1::Event event;
   event.mutable_pressure()->set_device_uuid("GPU-7");
   event.mutable_pressure()->set_bytes(bytes);
+  return event;
+}
+
+// A moment of the node's clock before this one.
+uint64_t Ago(absl::Duration time) {
+  return NodeClockNs() - static_cast<uint64_t>(absl::ToInt64Nanoseconds(time));
+}
+
+v1::Event PressureUntil(uint64_t bytes, uint64_t deadline_ms, uint64_t sent_ns) {
+  v1::Event event = PressureOf(bytes);
+  event.mutable_pressure()->set_deadline_ms(deadline_ms);
+  event.set_sent_ns(sent_ns);
+  return event;
+}
+
+v1::Event RevocationOf(uint64_t lease_id, uint64_t deadline_ms, uint64_t sent_ns) {
+  v1::Event event;
+  event.mutable_revocation()->add_lease_ids(lease_id);
+  event.mutable_revocation()->set_deadline_ms(deadline_ms);
+  event.set_sent_ns(sent_ns);
   return event;
 }
 
@@ -86,7 +107,7 @@ class Heard {
 
 TEST(WatchTest, HandlersHearWhatTheDaemonSays) {
   FakeDaemon daemon;
-  daemon.Tell(Quota());
+  daemon.Tell({});  // a younger daemon's, of a kind not known here
   daemon.Tell(Lost(7));
   auto client = ConnectTo(daemon);
   Heard heard;
@@ -97,6 +118,98 @@ TEST(WatchTest, HandlersHearWhatTheDaemonSays) {
   daemon.Tell(Draining(false));
   daemon.Tell(PressureOf(5));
   EXPECT_THAT(heard.Await(4), ElementsAre("lost 7", "draining", "admitting", "GPU-7 wants 5"));
+}
+
+TEST(WatchTest, SaysHowLongThereIs) {
+  FakeDaemon daemon;
+  daemon.Tell(PressureUntil(1, 0, Ago(absl::Hours(9))));  // no deadline
+  daemon.Tell(PressureUntil(2, 60000, Ago(absl::ZeroDuration())));
+  daemon.Tell(PressureUntil(3, 60000, Ago(absl::Seconds(30))));
+  daemon.Tell(PressureUntil(4, 60000, Ago(absl::Seconds(61))));  // over: this process was stopped
+  daemon.Tell(PressureUntil(5, 60000, Ago(-absl::Hours(1))));    // another clock
+  daemon.Tell(PressureUntil(6, 60000, 0));                       // an older daemon
+  daemon.Tell(RevocationOf(7, 30000, Ago(absl::Seconds(10))));
+  daemon.Tell(RevocationOf(8, 30000, Ago(absl::Seconds(40))));  // over, and yet told
+  daemon.Tell(RevocationOf(9, UINT64_MAX, 0));
+  absl::Mutex mutex;
+  std::vector<std::pair<uint64_t, absl::Duration>> heard;  // bytes or lease, what is left
+  const auto add = [&](uint64_t number, absl::Duration left) {
+    absl::MutexLock lock(&mutex);
+    heard.emplace_back(number, left);
+  };
+  auto client = ConnectTo(daemon);
+  auto watch = client->StartWatch(
+      {.pressure = [&](const Pressure& pressure) { add(pressure.bytes, pressure.deadline); },
+       .revocation =
+           [&](const Revocation& revocation) {
+             for (uint64_t id : revocation.lease_ids) add(id, revocation.until_end);
+           }});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  const auto all = [&] { return heard.size() >= 8; };
+  absl::MutexLock lock(&mutex);
+  ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(20)));
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, left] : heard) numbers.push_back(number);
+  EXPECT_THAT(numbers, ElementsAre(1, 2, 3, 5, 6, 7, 8, 9));
+  // It may have taken some seconds to come here.
+  const auto between = [&](size_t i, int64_t least, int64_t most) {
+    EXPECT_GE(heard[i].second, absl::Seconds(least)) << heard[i].first;
+    EXPECT_LE(heard[i].second, absl::Seconds(most)) << heard[i].first;
+  };
+  between(0, 0, 0);
+  between(1, 35, 60);
+  between(2, 5, 30);
+  between(3, 60, 60);
+  between(4, 60, 60);
+  between(5, 1, 20);
+  between(6, 0, 0);
+  EXPECT_GT(heard[7].second, absl::Hours(24 * 365));
+}
+
+TEST(WatchTest, TellsOfTheQuotaThatWasChanged) {
+  FakeDaemon daemon;
+  v1::Event event = QuotaOf(5);
+  v1::Quota& sent = *event.mutable_quota_changed()->mutable_quota();
+  sent.set_total_limit_bytes(6);
+  sent.set_guarantee_bytes(2);
+  sent.set_pinned_limit_bytes(0);
+  sent.set_max_waiting(3);
+  sent.set_priority(-4);
+  sent.set_revocable(true);
+  sent.set_parent("ml");
+  v1::DeviceLimit* const limit = sent.add_devices();
+  limit->set_device_uuid("GPU-1");
+  limit->set_limit_bytes(7);
+  for (const char* uuid : {"GPU-1", "GPU-2"}) {
+    v1::DeviceGuarantee* const guarantee = sent.add_guarantees();
+    guarantee->set_device_uuid(uuid);
+    guarantee->set_guarantee_bytes(1);
+  }
+  daemon.Tell(event);
+  auto client = ConnectTo(daemon);
+  Quota quota;
+  absl::Notification told;
+  auto watch = client->StartWatch({.quota_changed = [&](const Quota& changed) {
+    quota = changed;
+    told.Notify();
+  }});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  ASSERT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_EQ(quota.limit_bytes, 5u);
+  EXPECT_EQ(quota.total_limit_bytes, 6u);
+  EXPECT_EQ(quota.guarantee_bytes, 2u);
+  EXPECT_EQ(quota.pinned_limit_bytes, 0u);
+  EXPECT_EQ(quota.max_segments, std::nullopt);
+  EXPECT_EQ(quota.max_waiting, 3u);
+  EXPECT_EQ(quota.priority, -4);
+  EXPECT_TRUE(quota.revocable);
+  EXPECT_EQ(quota.parent, "ml");
+  ASSERT_EQ(quota.devices.size(), 2u);
+  EXPECT_EQ(quota.devices[0].device_uuid, "GPU-1");
+  EXPECT_EQ(quota.devices[0].limit_bytes, 7u);
+  EXPECT_EQ(quota.devices[0].guarantee_bytes, 1u);
+  EXPECT_EQ(quota.devices[1].limit_bytes, std::nullopt);
+  EXPECT_EQ(quota.devices[1].guarantee_bytes, 1u);
 }
 
 TEST(WatchTest, TheEndOfTheStreamIsToldOnceAndLast) {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/bytes.h"
 
 namespace gpumem {
@@ -32,16 +33,64 @@ uint64_t Missing(const v1::Denial& d) {
   return d.asked() > room ? d.asked() - room : 0;
 }
 
+// Whose limit it is, as a subject after who asked: "it", or "tenant ml, which it is under,".
+std::string Limited(const v1::Denial& d) {
+  if (d.limited_tenant().empty() || d.limited_tenant() == d.tenant()) return "it";
+  return absl::StrCat("tenant ", d.limited_tenant(), ", which it is under,");
+}
+
+std::string AskForHigher(const v1::Denial& d) {
+  const std::string& whose = d.limited_tenant();
+  return absl::StrCat("ask for a higher limit ",
+                      whose.empty() || whose == d.tenant() ? "" : absl::StrCat("of ", whose, " "),
+                      "(gpumemctl quota set)");
+}
+
+// " (a 30.00 GiB, b 8.00 GiB)": who holds what is used. Nothing where that is not known, or only
+// the one who asks.
+std::string HeldBy(const v1::Denial& d, std::string (*format)(uint64_t)) {
+  if (d.holders().empty()) return "";
+  if (d.holders_size() == 1 && d.holders(0).tenant() == d.tenant()) return "";
+  const auto append = [format](std::string* text, const v1::Denial::Holder& holder) {
+    absl::StrAppend(text, holder.tenant(), " ", format(holder.used()));
+  };
+  return absl::StrCat(" (", absl::StrJoin(d.holders(), ", ", append), ")");
+}
+std::string BytesHeldBy(const v1::Denial& d) {
+  return HeldBy(d, [](uint64_t bytes) { return FormatBytes(bytes); });
+}
+std::string CountsHeldBy(const v1::Denial& d) {
+  return HeldBy(d, [](uint64_t count) { return absl::StrCat(count); });
+}
+
 // What helps against a limit in bytes, `where` being "there" or "over all devices".
 Sentence ByteLimit(const v1::Denial& d, absl::string_view who, absl::string_view where) {
-  constexpr absl::string_view kHigher = "ask for a higher limit (gpumemctl quota set)";
+  const std::string limited = Limited(d);
+  const std::string higher = AskForHigher(d);
   if (d.asked() > d.limit()) {
-    return {absl::StrCat(AskedBytes(d, who), "; its limit ", where, " is ", FormatBytes(d.limit())),
-            absl::StrCat("ask for less, or ", kHigher)};
+    return {absl::StrCat(AskedBytes(d, who), "; ",
+                         limited == "it" ? absl::StrCat("its limit ", where, " is ")
+                                         : absl::StrCat(limited, " has a limit ", where, " of "),
+                         FormatBytes(d.limit())),
+            absl::StrCat("ask for less, or ", higher)};
   }
-  return {absl::StrCat(AskedBytes(d, who), "; it holds ", FormatBytes(d.used()), " of its ",
-                       FormatBytes(d.limit()), " limit ", where),
-          absl::StrCat("release ", FormatBytes(Missing(d)), " or ", kHigher)};
+  return {absl::StrCat(AskedBytes(d, who), "; ", limited, " holds ", FormatBytes(d.used()),
+                       " of its ", FormatBytes(d.limit()), " limit ", where, BytesHeldBy(d)),
+          absl::StrCat("release ", FormatBytes(Missing(d)), " or ", higher)};
+}
+
+// What helps against a limit of how many there may be.
+Sentence CountLimit(const v1::Denial& d, absl::string_view who, absl::string_view noun,
+                    absl::string_view helps) {
+  return {absl::StrCat(who, " asked for ", Count(d.asked(), noun), "; ", Limited(d), " has ",
+                       d.used(), " of the ", d.limit(), " that it may have", CountsHeldBy(d)),
+          absl::StrCat(helps, " or ", AskForHigher(d))};
+}
+
+// Whose count it is, where no more than that is asked for.
+std::string Under(const v1::Denial& d, absl::string_view who) {
+  if (Limited(d) == "it") return std::string(who);
+  return absl::StrCat("tenant ", d.limited_tenant(), ", which ", who, " is under,");
 }
 
 Sentence Tell(const v1::Denial& d) {
@@ -58,7 +107,7 @@ Sentence Tell(const v1::Denial& d) {
                 "ask for less, or spread it over several devices"};
       }
       return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the device's ",
-                           FormatBytes(d.limit()), " are taken"),
+                           FormatBytes(d.limit()), " are taken", BytesHeldBy(d)),
               absl::StrCat("wait until ", FormatBytes(Missing(d)),
                            " are released (gpumemctl segments shows by whom they are held) or use "
                            "another device")};
@@ -67,20 +116,38 @@ Sentence Tell(const v1::Denial& d) {
                            "; the driver has too little memory left, since "
                            "programs use the device without asking gpumemd"),
               "stop them (nvidia-smi shows them) or use another device"};
+    case v1::Denial::CAUSE_UNBROKERED:
+      return {absl::StrCat(who, " asked for ", FormatBytes(d.asked()), "; its processes use ",
+                           FormatBytes(d.used()), " on ", d.device_uuid(),
+                           " that they took without asking gpumemd"),
+              "free that first, or end the processes (gpumemctl ps shows which)"};
     case v1::Denial::CAUSE_MAX_SEGMENTS:
-      return {absl::StrCat(who, " asked for ", Count(d.asked(), "segment"), "; it has ", d.used(),
-                           " of the ", d.limit(), " that it may have"),
-              "release some, ask for fewer and larger ones, or ask for a higher limit (gpumemctl "
-              "quota set)"};
+      return CountLimit(d, who, "segment", "release some, ask for fewer and larger ones,");
     case v1::Denial::CAUSE_MAX_SESSIONS:
-      return {absl::StrCat(who, " asked for ", Count(d.asked(), "session"), "; it has ", d.used(),
-                           " of the ", d.limit(), " that it may have"),
-              "end some of its processes (gpumemctl ps lists them) or ask for a higher limit "
-              "(gpumemctl quota set)"};
+      return CountLimit(d, who, "session", "end some of its processes (gpumemctl ps lists them)");
     case v1::Denial::CAUSE_MAX_IN_FLIGHT:
-      return {absl::StrCat(who, " has ", Count(d.used(), "call"), " waiting for an answer, of the ",
-                           d.limit(), " that it may have"),
+      return {absl::StrCat(Under(d, who), " has ", Count(d.used(), "call"),
+                           " waiting for an answer, of the ", d.limit(), " that it may have",
+                           CountsHeldBy(d)),
               "call again when one has been answered, or make fewer calls at a time"};
+    case v1::Denial::CAUSE_MAX_WAITING:
+      return {absl::StrCat(Under(d, who), " has ", Count(d.used(), "request"),
+                           " waiting for memory, of the ", d.limit(), " that it may have",
+                           CountsHeldBy(d)),
+              absl::StrCat("ask again when one of them is over, or ", AskForHigher(d))};
+    case v1::Denial::CAUSE_GUARANTEES:
+      return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the device's ",
+                           FormatBytes(d.limit()), " are taken or guaranteed to others",
+                           BytesHeldBy(d)),
+              absl::StrCat("wait until ", FormatBytes(Missing(d)),
+                           " are released, take the memory as revocable, which may be what is "
+                           "guaranteed and idle, or ask for a guarantee (gpumemctl quota set)")};
+    case v1::Denial::CAUSE_QUEUE:
+      return {absl::StrCat(AskedBytes(d, who),
+                           "; what is free there is waited for by requests that go first",
+                           BytesHeldBy(d)),
+              "wait in the queue, too, or longer (gpumemctl hold --wait; AcquireOptions::wait), or "
+              "use another device"};
     case v1::Denial::CAUSE_DAEMON_LIMIT:
       return {absl::StrCat(who, " asked for ", d.asked(), " more than the daemon can keep; ",
                            d.used(), " of its ", d.limit(), " are in use by all tenants together"),

@@ -10,6 +10,7 @@ namespace gpumem {
 namespace {
 
 constexpr char kSystemDir[] = "/run/gpumem";
+constexpr char kSystemStateDir[] = "/var/lib/gpumem";
 
 // Empty when unset. A setuid program does not listen to its caller's environment.
 absl::string_view Environment(const char* name) {
@@ -42,6 +43,18 @@ bool IsOwnFolder(const std::string& dir) {
 std::string DaemonRuntimeDir() {
   const absl::string_view named = Environment("GPUMEM_RUNTIME_DIR");
   return named.empty() ? OwnDir() : std::string(named);
+}
+
+std::string DaemonStateDir() {
+  // Several, with colons between them, where the unit names several: the first is ours.
+  const absl::string_view given = Environment("STATE_DIRECTORY");
+  if (!given.empty()) return std::string(given.substr(0, given.find(':')));
+  if (::geteuid() == 0) return kSystemStateDir;
+  if (absl::string_view xdg = Environment("XDG_STATE_HOME"); !xdg.empty()) {
+    return SocketPath(xdg, "gpumem");
+  }
+  const absl::string_view home = Environment("HOME");
+  return home.empty() ? "" : absl::StrCat(home, "/.local/state/gpumem");
 }
 
 std::string ClientRuntimeDir() {

@@ -1,4 +1,4 @@
-// Where the daemon's sockets are.
+// Where the daemon's sockets are, and its state.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,11 @@ inline constexpr uint32_t kProtocolVersion = 1;
 // Where a daemon puts its sockets when it is told nothing: $GPUMEM_RUNTIME_DIR, else
 // /run/gpumem for root, $XDG_RUNTIME_DIR/gpumem for others, /tmp/gpumem-UID without.
 std::string DaemonRuntimeDir();
+
+// Where a daemon keeps what it remembers over restarts when it is told nothing:
+// $STATE_DIRECTORY (systemd.exec(5)), else /var/lib/gpumem for root, $XDG_STATE_HOME/gpumem for
+// others, ~/.local/state/gpumem without. Empty: there is no such place.
+std::string DaemonStateDir();
 
 // Where a client looks when it is told nothing: $GPUMEM_RUNTIME_DIR, else the first of
 // the folders above (this user's own, then /run/gpumem) that holds a session socket,

@@ -63,6 +63,23 @@ TEST_F(EndpointsTest, ADaemonOfAUserIsInItsRuntimeFolder) {
   }
 }
 
+TEST_F(EndpointsTest, TheStateIsWhereTheServiceManagerOrTheUserKeepsIt) {
+  unsetenv("STATE_DIRECTORY");
+  setenv("XDG_STATE_HOME", "/state", 1);
+  setenv("HOME", "/home/user", 1);
+  EXPECT_EQ(DaemonStateDir(), "/state/gpumem");
+  unsetenv("XDG_STATE_HOME");
+  EXPECT_EQ(DaemonStateDir(), "/home/user/.local/state/gpumem");
+  unsetenv("HOME");
+  EXPECT_EQ(DaemonStateDir(), "");
+  if (BecomeRoot()) {
+    EXPECT_EQ(DaemonStateDir(), "/var/lib/gpumem");
+  }
+  setenv("STATE_DIRECTORY", "/var/lib/a:/var/lib/b", 1);
+  EXPECT_EQ(DaemonStateDir(), "/var/lib/a");
+  unsetenv("STATE_DIRECTORY");
+}
+
 TEST_F(EndpointsTest, AClientLooksForTheUsersDaemonFirst) {
   EXPECT_EQ(ClientRuntimeDir(), "/run/gpumem");
   UniqueFd listener = ListenIn(folder_ + "/gpumem");

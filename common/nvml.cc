@@ -1,6 +1,8 @@
 #include "common/nvml.h"
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -9,8 +11,10 @@
 namespace gpumem {
 namespace {
 
-constexpr int kSuccess = 0;         // NVML_SUCCESS
-constexpr int kFeatureEnabled = 1;  // NVML_FEATURE_ENABLED
+constexpr int kSuccess = 0;                          // NVML_SUCCESS
+constexpr int kFeatureEnabled = 1;                   // NVML_FEATURE_ENABLED
+constexpr int kInsufficientSize = 7;                 // NVML_ERROR_INSUFFICIENT_SIZE
+constexpr unsigned long long kNotAvailable = ~0ull;  // NVML_VALUE_NOT_AVAILABLE
 
 }  // namespace
 
@@ -33,6 +37,9 @@ absl::StatusOr<const Nvml*> Nvml::Load() {
   if (!complete) {
     return absl::UnavailableError("libnvidia-ml.so.1 lacks functions that every driver has");
   }
+  library->Find("nvmlDeviceGetComputeRunningProcesses_v3", nvml->compute_processes_);
+  library->Find("nvmlDeviceGetGraphicsRunningProcesses_v3", nvml->graphics_processes_);
+  library->Find("nvmlDeviceGetMPSComputeRunningProcesses_v3", nvml->mps_processes_);
   if (absl::Status status = nvml->Error(nvml->init_(), "nvmlInit_v2"); !status.ok()) return status;
   return nvml.release();
 }
@@ -62,6 +69,40 @@ absl::StatusOr<bool> Nvml::PersistenceMode(Device* device) const {
   absl::Status status = Error(persistence_mode_(device, &mode), "nvmlDeviceGetPersistenceMode");
   if (!status.ok()) return status;
   return mode == kFeatureEnabled;
+}
+
+absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Nvml::Processes(Device* device) const {
+  if (compute_processes_ == nullptr) {
+    return absl::UnavailableError(
+        "libnvidia-ml.so.1 does not list processes; use driver 510 or "
+        "later");
+  }
+  std::map<unsigned, std::optional<uint64_t>> all;
+  for (ListProcesses* const list : {compute_processes_, graphics_processes_, mps_processes_}) {
+    if (list == nullptr) continue;
+    std::vector<Process> processes(64);
+    auto count = static_cast<unsigned>(processes.size());
+    Return result = list(device, &count, processes.data());
+    // More may come while we make room for those that there were.
+    for (int attempt = 0; result == kInsufficientSize && attempt < 8; ++attempt) {
+      processes.resize(2 * std::max<size_t>(count, processes.size()));
+      count = static_cast<unsigned>(processes.size());
+      result = list(device, &count, processes.data());
+    }
+    // A GPU may know compute processes alone.
+    if (result != kSuccess && list != compute_processes_) continue;
+    if (absl::Status status = Error(result, "listing processes"); !status.ok()) return status;
+    processes.resize(std::min<size_t>(count, processes.size()));
+    std::map<unsigned, std::optional<uint64_t>> listed;
+    for (const Process& process : processes) {
+      std::optional<uint64_t>& bytes = listed[process.pid];
+      // With MIG, one entry for each instance that the process uses.
+      if (process.bytes != kNotAvailable) bytes = bytes.value_or(0) + process.bytes;
+    }
+    // Who computes and draws is in two lists, each time with all that it has.
+    for (const auto& [pid, bytes] : listed) all[pid] = std::max(all[pid], bytes);
+  }
+  return all;
 }
 
 }  // namespace gpumem

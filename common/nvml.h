@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -33,16 +35,32 @@ class Nvml {
   //   UNAVAILABLE  NVML does not say
   absl::StatusOr<bool> PersistenceMode(Device* device) const;
 
+  // The processes that use the device, by pid, and how many bytes of it: what they have
+  // allocated themselves, their contexts included; managed memory need not be among it. Pids are
+  // those of this process's PID namespace where the driver translates them; 0 stands for all that
+  // have none there. No value: the driver does not say how much.
+  //   UNAVAILABLE  NVML does not say; drivers before 510 never do
+  absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Processes(Device* device) const;
+  bool lists_processes() const { return compute_processes_ != nullptr; }
+
  private:
   // The toolkit brings no nvml.h. Names, numbers and layouts from NVIDIA's "NVML API
   // Reference Guide": nvmlReturn_t is an enum with NVML_SUCCESS = 0, nvmlEnableState_t
   // one with NVML_FEATURE_ENABLED = 1, nvmlDevice_t an opaque pointer.
+  // NVML_ERROR_INSUFFICIENT_SIZE = 7, NVML_VALUE_NOT_AVAILABLE = -1.
   using Return = int;
   struct Memory {  // nvmlMemory_t
     unsigned long long total;
     unsigned long long free;
     unsigned long long used;
   };
+  struct Process {  // nvmlProcessInfo_t of the functions that end in _v3
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+  };
+  using ListProcesses = Return(Device*, unsigned* count, Process*);
 
   Nvml() = default;
   static absl::StatusOr<const Nvml*> Load();
@@ -53,6 +71,10 @@ class Nvml {
   Return (*device_by_uuid_)(const char*, Device**) = nullptr;
   Return (*memory_info_)(Device*, Memory*) = nullptr;
   Return (*persistence_mode_)(Device*, int*) = nullptr;
+  // Null where the driver is too old for them.
+  ListProcesses* compute_processes_ = nullptr;
+  ListProcesses* graphics_processes_ = nullptr;
+  ListProcesses* mps_processes_ = nullptr;
 };
 
 }  // namespace gpumem

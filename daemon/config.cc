@@ -5,7 +5,6 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <set>
@@ -14,20 +13,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/config_forms.h"
+#include "daemon/config_rules.h"
+#include "daemon/config_tenants.h"
 #include "daemon/toml_reader.h"
 
 namespace gpumemd {
 namespace {
 
-constexpr char kTenantForEachUser[] = "user-{uid}";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr char kPinnedUuid[] = "PINNED-";
 
@@ -37,6 +34,7 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
                 Config* config) {
   TableReader reader(table, "daemon", mistakes);
   reader.Read("runtime_dir", AbsolutePathForm(), &config->runtime_dir);
+  reader.Read("state_dir", AbsolutePathForm(), &config->state_dir);
   reader.Read("backend",
               OneOfForm<BackendChoice>({{"auto", BackendChoice::kAuto},
                                         {"cuda", BackendChoice::kCuda},
@@ -54,6 +52,8 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Read("api_socket_mode", ModeForm(), &config->api_socket_mode);
   reader.Read("admin_socket_mode", ModeForm(), &config->admin_socket_mode);
   reader.Read("drain_timeout", DurationForm(), &config->drain_timeout);
+  reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
+  reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
   std::string group;
   reader.Read("admin_group", TextForm(), &group);
   if (!group.empty()) {
@@ -82,9 +82,68 @@ void ReadPinned(const toml::value& table, Mistakes* mistakes, Config* config) {
   reader.Finish();
 }
 
+// The line of `key`; 0 where it is absent.
+uint64_t LineOf(TableReader* reader, const std::string& key) {
+  const toml::value* value = reader->Find(key);
+  return value == nullptr ? 0 : value->location().line();
+}
+
+void ReadDevice(const toml::value& table, const std::string& name, Mistakes* mistakes,
+                std::set<std::string>* seen, QuotaConfig* quota, TenantConfig::Lines* lines) {
+  TableReader device(table, absl::StrCat(name, ".device"), mistakes);
+  std::string uuid;
+  std::optional<SizeLimit> limit, guarantee;
+  const Form<SizeLimit> size = SizeLimitForm("the device");
+  device.Require("uuid", TextForm(), &uuid);
+  device.Read("limit", size, &limit);
+  device.Read("guarantee", size, &guarantee);
+  device.Finish();
+  const uint64_t limit_line = LineOf(&device, "limit");
+  const uint64_t guarantee_line = LineOf(&device, "guarantee");
+  if (limit_line == 0 && guarantee_line == 0) {
+    device.Complain(table, "limit",
+                    absl::StrCat("missing (expected ", size.expected, "; or a guarantee)"));
+  }
+  if (absl::StartsWith(uuid, kPinnedUuid)) {
+    device.Complain(*device.Find("uuid"), "uuid",
+                    "pinned host memory has a limit of its own (pinned_limit, in the table of "
+                    "the tenant), and no guarantee");
+  }
+  if (!uuid.empty() && !seen->insert(uuid).second) {
+    device.Complain(*device.Find("uuid"), "uuid",
+                    absl::StrCat("device \"", uuid, "\" is named twice"));
+  }
+  if (limit) {
+    quota->device_limits[uuid] = *limit;
+    lines->device_limits[uuid] = limit_line;
+  }
+  if (guarantee) {
+    quota->device_guarantees[uuid] = *guarantee;
+    lines->device_guarantees[uuid] = guarantee_line;
+  }
+}
+
+void ReadUnbrokered(const toml::value& table, Mistakes* mistakes, UnbrokeredConfig* config) {
+  TableReader reader(table, "unbrokered", mistakes);
+  reader.Read("reaction",
+              OneOfForm<UnbrokeredReaction>({{"report", UnbrokeredReaction::kReport},
+                                             {"deny-new", UnbrokeredReaction::kDenyNew},
+                                             {"terminate", UnbrokeredReaction::kTerminate}}),
+              &config->reaction);
+  reader.Read("tolerance", BytesForm(), &config->tolerance);
+  reader.Read("context_allowance", BytesForm(), &config->context_allowance);
+  reader.Read("interval", DurationForm(), &config->interval);
+  // Each look asks the driver, which holds up other programs' calls meanwhile.
+  if (config->interval > absl::ZeroDuration() && config->interval < absl::Milliseconds(10)) {
+    reader.Complain(*reader.Find("interval"), "interval",
+                    "too short (expected at least \"10ms\", or \"0s\" for never)");
+  }
+  reader.Finish();
+}
+
 // The keys that [tenant_defaults] and [[tenant]] share. `quota` holds what is inherited.
-void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
-               QuotaConfig* quota) {
+void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes, QuotaConfig* quota,
+               TenantConfig::Lines* lines) {
   const auto count = CountForm(0, std::numeric_limits<uint32_t>::max());
   // The tenant's own limit is meant for all its devices, those in the defaults included.
   if (reader->Find("limit") != nullptr) quota->device_limits.clear();
@@ -95,28 +154,52 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   reader->Read("max_sessions", count, &quota->max_sessions);
   reader->Read("max_in_flight", count, &quota->max_in_flight);
   reader->Read("max_retained", SizeLimitForm("the device"), &quota->max_retained);
+  reader->Read("guarantee", SizeLimitForm("the device"), &quota->guarantee);
+  reader->Read("priority", IntegerForm(-1000, 1000), &quota->priority);
+  reader->Read("max_waiting", count, &quota->max_waiting);
+  reader->Read("kind",
+               OneOfForm<Kind>({{"vmm", Kind::kVmm},
+                                {"mempool", Kind::kMempool},
+                                {"ipc", Kind::kIpc},
+                                {"pinned", Kind::kPinned}}),
+               &quota->kind);
+  reader->Read("scrub", BoolForm(), &quota->scrub);
+  reader->Read("revocable", BoolForm(), &quota->revocable);
+  reader->Read("parent", ParentForm(), &quota->parent);
   reader->Read("release",
                OneOfForm<ReleasePolicy>(
                    {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}}),
                &quota->release);
+  lines->limit = LineOf(reader, "limit");
+  lines->guarantee = LineOf(reader, "guarantee");
+  lines->parent = LineOf(reader, "parent");
   std::set<std::string> seen;
   for (const toml::value* table : reader->Tables("device")) {
-    TableReader device(*table, absl::StrCat(name, ".device"), mistakes);
-    std::string uuid;
-    SizeLimit limit;
-    device.Require("uuid", TextForm(), &uuid);
-    device.Require("limit", SizeLimitForm("the device"), &limit);
-    device.Finish();
-    if (absl::StartsWith(uuid, kPinnedUuid)) {
-      device.Complain(*device.Find("uuid"), "uuid",
-                      "pinned host memory has a limit of its own (pinned_limit, in the table of "
-                      "the tenant)");
-    }
-    if (!uuid.empty() && !seen.insert(uuid).second) {
-      device.Complain(*device.Find("uuid"), "uuid",
-                      absl::StrCat("device \"", uuid, "\" is named twice"));
-    }
-    quota->device_limits[uuid] = limit;
+    ReadDevice(*table, name, mistakes, &seen, quota, lines);
+  }
+  // Where neither is said here, it has been said to the defaults.
+  const char* last = reader->Find("revocable") != nullptr ? "revocable" : "kind";
+  if (quota->revocable && quota->kind == Kind::kMempool && reader->Find(last) != nullptr) {
+    reader->Complain(*reader->Find(last), last,
+                     "memory of kind \"mempool\" cannot be taken back, so that a tenant with "
+                     "revocable = true needs another kind");
+  }
+}
+
+void ReadDefaults(const toml::value& table, Mistakes* mistakes, Config* config) {
+  TableReader reader(table, "tenant_defaults", mistakes);
+  TenantConfig::Lines lines;
+  ReadQuota(&reader, "tenant_defaults", mistakes, &config->tenant_defaults, &lines);
+  reader.Finish();
+  config->defaults_parent_line = lines.parent;
+  constexpr char kNoGuarantee[] =
+      "each user's tenant would have it, however many come; write it in the [[tenant]] that it "
+      "is for";
+  if (lines.guarantee != 0) {
+    mistakes->AddAt(lines.guarantee, "tenant_defaults.guarantee", kNoGuarantee);
+  }
+  for (const auto& [uuid, line] : lines.device_guarantees) {
+    mistakes->AddAt(line, "tenant_defaults.device.guarantee", kNoGuarantee);
   }
 }
 
@@ -124,8 +207,9 @@ void ReadTenant(const toml::value& table, Mistakes* mistakes, Config* config) {
   TableReader reader(table, "tenant", mistakes);
   TenantConfig tenant{.quota = config->tenant_defaults};
   reader.Require("name", TenantNameForm(), &tenant.name);
-  ReadQuota(&reader, "tenant", mistakes, &tenant.quota);
+  ReadQuota(&reader, "tenant", mistakes, &tenant.quota, &tenant.lines);
   reader.Finish();
+  tenant.lines.name = table.location().line();
   for (const TenantConfig& other : config->tenants) {
     if (!tenant.name.empty() && other.name == tenant.name) {
       reader.Complain(*reader.Find("name"), "name",
@@ -135,93 +219,12 @@ void ReadTenant(const toml::value& table, Mistakes* mistakes, Config* config) {
   config->tenants.push_back(std::move(tenant));
 }
 
-void CheckTenantOfRule(TableReader* reader, const std::string& tenant, const Config& config) {
-  std::set<std::string> configured;
-  for (const TenantConfig& known : config.tenants) configured.insert(known.name);
-  if (tenant.empty() || configured.contains(tenant) || absl::StrContains(tenant, kUidTemplate)) {
-    return;
-  }
-  std::string nearest = Nearest(tenant, configured);
-  reader->Complain(
-      *reader->Find("tenant"), "tenant",
-      absl::StrCat("no [[tenant]] is named \"", tenant, "\" (",
-                   nearest.empty() ? std::string("add one, or write a name for each user: "
-                                                 "\"user-{uid}\"")
-                                   : absl::StrCat("did you mean \"", nearest, "\"?"),
-                   ")"));
-}
-
-void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mistakes,
-              Config* config) {
-  TableReader reader(table, "rule", mistakes);
-  Rule rule;
-  reader.Require("tenant", TenantOrTemplateForm(), &rule.tenant);
-  CheckTenantOfRule(&reader, rule.tenant, *config);
-
-  bool conditional = false;  // also where the condition is malformed
-  for (const char* key : {"uid", "user", "gid", "group", "cgroup"}) {
-    conditional |= reader.Find(key) != nullptr;
-  }
-  std::vector<std::string> conditions;
-  // A condition given by number or by name: "uid" or "user", "gid" or "group".
-  auto read_id = [&](const std::string& id_key, const std::string& name_key, const auto& lookup,
-                     auto* out) {
-    reader.Read(id_key, CountForm(0, std::numeric_limits<uint32_t>::max() - 1), out);
-    std::string name;
-    reader.Read(name_key, TextForm(), &name);
-    if (*out) conditions.push_back(absl::StrCat(id_key, " = ", **out));
-    if (name.empty()) return;
-    const toml::value& where = *reader.Find(name_key);
-    conditions.push_back(absl::StrCat(name_key, " = ", name));
-    if (reader.Find(id_key) != nullptr) {
-      reader.Complain(where, name_key,
-                      absl::StrCat("a rule has ", id_key, " or ", name_key, ", not both"));
-    } else if (!(*out = lookup(name))) {
-      reader.Complain(where, name_key,
-                      absl::StrCat("this machine has no ", name_key, " \"", name, "\""));
-    }
-  };
-  read_id("uid", "user", names.user, &rule.uid);
-  read_id("gid", "group", names.group, &rule.gid);
-  reader.Read("cgroup", TextForm(), &rule.cgroup);
-  if (rule.cgroup) conditions.push_back(absl::StrCat("cgroup = ", *rule.cgroup));
-
-  // Said in words, so that a forgotten condition does not open a tenant to everybody.
-  bool everybody = false;
-  reader.Read("default", BoolForm(), &everybody);
-  reader.Finish();
-  if (everybody && conditional) {
-    reader.Complain(*reader.Find("default"), "default",
-                    "a rule that is for everybody has no other condition");
-  } else if (!everybody && !conditional) {
-    mistakes->Add(table, "rule",
-                  "no condition (expected uid, user, gid, group, cgroup, or "
-                  "default = true for everybody)");
-  }
-  if (everybody) conditions.emplace_back("default");
-  rule.description =
-      absl::StrCat("rule ", config->rules.size() + 1, " (", absl::StrJoin(conditions, ", "), ")");
-  config->rules.push_back(std::move(rule));
-}
-
-Rule EverybodyRule() {
-  return {.tenant = kTenantForEachUser, .description = "built-in rule (a tenant for each user)"};
-}
-
-// True where some peer may get `tenant` by `rule`.
-bool CanName(const Rule& rule, absl::string_view tenant) {
-  if (!absl::StrContains(rule.tenant, kUidTemplate)) return rule.tenant == tenant;
-  std::pair<std::string, std::string> around =
-      absl::StrSplit(rule.tenant, absl::MaxSplits(kUidTemplate, 1));
-  uint32_t uid = 0;
-  return absl::ConsumePrefix(&tenant, around.first) &&
-         absl::ConsumeSuffix(&tenant, around.second) && absl::SimpleAtoi(tenant, &uid);
-}
-
 void NoteUnusedTenants(Config* config) {
+  std::set<absl::string_view> parents = {config->tenant_defaults.parent};
+  for (const TenantConfig& tenant : config->tenants) parents.insert(tenant.quota.parent);
   for (const TenantConfig& tenant : config->tenants) {
-    if (std::none_of(config->rules.begin(), config->rules.end(),
-                     [&](const Rule& rule) { return CanName(rule, tenant.name); })) {
+    if (parents.contains(tenant.name)) continue;  // for its members
+    if (!CanBeNamed(*config, tenant.name)) {
       config->notices.push_back(
           absl::StrCat("tenant \"", tenant.name, "\" is configured, but no rule makes anybody it"));
     }
@@ -258,11 +261,6 @@ absl::Status FileError(int error, absl::string_view path) {
 
 }  // namespace
 
-uint64_t SizeLimit::Of(uint64_t whole_bytes) const {
-  if (!percent) return bytes;
-  return static_cast<uint64_t>(static_cast<long double>(whole_bytes) * *percent / 100);
-}
-
 NameLookup SystemNames() {
   constexpr size_t kMostBytes = 64 * 1024;
   return {
@@ -292,6 +290,7 @@ Config DefaultConfig() {
   config.tenant_defaults.max_segments = 4096;
   config.tenant_defaults.max_sessions = 256;
   config.tenant_defaults.max_in_flight = 64;
+  config.tenant_defaults.max_waiting = 256;
   config.rules.push_back(EverybodyRule());
   return config;
 }
@@ -311,10 +310,11 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
   }
   if (const toml::value* table = document.Table("host")) ReadHost(*table, &mistakes, &config);
   if (const toml::value* table = document.Table("pinned")) ReadPinned(*table, &mistakes, &config);
+  if (const toml::value* table = document.Table("unbrokered")) {
+    ReadUnbrokered(*table, &mistakes, &config.unbrokered);
+  }
   if (const toml::value* table = document.Table("tenant_defaults")) {
-    TableReader reader(*table, "tenant_defaults", &mistakes);
-    ReadQuota(&reader, "tenant_defaults", &mistakes, &config.tenant_defaults);
-    reader.Finish();
+    ReadDefaults(*table, &mistakes, &config);
   }
   // Wherever they stand in the file: tenants need the defaults, rules the tenants.
   for (const toml::value* table : document.Tables("tenant")) {
@@ -324,6 +324,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
     ReadRule(*table, names, &mistakes, &config);
   }
   document.Finish();
+  SettleParents(&mistakes, &config);
+  // Between tenants that are right each by itself.
+  if (mistakes.status().ok()) CheckGuaranteesWritten(config, &mistakes);
   if (!mistakes.status().ok()) return mistakes.status();
 
   if (config.rules.empty()) config.rules.push_back(EverybodyRule());
@@ -348,72 +351,6 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path) {
     }
   }
   return ParseConfig(text, path, SystemNames());
-}
-
-absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes) {
-  const uint64_t capacity = config.pinned_capacity.Of(memory_bytes);
-  if (capacity > memory_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the configuration wants ", gpumem::FormatBytes(capacity),
-                     " of pinned memory, and this machine has ", gpumem::FormatBytes(memory_bytes),
-                     " of memory; write a smaller [pinned] capacity, or a percentage"));
-  }
-  return capacity;
-}
-
-Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices) {
-  Quota quota{.total_limit_bytes = config.total_limit_bytes,
-              .max_segments = config.max_segments,
-              .max_sessions = config.max_sessions,
-              .max_in_flight = config.max_in_flight,
-              .release = config.release};
-  if (config.limit && !config.limit->percent) quota.limit_bytes = config.limit->bytes;
-  if (config.max_retained && !config.max_retained->percent) {
-    quota.max_retained_bytes = config.max_retained->bytes;
-  }
-  if (config.pinned_limit && !config.pinned_limit->percent) {
-    quota.pinned_limit_bytes = config.pinned_limit->bytes;
-  }
-  for (const DeviceInfo& device : devices) {
-    if (config.max_retained && config.max_retained->percent) {
-      quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
-    }
-    if (IsPinnedMemory(device)) {
-      if (config.pinned_limit) {
-        quota.pinned_limit_bytes = config.pinned_limit->Of(device.capacity_bytes);
-      }
-      continue;
-    }
-    auto own = config.device_limits.find(device.uuid);
-    if (own != config.device_limits.end()) {
-      quota.device_limits[device.uuid] = own->second.Of(device.capacity_bytes);
-    } else if (config.limit && config.limit->percent) {
-      quota.device_limits[device.uuid] = config.limit->Of(device.capacity_bytes);
-    }
-  }
-  return quota;
-}
-
-const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant) {
-  for (const TenantConfig& configured : config.tenants) {
-    if (configured.name == tenant) return configured.quota;
-  }
-  return config.tenant_defaults;
-}
-
-std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const DeviceInfo> devices) {
-  std::set<std::string> named;
-  for (const auto& [uuid, limit] : config.tenant_defaults.device_limits) named.insert(uuid);
-  for (const TenantConfig& tenant : config.tenants) {
-    for (const auto& [uuid, limit] : tenant.quota.device_limits) named.insert(uuid);
-  }
-  for (const DeviceInfo& device : devices) named.erase(device.uuid);
-  std::vector<std::string> notices;
-  for (const std::string& uuid : named) {
-    notices.push_back(absl::StrCat("the configuration limits device ", uuid,
-                                   ", which this daemon does not have"));
-  }
-  return notices;
 }
 
 }  // namespace gpumemd

@@ -46,6 +46,14 @@ struct QuotaConfig {
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;
   std::optional<SizeLimit> max_retained;  // on any one device, host memory included
+  std::optional<SizeLimit> guarantee;     // on any one GPU; never one of tenant_defaults
+  std::map<std::string, SizeLimit> device_guarantees;  // by UUID; goes before guarantee
+  int32_t priority = 0;
+  std::optional<uint32_t> max_waiting;
+  std::optional<Kind> kind;
+  bool scrub = false;
+  bool revocable = false;
+  std::string parent;  // the name of a [[tenant]]; empty: none
   ReleasePolicy release = ReleasePolicy::kTrust;
 
   bool operator==(const QuotaConfig&) const = default;
@@ -55,15 +63,47 @@ struct TenantConfig {
   std::string name;
   QuotaConfig quota;  // complete: what the tenant left out is taken from tenant_defaults
 
-  bool operator==(const TenantConfig&) const = default;
+  // Where the file says it, for what can only be judged later. 0: it does not.
+  struct Lines {
+    uint64_t name = 0;
+    uint64_t limit = 0;
+    uint64_t guarantee = 0;
+    uint64_t parent = 0;
+    std::map<std::string, uint64_t> device_limits, device_guarantees;  // by UUID
+  };
+  Lines lines;
+
+  // Two that say the same in different places are equal.
+  bool operator==(const TenantConfig& other) const {
+    return name == other.name && quota == other.quota;
+  }
 };
 
 enum class BackendChoice { kAuto, kCuda, kHost };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
+// What happens about memory that a tenant's process has taken past the broker.
+enum class UnbrokeredReaction {
+  kReport,     // it is shown
+  kDenyNew,    // and its tenant gets nothing new until it is gone
+  kTerminate,  // and the process is ended
+};
+
+struct UnbrokeredConfig {
+  UnbrokeredReaction reaction = UnbrokeredReaction::kReport;
+  // Of each process on each device: how much is left alone, beside what a CUDA context and its
+  // libraries take. A bare context takes 0.5 GiB of an H200.
+  uint64_t tolerance = uint64_t{64} << 20;
+  uint64_t context_allowance = uint64_t{1} << 30;
+  absl::Duration interval = absl::Seconds(1);  // zero: nobody looks
+
+  bool operator==(const UnbrokeredConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
+  std::string state_dir;    // empty: not said; gpumem::DaemonStateDir() knows
   BackendChoice backend = BackendChoice::kAuto;
   LogLevel log_level = LogLevel::kInfo;
 
@@ -76,6 +116,9 @@ struct Config {
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);
+  // How long holders have to give up what is taken back; and, asked to end, to do so.
+  absl::Duration revocation_grace = absl::Seconds(10);
+  absl::Duration revocation_kill_after = absl::Seconds(5);
 
   // For the host backend alone.
   uint32_t host_devices = 1;
@@ -84,7 +127,10 @@ struct Config {
   // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
   SizeLimit pinned_capacity{.percent = 25};
 
-  QuotaConfig tenant_defaults;  // of tenants that no [[tenant]] describes
+  UnbrokeredConfig unbrokered;
+
+  QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
+  uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty
 
@@ -122,8 +168,17 @@ absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_by
 // The quota in bytes on the devices that there are.
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);
 
+// Whether all guarantees can be kept on these devices, and no tenant has a limit above that
+// of the tenant it is under.
+//   INVALID_ARGUMENT  with file and line, like the mistakes that ParseConfig finds: it knows
+//                     the percentages, but not what they are percentages of
+absl::Status CheckGuarantees(const Config& config, absl::Span<const DeviceInfo> devices);
+
 // The quota of `tenant`: its own, else the defaults.
 const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);
+
+// What is different in `to`, one sentence each, of what a running daemon takes over.
+std::vector<std::string> ConfigChanges(const Config& from, const Config& to);
 
 // A sentence for each device that the configuration limits and the node lacks: the
 // same file may serve several nodes, but a mistyped UUID limits nothing.

@@ -39,10 +39,14 @@ std::optional<std::string> AsTenantName(const toml::value& value) {
 
 std::optional<std::string> AsTenantOrTemplate(const toml::value& value) {
   std::optional<std::string> name = AsText(value);
-  // The longest uid there is: with every other one it is a name as well.
-  if (!name || !IsTenantName(absl::StrReplaceAll(*name, {{kUidTemplate, "4294967295"}}))) {
-    return std::nullopt;
+  if (!name) return std::nullopt;
+  std::vector<std::pair<absl::string_view, absl::string_view>> values;
+  for (const Placeholder& known : Placeholders()) {
+    // The longest uid there is: with every other one it is a name as well. What the others stand
+    // for is made to fit (TenantOf).
+    values.emplace_back(known.text, known.text == "{uid}" ? "4294967295" : "x");
   }
+  if (!IsTenantName(absl::StrReplaceAll(*name, values))) return std::nullopt;
   return name;
 }
 
@@ -104,8 +108,20 @@ Form<std::string> AbsolutePathForm() {
 Form<std::string> TenantNameForm() { return {"a tenant's name", kTenantName, AsTenantName}; }
 
 Form<std::string> TenantOrTemplateForm() {
-  return {"a tenant's name", absl::StrCat(kTenantName, "; {uid} in it stands for the user's id"),
+  const std::string placeholders = absl::StrJoin(
+      Placeholders(), ", ",
+      [](std::string* out, const Placeholder& known) { absl::StrAppend(out, known.text); });
+  return {"a tenant's name",
+          absl::StrCat(kTenantName, "; these in it stand for the process's: ", placeholders),
           AsTenantOrTemplate};
+}
+
+Form<std::string> ParentForm() {
+  return {"a tenant's name", "the name of a [[tenant]], or \"\" for none",
+          [](const toml::value& value) -> std::optional<std::string> {
+            if (value.is_string() && value.as_string().str.empty()) return "";
+            return AsTenantName(value);
+          }};
 }
 
 Form<uint64_t> BytesForm() { return {"a size", "bytes such as \"64GiB\"", AsBytes}; }
@@ -123,6 +139,16 @@ Form<uint32_t> CountForm(uint32_t least, uint32_t most) {
               return std::nullopt;
             }
             return static_cast<uint32_t>(value.as_integer());
+          }};
+}
+
+Form<int32_t> IntegerForm(int32_t least, int32_t most) {
+  return {"valid", absl::StrCat("a whole number from ", least, " to ", most),
+          [=](const toml::value& value) -> std::optional<int32_t> {
+            if (!value.is_integer() || value.as_integer() < least || value.as_integer() > most) {
+              return std::nullopt;
+            }
+            return static_cast<int32_t>(value.as_integer());
           }};
 }
 

@@ -17,16 +17,15 @@
 
 namespace gpumemd {
 
-// In a rule's tenant, stands for the peer's uid.
-inline constexpr char kUidTemplate[] = "{uid}";
-
 Form<std::string> TextForm();  // not empty
 Form<std::string> AbsolutePathForm();
 Form<std::string> TenantNameForm();  // letters, digits, '.', '_', '-'; at most 63
 Form<std::string> TenantOrTemplateForm();
+Form<std::string> ParentForm();                          // a tenant's name, or empty
 Form<uint64_t> BytesForm();                              // "64GiB", or a plain number of bytes
 Form<SizeLimit> SizeLimitForm(absl::string_view whole);  // the same, or "50%" of it
 Form<uint32_t> CountForm(uint32_t least, uint32_t most);
+Form<int32_t> IntegerForm(int32_t least, int32_t most);
 Form<mode_t> ModeForm();              // "0660"
 Form<absl::Duration> DurationForm();  // "10s"; at most a day
 Form<bool> BoolForm();

@@ -144,16 +144,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "letters, digits, '.', '_' or '-')"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"",
                 "gpumem.toml:4: tenant.name: tenant \"a\" is there twice"},
-        Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\nuuid = \"G\"",
-                "gpumem.toml:3: tenant.device.limit: missing (expected bytes such as \"40GiB\", or "
-                "a percentage of the device such as \"50%\")"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\nuuid = \"G\"\nlimit = 1\n"
                 "[[tenant.device]]\nuuid = \"G\"\nlimit = 2",
                 "gpumem.toml:7: tenant.device.uuid: device \"G\" is named twice"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\n"
                 "uuid = \"PINNED-00000000-0000-0000-0000-000000000000\"\nlimit = 1",
                 "gpumem.toml:4: tenant.device.uuid: pinned host memory has a limit of its own "
-                "(pinned_limit, in the table of the tenant)"}));
+                "(pinned_limit, in the table of the tenant), and no guarantee"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, ConfigMistakeTest,
@@ -165,10 +162,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "gpumem.toml:2: rule.tenant: no [[tenant]] is named \"x\" (add one, or write a "
                 "name for each user: \"user-{uid}\")"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
+                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
+                "slice, container, pod, qos, slurm_job, slurm_step, or "
                 "default = true for everybody)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\ndefault = false",
-                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, or "
+                "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
+                "slice, container, pod, qos, slurm_job, slurm_step, or "
                 "default = true for everybody)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\ndefault = true",
                 "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"},
@@ -184,9 +183,55 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = -1",
                 "gpumem.toml:3: rule.uid: -1 is not valid (expected a whole number from 0 "
                 "to 4294967294)"},
-        Mistake{"[[rule]]\ntenant = \"u{gid}\"\nuid = 1",
-                "gpumem.toml:2: rule.tenant: \"u{gid}\" is not a tenant's name (expected 1 to 63 "
-                "letters, digits, '.', '_' or '-'; {uid} in it stands for the user's id)"}));
+        Mistake{
+            "[[rule]]\ntenant = \"u{gid}\"\nuid = 1",
+            "gpumem.toml:2: rule.tenant: \"u{gid}\" is not a tenant's name (expected 1 to 63 "
+            "letters, digits, '.', '_' or '-'; these in it stand for the process's: {uid}, {user}, "
+            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step})"},
+        Mistake{
+            "[[rule]]\ntenant = \"{pod}/x\"\npod = \"*\"",
+            "gpumem.toml:2: rule.tenant: \"{pod}/x\" is not a tenant's name (expected 1 to 63 "
+            "letters, digits, '.', '_' or '-'; these in it stand for the process's: {uid}, {user}, "
+            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step})"},
+        Mistake{"[[rule]]\ntenant = \"{pod}\"\nuid = 1",
+                "gpumem.toml:2: rule.tenant: {pod} has a value only where the rule has the "
+                "condition pod or qos (expected one such as pod = \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"a-{slurm_job}\"\ndefault = true",
+                "gpumem.toml:2: rule.tenant: {slurm_job} has a value only where the rule has the "
+                "condition slurm_job or slurm_step (expected one such as slurm_job = \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"{slurm_job}-{slurm_step}\"\nslurm_job = \"*\"",
+                "gpumem.toml:2: rule.tenant: {slurm_step} has a value only where the rule has the "
+                "condition slurm_step (expected one such as slurm_step = \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"{user}\"\nuid = 1",
+                "gpumem.toml:2: rule.tenant: {user} has a value only where the rule has the "
+                "condition user (expected one such as user = \"alice\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nunit = \"infer\"",
+                "gpumem.toml:3: rule.unit: \"infer\" is not a unit of systemd (expected a pattern "
+                "such as \"infer@*.service\" or \"session-*.scope\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nslice = \"infer.service\"",
+                "gpumem.toml:3: rule.slice: \"infer.service\" is not a slice of systemd (expected "
+                "a pattern such as \"machine.slice\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\ncontainer = \"web\"",
+                "gpumem.toml:3: rule.container: \"web\" is not a container's id (expected 64 "
+                "hexadecimal digits in lower case, or a pattern such as \"3f2a*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\ncontainer = \"3f2a\"",
+                "gpumem.toml:3: rule.container: \"3f2a\" is not a container's id (expected 64 "
+                "hexadecimal digits in lower case, or a pattern such as \"3f2a*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\npod = \"web-0\"",
+                "gpumem.toml:3: rule.pod: \"web-0\" is not a pod's uid (expected hexadecimal "
+                "digits in lower case with '-', or a pattern such as \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nqos = \"Burstable\"",
+                "gpumem.toml:3: rule.qos: \"Burstable\" is not valid (expected one of "
+                "\"guaranteed\", \"burstable\", \"besteffort\", \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nslurm_job = \"train\"",
+                "gpumem.toml:3: rule.slurm_job: \"train\" is not a job of Slurm (expected its "
+                "number, or a pattern such as \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nslurm_step = \"\"",
+                "gpumem.toml:3: rule.slurm_step: \"\" is not a step of a Slurm job (expected its "
+                "number, \"batch\", or a pattern such as \"*\")"},
+        Mistake{
+            "[[rule]]\ntenant = \"u{uid}\"\npod = \"*\"\ndefault = true",
+            "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"}));
 
 TEST(ConfigTomlTest, WhatIsNoTomlNamesTheLine) {
   EXPECT_THAT(ErrorOf("[daemon]\nbackend = \n"),

@@ -73,6 +73,9 @@ api_socket_mode = "600"
 admin_socket_mode = "0600"
 admin_group = "ml"
 drain_timeout = "1m30s"
+revocation_grace = "3s"
+revocation_kill_after = "0s"
+state_dir = "/var/lib/other"
 [host]
 devices = 2
 device_bytes = "1.5GiB"
@@ -125,6 +128,9 @@ default = true
   EXPECT_EQ(config->admin_socket_mode, 0600u);
   EXPECT_EQ(config->admin_gid, 2001u);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(config->revocation_grace, absl::Seconds(3));
+  EXPECT_EQ(config->revocation_kill_after, absl::ZeroDuration());
+  EXPECT_EQ(config->state_dir, "/var/lib/other");
   EXPECT_EQ(config->host_devices, 2u);
   EXPECT_EQ(config->host_device_bytes, 3 * kGiB / 2);
   EXPECT_EQ(config->pinned_capacity, SizeLimit{.bytes = 12 * kGiB});
@@ -135,6 +141,7 @@ default = true
                        .max_sessions = 2,
                        .max_in_flight = 3,
                        .max_retained = SizeLimit{.percent = 12.5},
+                       .max_waiting = 256,
                        .release = ReleasePolicy::kOnExit};
   EXPECT_EQ(config->tenant_defaults, defaults);
   QuotaConfig training = defaults;
@@ -226,7 +233,57 @@ device = [{uuid = "GPU-mistyped", limit = 1}, {uuid = "GPU-1", limit = 1}]
   std::vector<DeviceInfo> devices = {{.uuid = "GPU-1"}};
   EXPECT_THAT(
       DeviceNotices(*config, devices),
-      ElementsAre("the configuration limits device GPU-mistyped, which this daemon does not have"));
+      ElementsAre("the configuration names device GPU-mistyped, which this daemon does not have"));
+}
+
+TEST(ConfigTest, RulesByWhatTheCgroupSays) {
+  absl::StatusOr<Config> config = Parse(R"(
+[[rule]]
+tenant = "{slurm_job}-{slurm_step}-{user}"
+user = "alice"
+slurm_step = "batch"
+slurm_job = 42
+[[rule]]
+tenant = "{unit}-{slice}"
+unit = "infer@*.service"
+slice = "system*"
+[[rule]]
+tenant = "{pod}.{container}.{qos}"
+pod = "099b88fb-2a99-45ad-af94-d91eb81a87e9"
+container = "*"
+qos = "burstable"
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<std::string> descriptions;
+  for (const Rule& rule : config->rules) descriptions.push_back(rule.description);
+  EXPECT_THAT(descriptions,
+              ElementsAre("rule 1 (user = alice, slurm_job = 42, slurm_step = batch)",
+                          "rule 2 (unit = infer@*.service, slice = system*)",
+                          "rule 3 (container = *, pod = 099b88fb-2a99-45ad-af94-d91eb81a87e9, "
+                          "qos = burstable)"));
+  const auto tenant = [&](const char* cgroup) {
+    return MatchTenant(config->rules, {.uid = 1001, .cgroup = Cgroup::Parse(cgroup)}, "")->tenant;
+  };
+  EXPECT_EQ(tenant("0::/system.slice/slurmstepd.scope/job_42/step_batch\n"), "42-batch-alice");
+  EXPECT_EQ(tenant("0::/system.slice/infer@1.service\n"), "infer_1.service-system.slice");
+}
+
+TEST(ConfigTest, KnowsWhichTenantsTemplatesMayMake) {
+  absl::StatusOr<Config> config = Parse(R"(
+[[tenant]]
+name = "job-42"
+[[tenant]]
+name = "user-7"
+[[tenant]]
+name = "jobs"
+[[rule]]
+tenant = "job-{slurm_job}"
+slurm_job = "*"
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  // user-7 is who has an ambiguous cgroup, and uid 7.
+  EXPECT_THAT(config->notices,
+              ElementsAre("tenant \"jobs\" is configured, but no rule makes anybody it"));
 }
 
 TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
@@ -266,6 +323,74 @@ TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
                 "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 
+TEST(ConfigTest, SaysWhatHappensAboutMemoryThatIsTakenPastTheBroker) {
+  EXPECT_EQ(Parse("").value().unbrokered, UnbrokeredConfig{});
+  const Config config = Parse(R"(
+[unbrokered]
+reaction = "terminate"
+tolerance = "1MiB"
+context_allowance = "2GiB"
+interval = "100ms"
+)")
+                            .value();
+  EXPECT_EQ(config.unbrokered, (UnbrokeredConfig{.reaction = UnbrokeredReaction::kTerminate,
+                                                 .tolerance = 1 << 20,
+                                                 .context_allowance = 2 * kGiB,
+                                                 .interval = absl::Milliseconds(100)}));
+  EXPECT_EQ(Parse("[unbrokered]\ninterval = \"0s\"").value().unbrokered.interval,
+            absl::ZeroDuration());
+  EXPECT_THAT(std::string(Parse("[unbrokered]\ninterval = \"1ms\"").status().message()),
+              testing::HasSubstr("unbrokered.interval: too short (expected at least \"10ms\""));
+  EXPECT_THAT(std::string(Parse("[unbrokered]\nreaction = \"kill\"").status().message()),
+              testing::HasSubstr("expected one of \"report\", \"deny-new\", \"terminate\""));
+}
+
+TEST(ConfigTest, ChangesAreToldByTheKeysOfTheFile) {
+  const Config before = Parse(R"(
+[[tenant]]
+name = "a"
+limit = "1GiB"
+[[tenant]]
+name = "b"
+[[rule]]
+tenant = "a"
+uid = 1
+)")
+                            .value();
+  EXPECT_THAT(ConfigChanges(before, before), IsEmpty());
+  const Config after = Parse(R"(
+[daemon]
+log_level = "debug"
+[tenant_defaults]
+max_sessions = 3
+[[tenant]]
+name = "a"
+limit = "2GiB"
+guarantee = "1GiB"
+priority = 1
+max_waiting = 1
+kind = "ipc"
+scrub = true
+revocable = true
+parent = "c"
+release = "on-exit"
+device = [{uuid = "G", guarantee = 1}]
+[[tenant]]
+name = "c"
+[[rule]]
+tenant = "a"
+uid = 2
+)")
+                           .value();
+  EXPECT_THAT(
+      ConfigChanges(before, after),
+      ElementsAre("tenant_defaults: changed max_sessions",
+                  "tenant \"a\": changed limit, guarantee, device, max_sessions, "
+                  "max_waiting, priority, kind, scrub, revocable, parent, release",
+                  "tenant \"c\": new", "tenant \"b\": no longer configured",
+                  "rules: changed (1 now); sessions stay what they are", "log_level: changed"));
+}
+
 TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().user("root"), 0u);
   EXPECT_EQ(SystemNames().group("root"), 0u);
@@ -298,9 +423,10 @@ TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
   ASSERT_TRUE(config.ok()) << config.status() << "\n" << text;
   EXPECT_EQ(config->runtime_dir, "/run/gpumem");
   EXPECT_EQ(config->admin_gid, 1u);
-  ASSERT_THAT(config->tenants, SizeIs(1));
+  ASSERT_THAT(config->tenants, SizeIs(3));
   EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
-  EXPECT_THAT(config->rules, SizeIs(2));
+  EXPECT_EQ(QuotaOf(*config, "nightly").parent, "training");
+  EXPECT_THAT(config->rules, SizeIs(5));
 }
 
 TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {

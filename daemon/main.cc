@@ -30,6 +30,7 @@ struct Flags {
   std::string config_file;
   std::string backend;
   std::string runtime_dir;
+  std::string state_dir;
   std::string log_level;
   uint32_t host_devices = 0;
   std::string host_device_bytes;
@@ -42,7 +43,8 @@ constexpr char kDescription[] =
     "dies comes back.\n\n"
     "With no file and no flags it uses the GPUs if there are any (else host memory), makes each\n"
     "user a tenant of its own, and serves in /run/gpumem as root, in $XDG_RUNTIME_DIR/gpumem as\n"
-    "anybody else.\n\n"
+    "anybody else. Quotas that gpumemctl changes are kept in /var/lib/gpumem as root, in\n"
+    "~/.local/state/gpumem as anybody else (systemd: StateDirectory=).\n\n"
     "Signals: SIGHUP takes over tenants, rules and quotas from the file; SIGTERM and SIGINT stop.\n"
     "Exit codes: 0 stopped, 1 could not start, 2 wrong flags or configuration.";
 
@@ -66,6 +68,8 @@ absl::Status ApplyFlags(const Flags& flags, Config& config) {
   }
   if (!flags.runtime_dir.empty()) config.runtime_dir = flags.runtime_dir;
   if (config.runtime_dir.empty()) config.runtime_dir = gpumem::DaemonRuntimeDir();
+  if (!flags.state_dir.empty()) config.state_dir = flags.state_dir;
+  if (config.state_dir.empty()) config.state_dir = gpumem::DaemonStateDir();
   return absl::OkStatus();
 }
 
@@ -137,22 +141,6 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void Reload(const Flags& flags, Server& server) {
-  if (flags.config_file.empty()) {
-    spdlog::warn("SIGHUP: there is no configuration file to read again (--config)");
-    return;
-  }
-  absl::StatusOr<Config> config = Load(flags);
-  if (!config.ok()) {
-    spdlog::error("reload: {}; the configuration in force stays",
-                  std::string(config.status().message()));
-    return;
-  }
-  SetLogLevel(config->log_level);
-  server.Reload(*config);
-  spdlog::info("reloaded {}", flags.config_file);
-}
-
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app(kDescription, "gpumemd");
@@ -163,6 +151,9 @@ int Main(int argc, char** argv) {
       ->type_name("NAME");
   app.add_option("--runtime-dir", flags.runtime_dir,
                  "Folder of the sockets; clients find it by GPUMEM_RUNTIME_DIR or --runtime-dir")
+      ->type_name("DIR");
+  app.add_option("--state-dir", flags.state_dir,
+                 "Folder of what is remembered over restarts: changed quotas")
       ->type_name("DIR");
   app.add_option("--host-devices", flags.host_devices, "Devices of the host backend")
       ->check(CLI::Range(1, 64))
@@ -207,7 +198,9 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*config);
+  Reloading reloading{.done = [](const Config& taken) { SetLogLevel(taken.log_level); }};
+  if (!flags.config_file.empty()) reloading.load = [&flags] { return Load(flags); };
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*config, reloading);
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return 1;
@@ -217,7 +210,7 @@ int Main(int argc, char** argv) {
     int signal = 0;
     sigwait(&signals, &signal);
     if (signal == SIGHUP) {
-      Reload(flags, **server);
+      (void)(*server)->Reload();  // it has logged what came of it
       continue;
     }
     spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");

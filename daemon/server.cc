@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -54,6 +55,8 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
+  options.revocation = {.grace = config.revocation_grace,
+                        .kill_after = config.revocation_kill_after};
   options.random = RandomSecret;
   options.observer = observer;
   return options;
@@ -123,14 +126,22 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name) {
 
 }  // namespace
 
-Server::Server(Config config, Devices devices)
+Server::Server(Config config, Devices devices, Reloading reloading)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
+      reloading_(std::move(reloading)),
+      in_force_(config_),
       device_notices_(devices.notices),
-      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))) {}
+      store_(config_.state_dir),
+      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))),
+      quotas_(std::make_unique<QuotaControl>(
+          broker_.get(), DeviceInfos(), store_.remembered(),
+          [this](const Overrides& overrides) { return store_.Save(overrides); })) {
+  for (const std::string& notice : store_.notices()) spdlog::error("{}", notice);
+}
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Reloading reloading) {
   if (config.host_device_bytes > kMaxHostDeviceBytes) {
     return absl::InvalidArgumentError(
         "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
@@ -145,7 +156,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
   if (config.backend == BackendChoice::kHost) options.backend = Backend::kHost;
   absl::StatusOr<Devices> devices = OpenDevices(options);
   if (!devices.ok()) return devices.status();
-  auto server = std::unique_ptr<Server>(new Server(config, *std::move(devices)));
+  std::vector<DeviceInfo> infos;
+  for (const auto& device : devices->devices) infos.push_back(device->info());
+  if (absl::Status kept = CheckGuarantees(config, infos); !kept.ok()) return kept;
+  absl::StatusOr<std::shared_ptr<ProcessMemory>> process_memory =
+      devices->backend == Backend::kCuda
+          ? MakeNvmlProcessMemory()
+          : MakeHostProcessMemory(gpumem::SocketPath(config.runtime_dir, kHostProcessMemoryFile));
+  if (!process_memory.ok()) {
+    devices->notices.push_back(absl::StrCat(
+        "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
+  }
+  auto server =
+      std::unique_ptr<Server>(new Server(config, *std::move(devices), std::move(reloading)));
+  if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
   if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
   return server;
@@ -187,7 +211,10 @@ absl::Status Server::Listen() {
   sessions_for_observer_ = sessions_.get();
   broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
-      broker_.get(), [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); });
+      broker_.get(), quotas_.get(),
+      AdminService::Hooks{
+          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .reload = [this] { return Reload(); }});
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
@@ -217,8 +244,21 @@ absl::Status Server::Listen() {
   api_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Broker", true);
   admin_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
   sessions_->Start();
+  if (absl::Status started = StartMonitor(); !started.ok()) return started;
   api_listener_->Start();
   admin_listener_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartMonitor() {
+  if (process_memory_ == nullptr) return absl::OkStatus();
+  auto monitor = UnbrokeredMonitor::Start(
+      broker_.get(), process_memory_,
+      {.config = config_.unbrokered, .process_of = [sessions = sessions_.get()](SessionId id) {
+         return sessions->ProcessOf(id);
+       }});
+  if (!monitor.ok()) return monitor.status();
+  monitor_ = *std::move(monitor);
   return absl::OkStatus();
 }
 
@@ -238,6 +278,7 @@ Server::~Server() {
   if (hub_ != nullptr) hub_->Stop();
   // Before the listeners close: a daemon that starts now makes its own.
   for (const std::string& path : sockets_) unlink(path.c_str());
+  monitor_.reset();
   sessions_.reset();
   broker_service_.reset();
   admin_service_.reset();
@@ -262,31 +303,70 @@ void Server::ApplyTenants(const Config& config) {
   for (const TenantConfig& tenant : config.tenants) {
     quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
   }
-  broker_->Configure(quotas, ResolveQuota(config.tenant_defaults, devices));
+  const std::vector<std::string> skipped =
+      quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
+  for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;
-  for (const auto& more : {config.notices, DeviceNotices(config, devices)}) {
+  for (const auto& more :
+       {store_.notices(), skipped, config.notices, DeviceNotices(config, devices)}) {
     notices.insert(notices.end(), more.begin(), more.end());
   }
   absl::MutexLock lock(&mutex_);
   notices_ = std::move(notices);
 }
 
-void Server::Reload(const Config& config) {
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload() {
+  absl::MutexLock lock(&reload_mutex_);
+  absl::StatusOr<gpumem::v1::ReloadResponse> outcome = TryReload();
+  if (!outcome.ok()) {
+    spdlog::error("reload: {}; the configuration in force stays",
+                  std::string(outcome.status().message()));
+    return outcome;
+  }
+  spdlog::info("reloaded {}{}", outcome->config_file(),
+               outcome->changes().empty() ? ": nothing is different" : "");
+  for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
+  return outcome;
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
+  if (reloading_.load == nullptr) {
+    return absl::FailedPreconditionError(
+        "there is no configuration file to read again: the daemon was started without one "
+        "(--config)");
+  }
+  absl::StatusOr<Config> loaded = reloading_.load();
+  if (!loaded.ok()) return loaded.status();
+  const Config& config = *loaded;
+  if (absl::Status kept = CheckGuarantees(config, DeviceInfos()); !kept.ok()) return kept;
   ApplyTenants(config);
+  if (reloading_.done != nullptr) reloading_.done(config);
+  if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.backend, c.max_sessions, c.max_segments, c.session_socket_mode,
-                    c.api_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
-                    c.drain_timeout);
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
+                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
+                    c.revocation_kill_after);
   };
-  if (fixed(config) == fixed(config_)) return;
+  gpumem::v1::ReloadResponse response;
+  response.set_config_file(config.file);
+  for (std::string& change : ConfigChanges(in_force_, config)) {
+    response.add_changes(std::move(change));
+  }
+  in_force_ = config;
   absl::MutexLock lock(&mutex_);
-  notices_.emplace_back(
-      "the configuration file changes what only a restart can apply (folder, backend, bounds, "
-      "sockets, host devices, pinned memory or drain time); the values of the last start hold");
-  spdlog::warn("{}", notices_.back());
+  if (fixed(config) != fixed(config_)) {
+    notices_.emplace_back(
+        "the configuration file changes what only a restart can apply (folders, backend, bounds, "
+        "sockets, host devices, pinned memory, or a time of [daemon]); the values of the last "
+        "start hold");
+    spdlog::warn("{}", notices_.back());
+  }
+  for (const std::string& notice : notices_) response.add_notices(notice);
+  return response;
 }
 
 void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
@@ -297,6 +377,15 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
+  if (monitor_ != nullptr) {
+    for (const DeviceProcess& process : monitor_->Foreign()) {
+      gpumem::v1::ForeignProcess& foreign = *status.add_foreign_processes();
+      foreign.set_device_uuid(process.device_uuid);
+      foreign.set_pid(process.pid);
+      foreign.set_command(process.command);
+      foreign.set_bytes(process.bytes.value_or(0));
+    }
+  }
   absl::MutexLock lock(&mutex_);
   for (const std::string& notice : notices_) status.add_notices(notice);
 }
@@ -329,6 +418,22 @@ void Server::SegmentsLost(SessionId session) {
 
 void Server::Pressed(const Pressure& pressure) {
   if (hub_for_observer_ != nullptr) hub_for_observer_->Pressed(pressure);
+}
+
+void Server::Revoked(SessionId session) {
+  if (hub_for_observer_ != nullptr) hub_for_observer_->Revoked(session);
+}
+
+void Server::EndProcess(SessionId session, bool kill) {
+  if (sessions_for_observer_ == nullptr) return;
+  const auto who = sessions_for_observer_->WhoIs(session);
+  const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
+  spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
+               who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
+                                       " (session ", ToInt(session), ")")
+                        : absl::StrCat("the process of session ", ToInt(session)),
+               kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
+               sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
 }
 
 void Server::ContextLost(const std::string& device_uuid, size_t segments) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,40 +15,58 @@
 #include "absl/time/time.h"
 #include "daemon/config.h"
 #include "daemon/core/broker.h"
+#include "daemon/core/quota_control.h"
 #include "daemon/device/devices.h"
+#include "daemon/device/process_memory.h"
+#include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
 #include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
+#include "daemon/unbrokered_monitor.h"
 
 namespace gpumemd {
+
+// How a running server gets at the configuration anew.
+struct Reloading {
+  // Reads it; absent where there is no file to be read.
+  std::function<absl::StatusOr<Config>()> load;
+  // It has been taken over.
+  std::function<void(const Config&)> done;
+};
 
 // Runs from Start() until it is destroyed. Its functions may be called from any thread.
 class Server final : private BrokerObserver {
  public:
   // Opens the devices, makes the runtime folder and its sockets, and serves.
-  //   ALREADY_EXISTS  another daemon serves there
-  //   others          what a device, a folder or a socket answered, in a sentence
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+  //   ALREADY_EXISTS    another daemon serves there
+  //   INVALID_ARGUMENT  the configuration makes no sense with the devices
+  //   others            what a device, a folder or a socket answered, in a sentence
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
+                                                       Reloading reloading = {});
 
   // Admits nothing new, waits up to the configured drain time for the calls in flight,
   // says Goodbye, and removes the sockets. Clients keep what they have mapped.
   ~Server() override;
 
-  // Takes over tenants, rules and quotas, at once and together. What only a restart can
-  // change (sockets, backend, bounds) stays, with a notice.
-  void Reload(const Config& config);
+  // Reads the configuration again and takes over tenants, rules and quotas, at once and together.
+  // What only a restart can change (sockets, backend, bounds) stays, with a notice. Logs what
+  // came of it. Statuses as gpumem.v1.Admin.Reload; on errors nothing is changed.
+  absl::StatusOr<gpumem::v1::ReloadResponse> Reload() ABSL_LOCKS_EXCLUDED(reload_mutex_);
 
   // One line for the log: backend, devices, folder.
   std::string Summary() const;
 
  private:
-  Server(Config config, Devices devices);
+  Server(Config config, Devices devices, Reloading reloading);
   absl::Status Listen();
+  absl::Status StartMonitor();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
+  absl::StatusOr<gpumem::v1::ReloadResponse> TryReload()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
 
   // BrokerObserver
   void SessionForgotten(SessionId session) override;
@@ -55,11 +74,16 @@ class Server final : private BrokerObserver {
   void DrainingChanged(bool draining) override;
   void SegmentsLost(SessionId session) override;
   void Pressed(const Pressure& pressure) override;
+  void Revoked(SessionId session) override;
+  void EndProcess(SessionId session, bool kill) override;
   void ContextLost(const std::string& device_uuid, size_t segments) override;
 
   const Config config_;  // as it was at the start; what Reload may change is not read here
   const Backend backend_;
   const absl::Time started_;
+  const Reloading reloading_;
+  absl::Mutex reload_mutex_;  // one reload at a time
+  Config in_force_ ABSL_GUARDED_BY(reload_mutex_);
   mutable absl::Mutex mutex_;
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
   const std::vector<std::string> device_notices_;
@@ -70,9 +94,13 @@ class Server final : private BrokerObserver {
   std::vector<std::string> sockets_;  // that this daemon has made
   WatchHub* hub_for_observer_ = nullptr;
   SessionServer* sessions_for_observer_ = nullptr;
+  OverrideStore store_;
   std::unique_ptr<Broker> broker_;
+  std::unique_ptr<QuotaControl> quotas_;
   std::unique_ptr<WatchHub> hub_;
   std::unique_ptr<SessionServer> sessions_;
+  std::shared_ptr<ProcessMemory> process_memory_;  // null where nobody counts
+  std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;

@@ -25,7 +25,10 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 void Mistakes::Add(const toml::value& where, absl::string_view key, absl::string_view message) {
-  uint64_t line = where.location().line();
+  AddAt(where.location().line(), key, message);
+}
+
+void Mistakes::AddAt(uint64_t line, absl::string_view key, absl::string_view message) {
   if (first_ && first_->first <= line) return;
   first_.emplace(line, absl::StrCat(file_, ":", line, ": ", key, ": ", message));
 }

@@ -28,6 +28,7 @@ class Mistakes {
 
   // "FILE:LINE: KEY: MESSAGE"
   void Add(const toml::value& where, absl::string_view key, absl::string_view message);
+  void AddAt(uint64_t line, absl::string_view key, absl::string_view message);
 
   // OK, or INVALID_ARGUMENT with the first mistake.
   absl::Status status() const;

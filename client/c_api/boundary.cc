@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,6 +16,10 @@ static_assert(GPUMEM_KIND_DEFAULT == static_cast<int>(Kind::kDefault));
 static_assert(GPUMEM_KIND_PINNED == static_cast<int>(Kind::kPinned));
 static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown));
 static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
+static_assert(GPUMEM_CAUSE_QUEUE == static_cast<int>(Denial::Cause::kQueue));
+static_assert(GPUMEM_CAUSE_UNBROKERED == static_cast<int>(Denial::Cause::kUnbrokered));
+
+constexpr size_t kMaxHolders = 8;
 
 // Text of a fixed size, so that it needs no memory; what does not fit is cut.
 template <size_t kBytes>
@@ -32,8 +37,10 @@ struct LastError {
   Cut<2048> message;
   bool denied;
   gpumem_denial denial;
-  Cut<128> tenant, device_uuid;
+  Cut<128> tenant, device_uuid, limited_tenant;
   Cut<512> help;
+  std::array<Cut<128>, kMaxHolders> holder_names;
+  std::array<gpumem_holder, kMaxHolders> holders;
 };
 
 // This thread's; null where it has none or, with `make`, where there is no memory for it. Behind a
@@ -58,13 +65,22 @@ void Keep(const Denial& denial, LastError& last) {
   last.tenant = denial.tenant;
   last.device_uuid = denial.device_uuid;
   last.help = denial.help;
+  last.limited_tenant = denial.limited_tenant;
+  const size_t holders = std::min(denial.holders.size(), kMaxHolders);
+  for (size_t i = 0; i < holders; ++i) {
+    last.holder_names[i] = denial.holders[i].tenant;
+    last.holders[i] = {.tenant = last.holder_names[i].text, .used = denial.holders[i].used};
+  }
   last.denial = {.cause = static_cast<int32_t>(denial.cause),
                  .tenant = last.tenant.text,
                  .device_uuid = last.device_uuid.text,
                  .asked = denial.asked,
                  .used = denial.used,
                  .limit = denial.limit,
-                 .help = last.help.text};
+                 .help = last.help.text,
+                 .limited_tenant = last.limited_tenant.text,
+                 .holders = last.holders.data(),
+                 .holder_count = holders};
   last.denied = true;
 }
 
@@ -117,6 +133,11 @@ std::optional<absl::Duration> Timeout(uint64_t milliseconds) {
   return Time(milliseconds);
 }
 
+uint64_t ToMilliseconds(absl::Duration time) {
+  if (time == absl::InfiniteDuration()) return GPUMEM_UNLIMITED;
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(time));
+}
+
 absl::StatusOr<Kind> ToKind(int32_t kind) {
   if (kind < GPUMEM_KIND_DEFAULT || kind > GPUMEM_KIND_PINNED) {
     return absl::InvalidArgumentError(absl::StrCat("there is no kind ", kind));
@@ -132,6 +153,7 @@ absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from) {
   return OpenOptions{.read_only = c->read_only != 0,
                      .map_devices = *std::move(map_devices),
                      .address = c->address,
+                     .revocable = c->revocable != 0,
                      .timeout = Timeout(c->timeout_ms)};
 }
 

@@ -101,6 +101,8 @@ absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t 
 absl::Duration Time(uint64_t milliseconds);
 // The same, but 0 is none.
 std::optional<absl::Duration> Timeout(uint64_t milliseconds);
+// Rounded down; what is for ever is GPUMEM_UNLIMITED.
+uint64_t ToMilliseconds(absl::Duration time);
 
 //   INVALID_ARGUMENT  not in enum gpumem_kind
 absl::StatusOr<Kind> ToKind(int32_t kind);

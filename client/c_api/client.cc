@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
 using gpumem::c_api::Time;
+using gpumem::c_api::ToMilliseconds;
 using gpumem::c_api::Write;
 
 struct gpumem_device_list {
@@ -52,6 +54,24 @@ absl::Status CheckIndex(size_t index, size_t count, const char* of) {
       absl::StrCat("there is no ", of, " ", index, ": there are ", count, ", counted from 0"));
 }
 
+int64_t CountOr(const std::optional<uint32_t>& count) { return count ? int64_t{*count} : -1; }
+
+// Its text is that of `quota`.
+gpumem_quota ToC(const gpumem::Quota& quota) {
+  return {.struct_size = sizeof(gpumem_quota),
+          .limit_bytes = quota.limit_bytes.value_or(GPUMEM_UNLIMITED),
+          .total_limit_bytes = quota.total_limit_bytes.value_or(GPUMEM_UNLIMITED),
+          .pinned_limit_bytes = quota.pinned_limit_bytes.value_or(GPUMEM_UNLIMITED),
+          .guarantee_bytes = quota.guarantee_bytes.value_or(0),
+          .max_segments = CountOr(quota.max_segments),
+          .max_sessions = CountOr(quota.max_sessions),
+          .max_in_flight = CountOr(quota.max_in_flight),
+          .max_waiting = CountOr(quota.max_waiting),
+          .priority = quota.priority,
+          .revocable = quota.revocable,
+          .parent = quota.parent.c_str()};
+}
+
 gpumem::WatchHandlers ToHandlers(const gpumem_watch_handlers& c) {
   gpumem::WatchHandlers handlers;
   void* const context = c.context;
@@ -63,9 +83,26 @@ gpumem::WatchHandlers ToHandlers(const gpumem_watch_handlers& c) {
   if (c.draining != nullptr) {
     handlers.draining = [call = c.draining, context](bool draining) { call(context, draining); };
   }
-  if (c.pressure != nullptr) {
+  if (c.pressure_until != nullptr) {
+    handlers.pressure = [call = c.pressure_until, context](const gpumem::Pressure& pressure) {
+      call(context, pressure.device_uuid.c_str(), pressure.bytes,
+           ToMilliseconds(pressure.deadline));
+    };
+  } else if (c.pressure != nullptr) {
     handlers.pressure = [call = c.pressure, context](const gpumem::Pressure& pressure) {
       call(context, pressure.device_uuid.c_str(), pressure.bytes);
+    };
+  }
+  if (c.revocation != nullptr) {
+    handlers.revocation = [call = c.revocation, context](const gpumem::Revocation& revocation) {
+      call(context, revocation.lease_ids.data(), revocation.lease_ids.size(),
+           ToMilliseconds(revocation.until_end));
+    };
+  }
+  if (c.quota_changed != nullptr) {
+    handlers.quota_changed = [call = c.quota_changed, context](const gpumem::Quota& quota) {
+      const gpumem_quota told = ToC(quota);
+      call(context, &told);
     };
   }
   if (c.ended != nullptr) {
@@ -190,7 +227,8 @@ int gpumem_usage_get_tenant(const gpumem_usage* usage, gpumem_tenant_usage* tena
                   .charged_bytes = of.charged_bytes,
                   .segments = of.segments,
                   .sessions = of.sessions,
-                  .device_count = of.devices.size()},
+                  .device_count = of.devices.size(),
+                  .waiting = of.waiting},
                  tenant);
   });
 }
@@ -207,7 +245,12 @@ int gpumem_usage_get_device(const gpumem_usage* usage, size_t index, gpumem_devi
                   .lingering_bytes = of.lingering_bytes,
                   .charged_bytes = of.charged_bytes,
                   .limit_bytes = of.limit_bytes,
-                  .peak_bytes = of.peak_bytes},
+                  .peak_bytes = of.peak_bytes,
+                  .guarantee_bytes = of.guarantee_bytes,
+                  .borrowed_bytes = of.borrowed_bytes,
+                  .waiting_bytes = of.waiting_bytes,
+                  .waiting = of.waiting,
+                  .revocable_bytes = of.revocable_bytes},
                  device);
   });
 }

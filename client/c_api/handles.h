@@ -18,6 +18,10 @@ struct gpumem_segment {
   std::array<std::string, 2> tickets = {};  // by scope, once asked for
 };
 
+struct gpumem_cancel_token {
+  const gpumem::CancelToken token;
+};
+
 struct gpumem_event {
   gpumem::Event event;
 };

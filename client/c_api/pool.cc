@@ -18,6 +18,7 @@ using gpumem::c_api::Read;
 using gpumem::c_api::Text;
 using gpumem::c_api::Time;
 using gpumem::c_api::ToKind;
+using gpumem::c_api::ToMilliseconds;
 using gpumem::c_api::ToOptions;
 using gpumem::c_api::Write;
 
@@ -60,8 +61,16 @@ absl::StatusOr<gpumem::PoolOptions> ToPoolOptions(const gpumem_pool_options* fro
       .per_thread_default_stream = c->per_thread_default_stream != 0,
       .wait = Time(c->wait_ms),
       .gives_under_pressure = c->keeps_under_pressure == 0,
+      .revocable = c->revocable != 0,
       .thread_caches = c->without_thread_caches == 0,
   };
+  if (c->on_revocation != nullptr) {
+    options.on_revocation = [call = c->on_revocation, context = c->revocation_context](
+                                const gpumem::Revocation& revocation) {
+      call(context, revocation.lease_ids.data(), revocation.lease_ids.size(),
+           ToMilliseconds(revocation.until_end));
+    };
+  }
   if (c->limit_bytes != 0) options.limit_bytes = c->limit_bytes;
   if (c->release_threshold_bytes != 0) {
     options.release_threshold_bytes = c->release_threshold_bytes;

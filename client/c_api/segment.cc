@@ -21,6 +21,7 @@ using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
 using gpumem::c_api::Texts;
+using gpumem::c_api::Time;
 using gpumem::c_api::Timeout;
 using gpumem::c_api::ToKind;
 using gpumem::c_api::ToOptions;
@@ -39,12 +40,17 @@ absl::StatusOr<gpumem::AcquireOptions> ToAcquireOptions(const gpumem_acquire_opt
   if (!kind.ok()) return kind.status();
   auto map_devices = Texts(c->map_devices, c->map_device_count);
   if (!map_devices.ok()) return map_devices.status();
-  return gpumem::AcquireOptions{.bytes = c->bytes,
-                                .device = Text(c->device),
-                                .kind = *kind,
-                                .map_devices = *std::move(map_devices),
-                                .address = c->address,
-                                .timeout = Timeout(c->timeout_ms)};
+  gpumem::AcquireOptions options{.bytes = c->bytes,
+                                 .device = Text(c->device),
+                                 .kind = *kind,
+                                 .map_devices = *std::move(map_devices),
+                                 .address = c->address,
+                                 .presses_others = c->without_pressure == 0,
+                                 .wait = Time(c->wait_ms),
+                                 .revocable = c->revocable != 0,
+                                 .timeout = Timeout(c->timeout_ms)};
+  if (c->cancel != nullptr) options.cancel = c->cancel->token;
+  return options;
 }
 
 // Hands out the first `count` of them, all or none; the others end.
@@ -80,6 +86,37 @@ absl::Status Give(absl::StatusOr<gpumem::Event> event, gpumem_event** to) {
 }  // namespace
 
 extern "C" {
+
+int gpumem_cancel_token_create(gpumem_cancel_token** token) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(token)) return NullError("token");
+    *token = new gpumem_cancel_token;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_cancel_token_cancel(gpumem_cancel_token* token) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(token)) return NullError("token");
+    token->token.Cancel();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_cancel_token_is_cancelled(const gpumem_cancel_token* token, int* cancelled) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(token, cancelled)) return NullError("token or cancelled");
+    *cancelled = token->token.cancelled();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_cancel_token_destroy(gpumem_cancel_token* token) {
+  return Call([&] {
+    delete token;
+    return absl::OkStatus();
+  });
+}
 
 int gpumem_client_acquire(gpumem_client* client, const gpumem_acquire_options* options,
                           gpumem_segment** segment) {
@@ -134,7 +171,8 @@ int gpumem_segment_get_info(const gpumem_segment* segment, gpumem_segment_info* 
                   .lease_id = of.lease_id(),
                   .segment_id = of.segment_id(),
                   .reused = of.reused(),
-                  .registered = of.registered()},
+                  .registered = of.registered(),
+                  .revocable = of.revocable()},
                  info);
   });
 }

@@ -58,8 +58,8 @@ absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response
                         const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();
-  Print(options.json ? Pretty(QuotaJson(response.quota(), response.usage()))
-                     : QuotaView(response.quota(), response.usage(), *devices, options.exact));
+  Print(options.json ? Pretty(QuotaJson(response, /*knows_overridden=*/true))
+                     : QuotaView(response, *devices, options.exact));
   return absl::OkStatus();
 }
 
@@ -81,7 +81,22 @@ absl::Status Run(const PsCommand& command, const GlobalOptions& options) {
   request.set_tenant(command.tenant);
   auto response = Call(**admin, &Admin::Stub::ListSessions, request);
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : SessionsView(*response, options.exact));
+  v1::ListWaitingRequest of_those;
+  of_those.set_tenant(command.tenant);
+  auto waiting = Call(**admin, &Admin::Stub::ListWaiting, of_those);
+  // The tenant's last session may have ended in between.
+  if (absl::IsNotFound(waiting.status())) waiting = v1::ListWaitingResponse();
+  if (!waiting.ok()) return waiting.status();
+  if (options.json) {
+    Json both = ToJson(*response);
+    both["waiting"] = ToJson(*waiting)["waiting"];
+    Print(Pretty(both));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<DeviceList> devices = Devices(**admin);
+  if (!devices.ok()) return devices.status();
+  Print(absl::StrCat(SessionsView(*response, options.exact),
+                     WaitingView(*waiting, *devices, options.exact)));
   return absl::OkStatus();
 }
 
@@ -120,7 +135,19 @@ absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options) {
   for (v1::DeviceLimit& limit : *request.mutable_quota()->mutable_devices()) {
     if (auto status = Resolve(**admin, limit.mutable_device_uuid()); !status.ok()) return status;
   }
+  for (v1::DeviceGuarantee& guarantee : *request.mutable_quota()->mutable_guarantees()) {
+    auto status = Resolve(**admin, guarantee.mutable_device_uuid());
+    if (!status.ok()) return status;
+  }
   auto response = Call(**admin, &Admin::Stub::SetQuota, request);
+  if (!response.ok()) return response.status();
+  return PrintQuota(**admin, *response, options);
+}
+
+absl::Status Run(const QuotaUnsetCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::UnsetQuota, command.request);
   if (!response.ok()) return response.status();
   return PrintQuota(**admin, *response, options);
 }
@@ -196,6 +223,15 @@ absl::Status Run(const DrainCommand& command, const GlobalOptions& options) {
   } else {
     Print("Admitting again.\n");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const ReloadCommand&, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  auto response = Call(**admin, &Admin::Stub::Reload, v1::ReloadRequest());
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : ReloadView(*response));
   return absl::OkStatus();
 }
 

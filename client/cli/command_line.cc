@@ -38,7 +38,8 @@ Exit codes:
   3  no daemon can be reached, or it is going away
   4  not allowed
   5  a quota, or the device, has no room
-  6  no such tenant, device, pool or ticket)";
+  6  no such tenant, device, pool or ticket
+  7  the memory that was held was taken back (hold --revocable))";
 
 // Adds an option whose text `parse` turns into a value for `take`.
 template <typename Parse, typename Take>
@@ -150,7 +151,9 @@ class Parser {
         "one for segments of kinds mempool and ipc.\nNeeds no privilege.");
     CLI::App* whoami =
         Add(&app_, "whoami", &whoami_, "Which tenant the daemon takes me for, and by which rule.",
-            "Example: gpumemctl whoami\nNeeds no privilege.");
+            "Example: gpumemctl whoami\nAlso what it knows of this process (uid, groups, cgroup, "
+            "and the unit, container, pod\nor Slurm job that follow from it), and why the rules "
+            "before did not decide.\nNeeds no privilege.");
     whoami->add_option("--tenant", whoami_.tenant, "Ask to be this tenant")->type_name("NAME");
 
     CLI::App* ps = Add(&app_, "ps", &ps_, "The sessions: who is connected, and what they hold.",
@@ -184,13 +187,15 @@ class Parser {
     Add(quota, "list", &quota_list_, "All tenants, one on each line.",
         "Example: gpumemctl quota list");
 
-    CLI::App* set =
-        Add(quota, "set", &quota_set_,
-            "Change limits, at once, until the daemon restarts or reloads its configuration.",
-            "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
-            "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
-            "A limit below what is used takes nothing away: the tenant gets nothing more until it "
-            "is below.");
+    AddQuotaUnset(quota);
+    CLI::App* set = Add(
+        quota, "set", &quota_set_, "Change what a tenant may have, at once and until quota unset.",
+        "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
+        "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
+        "  gpumemctl quota set serving --guarantee 20GiB --priority 10\n"
+        "What is set goes before the configuration, also after a restart or a reload; what is\n"
+        "not set follows the configuration. A limit below what is used takes nothing away: the\n"
+        "tenant gets nothing more until it is below.");
     set->add_option_function<std::string>(
            "TENANT", [this](const std::string& name) { quota_set_.request.set_tenant(name); },
            "The tenant")
@@ -214,16 +219,21 @@ class Parser {
               "Released bytes on any one device that stay with the tenant for reuse");
     add_count("--max-segments", &v1::Quota::set_max_segments, "Segments at one time");
     add_count("--max-sessions", &v1::Quota::set_max_sessions, "Sessions at one time");
-    add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls waiting at one time");
+    add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls being answered at one time");
     AddSeveral(
-        set, "--device", ParseDeviceLimit,
-        [limits](const v1::DeviceLimit& limit) { *limits->add_devices() = limit; },
+        set, "--device", ParseDeviceBytes,
+        [limits](const DeviceBytes& of) {
+          v1::DeviceLimit& limit = *limits->add_devices();
+          limit.set_device_uuid(of.device);
+          limit.set_limit_bytes(of.bytes);
+        },
         "Bytes on one device")
         ->type_name("DEVICE=BYTES");
+    AddQuotaSettings(set, limits);
     AddSeveral(
         set, "--clear", ParseLimitName,
         [this](const std::string& field) { quota_set_.request.add_clear(field); },
-        absl::StrCat("Remove a limit (", LimitNames(), ")"))
+        absl::StrCat("Let there be none, whatever the configuration says (", LimitNames(), ")"))
         ->type_name("LIMIT");
     set->parse_complete_callback([this] {
       const v1::SetQuotaRequest& request = quota_set_.request;
@@ -232,6 +242,84 @@ class Parser {
                                    "nothing to change: name a limit, such as --limit 40GiB");
       }
     });
+  }
+
+  // Of quota set: what is no limit.
+  static void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
+    AddParsed(
+        set, "--guarantee", ParseSize, [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
+        "Bytes on any one GPU that the tenant can always get")
+        ->type_name("BYTES");
+    AddSeveral(
+        set, "--device-guarantee", ParseDeviceBytes,
+        [quota](const DeviceBytes& of) {
+          v1::DeviceGuarantee& guarantee = *quota->add_guarantees();
+          guarantee.set_device_uuid(of.device);
+          guarantee.set_guarantee_bytes(of.bytes);
+        },
+        "The same on one GPU")
+        ->type_name("DEVICE=BYTES");
+    set->add_option_function<int32_t>(
+           "--priority", [=](int32_t priority) { quota->set_priority(priority); },
+           "Among those that wait: the higher first (-1000 to 1000)")
+        ->type_name("N");
+    set->add_option_function<uint32_t>(
+           "--max-waiting", [=](uint32_t count) { quota->set_max_waiting(count); },
+           "Requests that wait for memory at one time")
+        ->type_name("N");
+    const auto add_switch = [&](const std::string& name, void (v1::Quota::*setter)(bool),
+                                const char* yes, const char* no) {
+      CLI::Option* on = set->add_flag_callback(
+          "--" + name, [=] { (quota->*setter)(true); }, yes);
+      // Without it "--scrub=false" would be taken and do nothing.
+      on->disable_flag_override();
+      set->add_flag_callback(
+             "--no-" + name, [=] { (quota->*setter)(false); }, no)
+          ->disable_flag_override()
+          ->excludes(on);
+    };
+    add_switch("scrub", &v1::Quota::set_scrub, "Never reuse memory with what was in it before",
+               "Reuse memory inside the tenant as it is");
+    add_switch("revocable", &v1::Quota::set_revocable, "All leases may be taken back",
+               "Only leases that are asked for so may be taken back");
+    AddParsed(
+        set, "--parent",
+        [](const std::string&) -> absl::StatusOr<std::string> {
+          return absl::InvalidArgumentError(
+              "the tenant that another one is under is said in the configuration (parent = …); "
+              "write it there, then gpumemctl reload");
+        },
+        [](const std::string&) {}, "")
+        ->group("");  // not shown: it is there to say this
+    AddParsed(
+        set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
+        "Of requests that name none")
+        ->type_name("vmm|mempool|ipc|pinned");
+    AddParsed(
+        set, "--release", ParseRelease,
+        [=](v1::ReleasePolicy policy) { quota->set_release(policy); },
+        "Whether who releases memory is believed, or it stays charged until the process is gone")
+        ->type_name("trust|on-exit");
+  }
+
+  void AddQuotaUnset(CLI::App* quota) {
+    CLI::App* unset = Add(quota, "unset", &quota_unset_, "Take back what quota set changed.",
+                          "Examples:\n  gpumemctl quota unset training            all of it\n"
+                          "  gpumemctl quota unset training --limit    the limit alone\n"
+                          "The quota is again as the configuration says.");
+    v1::UnsetQuotaRequest& request = quota_unset_.request;
+    unset
+        ->add_option_function<std::string>(
+            "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
+            "The tenant")
+        ->required();
+    for (const auto& [option, field] : LimitFields()) {
+      unset
+          ->add_flag_callback(
+              "--" + option, [&request, field = field] { request.add_fields(field); },
+              "Only what --" + option + " changed, and others that are named")
+          ->disable_flag_override();
+    }
   }
 
   void AddPool() {
@@ -327,6 +415,13 @@ class Parser {
                           "Examples:\n  gpumemctl drain            before maintenance\n"
                           "  gpumemctl drain --resume   afterwards");
     drain->add_flag("--resume", drain_.resume, "Admit again");
+
+    Add(&app_, "reload", &reload_,
+        "Let the daemon read its configuration file again, and say what is different.",
+        "Example: gpumemctl reload\n"
+        "Tenants, rules and quotas are taken over, all or nothing: with a mistake in the file, "
+        "the\n"
+        "configuration in force stays. What quota set changed stays, too. SIGHUP does the same.");
   }
 
   void AddTop() {
@@ -348,6 +443,7 @@ class Parser {
         "  gpumemctl hold --bytes 64MiB --count 4 --device most-free --tenant training\n"
         "  gpumemctl hold --bytes 64MiB --kind ipc --show-handle\n"
         "  gpumemctl hold --open TICKET --read-only\n"
+        "  gpumemctl hold --bytes 40GiB --wait 1h --revocable\n"
         "Prints each segment with its ticket, by which another process of the tenant can open\n"
         "it, and says on stderr when one is lost (gpumemctl segments --help). Ends on time, or\n"
         "on SIGINT or SIGTERM.\n"
@@ -385,15 +481,23 @@ class Parser {
         ->type_name("TIME");
     hold->add_option("--tenant", hold_.tenant, "Ask to be this tenant")->type_name("NAME");
     hold->add_flag("--fill", hold_.fill, "Write to every byte");
-    hold->parse_complete_callback([this, kind, count] {
+    CLI::Option* wait =
+        AddParsed(hold, "--wait", ParseWait, Into(&hold_.wait),
+                  "Wait for memory that others hold, so long at most or \"forever\" (default: not)")
+            ->type_name("TIME");
+    hold->add_flag(
+        "--revocable", hold_.revocable,
+        "The memory may be taken back, and may be what is guaranteed to others and idle: "
+        "then it is released, and the exit code is 7");
+    hold->parse_complete_callback([this, kind, count, wait] {
       const bool opens = !hold_.tickets.empty();
-      const bool makes =
-          hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() || count->count() != 0;
+      const bool makes = hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() ||
+                         count->count() != 0 || wait->count() != 0;
       const auto refuse = [](bool wrong, const char* option, const char* why) {
         if (wrong) throw CLI::ValidationError(option, why);
       };
       refuse(opens && makes, "--open",
-             "--bytes, --kind, --device and --count are for new segments");
+             "--bytes, --kind, --device, --count and --wait are for new segments");
       refuse(!opens && hold_.bytes == 0, "hold",
              "nothing to hold: say --bytes SIZE, or --open TICKET");
       refuse(!opens && hold_.read_only, "--read-only", "only for segments that --open opens");
@@ -413,6 +517,7 @@ class Parser {
   QuotaGetCommand quota_get_;
   QuotaListCommand quota_list_;
   QuotaSetCommand quota_set_;
+  QuotaUnsetCommand quota_unset_;
   PsCommand ps_;
   SegmentsCommand segments_;
   PoolListCommand pool_list_;
@@ -420,6 +525,7 @@ class Parser {
   PoolTrimCommand pool_trim_;
   TrimCommand trim_;
   DrainCommand drain_;
+  ReloadCommand reload_;
   TopCommand top_;
   HoldCommand hold_;
 };

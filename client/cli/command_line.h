@@ -33,6 +33,9 @@ struct QuotaListCommand {};
 struct QuotaSetCommand {
   v1::SetQuotaRequest request;  // its devices are named as the user did
 };
+struct QuotaUnsetCommand {
+  v1::UnsetQuotaRequest request;
+};
 struct PsCommand {
   std::string tenant;
 };
@@ -58,6 +61,7 @@ struct TrimCommand {
 struct DrainCommand {
   bool resume = false;
 };
+struct ReloadCommand {};
 struct TopCommand {
   absl::Duration interval = absl::Seconds(1);
   std::optional<uint32_t> iterations;
@@ -74,12 +78,14 @@ struct HoldCommand {
   std::optional<absl::Duration> duration;  // absent: until a signal
   std::string tenant;
   bool fill = false;
+  absl::Duration wait = absl::ZeroDuration();  // for new segments
+  bool revocable = false;
 };
 
-using Command =
-    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
-                 QuotaSetCommand, PsCommand, SegmentsCommand, PoolListCommand, PoolSetCommand,
-                 PoolTrimCommand, TrimCommand, DrainCommand, TopCommand, HoldCommand>;
+using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
+                             QuotaListCommand, QuotaSetCommand, QuotaUnsetCommand, PsCommand,
+                             SegmentsCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand,
+                             TrimCommand, DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

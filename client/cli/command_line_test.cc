@@ -112,6 +112,48 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_THAT(request.clear(), ElementsAre("pinned_limit_bytes"));
 }
 
+TEST(CommandLineTest, QuotaSetKnowsGuaranteesAndSettings) {
+  const v1::Quota quota =
+      Parsed<QuotaSetCommand>({"quota", "set", "t", "--guarantee", "4GiB", "--device-guarantee",
+                               "0=1GiB", "--device-guarantee=GPU-1=2GiB", "--priority", "-5",
+                               "--max-waiting", "0", "--scrub", "--no-revocable", "--kind", "ipc",
+                               "--release", "on-exit"})
+          .request.quota();
+  EXPECT_EQ(quota.guarantee_bytes(), uint64_t{4} << 30);
+  ASSERT_EQ(quota.guarantees_size(), 2);
+  EXPECT_EQ(quota.guarantees(0).device_uuid(), "0");
+  EXPECT_EQ(quota.guarantees(1).device_uuid(), "GPU-1");
+  EXPECT_EQ(quota.guarantees(1).guarantee_bytes(), uint64_t{2} << 30);
+  EXPECT_EQ(quota.priority(), -5);
+  EXPECT_TRUE(quota.has_max_waiting());
+  EXPECT_EQ(quota.max_waiting(), 0u);
+  EXPECT_TRUE(quota.scrub());
+  EXPECT_TRUE(quota.has_revocable());
+  EXPECT_FALSE(quota.revocable());
+  EXPECT_EQ(quota.kind(), v1::KIND_IPC);
+  EXPECT_EQ(quota.release(), v1::RELEASE_POLICY_ON_EXIT);
+  EXPECT_FALSE(quota.has_limit_bytes());
+  // Settings that are off are changes as well.
+  EXPECT_TRUE(
+      Parsed<QuotaSetCommand>({"quota", "set", "t", "--no-scrub"}).request.quota().has_scrub());
+  EXPECT_THAT(Parsed<QuotaSetCommand>(
+                  {"quota", "set", "t", "--clear", "guarantee", "--clear", "device-guarantee"})
+                  .request.clear(),
+              ElementsAre("guarantee_bytes", "guarantees"));
+}
+
+TEST(CommandLineTest, QuotaUnsetNamesFieldsOrNone) {
+  v1::UnsetQuotaRequest all = Parsed<QuotaUnsetCommand>({"quota", "unset", "t"}).request;
+  EXPECT_EQ(all.tenant(), "t");
+  EXPECT_EQ(all.fields_size(), 0);
+  EXPECT_THAT(
+      Parsed<QuotaUnsetCommand>({"quota", "unset", "t", "--limit", "--device-guarantee", "--scrub"})
+          .request.fields(),
+      testing::UnorderedElementsAre("limit_bytes", "guarantees", "scrub"));
+}
+
+TEST(CommandLineTest, Reload) { Parsed<ReloadCommand>({"reload"}); }
+
 TEST(CommandLineTest, PoolAloneIsPoolList) {
   EXPECT_EQ(Parsed<PoolListCommand>({"pool"}).tenant, "");
   PoolListCommand list =
@@ -173,6 +215,15 @@ TEST(CommandLineTest, Hold) {
   EXPECT_EQ(hold.duration, absl::Seconds(90));
   EXPECT_EQ(hold.tenant, "t");
   EXPECT_TRUE(hold.fill);
+  EXPECT_EQ(hold.wait, absl::ZeroDuration());
+  EXPECT_FALSE(hold.revocable);
+  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "1h", "--revocable"});
+  EXPECT_EQ(hold.wait, absl::Hours(1));
+  EXPECT_TRUE(hold.revocable);
+  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "forever"});
+  EXPECT_EQ(hold.wait, absl::InfiniteDuration());
+  EXPECT_NE(ParseCommandLine({"hold", "--open", "gmt_", "--wait", "1h"}).error, "");
+  EXPECT_NE(ParseCommandLine({"hold", "--bytes", "1", "--wait", "-1s"}).error, "");
   EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "10s"}).duration,
             absl::Seconds(10));
   EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "1m"}).duration,
@@ -221,11 +272,20 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "--for: \"10\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "0s"}),
             "--for: \"0s\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
+  EXPECT_EQ(ErrorOf({"quota", "set", "t", "--parent", "lab"}),
+            "--parent: the tenant that another one is under is said in the configuration (parent = "
+            "…); write it there, then gpumemctl reload");
+  EXPECT_EQ(ErrorOf({"quota", "set", "t", "--release", "never"}),
+            "--release: \"never\" is not a release policy (expected trust or on-exit)");
+  EXPECT_NE(ErrorOf({"quota", "set", "t", "--scrub", "--no-scrub"}), "");
+  EXPECT_NE(ErrorOf({"quota", "set", "t", "--scrub=false"}), "");
+  EXPECT_NE(ErrorOf({"quota", "unset"}), "");
+  EXPECT_NE(ErrorOf({"quota", "unset", "t", "--limit=3"}), "");
   EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: say --bytes SIZE, or --open TICKET");
   for (const std::vector<std::string>& of_new_ones : std::vector<std::vector<std::string>>{
            {"--bytes", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
     EXPECT_EQ(ErrorOf({"hold", "--open", "t", of_new_ones[0], of_new_ones[1]}),
-              "--open: --bytes, --kind, --device and --count are for new segments");
+              "--open: --bytes, --kind, --device, --count and --wait are for new segments");
   }
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}),
             "--read-only: only for segments that --open opens");
@@ -255,8 +315,9 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--device", "1GiB"}),
             "--device: \"1GiB\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--clear", "limits"}),
-            "--clear: \"limits\" is not a limit (expected one of device, limit, max-in-flight, "
-            "max-retained, max-segments, max-sessions, pinned-limit, total-limit)");
+            "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
+            "guarantee, kind, limit, max-in-flight, max-retained, max-segments, max-sessions, "
+            "max-waiting, pinned-limit, priority, release, revocable, scrub, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
   EXPECT_EQ(ErrorOf({}), "A subcommand is required");
   EXPECT_EQ(ErrorOf({"--json"}), "A subcommand is required");

@@ -15,11 +15,13 @@ absl::Status Run(const PsCommand& command, const GlobalOptions& options);
 absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options);
 absl::Status Run(const QuotaListCommand& command, const GlobalOptions& options);
 absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaUnsetCommand& command, const GlobalOptions& options);
 absl::Status Run(const PoolListCommand& command, const GlobalOptions& options);
 absl::Status Run(const PoolSetCommand& command, const GlobalOptions& options);
 absl::Status Run(const PoolTrimCommand& command, const GlobalOptions& options);
 absl::Status Run(const TrimCommand& command, const GlobalOptions& options);
 absl::Status Run(const DrainCommand& command, const GlobalOptions& options);
+absl::Status Run(const ReloadCommand& command, const GlobalOptions& options);
 absl::Status Run(const TopCommand& command, const GlobalOptions& options);
 
 // As a worker: no privilege needed.

@@ -12,8 +12,13 @@ inline constexpr int kExitNoDaemon = 3;
 inline constexpr int kExitNotAllowed = 4;
 inline constexpr int kExitNoRoom = 5;
 inline constexpr int kExitNotFound = 6;
+inline constexpr int kExitRevoked = 7;
+
+// Marks a status that says that memory was taken back.
+inline constexpr char kRevokedPayload[] = "gpumemctl/revoked";
 
 inline int ExitCodeOf(const absl::Status& status) {
+  if (status.GetPayload(kRevokedPayload).has_value()) return kExitRevoked;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

@@ -1,20 +1,28 @@
 // gpumemctl hold: a worker made from the shell.
+#include <sys/eventfd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/connection.h"
+#include "client/cli/exit_code.h"
 #include "client/cli/format.h"
 #include "client/cli/json.h"
 #include "client/cli/print.h"
@@ -22,6 +30,7 @@
 #include "client/cli/table.h"
 #include "client/client.h"
 #include "common/device_copy.h"
+#include "common/unique_fd.h"
 
 namespace gpumem::cli {
 namespace {
@@ -172,17 +181,114 @@ class LossReport {
   std::map<uint64_t, uint64_t> segments_;  // by lease; those not told of
 };
 
-absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& command) {
+// Something that happens once in another thread, to be waited for with poll().
+class Happening {
+ public:
+  Happening() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  void Happen() const { (void)!eventfd_write(fd_.get(), 1); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  const UniqueFd fd_;
+};
+
+absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& command,
+                                         const CancelToken& cancel) {
   if (!command.tickets.empty()) {
-    return client.OpenMany(command.tickets,
-                           {.read_only = command.read_only, .map_devices = command.map_devices});
+    return client.OpenMany(command.tickets, {.read_only = command.read_only,
+                                             .map_devices = command.map_devices,
+                                             .revocable = command.revocable});
   }
   return client.AcquireMany({.bytes = command.bytes,
                              .device = command.device,
                              .kind = command.kind,
-                             .map_devices = command.map_devices},
+                             .map_devices = command.map_devices,
+                             .wait = command.wait,
+                             .cancel = cancel,
+                             .revocable = command.revocable},
                             command.count);
 }
+
+void TellWaiting(const HoldCommand& command, const GlobalOptions& options) {
+  const uint64_t bytes = command.bytes * static_cast<uint64_t>(command.count);
+  const bool for_ever = command.wait == absl::InfiniteDuration();
+  std::string line;
+  if (options.json) {
+    Json json = Json::object();
+    json["event"] = "waiting";
+    json["size_bytes"] = bytes;
+    json["wait_ms"] = nullptr;
+    if (!for_ever) json["wait_ms"] = absl::ToInt64Milliseconds(command.wait);
+    line = OneLine(json);
+  } else {
+    line = absl::StrCat(
+        "gpumemctl: waiting for ", Size(bytes, options.exact),
+        for_ever ? "" : absl::StrCat(", for ", absl::FormatDuration(command.wait), " at most"),
+        "; SIGINT (Ctrl-C) or SIGTERM ends it\n");
+  }
+  std::fputs(line.c_str(), stderr);
+}
+
+// The same as Get(), until a signal comes. Says that it waits, where that takes more than a moment.
+absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const HoldCommand& command,
+                                                      const GlobalOptions& options,
+                                                      StopSignals& signals) {
+  constexpr absl::Duration kMoment = absl::Milliseconds(300);
+  const CancelToken cancel;
+  if (command.wait == absl::ZeroDuration()) return Get(client, command, cancel);
+  absl::StatusOr<std::vector<Segment>> segments;
+  const Happening done;
+  std::thread getter([&] {
+    segments = Get(client, command, cancel);
+    done.Happen();
+  });
+  StopSignals::Event event = signals.Wait(absl::Now() + kMoment, done.fd());
+  if (event == StopSignals::Event::kTimeout) {
+    TellWaiting(command, options);
+    event = signals.Wait(absl::InfiniteFuture(), done.fd());
+  }
+  if (event == StopSignals::Event::kStop) cancel.Cancel();
+  getter.join();
+  if (event == StopSignals::Event::kStop) {
+    return absl::CancelledError("stopped by a signal while it waited; nothing is held");
+  }
+  return segments;
+}
+
+// Hears that memory is taken back.
+class Revocations {
+ public:
+  void Hear(const Revocation& revocation) {
+    {
+      absl::MutexLock lock(&mutex_);
+      heard_ = revocation;
+    }
+    happening_.Happen();
+  }
+  // Readable once there is one.
+  int fd() const { return happening_.fd(); }
+
+  // What the user is told; the status is for when the memory is released.
+  absl::Status Tell(const GlobalOptions& options) const {
+    absl::MutexLock lock(&mutex_);
+    if (options.json) {
+      Json json = Json::object();
+      json["event"] = "revoked";
+      json["lease_ids"] = heard_.lease_ids;
+      json["until_end_ms"] = absl::ToInt64Milliseconds(heard_.until_end);
+      std::fputs(OneLine(json).c_str(), stderr);
+    }
+    absl::Status status = absl::AbortedError(
+        "the memory was taken back, since others need what they are guaranteed; it is released");
+    status.SetPayload(kRevokedPayload, absl::Cord());
+    return status;
+  }
+
+ private:
+  const Happening happening_;
+  mutable absl::Mutex mutex_;
+  Revocation heard_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace
 
@@ -194,7 +300,7 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = ListDevices(**client);
   if (!devices.ok()) return devices.status();
 
-  absl::StatusOr<std::vector<Segment>> segments = Get(**client, command);
+  auto segments = GetUnlessStopped(**client, command, options, signals);
   if (!segments.ok()) return segments.status();
   if (command.fill) {
     for (const Segment& segment : *segments) {
@@ -205,11 +311,15 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
     return status;
   }
   LossReport losses(*segments, options);
+  Revocations revocations;
   auto watch = (*client)->StartWatch(
-      {.segments_lost = [&losses](const SegmentsLost& lost) { losses.Tell(lost); }});
+      {.segments_lost = [&](const SegmentsLost& lost) { losses.Tell(lost); },
+       .revocation = [&](const Revocation& revocation) { revocations.Hear(revocation); }});
   if (!watch.ok()) return watch.status();
 
-  signals.Wait(command.duration ? absl::Now() + *command.duration : absl::InfiniteFuture());
+  const StopSignals::Event end =
+      signals.Wait(command.duration ? absl::Now() + *command.duration : absl::InfiniteFuture(),
+                   revocations.fd());
 
   watch->reset();
   absl::Status result;
@@ -219,6 +329,7 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
     result.Update(segment.Release());
   }
   if (result.ok()) PrintReleased(segments->size(), bytes, options);
+  if (result.ok() && end == StopSignals::Event::kInput) result = revocations.Tell(options);
   return result;
 }
 

@@ -89,11 +89,12 @@ Json ToJson(const Message& message) {
   return json;
 }
 
-Json QuotaJson(const v1::Quota& quota, const v1::Usage& usage) {
+Json QuotaJson(const v1::GetQuotaResponse& response, bool knows_overridden) {
   Json json = Json::object();
-  json["tenant"] = usage.tenant();
-  json["quota"] = ToJson(quota);
-  json["usage"] = ToJson(usage);
+  json["tenant"] = response.usage().tenant();
+  json["quota"] = ToJson(response.quota());
+  json["usage"] = ToJson(response.usage());
+  json["overridden"] = knows_overridden ? ToJson(response)["overridden"] : Json(nullptr);
   return json;
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "proto/gpumem/v1/admin.pb.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem::cli {
@@ -25,8 +26,9 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const google::protobuf::Message& message);
 
-// {"tenant": "…", "quota": {…}, "usage": {…}}
-Json QuotaJson(const v1::Quota& quota, const v1::Usage& usage);
+// {"tenant": "…", "quota": {…}, "usage": {…}, "overridden": ["…"]}; the last is null where it is
+// not known.
+Json QuotaJson(const v1::GetQuotaResponse& response, bool knows_overridden);
 
 // {"error": {"code": "NOT_FOUND", "message": "…", "denial": null}}
 Json ErrorJson(const absl::Status& status);

@@ -22,7 +22,7 @@ TEST(JsonTest, PrintsAllFieldsInOrder) {
   EXPECT_EQ(OneLine(ToJson(response)),
             R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
             R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
-            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false}]})"
+            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false}]})"
             "\n");
 }
 
@@ -37,9 +37,12 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
   EXPECT_EQ(OneLine(ToJson(quota)),
             R"({"limit_bytes":0,"total_limit_bytes":null,"max_segments":7,"max_sessions":null,)"
             R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
-            R"("pinned_limit_bytes":null})"
+            R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
+            R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
+            R"("release":null,"parent":""})"
             "\n");
-  EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())), "{\"quota\":null,\"usage\":null}\n");
+  EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
+            "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");
 }
 
 TEST(JsonTest, EnumsAreShortWords) {
@@ -114,7 +117,7 @@ TEST(JsonTest, ErrorsCarryTheDenial) {
   EXPECT_EQ(json["error"]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(OneLine(json["error"]["denial"]),
             R"({"cause":"device_limit","tenant":"training","device_uuid":"GPU-1","asked":3,)"
-            R"("used":2,"limit":4,"help":"ask for less"})"
+            R"("used":2,"limit":4,"help":"ask for less","limited_tenant":"","holders":[]})"
             "\n");
   EXPECT_EQ(OneLine(ErrorJson(absl::NotFoundError("no such tenant"))),
             R"({"error":{"code":"NOT_FOUND","message":"no such tenant","denial":null}})"
@@ -125,6 +128,18 @@ TEST(JsonTest, PrettyIndents) {
   Json json = Json::object();
   json["a"] = 1;
   EXPECT_EQ(Pretty(json), "{\n  \"a\": 1\n}\n");
+}
+
+TEST(JsonTest, AQuotaTellsWhatIsOverriddenWhereThatIsKnown) {
+  v1::GetQuotaResponse response;
+  response.mutable_usage()->set_tenant("t");
+  response.mutable_quota()->set_guarantee_bytes(5);
+  response.add_overridden("guarantee_bytes");
+  Json json = QuotaJson(response, /*knows_overridden=*/true);
+  EXPECT_EQ(json["tenant"], "t");
+  EXPECT_EQ(json["quota"]["guarantee_bytes"], 5);
+  EXPECT_EQ(json["overridden"], Json::array({"guarantee_bytes"}));
+  EXPECT_TRUE(QuotaJson(response, /*knows_overridden=*/false)["overridden"].is_null());
 }
 
 }  // namespace

@@ -8,9 +8,6 @@
 #include "common/bytes.h"
 
 namespace gpumem::cli {
-namespace {
-
-// The limits of a Quota as options ("total-limit") and as fields ("total_limit_bytes").
 const std::map<std::string, std::string>& LimitFields() {
   static const auto& fields =
       *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
@@ -20,11 +17,17 @@ const std::map<std::string, std::string>& LimitFields() {
                                               {"max-sessions", "max_sessions"},
                                               {"max-in-flight", "max_in_flight"},
                                               {"max-retained", "max_retained_bytes"},
-                                              {"device", "devices"}};
+                                              {"device", "devices"},
+                                              {"guarantee", "guarantee_bytes"},
+                                              {"device-guarantee", "guarantees"},
+                                              {"priority", "priority"},
+                                              {"max-waiting", "max_waiting"},
+                                              {"scrub", "scrub"},
+                                              {"revocable", "revocable"},
+                                              {"kind", "kind"},
+                                              {"release", "release"}};
   return fields;
 }
-
-}  // namespace
 
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
   absl::Duration duration;
@@ -34,6 +37,14 @@ absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
         absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
   }
   return duration;
+}
+
+absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
+  if (text == "forever") return absl::InfiniteDuration();
+  absl::StatusOr<absl::Duration> duration = ParsePositiveDuration(text);
+  if (duration.ok()) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat(duration.status().message(), ", and not \"forever\""));
 }
 
 absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
@@ -61,7 +72,29 @@ absl::StatusOr<Kind> ParseKind(const std::string& text) {
       absl::StrCat("\"", text, "\" is not a kind (expected one of vmm, mempool, ipc, pinned)"));
 }
 
-absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text) {
+absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
+  if (text == "trust") return v1::RELEASE_POLICY_TRUST;
+  if (text == "on-exit") return v1::RELEASE_POLICY_ON_EXIT;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a release policy (expected trust or on-exit)"));
+}
+
+absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
+  absl::StatusOr<Kind> kind = ParseKind(text);
+  if (!kind.ok()) return kind.status();
+  switch (*kind) {
+    case Kind::kMempool:
+      return v1::KIND_MEMPOOL;
+    case Kind::kIpc:
+      return v1::KIND_IPC;
+    case Kind::kPinned:
+      return v1::KIND_PINNED;
+    default:
+      return v1::KIND_VMM;
+  }
+}
+
+absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text) {
   const size_t equals = text.rfind('=');
   if (equals == 0 || equals == std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -69,10 +102,7 @@ absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text) {
   }
   absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(equals + 1));
   if (!bytes.ok()) return bytes.status();
-  v1::DeviceLimit limit;
-  limit.set_device_uuid(text.substr(0, equals));
-  limit.set_limit_bytes(*bytes);
-  return limit;
+  return DeviceBytes{text.substr(0, equals), *bytes};
 }
 
 std::string LimitNames() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,10 +15,21 @@
 namespace gpumem::cli {
 
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text);  // "10s"
+absl::StatusOr<absl::Duration> ParseWait(const std::string& text);              // or "forever"
 absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);             // "1GiB"; not 0
 absl::StatusOr<bool> ParseSwitch(const std::string& text);                      // "on", "off"
 absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
-absl::StatusOr<v1::DeviceLimit> ParseDeviceLimit(const std::string& text);      // "0=10GiB"
+absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);                // the same
+absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);        // "trust"
+struct DeviceBytes {
+  std::string device;
+  uint64_t bytes = 0;
+};
+absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text);  // "0=10GiB"
+
+// What can be changed of a Quota, as options ("total-limit") and as fields
+// ("total_limit_bytes").
+const std::map<std::string, std::string>& LimitFields();
 
 // The field of a Quota, from an option's name or its own: "total-limit", "total_limit_bytes".
 absl::StatusOr<std::string> ParseLimitName(const std::string& text);

@@ -44,19 +44,6 @@ std::string StateWord(v1::SegmentInfo::State state) {
   }
 }
 
-std::string ByteLimit(bool present, uint64_t bytes, bool exact) {
-  return present ? Size(bytes, exact) : "none";
-}
-
-std::string CountLimit(bool present, uint32_t count) {
-  return present ? absl::StrCat(count) : "none";
-}
-
-// "3 of 16", or "3" where there is no limit.
-std::string UsedOf(uint32_t used, bool limited, uint32_t limit) {
-  return limited ? absl::StrCat(used, " of ", limit) : absl::StrCat(used);
-}
-
 // "[####------]"
 std::string Bar(uint64_t part, uint64_t whole) {
   constexpr size_t kWidth = 20;
@@ -103,13 +90,20 @@ std::string PeersView(const DeviceList& devices) {
                       "fastest.\n");
 }
 
-// The tenant's charge on the pinned host memory.
-uint64_t PinnedBytes(const v1::Usage& usage) {
-  uint64_t bytes = 0;
-  for (const v1::DeviceUsage& device : usage.devices()) {
-    if (IsPinnedMemory(device.device_uuid())) bytes += device.charged_bytes();
+// Empty where all that use a device have a session.
+std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
+  if (status.foreign_processes().empty()) return "";
+  const DeviceList devices(status.devices().begin(), status.devices().end());
+  uint64_t total = 0;
+  Table table({{"DEVICE"}, {"PID", Align::kRight}, {"COMMAND"}, {"USES", Align::kRight}});
+  for (const v1::ForeignProcess& process : status.foreign_processes()) {
+    total += process.bytes();
+    table.AddRow({ShortDevice(devices, process.device_uuid()),
+                  process.pid() == 0 ? kNone : absl::StrCat(process.pid()), process.command(),
+                  process.bytes() == 0 ? kNone : Size(process.bytes(), exact)});
   }
-  return bytes;
+  return absl::StrCat("\n", table.ToString(),
+                      "Used by processes without a session: ", Size(total, exact), ".\n");
 }
 
 }  // namespace
@@ -129,7 +123,8 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
     absl::StrAppend(&text, "notice       ", Printable(notice), "\n");
   }
   absl::StrAppend(&text, "\n",
-                  DevicesView({status.devices().begin(), status.devices().end()}, exact));
+                  DevicesView({status.devices().begin(), status.devices().end()}, exact),
+                  ForeignView(status, exact));
   return text;
 }
 
@@ -158,23 +153,92 @@ std::string DevicesView(const DeviceList& devices, bool exact) {
 
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
   if (response.sessions().empty()) return "No sessions.\n";
-  Table table({{"SESSION", Align::kRight},
-               {"TENANT"},
-               {"STATE"},
-               {"PID", Align::kRight},
-               {"UID", Align::kRight},
-               {"NAME"},
-               {"COMMAND"},
-               {"LEASES", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"AGE", Align::kRight}});
+  const bool unbrokered =
+      std::any_of(response.sessions().begin(), response.sessions().end(),
+                  [](const v1::SessionInfo& session) { return session.unbrokered_bytes() > 0; });
+  std::vector<Column> columns = {{"SESSION", Align::kRight},
+                                 {"TENANT"},
+                                 {"STATE"},
+                                 {"PID", Align::kRight},
+                                 {"UID", Align::kRight},
+                                 {"NAME"},
+                                 {"COMMAND"},
+                                 {"LEASES", Align::kRight},
+                                 {"LEASED", Align::kRight},
+                                 {"AGE", Align::kRight}};
+  if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
+  Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
-    table.AddRow({absl::StrCat(session.session_id()), session.tenant(), StateWord(session.state()),
-                  absl::StrCat(session.pid()), absl::StrCat(session.uid()), session.client_name(),
-                  session.command(), absl::StrCat(session.leases()),
-                  Size(session.leased_bytes(), exact), Age(session.age_ms())});
+    std::vector<std::string> cells = {absl::StrCat(session.session_id()),
+                                      session.tenant(),
+                                      StateWord(session.state()),
+                                      absl::StrCat(session.pid()),
+                                      absl::StrCat(session.uid()),
+                                      session.client_name(),
+                                      session.command(),
+                                      absl::StrCat(session.leases()),
+                                      Size(session.leased_bytes(), exact)};
+    if (unbrokered) {
+      const uint64_t bytes = session.unbrokered_bytes();
+      cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
+    }
+    cells.push_back(Age(session.age_ms()));
+    table.AddRow(std::move(cells));
   }
   return table.ToString();
+}
+
+namespace {
+
+// What stands in the way of a request that waits.
+std::string WaitsFor(const v1::Denial& denial, bool exact) {
+  const std::string whose = denial.limited_tenant().empty()
+                                ? "its own"
+                                : absl::StrCat("tenant ", denial.limited_tenant(), "'s");
+  switch (denial.cause()) {
+    case v1::Denial::CAUSE_DEVICE_LIMIT:
+      return absl::StrCat(whose, " limit of ", Size(denial.limit(), exact));
+    case v1::Denial::CAUSE_TOTAL_LIMIT:
+      return absl::StrCat(whose, " total limit of ", Size(denial.limit(), exact));
+    case v1::Denial::CAUSE_MAX_SEGMENTS:
+      return absl::StrCat(whose, " limit of ", denial.limit(), " segments");
+    case v1::Denial::CAUSE_CAPACITY: {
+      const auto holder = [exact](std::string* text, const v1::Denial::Holder& each) {
+        absl::StrAppend(text, each.tenant(), " (", Size(each.used(), exact), ")");
+      };
+      if (denial.holders().empty()) return "memory that others hold";
+      return absl::StrCat("memory of ", absl::StrJoin(denial.holders(), ", ", holder));
+    }
+    case v1::Denial::CAUSE_GUARANTEES:
+      return "memory that is not guaranteed to others";
+    case v1::Denial::CAUSE_QUEUE:
+      return "those before it";
+    default:
+      return "memory on its way back";
+  }
+}
+
+}  // namespace
+
+std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
+                        bool exact) {
+  if (response.waiting().empty()) return "";
+  Table table({{"PLACE", Align::kRight},
+               {"DEVICE"},
+               {"SESSION", Align::kRight},
+               {"TENANT"},
+               {"ASKS FOR", Align::kRight},
+               {"WAITS", Align::kRight},
+               {"FOR"}});
+  for (const v1::WaitingInfo& waiting : response.waiting()) {
+    const std::string size = Size(waiting.bytes(), exact);
+    table.AddRow({absl::StrCat(waiting.position()), ShortDevice(devices, waiting.device_uuid()),
+                  absl::StrCat(waiting.session_id()), waiting.tenant(),
+                  waiting.count() == 1 ? size : absl::StrCat(waiting.count(), " x ", size),
+                  Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
+  }
+  return absl::StrCat("\nWaiting for memory, in the order in which they are served:\n",
+                      table.ToString());
 }
 
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
@@ -193,7 +257,8 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
     table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
                   ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
                   Size(segment.size_bytes(), exact),
-                  absl::StrCat(StateWord(segment.state()), segment.lost() ? ", lost" : ""),
+                  absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
+                               segment.lost() ? ", lost" : ""),
                   absl::StrCat(segment.leases()),
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});
@@ -232,69 +297,6 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
   return absl::StrCat(table.ToString(),
                       "REUSE across streams: e follows events, o opportunistic, i internal "
                       "dependencies.\n");
-}
-
-std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
-  if (response.tenants().empty()) return "No tenants.\n";
-  Table table({{"TENANT"},
-               {"CHARGED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"TOTAL LIMIT", Align::kRight},
-               {"PINNED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"SEGMENTS", Align::kRight},
-               {"SESSIONS", Align::kRight},
-               {"DENIALS", Align::kRight},
-               {"MADE BY"}});
-  for (const v1::TenantInfo& tenant : response.tenants()) {
-    const v1::Usage& usage = tenant.usage();
-    const v1::Quota& quota = tenant.quota();
-    std::string limit = ByteLimit(quota.has_limit_bytes(), quota.limit_bytes(), exact);
-    if (!quota.devices().empty()) limit = "by device";
-    table.AddRow({usage.tenant(), Size(usage.charged_bytes(), exact), limit,
-                  ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact),
-                  Size(PinnedBytes(usage), exact),
-                  ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact),
-                  UsedOf(usage.segments(), quota.has_max_segments(), quota.max_segments()),
-                  UsedOf(usage.sessions(), quota.has_max_sessions(), quota.max_sessions()),
-                  absl::StrCat(usage.denials()), tenant.configured() ? "config" : "rule"});
-  }
-  return table.ToString();
-}
-
-std::string QuotaView(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
-                      bool exact) {
-  Table counts({{"TENANT " + usage.tenant()}, {"USED", Align::kRight}, {"LIMIT", Align::kRight}});
-  counts.AddRow({"bytes on all devices", Size(usage.charged_bytes(), exact),
-                 ByteLimit(quota.has_total_limit_bytes(), quota.total_limit_bytes(), exact)});
-  counts.AddRow({"bytes of pinned host memory", Size(PinnedBytes(usage), exact),
-                 ByteLimit(quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), exact)});
-  counts.AddRow({"segments", absl::StrCat(usage.segments()),
-                 CountLimit(quota.has_max_segments(), quota.max_segments())});
-  counts.AddRow({"sessions", absl::StrCat(usage.sessions()),
-                 CountLimit(quota.has_max_sessions(), quota.max_sessions())});
-  counts.AddRow({"calls in flight", absl::StrCat(usage.in_flight()),
-                 CountLimit(quota.has_max_in_flight(), quota.max_in_flight())});
-  counts.AddRow({"retained bytes on each device", "",
-                 ByteLimit(quota.has_max_retained_bytes(), quota.max_retained_bytes(), exact)});
-  counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});
-
-  Table bytes({{"DEVICE"},
-               {"CHARGED", Align::kRight},
-               {"LIMIT", Align::kRight},
-               {"USED", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"RETAINED", Align::kRight},
-               {"LINGERING", Align::kRight},
-               {"PEAK", Align::kRight}});
-  for (const v1::DeviceUsage& device : usage.devices()) {
-    bytes.AddRow({ShortDevice(devices, device.device_uuid()), Size(device.charged_bytes(), exact),
-                  Size(device.limit_bytes(), exact),
-                  Percent(device.charged_bytes(), device.limit_bytes()),
-                  Size(device.leased_bytes(), exact), Size(device.retained_bytes(), exact),
-                  Size(device.lingering_bytes(), exact), Size(device.peak_bytes(), exact)});
-  }
-  return absl::StrCat(counts.ToString(), "\n", bytes.ToString());
 }
 
 std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,

@@ -244,6 +244,71 @@ TEST(ViewsTest, Sessions) {
   EXPECT_EQ(SessionsView({}, false), "No sessions.\n");
 }
 
+TEST(ViewsTest, WhoWaitsAndForWhat) {
+  v1::ListWaitingResponse response;
+  const DeviceList devices = TwoDevices();
+  EXPECT_EQ(WaitingView(response, devices, false), "");
+  v1::WaitingInfo waiting;
+  waiting.set_session_id(7);
+  waiting.set_tenant("training");
+  waiting.set_device_uuid(kUuid0);
+  waiting.set_bytes(4 * kGiB);
+  waiting.set_count(1);
+  waiting.set_age_ms(12'000);
+  waiting.set_position(1);
+  v1::Denial& denial = *waiting.mutable_blocked_by();
+  denial.set_cause(v1::Denial::CAUSE_CAPACITY);
+  v1::Denial::Holder* holder = denial.add_holders();
+  holder->set_tenant("serving");
+  holder->set_used(6 * kGiB);
+  *response.add_waiting() = waiting;
+  denial.Clear();
+  denial.set_cause(v1::Denial::CAUSE_DEVICE_LIMIT);
+  denial.set_limit(8 * kGiB);
+  denial.set_limited_tenant("team");
+  waiting.set_position(2);
+  waiting.set_count(3);
+  *response.add_waiting() = waiting;
+  denial.Clear();
+  waiting.set_position(3);
+  *response.add_waiting() = waiting;
+  EXPECT_EQ(
+      WaitingView(response, devices, false),
+      "\nWaiting for memory, in the order in which they are served:\n"
+      "PLACE  DEVICE           SESSION  TENANT        ASKS FOR  WAITS  FOR\n"
+      "    1  0 HOST-00000000        7  training      4.00 GiB    12s  memory of serving (6.00 "
+      "GiB)\n"
+      "    2  0 HOST-00000000        7  training  3 x 4.00 GiB    12s  tenant team's limit of 8.00 "
+      "GiB\n"
+      "    3  0 HOST-00000000        7  training  3 x 4.00 GiB    12s  memory on its way back\n");
+}
+
+TEST(ViewsTest, MemoryPastTheBrokerIsShownWhereThereIsAny) {
+  v1::ListSessionsResponse sessions = TwoSessions();
+  sessions.mutable_sessions(0)->set_unbrokered_bytes(3 * kGiB / 2);
+  EXPECT_EQ(SessionsView(sessions, false),
+            "SESSION  TENANT     STATE       PID   UID  NAME       COMMAND  LEASES     LEASED  "
+            "UNBROKERED    AGE\n"
+            "      7  training   live       4242  1000  trainer-3  python3       2  64.00 MiB  "
+            "  1.50 GiB  3m05s\n"
+            "     12  user-1001  lingering     7  1001                           0   1.00 GiB  "
+            "         -  1d01h\n");
+  v1::GetStatusResponse status = Status();
+  v1::ForeignProcess* process = status.add_foreign_processes();
+  process->set_device_uuid(kUuid1);
+  process->set_pid(4711);
+  process->set_command("python3");
+  process->set_bytes(kGiB);
+  process = status.add_foreign_processes();
+  process->set_device_uuid(kUuid0);
+  const std::string view = StatusView(status, false);
+  EXPECT_EQ(view.substr(view.rfind("\n\n") + 2),
+            "DEVICE            PID  COMMAND      USES\n"
+            "1 HOST-00000001  4711  python3  1.00 GiB\n"
+            "0 HOST-00000000     -                  -\n"
+            "Used by processes without a session: 1.00 GiB.\n");
+}
+
 TEST(ViewsTest, Segments) {
   v1::ListSegmentsResponse response;
   v1::SegmentInfo* segment = response.add_segments();
@@ -325,12 +390,15 @@ TEST(ViewsTest, Tenants) {
   EXPECT_EQ(TenantsView({}, false), "No tenants.\n");
 }
 
-TEST(ViewsTest, Quota) {
-  v1::Quota quota;
+// What the daemon says of a tenant with a limit, an override of it, and pinned memory.
+v1::GetQuotaResponse TrainingQuota() {
+  v1::GetQuotaResponse response;
+  v1::Quota& quota = *response.mutable_quota();
   quota.set_limit_bytes(4 * kGiB);
   quota.set_max_segments(16);
   quota.set_max_retained_bytes(0);
-  v1::Usage usage;
+  quota.set_pinned_limit_bytes(kGiB);
+  v1::Usage& usage = *response.mutable_usage();
   usage.set_tenant("training");
   usage.set_charged_bytes(64 * kMiB);
   usage.set_segments(1);
@@ -347,23 +415,142 @@ TEST(ViewsTest, Quota) {
   device->set_retained_bytes(2 * kMiB);
   device->set_limit_bytes(kGiB);
   device->set_peak_bytes(2 * kMiB);
-  quota.set_pinned_limit_bytes(kGiB);
+  return response;
+}
+
+DeviceList TwoDevicesAndPinnedMemory() {
   DeviceList devices = TwoDevices();
   devices.push_back(GpusAndPinnedMemory().back());
+  return devices;
+}
+
+TEST(ViewsTest, Quota) {
   EXPECT_EQ(
-      QuotaView(quota, usage, devices, false),
+      QuotaView(TrainingQuota(), TwoDevicesAndPinnedMemory(), false),
       "TENANT training                     USED     LIMIT\n"
       "bytes on all devices           64.00 MiB      none\n"
       "bytes of pinned host memory     2.00 MiB  1.00 GiB\n"
       "segments                               1        16\n"
       "sessions                               2      none\n"
       "calls in flight                        0      none\n"
+      "requests that wait                     0      none\n"
       "retained bytes on each device                  0 B\n"
       "denials                                0         -\n"
+      "\n"
+      "SETTING\n"
+      "under tenant  -\n"
+      "priority      0\n"
+      "kind          the device's default\n"
+      "scrub         no\n"
+      "revocable     no\n"
+      "release       trust\n"
       "\n"
       "DEVICE             CHARGED     LIMIT  USED     LEASED  RETAINED  LINGERING      PEAK\n"
       "0 HOST-00000000  64.00 MiB  4.00 GiB    2%  64.00 MiB       0 B        0 B  1.00 GiB\n"
       "3 PINNED          2.00 MiB  1.00 GiB   <1%        0 B  2.00 MiB        0 B  2.00 MiB\n");
+}
+
+TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
+  v1::GetQuotaResponse response = TrainingQuota();
+  v1::Quota& quota = *response.mutable_quota();
+  quota.set_guarantee_bytes(32 * kMiB);
+  quota.set_priority(-5);
+  quota.set_kind(v1::KIND_IPC);
+  quota.set_scrub(true);
+  quota.set_revocable(true);
+  quota.set_release(v1::RELEASE_POLICY_ON_EXIT);
+  quota.set_parent("lab");
+  quota.set_max_waiting(4);
+  v1::Usage& usage = *response.mutable_usage();
+  usage.set_waiting(1);
+  usage.mutable_devices(0)->set_borrowed_bytes(32 * kMiB);
+  usage.mutable_devices(0)->set_waiting(1);
+  usage.mutable_devices(0)->set_waiting_bytes(8 * kMiB);
+  for (const char* field : {"guarantee_bytes", "limit_bytes", "pinned_limit_bytes", "priority",
+                            "max_waiting", "scrub"}) {
+    response.add_overridden(field);
+  }
+  EXPECT_EQ(
+      QuotaView(response, TwoDevicesAndPinnedMemory(), false),
+      "TENANT training                     USED      LIMIT\n"
+      "bytes on all devices           64.00 MiB       none\n"
+      "bytes of pinned host memory     2.00 MiB  1.00 GiB*\n"
+      "segments                               1         16\n"
+      "sessions                               2       none\n"
+      "calls in flight                        0       none\n"
+      "requests that wait                     1         4*\n"
+      "retained bytes on each device                   0 B\n"
+      "denials                                0          -\n"
+      "\n"
+      "SETTING\n"
+      "under tenant  lab\n"
+      "priority      -5*\n"
+      "kind          ipc\n"
+      "scrub         yes*\n"
+      "revocable     yes\n"
+      "release       on-exit\n"
+      "\n"
+      "DEVICE             CHARGED   GUARANTEE   BORROWED      LIMIT  USED     LEASED  RETAINED  "
+      "LINGERING      PEAK  WAITING FOR\n"
+      "0 HOST-00000000  64.00 MiB  32.00 MiB*  32.00 MiB  4.00 GiB*    2%  64.00 MiB       0 B  "
+      "      0 B  1.00 GiB     8.00 MiB\n"
+      "3 PINNED          2.00 MiB           -          -  1.00 GiB*   <1%        0 B  2.00 MiB  "
+      "      0 B  2.00 MiB          0 B\n"
+      "* as operators set it, over what the configuration says (gpumemctl quota unset training "
+      "takes it back)\n");
+  EXPECT_NE(QuotaView(response, TwoDevicesAndPinnedMemory(), true).find(" 33554432* "),
+            std::string::npos);
+}
+
+TEST(ViewsTest, TenantsStandUnderThatWhichTheyAreUnder) {
+  v1::ListTenantsResponse response;
+  const auto add = [&](const char* name, const char* parent) {
+    v1::TenantInfo& tenant = *response.add_tenants();
+    tenant.mutable_usage()->set_tenant(name);
+    tenant.mutable_quota()->set_parent(parent);
+    for (const char* uuid : {kUuid0, kUuid1, kPinnedUuid}) {
+      v1::DeviceUsage& device = *tenant.mutable_usage()->add_devices();
+      device.set_device_uuid(uuid);
+      device.set_limit_bytes(4 * kGiB);
+    }
+    return &tenant;
+  };
+  v1::TenantInfo* alice = add("alice", "lab");
+  alice->mutable_quota()->set_priority(3);
+  alice->add_overridden("priority");
+  alice->mutable_usage()->set_waiting(2);
+  alice->mutable_quota()->set_max_waiting(4);
+  v1::TenantInfo* lab = add("lab", "");
+  lab->set_configured(true);
+  // Bytes of a percentage are the same on equal devices.
+  lab->mutable_quota()->add_devices()->set_device_uuid(kUuid0);
+  v1::DeviceGuarantee& guarantee = *lab->mutable_quota()->add_guarantees();
+  guarantee.set_device_uuid(kUuid0);
+  guarantee.set_guarantee_bytes(kGiB);
+  add("left", "gone")->add_overridden("scrub");
+  EXPECT_EQ(TenantsView(response, false),
+            "TENANT   CHARGED  GUARANTEE     LIMIT  PRIORITY  WAITING  SEGMENTS  SESSIONS  DENIALS "
+            " MADE BY\n"
+            "lab          0 B  by device  4.00 GiB         0        0         0         0        0 "
+            " config\n"
+            "  alice      0 B          -      none        3*   2 of 4         0         0        0 "
+            " rule\n"
+            "left         0 B          -      none         0        0         0         0        0 "
+            " rule*\n"
+            "* as operators set it (gpumemctl quota get TENANT shows what; quota unset takes it "
+            "back)\n");
+}
+
+TEST(ViewsTest, Reload) {
+  v1::ReloadResponse response;
+  response.set_config_file("/etc/gpumem/gpumemd.toml");
+  EXPECT_EQ(ReloadView(response), "Reloaded /etc/gpumem/gpumemd.toml: nothing is different.\n");
+  response.add_changes("tenant \"a\": new");
+  response.add_notices("persistence mode is off");
+  EXPECT_EQ(ReloadView(response),
+            "Reloaded /etc/gpumem/gpumemd.toml:\n"
+            "  tenant \"a\": new\n"
+            "notice: persistence mode is off\n");
 }
 
 TEST(ViewsTest, TopPutsTheLargestFirst) {

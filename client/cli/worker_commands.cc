@@ -36,19 +36,18 @@ absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
   auto session = Connect(options, command.tenant);
   if (!session.ok()) return session.status();
+  auto response = (*session)->WhoAmI((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
   const v1::Welcome& welcome = (*session)->welcome();
   if (options.json) {
-    Json json = Json::object();
-    json["tenant"] = welcome.tenant();
-    json["rule"] = welcome.rule();
+    Json json = ToJson(*response);
     json["session_id"] = welcome.session_id();
     json["daemon_version"] = welcome.daemon_version();
     json["runtime_dir"] = options.runtime_dir;
     Print(Pretty(json));
   } else {
-    Print(absl::StrCat("tenant  ", welcome.tenant(), "\nby      ", welcome.rule(),
-                       "\ndaemon  gpumemd ", welcome.daemon_version(), " at ", options.runtime_dir,
-                       "\n"));
+    Print(WhoAmIView(*response, absl::StrCat("gpumemd ", welcome.daemon_version(), " at ",
+                                             options.runtime_dir)));
   }
   return absl::OkStatus();
 }
@@ -60,10 +59,13 @@ absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   auto response = (*session)->GetUsage((*session)->Deadline({}));
   if (!response.ok()) return response.status();
   const v1::Welcome& welcome = (*session)->welcome();
-  Print(options.json
-            ? Pretty(QuotaJson(response->quota(), response->usage()))
-            : QuotaView(response->quota(), response->usage(),
-                        {welcome.devices().begin(), welcome.devices().end()}, options.exact));
+  // What operators changed is not for everybody to know.
+  v1::GetQuotaResponse quota;
+  *quota.mutable_quota() = response->quota();
+  *quota.mutable_usage() = response->usage();
+  Print(options.json ? Pretty(QuotaJson(quota, /*knows_overridden=*/false))
+                     : QuotaView(quota, {welcome.devices().begin(), welcome.devices().end()},
+                                 options.exact));
   return absl::OkStatus();
 }
 

@@ -19,12 +19,13 @@ constexpr uint64_t kStep = uint64_t{2} << 20;
 class ClientSegments : public SegmentSource {
  public:
   ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, MoveIn move,
-                 const DeviceInfo& device, Kind kind)
+                 const DeviceInfo& device, Kind kind, bool revocable)
       : client_(std::move(client)),
         acquire_(std::move(acquire)),
         move_(std::move(move)),
         device_(device),
-        kind_(kind) {}
+        kind_(kind),
+        revocable_(revocable) {}
 
   uint64_t granularity() const override {
     const bool own_steps = kind_ == Kind::kMempool && device_.pool_granularity_bytes > 0;
@@ -37,43 +38,18 @@ class ClientSegments : public SegmentSource {
 
   absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
                                              bool wish) override {
-    AcquireOptions options = {
-        .bytes = bytes, .device = device_.uuid, .kind = kind_, .presses_others = !wish};
-    std::shared_ptr<const AddressRange> addresses;
-    if (places()) {
-      const uint64_t all = bytes * count;
-      absl::MutexLock lock(&mutex_);
-      addresses = Addresses();
-      if (addresses != nullptr) {
-        if (at == 0) {
-          at = FirstGap(*addresses, all);
-        } else if (!IsFree(*addresses, at, all)) {
-          return NoRoom();
-        }
-        // Where there is none for so much, it goes elsewhere, if the daemon has it.
-        if (at == 0) addresses = nullptr;
-        if (at != 0) taken_[at] = all;
-      }
-    }
-    if (addresses == nullptr && at != 0) {
-      return absl::FailedPreconditionError("no range of addresses could be reserved");
-    }
-    options.address = reinterpret_cast<void*>(at);
-    absl::StatusOr<std::vector<Segment>> segments =
-        acquire_(addresses, options, static_cast<int>(count));
-    absl::MutexLock lock(&mutex_);
-    taken_.erase(at);
-    if (!segments.ok()) return segments.status();
-    std::vector<Range> ranges;
-    for (Segment& segment : *segments) {
-      const Range range = {.id = segment.lease_id(),
-                           .at = reinterpret_cast<uintptr_t>(segment.data()),
-                           .bytes = segment.size()};
-      if (addresses != nullptr) taken_[range.at] = range.bytes;
-      segments_.emplace(range.id, Leased{std::move(segment), ""});
-      ranges.push_back(range);
-    }
-    return ranges;
+    AcquireOptions options = Options(bytes);
+    options.presses_others = !wish;
+    return Lease(std::move(options), count, at, {});
+  }
+
+  absl::StatusOr<Range> AcquireWaiting(uint64_t bytes, uintptr_t at, absl::Duration wait,
+                                       const Disturbance& disturbance) override {
+    AcquireOptions options = Options(bytes);
+    options.wait = std::max(wait, absl::ZeroDuration());
+    absl::StatusOr<std::vector<Range>> ranges = Lease(std::move(options), 1, at, disturbance);
+    if (!ranges.ok()) return ranges.status();
+    return ranges->front();
   }
 
   absl::Status Release(uint64_t id) override {
@@ -153,6 +129,50 @@ class ClientSegments : public SegmentSource {
   }
 
  private:
+  AcquireOptions Options(uint64_t bytes) const {
+    return {.bytes = bytes, .device = device_.uuid, .kind = kind_, .revocable = revocable_};
+  }
+
+  // `count` segments as the options say, from `at` on, or where there is room.
+  absl::StatusOr<std::vector<Range>> Lease(AcquireOptions options, uint64_t count, uintptr_t at,
+                                           const Disturbance& disturbance) {
+    std::shared_ptr<const AddressRange> addresses;
+    if (places()) {
+      const uint64_t all = options.bytes * count;
+      absl::MutexLock lock(&mutex_);
+      addresses = Addresses();
+      if (addresses != nullptr) {
+        if (at == 0) {
+          at = FirstGap(*addresses, all);
+        } else if (!IsFree(*addresses, at, all)) {
+          return NoRoom();
+        }
+        // Where there is none for so much, it goes elsewhere, if the daemon has it.
+        if (at == 0) addresses = nullptr;
+        if (at != 0) taken_[at] = all;
+      }
+    }
+    if (addresses == nullptr && at != 0) {
+      return absl::FailedPreconditionError("no range of addresses could be reserved");
+    }
+    options.address = reinterpret_cast<void*>(at);
+    absl::StatusOr<std::vector<Segment>> segments =
+        acquire_(addresses, options, static_cast<int>(count), disturbance);
+    absl::MutexLock lock(&mutex_);
+    taken_.erase(at);
+    if (!segments.ok()) return segments.status();
+    std::vector<Range> ranges;
+    for (Segment& segment : *segments) {
+      const Range range = {.id = segment.lease_id(),
+                           .at = reinterpret_cast<uintptr_t>(segment.data()),
+                           .bytes = segment.size()};
+      if (addresses != nullptr) taken_[range.at] = range.bytes;
+      segments_.emplace(range.id, Leased{std::move(segment), ""});
+      ranges.push_back(range);
+    }
+    return ranges;
+  }
+
   // Some more than twice what the device has, so that there is room between what stays. Null: there
   // is none.
   std::shared_ptr<const AddressRange> Addresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -192,6 +212,7 @@ class ClientSegments : public SegmentSource {
   const MoveIn move_;
   const DeviceInfo device_;
   const Kind kind_;
+  const bool revocable_;
   absl::Mutex mutex_;
   struct Leased {
     Segment segment;
@@ -207,10 +228,10 @@ class ClientSegments : public SegmentSource {
 }  // namespace
 
 std::unique_ptr<SegmentSource> MakeClientSegments(std::shared_ptr<Client> client, AcquireIn acquire,
-                                                  MoveIn move, const DeviceInfo& device,
-                                                  Kind kind) {
+                                                  MoveIn move, const DeviceInfo& device, Kind kind,
+                                                  bool revocable) {
   return std::make_unique<ClientSegments>(std::move(client), std::move(acquire), std::move(move),
-                                          device, kind);
+                                          device, kind, revocable);
 }
 
 }  // namespace gpumem::internal

@@ -6,6 +6,8 @@
 // in the leased segments, and one of small blocks, in ranges that are large blocks themselves, so
 // that small ones do not lie scattered between large ones. What the heaps lack is leased
 // (engine_growth.cc), or comes from where it is of no use (engine_moves.cc), without the lock.
+// Where nobody has any, it is waited for (engine_waiting.cc), in the daemon's queue and here at
+// once.
 //
 // Memory that was freed on another stream is had in this order, which is that of CUDA's pools:
 // where that stream's work is known to come first; where it is seen to be done; by growing; and
@@ -25,7 +27,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/interrupt.h"
 #include "client/pool.h"
 #include "client/pool/block_heap.h"
 #include "client/pool/block_ticket.h"
@@ -54,8 +58,14 @@ class Engine {
   absl::Status StreamWaits(Stream waiting, Stream awaited);
   absl::Status ForgetStream(Stream stream);
   absl::StatusOr<uint64_t> Trim(uint64_t keep_bytes);
-  // So many bytes, if that is free; otherwise as much as is. In whole segments.
-  void GiveBack(uint64_t bytes);
+  // So many bytes, if that is free; otherwise as much as is. In whole segments. Nothing once the
+  // deadline has passed.
+  void GiveBack(uint64_t bytes, absl::Time deadline = absl::InfiniteFuture());
+  // Waits for the streams' work and gives back all that is free then. From here on, until
+  // SetReleaseThreshold(), nothing that is free is kept.
+  void GiveAll();
+  // Whether it has any of these segments, by SegmentSource::Range::id.
+  bool HasAny(absl::Span<const uint64_t> ids) const;
   // nullopt: of all streams.
   absl::StatusOr<uint64_t> FreeAllBlocks(std::optional<Stream> stream);
   absl::Status SetLimit(uint64_t bytes);
@@ -176,6 +186,8 @@ class Engine {
   // So many, or somewhat more, up to `most`. Lets go of the lock for the daemon's time.
   absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wish)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Leased by now.
+  void Adopt(absl::Span<const SegmentSource::Range> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How large segments are, where they can be: the more there are, the larger.
   uint64_t SegmentBytes(uint64_t wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those that are free for everybody, with the chunk that each is part of. From the highest
@@ -191,6 +203,28 @@ class Engine {
   uint64_t GiveFree(uint64_t bytes, Polled polled) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void SetThreshold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // --- Waiting (engine_waiting.cc) -------------------------------------------------
+  struct Wanted {
+    uint64_t bytes = 0;
+    uint64_t rounded = 0;
+    Stream stream = nullptr;
+    Timeline* timeline = nullptr;
+  };
+  // Null `data`: not served, but perhaps it is worth another try, or the deadline has passed. Lets
+  // go of the lock.
+  Block Await(const Wanted& wanted, const absl::Status& refusal, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In the daemon's queue, until something that was freed here serves as well.
+  Block AwaitDaemon(const Wanted& wanted, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What one lease would have to bring; no bytes: that is not known, or more than the limit leaves.
+  Hole Missing(const Wanted& wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of what is free here.
+  Block TryAgain(const Wanted& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  Block TakeOrNone(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Moving (engine_moves.cc) ----------------------------------------------------
   // Where nothing is used, by address: free memory that the stream may use and holes, one behind
@@ -245,7 +279,9 @@ class Engine {
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;       // or moving; by one thread at a time
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in segments that are in no heap meanwhile
   uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;  // times that something came back to the heaps
-  PoolStats counts_ ABSL_GUARDED_BY(mutex_);      // the counters and marks of it
+  // Of those who wait in the daemon's queue: nudged when something came back.
+  std::vector<std::shared_ptr<Interrupt>> awaiting_ ABSL_GUARDED_BY(mutex_);
+  PoolStats counts_ ABSL_GUARDED_BY(mutex_);  // the counters and marks of it
   std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);
 
   // Written under the lock; read without it by whoever holds the lock of a thread cache, all of

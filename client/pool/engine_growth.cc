@@ -104,15 +104,19 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wis
   }
   mutex_.Lock();
   if (!ranges.ok()) return ranges.status();
-  for (const SegmentSource::Range& range : *ranges) {
+  Adopt(*ranges);
+  return absl::OkStatus();
+}
+
+void Engine::Adopt(absl::Span<const SegmentSource::Range> ranges) {
+  for (const SegmentSource::Range& range : ranges) {
     segments_[range.at] = {range.id, range.bytes};
     reserved_bytes_ += range.bytes;
     large_.AddRange(range.at, range.bytes);
     Tell(PoolEvent::What::kGrow, range.at, range.bytes, nullptr);
   }
-  counts_.growths += ranges->size();
+  counts_.growths += ranges.size();
   counts_.reserved_peak_bytes = std::max(counts_.reserved_peak_bytes, reserved_bytes_);
-  return absl::OkStatus();
 }
 
 std::vector<std::pair<uintptr_t, Chunk*>> Engine::FreeSegments() const {
@@ -183,10 +187,10 @@ uint64_t Engine::GiveFree(uint64_t bytes, Polled polled) {
   return given;
 }
 
-void Engine::GiveBack(uint64_t bytes) {
-  if (!CheckProcess().ok()) return;
+void Engine::GiveBack(uint64_t bytes, absl::Time deadline) {
+  if (!CheckProcess().ok() || absl::Now() >= deadline) return;
   const uint64_t given = GiveFree(bytes, Polled::kMost);
-  if (given >= bytes) return;
+  if (given >= bytes || absl::Now() >= deadline) return;
   {
     // It is for somebody else: threads are disturbed, and streams made to wait for each other's
     // events, only where it may help, and not again and again.
@@ -309,6 +313,11 @@ uint64_t Engine::limit() const {
 
 void Engine::SetReleaseThreshold(uint64_t bytes) {
   if (!CheckProcess().ok()) return;
+  caching_ = options_.thread_caches && !hooked_;
+  SetThreshold(bytes);
+}
+
+void Engine::SetThreshold(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   release_threshold_ = bytes;
   releases_ = bytes != UINT64_MAX;

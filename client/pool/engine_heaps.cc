@@ -93,14 +93,9 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
     }
     if (absl::Now() < deadline &&
         (absl::IsResourceExhausted(grown) || absl::IsUnavailable(grown))) {
-      // Others' memory comes back unseen, so it is asked for again now and then.
-      const absl::Time next = std::min(deadline, absl::Now() + absl::Milliseconds(50));
-      const uint64_t seen = returns_;
-      const auto returned = [this, seen]()
-                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return returns_ != seen; };
-      ++waiting_;  // from here on threads keep nothing for themselves
-      mutex_.AwaitWithDeadline(absl::Condition(&returned), next);
-      --waiting_;
+      const Wanted wanted = {
+          .bytes = bytes, .rounded = rounded, .stream = stream, .timeline = *timeline};
+      if (Block block = Await(wanted, grown, deadline); block.data != nullptr) return block;
       collected_own = collected = shrunk = settled = false;
       continue;
     }
@@ -234,8 +229,10 @@ void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
 
 void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks) {
   std::vector<Segment> released;
+  std::vector<std::shared_ptr<Interrupt>> awaiting;
   {
     absl::MutexLock lock(&mutex_);
+    awaiting = awaiting_;
     uint64_t largest = 0;
     for (Chunk* chunk : chunks) largest = std::max(largest, PutChunk(chunk, timeline));
     ++returns_;
@@ -246,6 +243,7 @@ void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool s
       released = Shrink(release_threshold_);
     }
   }
+  for (const auto& interrupt : awaiting) interrupt->Nudge();
   // The blocks are back, whatever the daemon says.
   ReleaseAll(released).IgnoreError();
 }
@@ -266,9 +264,11 @@ uint64_t Engine::PutChunk(Chunk* chunk, Timeline* timeline) {
   host->use.used_bytes -= chunk->bytes;
   Chunk* const put = small_.Put(chunk, owner, epoch);
   if (host->use.used_bytes > 0) return 0;
-  // Nothing of the range is used: its pieces are large ones' again.
-  range_bytes_ -= host->bytes;
-  return large_.PutPieces(host, small_.RemoveRun(put));
+  // Nothing of the range is used: its pieces are large ones' again. They may be one only when the
+  // streams that freed them are seen to be done.
+  const uint64_t all = host->bytes;
+  range_bytes_ -= all;
+  return std::max(all, large_.PutPieces(host, small_.RemoveRun(put)));
 }
 
 std::vector<Timeline*> Engine::Owners() const {

@@ -18,6 +18,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/interrupt.h"
 #include "client/pool/segment_source.h"
 #include "client/pool/stream_api.h"
 
@@ -46,6 +49,56 @@ class FakeSegments : public SegmentSource {
   absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
                                              bool wish) override {
     absl::MutexLock lock(&mutex_);
+    return AcquireLocked(bytes, count, at, wish);
+  }
+
+  // Serves whoever comes when there is enough; looks when it is nudged, and not now and then unless
+  // SetLooks() says so.
+  absl::StatusOr<Range> AcquireWaiting(uint64_t bytes, uintptr_t at, absl::Duration wait,
+                                       const Disturbance& disturbance) override {
+    const absl::Time deadline = absl::Now() + wait;
+    bool nudged = true;
+    const Interrupt::Listener listener(disturbance.interrupt.get(), [&] {
+      absl::MutexLock lock(&mutex_);
+      nudged = true;
+    });
+    absl::MutexLock lock(&mutex_);
+    ++waiters_;
+    waits_.push_back(bytes);
+    absl::StatusOr<Range> range = absl::ResourceExhaustedError("the daemon lets nobody wait");
+    while (waiters_ <= max_waiters_) {
+      const auto is_news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return nudged || unavailable_ || leased_bytes_ + bytes <= options_.capacity;
+      };
+      const bool news = mutex_.AwaitWithDeadline(absl::Condition(&is_news),
+                                                 std::min(deadline, absl::Now() + look_every_));
+      if (leased_bytes_ + bytes <= options_.capacity || unavailable_ || absl::Now() >= deadline) {
+        auto ranges = AcquireLocked(bytes, 1, at, /*wish=*/false);
+        range = ranges.ok() ? absl::StatusOr<Range>(ranges->front()) : ranges.status();
+        break;
+      }
+      if (!news && look_every_ == absl::InfiniteDuration()) continue;
+      nudged = false;
+      mutex_.Unlock();
+      const bool enough = disturbance.look();
+      mutex_.Lock();
+      if (!enough) continue;
+      // As a daemon that grants in the same moment.
+      range = absl::CancelledError("");
+      if (grants_too_late_) {
+        options_.capacity += bytes;
+        range = AcquireLocked(bytes, 1, at, /*wish=*/false)->front();
+      }
+      break;
+    }
+    --waiters_;
+    return range;
+  }
+
+ private:
+  absl::StatusOr<std::vector<Range>> AcquireLocked(uint64_t bytes, uint64_t count, uintptr_t at,
+                                                   bool wish)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (unavailable_) return absl::UnavailableError("the daemon is gone");
     if (bytes % kGranule != 0) return absl::InternalError("not a multiple of the granularity");
     if (leased_bytes_ + bytes * count > options_.capacity) {
@@ -75,6 +128,7 @@ class FakeSegments : public SegmentSource {
     return ranges;
   }
 
+ public:
   absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) override {
     absl::MutexLock lock(&mutex_);
     uint64_t bytes = 0;
@@ -119,6 +173,30 @@ class FakeSegments : public SegmentSource {
   void SetCapacity(uint64_t bytes) {
     absl::MutexLock lock(&mutex_);
     options_.capacity = bytes;
+  }
+  // Waits until so many wait.
+  void AwaitWaiters(int count) const {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiters_ == count; };
+    mutex_.Await(absl::Condition(&there));
+  }
+  void SetMaxWaiters(int count) {
+    absl::MutexLock lock(&mutex_);
+    max_waiters_ = count;
+  }
+  void SetLooks(absl::Duration every) {
+    absl::MutexLock lock(&mutex_);
+    look_every_ = every;
+  }
+  // Grants, beyond all capacity, what is not wanted any more.
+  void SetGrantsTooLate() {
+    absl::MutexLock lock(&mutex_);
+    grants_too_late_ = true;
+  }
+  // The bytes of each request that waited, from the first on.
+  std::vector<uint64_t> waits() const {
+    absl::MutexLock lock(&mutex_);
+    return waits_;
   }
   // The driver moves so many times more.
   void SetMovesLeft(uint64_t moves) {
@@ -166,6 +244,11 @@ class FakeSegments : public SegmentSource {
   uint64_t last_id_ = 0;
   uintptr_t next_at_ = uint64_t{1} << 40;
   bool unavailable_ = false;
+  int waiters_ = 0;
+  int max_waiters_ = 1000;
+  absl::Duration look_every_ = absl::InfiniteDuration();
+  bool grants_too_late_ = false;
+  std::vector<uint64_t> waits_;
 };
 
 // A GPU by CUDA's rules of order: what is submitted to a stream runs in that order, and after what

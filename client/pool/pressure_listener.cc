@@ -6,24 +6,24 @@
 
 namespace gpumem::internal {
 
-void PressureListener::Enable(std::function<void(const Pressure&)> give) {
-  absl::MutexLock lock(&mutex_);
-  give_ = std::move(give);
-}
-
-void PressureListener::Disable() {
-  std::unique_ptr<Watch> watch;
+void PressureListener::Enable(std::function<void(const Pressure&)> give,
+                              std::function<void(const Revocation&)> yield) {
+  std::unique_ptr<Watch> watch;  // ends without the lock, and with it the calls to those before
   {
     absl::MutexLock lock(&mutex_);
-    give_ = nullptr;
+    give_ = std::move(give);
+    yield_ = std::move(yield);
+    tried_ = absl::InfinitePast();
     watch = std::move(watch_);
   }
 }
 
+void PressureListener::Disable() { Enable(nullptr, nullptr); }
+
 void PressureListener::Listen() {
   std::unique_ptr<Watch> old;  // ends without the lock
   absl::MutexLock lock(&mutex_);
-  if (give_ == nullptr || (watch_ != nullptr && !*ended_)) return;
+  if ((give_ == nullptr && yield_ == nullptr) || (watch_ != nullptr && !*ended_)) return;
   const absl::Time now = absl::Now();
   if (now < tried_ + absl::Seconds(1) && now > tried_) return;
   tried_ = now;
@@ -33,6 +33,8 @@ void PressureListener::Listen() {
       client_->StartWatch({.segments_lost = nullptr,
                            .draining = nullptr,
                            .pressure = give_,
+                           .revocation = yield_,
+                           .quota_changed = nullptr,
                            .ended = [ended = ended_](const absl::Status&) { *ended = true; }});
   // A pool works without: it only does not hear.
   if (watch.ok()) watch_ = *std::move(watch);

@@ -1,4 +1,5 @@
-// Hears on a pool's behalf that others are denied memory (Pressure).
+// Hears on a pool's behalf what is to be given back: what others are denied (Pressure), and what is
+// taken back (Revocation).
 //
 // Thread-safe.
 #pragma once
@@ -19,8 +20,10 @@ class PressureListener {
   // `client` outlives it.
   explicit PressureListener(Client* client) : client_(client) {}
 
-  // From here on, once Listen() was called, `give` is called in a thread of the listener's.
-  void Enable(std::function<void(const Pressure&)> give) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From here on, once Listen() was called, these are called in a thread of the listener's. Each
+  // may be empty; both: as Disable().
+  void Enable(std::function<void(const Pressure&)> give,
+              std::function<void(const Revocation&)> yield) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for a call that is under way; there is none after it.
   void Disable() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -31,7 +34,8 @@ class PressureListener {
  private:
   Client* const client_;
   absl::Mutex mutex_;
-  std::function<void(const Pressure&)> give_ ABSL_GUARDED_BY(mutex_);  // empty: disabled
+  std::function<void(const Pressure&)> give_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const Revocation&)> yield_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Watch> watch_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<std::atomic<bool>> ended_ ABSL_GUARDED_BY(mutex_);  // of watch_
   absl::Time tried_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

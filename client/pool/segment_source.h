@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/interrupt.h"
 
 namespace gpumem::internal {
 
@@ -40,6 +42,12 @@ class SegmentSource {
   // `wish`: it would do with less, so nobody is asked to give memory back for it (Pressure).
   virtual absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
                                                      bool wish) = 0;
+  // One of so many bytes, for which it waits in the daemon's queue. Others may call meanwhile.
+  //   RESOURCE_EXHAUSTED  also after the wait, and at once where waiting is of no use
+  //   CANCELLED           as the disturbance says
+  //   and as Acquire
+  virtual absl::StatusOr<Range> AcquireWaiting(uint64_t bytes, uintptr_t at, absl::Duration wait,
+                                               const Disturbance& disturbance) = 0;
   virtual absl::Status Release(uint64_t id) = 0;
   // Where it places them: the segments come to lie one behind the other from `at` on, each with all
   // that is in it; all, or none, whatever goes wrong. Nobody uses them meanwhile. The daemon is not

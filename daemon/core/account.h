@@ -2,13 +2,19 @@
 //
 // Accounting is by ownership. A segment owns exactly one Charge from the moment its
 // bytes are reserved until the driver has them back. The Charge adds its bytes to the
-// tenant's account and to the device's total when it is made, moves them between states
-// as the segment changes, and refunds them when it is destroyed. No other code adds or
-// subtracts, so an early return cannot lose a byte: it destroys the Charge.
+// tenant's account, and to all accounts above that: those of the tenants that this one is
+// under, and the device's, which is the root. It moves them between states as the segment
+// changes, and refunds them when it is destroyed. No other code adds or subtracts, so an
+// early return cannot lose a byte: it destroys the Charge.
 //
 // A charge counts in full in every state. What differs is what can be had back at will
 // (retained), what comes back on its own soon (releasing), and what only its holders can
-// give up (leased, lingering, pending), though its tenant may reuse what lingers for a pool.
+// give up (leased, lingering, pending: held), though its tenant may reuse what lingers for a
+// pool. What is held is firm, or revocable: it can be taken back after a notice.
+//
+// Each account also knows what it needs: what is firmly held, or may have to be because it is
+// guaranteed. While the need of a device's account is within its capacity, every guarantee can
+// be kept without taking anything firm from anybody.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +34,7 @@ enum class SegmentState {
 };
 inline constexpr size_t kSegmentStates = 5;
 
-// Bytes and segments in each state.
+// Bytes and segments in each state, of a tenant and those under it.
 class Account {
  public:
   uint64_t bytes(SegmentState state) const { return bytes_[Index(state)]; }
@@ -37,28 +43,156 @@ class Account {
   uint64_t segments() const { return count_; }
   uint64_t peak() const { return peak_; }
 
+  uint64_t held() const {
+    return bytes(SegmentState::kPending) + bytes(SegmentState::kLeased) +
+           bytes(SegmentState::kLingering);
+  }
+  uint64_t revocable() const { return revocable_; }  // of what is held
+  uint64_t revoking() const { return revoking_; }    // of what is revocable: is being taken back
+  uint64_t firm() const { return held() - revocable_; }
+
+  uint64_t guarantee() const { return guarantee_; }
+  // What has to be there for it, whatever happens.
+  uint64_t need() const { return need_; }
+  // The same with so much more that is firmly held.
+  uint64_t NeedWith(uint64_t firm) const {
+    return std::max(guarantee_, own_firm_ + needs_below_ + firm);
+  }
+  // The same where nobody held anything: what guarantees alone need, with so much for itself.
+  uint64_t least_need() const { return least_need_; }
+  uint64_t LeastNeedWith(uint64_t firm) const {
+    return std::max(guarantee_, least_needs_below_ + firm);
+  }
+  // Of its need, what nobody holds yet.
+  uint64_t unused_guarantee() const { return need_ - own_firm_ - needs_below_; }
+
+  void SetGuarantee(uint64_t bytes) {
+    guarantee_ = bytes;
+    UpdateNeed();
+    UpdateLeastNeed();
+  }
+
+  // Puts it, with all that is in it, under another account; null: under none.
+  void SetParent(Account* parent) {
+    if (parent == parent_) return;
+    for (Account* above = parent_; above != nullptr; above = above->parent_) above->Subtract(*this);
+    if (parent_ != nullptr) {
+      parent_->ChangeNeedsBelow(need_, 0);
+      parent_->ChangeLeastNeedsBelow(least_need_, 0);
+    }
+    parent_ = parent;
+    for (Account* above = parent_; above != nullptr; above = above->parent_) above->AddAll(*this);
+    if (parent_ != nullptr) {
+      parent_->ChangeNeedsBelow(0, need_);
+      parent_->ChangeLeastNeedsBelow(0, least_need_);
+    }
+  }
+  const Account* parent() const { return parent_; }
+
  private:
   friend class Charge;
   static size_t Index(SegmentState state) { return static_cast<size_t>(state); }
+  static bool IsHeld(SegmentState state) {
+    return state != SegmentState::kRetained && state != SegmentState::kReleasing;
+  }
 
-  void Add(SegmentState state, uint64_t bytes) {
-    bytes_[Index(state)] += bytes;
-    ++segments_[Index(state)];
-    charged_ += bytes;
+  // What a Charge adds.
+  struct Part {
+    SegmentState state = SegmentState::kPending;
+    uint64_t bytes = 0;
+    bool revocable = false;
+    bool revoking = false;
+    uint64_t firm() const { return IsHeld(state) && !revocable ? bytes : 0; }
+  };
+
+  void Add(const Part& part) {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      account->AddHere(part);
+    }
+    if (part.firm() == 0) return;
+    own_firm_ += part.firm();
+    UpdateNeed();
+  }
+  void Remove(const Part& part) {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      account->RemoveHere(part);
+    }
+    if (part.firm() == 0) return;
+    own_firm_ -= part.firm();
+    UpdateNeed();
+  }
+  void Change(const Part& from, const Part& to) {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      account->RemoveHere(from);
+      account->AddHere(to);
+    }
+    if (from.firm() == to.firm()) return;
+    own_firm_ = own_firm_ - from.firm() + to.firm();
+    UpdateNeed();
+  }
+
+  void AddHere(const Part& part) {
+    bytes_[Index(part.state)] += part.bytes;
+    ++segments_[Index(part.state)];
+    charged_ += part.bytes;
     ++count_;
+    if (IsHeld(part.state) && part.revocable) {
+      revocable_ += part.bytes;
+      if (part.revoking) revoking_ += part.bytes;
+    }
     peak_ = std::max(peak_, charged_);
   }
-  void Remove(SegmentState state, uint64_t bytes) {
-    bytes_[Index(state)] -= bytes;
-    --segments_[Index(state)];
-    charged_ -= bytes;
+  void RemoveHere(const Part& part) {
+    bytes_[Index(part.state)] -= part.bytes;
+    --segments_[Index(part.state)];
+    charged_ -= part.bytes;
     --count_;
+    if (IsHeld(part.state) && part.revocable) {
+      revocable_ -= part.bytes;
+      if (part.revoking) revoking_ -= part.bytes;
+    }
   }
-  void Move(SegmentState from, SegmentState to, uint64_t bytes) {
-    bytes_[Index(from)] -= bytes;
-    --segments_[Index(from)];
-    bytes_[Index(to)] += bytes;
-    ++segments_[Index(to)];
+
+  void AddAll(const Account& other) {
+    for (size_t i = 0; i < kSegmentStates; ++i) {
+      bytes_[i] += other.bytes_[i];
+      segments_[i] += other.segments_[i];
+    }
+    charged_ += other.charged_;
+    count_ += other.count_;
+    revocable_ += other.revocable_;
+    revoking_ += other.revoking_;
+    peak_ = std::max(peak_, charged_);
+  }
+  void Subtract(const Account& other) {
+    for (size_t i = 0; i < kSegmentStates; ++i) {
+      bytes_[i] -= other.bytes_[i];
+      segments_[i] -= other.segments_[i];
+    }
+    charged_ -= other.charged_;
+    count_ -= other.count_;
+    revocable_ -= other.revocable_;
+    revoking_ -= other.revoking_;
+  }
+
+  void ChangeNeedsBelow(uint64_t from, uint64_t to) {
+    needs_below_ = needs_below_ - from + to;
+    UpdateNeed();
+  }
+  void ChangeLeastNeedsBelow(uint64_t from, uint64_t to) {
+    least_needs_below_ = least_needs_below_ - from + to;
+    UpdateLeastNeed();
+  }
+  void UpdateLeastNeed() {
+    const uint64_t before = least_need_;
+    least_need_ = std::max(guarantee_, least_needs_below_);
+    if (least_need_ == before || parent_ == nullptr) return;
+    parent_->ChangeLeastNeedsBelow(before, least_need_);
+  }
+  void UpdateNeed() {
+    const uint64_t before = need_;
+    need_ = std::max(guarantee_, own_firm_ + needs_below_);
+    if (need_ != before && parent_ != nullptr) parent_->ChangeNeedsBelow(before, need_);
   }
 
   std::array<uint64_t, kSegmentStates> bytes_{};
@@ -66,53 +200,75 @@ class Account {
   uint64_t charged_ = 0;
   uint64_t count_ = 0;
   uint64_t peak_ = 0;
+  uint64_t revocable_ = 0;
+  uint64_t revoking_ = 0;
+
+  Account* parent_ = nullptr;
+  uint64_t guarantee_ = 0;
+  uint64_t own_firm_ = 0;     // but for what those under it hold
+  uint64_t needs_below_ = 0;  // of the accounts directly under it
+  uint64_t need_ = 0;
+  uint64_t least_needs_below_ = 0;
+  uint64_t least_need_ = 0;
 };
 
-// Move-only. Both accounts must outlive it.
+// Move-only. The account must outlive it.
 class Charge {
  public:
   Charge() = default;
-  Charge(Account* tenant, Account* device, uint64_t bytes)
-      : tenant_(tenant), device_(device), bytes_(bytes) {
-    tenant_->Add(state_, bytes_);
-    device_->Add(state_, bytes_);
+  Charge(Account* account, uint64_t bytes, bool revocable = false)
+      : account_(account), part_{.bytes = bytes, .revocable = revocable} {
+    account_->Add(part_);
   }
   Charge(Charge&& other) noexcept { *this = std::move(other); }
   Charge& operator=(Charge&& other) noexcept {
     if (this == &other) return *this;
     Refund();
-    tenant_ = std::exchange(other.tenant_, nullptr);
-    device_ = std::exchange(other.device_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    state_ = other.state_;
+    account_ = std::exchange(other.account_, nullptr);
+    part_ = std::exchange(other.part_, {});
     return *this;
   }
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
   ~Charge() { Refund(); }
 
-  SegmentState state() const { return state_; }
-  uint64_t bytes() const { return bytes_; }
+  SegmentState state() const { return part_.state; }
+  uint64_t bytes() const { return part_.bytes; }
+  bool revocable() const { return part_.revocable; }
+  bool revoking() const { return part_.revoking; }
 
   void MoveTo(SegmentState state) {
-    if (tenant_ == nullptr || state == state_) return;
-    tenant_->Move(state_, state, bytes_);
-    device_->Move(state_, state, bytes_);
-    state_ = state;
+    Part to = part_;
+    to.state = state;
+    ChangeTo(to);
+  }
+  void SetRevocable(bool revocable) {
+    Part to = part_;
+    to.revocable = revocable;
+    ChangeTo(to);
+  }
+  void SetRevoking(bool revoking) {
+    Part to = part_;
+    to.revoking = revoking;
+    ChangeTo(to);
   }
 
  private:
+  using Part = Account::Part;
+
+  void ChangeTo(const Part& to) {
+    if (account_ == nullptr) return;
+    account_->Change(part_, to);
+    part_ = to;
+  }
   void Refund() {
-    if (tenant_ == nullptr) return;
-    tenant_->Remove(state_, bytes_);
-    device_->Remove(state_, bytes_);
-    tenant_ = nullptr;
+    if (account_ == nullptr) return;
+    account_->Remove(part_);
+    account_ = nullptr;
   }
 
-  Account* tenant_ = nullptr;
-  Account* device_ = nullptr;
-  uint64_t bytes_ = 0;
-  SegmentState state_ = SegmentState::kPending;
+  Account* account_ = nullptr;
+  Part part_;
 };
 
 }  // namespace gpumemd

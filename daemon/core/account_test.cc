@@ -10,6 +10,8 @@ namespace {
 
 class AccountTest : public ::testing::Test {
  protected:
+  AccountTest() { tenant.SetParent(&device); }
+
   // That both accounts hold exactly this, all of it in one state.
   void ExpectBoth(uint64_t bytes, uint64_t segments, SegmentState state) {
     for (const Account* account : {&tenant, &device}) {
@@ -23,12 +25,12 @@ class AccountTest : public ::testing::Test {
     }
   }
 
-  Account tenant, device;
+  Account device, tenant;
 };
 
 TEST_F(AccountTest, AChargeIsPendingAndRefundsItself) {
   {
-    const Charge charge(&tenant, &device, 512);
+    const Charge charge(&tenant, 512);
     EXPECT_EQ(charge.bytes(), 512u);
     EXPECT_EQ(charge.state(), SegmentState::kPending);
     ExpectBoth(512, 1, SegmentState::kPending);
@@ -38,7 +40,7 @@ TEST_F(AccountTest, AChargeIsPendingAndRefundsItself) {
 }
 
 TEST_F(AccountTest, AChargeCountsInFullInEveryState) {
-  Charge charge(&tenant, &device, 512);
+  Charge charge(&tenant, 512);
   for (const auto state : {SegmentState::kLeased, SegmentState::kLingering, SegmentState::kRetained,
                            SegmentState::kRetained, SegmentState::kReleasing}) {
     charge.MoveTo(state);
@@ -48,14 +50,14 @@ TEST_F(AccountTest, AChargeCountsInFullInEveryState) {
 }
 
 TEST_F(AccountTest, ADestroyedChargeRefundsTheStateThatItIsIn) {
-  std::optional<Charge> charge(std::in_place, &tenant, &device, 512);
+  std::optional<Charge> charge(std::in_place, &tenant, 512);
   charge->MoveTo(SegmentState::kLingering);
   charge.reset();
   ExpectBoth(0, 0, SegmentState::kLingering);
 }
 
 TEST_F(AccountTest, MovingHandsTheChargeOn) {
-  Charge from(&tenant, &device, 512);
+  Charge from(&tenant, 512);
   from.MoveTo(SegmentState::kLeased);
   {
     const Charge to = std::move(from);
@@ -70,8 +72,8 @@ TEST_F(AccountTest, MovingHandsTheChargeOn) {
 }
 
 TEST_F(AccountTest, AssigningRefundsWhatWasThere) {
-  Charge charge(&tenant, &device, 512);
-  charge = Charge(&tenant, &device, 64);
+  Charge charge(&tenant, 512);
+  charge = Charge(&tenant, 64);
   ExpectBoth(64, 1, SegmentState::kPending);
   charge = Charge();
   ExpectBoth(0, 0, SegmentState::kPending);
@@ -79,7 +81,7 @@ TEST_F(AccountTest, AssigningRefundsWhatWasThere) {
 }
 
 TEST_F(AccountTest, AssigningToItselfChangesNothing) {
-  Charge charge(&tenant, &device, 512);
+  Charge charge(&tenant, 512);
   charge.MoveTo(SegmentState::kRetained);
   Charge& itself = charge;
   charge = std::move(itself);
@@ -95,9 +97,10 @@ TEST_F(AccountTest, AnEmptyChargeChargesNobody) {
 
 TEST_F(AccountTest, ManyChargesOfSeveralTenantsAddUp) {
   Account other;
-  const Charge first(&tenant, &device, 512);
-  Charge second(&tenant, &device, 256);
-  const Charge foreign(&other, &device, 128);
+  const Charge first(&tenant, 512);
+  Charge second(&tenant, 256);
+  other.SetParent(&device);
+  const Charge foreign(&other, 128);
   second.MoveTo(SegmentState::kLeased);
   EXPECT_EQ(tenant.charged(), 768u);
   EXPECT_EQ(tenant.bytes(SegmentState::kPending), 512u);

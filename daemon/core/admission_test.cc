@@ -223,13 +223,14 @@ TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
   const SessionId session = OpenSession("team");
   const AcquireSpec spec{.bytes = 5 * kGranule};
   Release(session, Acquire(session, 8 * kGranule));
-  ASSERT_TRUE(Soon(ledger.BeginAcquire(session, spec, /*patient=*/true)));
-  const absl::Status refused = ledger.BeginAcquire(session, spec, /*patient=*/false).status();
+  const absl::StatusOr<Admission> waits = ledger.BeginAcquire(session, spec);
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  const absl::Status refused = ledger.EndWait(*waits->waiter, /*expired=*/true);
   ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
                8 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("on its way back"));
   DestroyDoomed();
-  EXPECT_TRUE(Granted(ledger.BeginAcquire(session, spec, /*patient=*/false)));
+  EXPECT_TRUE(Granted(Ask(session, spec)));
 }
 
 TEST_F(AdmissionTest, TheDriversDenial) {
@@ -407,7 +408,7 @@ TEST_F(AdmissionTest, Nonsense) {
   EXPECT_TRUE(absl::IsNotFound(Ask(session, 1, 1, "GPU-3").status()));
   EXPECT_TRUE(absl::IsAborted(Ask(SessionId{77}, 1).status()));
   EXPECT_TRUE(absl::IsUnimplemented(
-      ledger.BeginAcquire(session, {.bytes = 1, .kind = static_cast<Kind>(9)}, true).status()));
+      ledger.BeginAcquire(session, {.bytes = 1, .kind = static_cast<Kind>(9)}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, {}).status()));
   const std::vector<Secret> many(kMaxSegmentsPerCall + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, many).status()));

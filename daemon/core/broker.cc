@@ -10,12 +10,12 @@
 namespace gpumemd {
 namespace {
 
-// Two requests that each get half of what the driver has would try for ever.
-constexpr int kDriverAttempts = 4;
-
 bool MakesContextBound(const DeviceInfo& info) {
   return std::any_of(info.kinds.begin(), info.kinds.end(), IsContextBound);
 }
+
+// A queue of thousands is not to hold the mutex for seconds.
+constexpr size_t kGrantsAtOnce = 16;
 
 // Anybody may ask for the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
@@ -35,7 +35,13 @@ Broker::Broker(BrokerOptions options)
       now_(options.now),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
-      doomed_(1 + devices_.size()) {
+      doomed_(1 + devices_.size()),
+      revocation_(options.revocation) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ledger_.SetRevocationTimes(revocation_);
+  }
+  clock_ = std::thread([this] { WatchTheClock(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
     if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
@@ -56,6 +62,7 @@ Broker::~Broker() {
   // holds up what follows.
   for (const auto& device : devices_) device->EndContext();
   for (std::thread& lane : disposal_) lane.join();
+  clock_.join();
   memory.clear();
   devices_.clear();  // from here on nobody calls CollectLost
 }
@@ -75,15 +82,29 @@ absl::Status Broker::Call::BecomeWatch() {
 }
 
 void Broker::Pump() {
-  for (SegmentId id : ledger_.TakeDoomed()) {
-    auto it = memory_.find(id);
-    if (it == memory_.end()) {  // never made: nothing to wait for
-      ledger_.Destroyed(id);
-      ++disposals_;
-      continue;
+  // What was never made is gone at once, and may let others in.
+  bool moved = true;
+  while (std::exchange(moved, false)) {
+    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
+      const std::shared_ptr<Acquisition> waited = waiting_.extract(admitted.waiter).mapped();
+      Resume(*waited, std::move(admitted.operation));
     }
-    doomed_[LaneOf(id)].push_back({id, std::move(it->second)});
-    memory_.erase(it);
+    for (SegmentId id : ledger_.TakeDoomed()) {
+      auto it = memory_.find(id);
+      if (it == memory_.end()) {
+        ledger_.Destroyed(id);
+        moved = true;
+        continue;
+      }
+      doomed_[LaneOf(id)].push_back({id, std::move(it->second)});
+      memory_.erase(it);
+    }
+  }
+  // The clock's thread goes on with it, once others have had the mutex.
+  times_changed_ |= ledger_.QueueMoves();
+  for (SessionId id : ledger_.TakeRevoked()) {
+    times_changed_ = true;
+    if (observer_ != nullptr) observer_->Revoked(id);
   }
   for (SessionId id : ledger_.TakeBereaved()) {
     if (observer_ != nullptr) observer_->SegmentsLost(id);
@@ -129,7 +150,6 @@ void Broker::DisposeLoop(size_t lane) {
       doomed.memory.reset();  // the driver call
       absl::MutexLock lock(&mutex_);
       ledger_.Destroyed(doomed.id);
-      ++disposals_;
       Pump();
     }
   }
@@ -187,22 +207,6 @@ bool Broker::IsLive(absl::string_view token) const {
 
 // --- Requests of clients -------------------------------------------------------------
 
-absl::StatusOr<Operation> Broker::Reserve(SessionId session, const AcquireSpec& spec,
-                                          absl::Time deadline) {
-  absl::MutexLock lock(&mutex_);
-  bool patient = true;
-  while (true) {
-    const uint64_t seen = disposals_;
-    absl::StatusOr<std::optional<Operation>> begun = ledger_.BeginAcquire(session, spec, patient);
-    Pump();
-    if (!begun.ok()) return Denied(spec, begun.status());
-    if (*begun) return **std::move(begun);
-    auto disposed = [this, seen]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return disposals_ != seen; };
-    patient = mutex_.AwaitWithDeadline(absl::Condition(&disposed), deadline);
-  }
-}
-
 // Makes the fresh segments of an operation. What was made before a failure stays in
 // memory_ for the caller's Abort.
 absl::Status Broker::Create(const Operation& operation) {
@@ -239,6 +243,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
     for (const Operation::Item& item : operation.items) {
       const Allocation& memory = *memory_.at(item.segment);
       LeaseView lease = ledger_.Describe(item);
+      lease.revocable = operation.revocable;
       const std::optional<ExportedPool> pool = memory.pool();
       // What is lost from here on is told to the session once it has its lease.
       if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
@@ -280,79 +285,12 @@ void Broker::ForgetOldPools(SessionId session) {
   absl::erase_if(sent, [&](uint64_t id) { return !living.contains(id); });
 }
 
-absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
-                                                       absl::Time deadline, Deliver deliver) {
-  for (int attempt = 1;; ++attempt) {
-    absl::StatusOr<Operation> operation = Reserve(call.session(), spec, deadline);
-    if (!operation.ok()) return operation.status();
-    absl::Status created = Create(*operation);
-    if (created.ok()) {
-      absl::StatusOr<std::vector<LeaseView>> leases = HandOver(*operation, deliver);
-      if (!absl::IsFailedPrecondition(leases.status())) return leases;
-      created = absl::UnavailableError(leases.status().message());
-    } else if (absl::IsUnavailable(created)) {
-      Abort(*operation);
-    }
-    // The context went meanwhile: the next attempt gets another.
-    if (absl::IsUnavailable(created)) {
-      if (attempt == kDriverAttempts) return created;
-      continue;
-    }
-
-    absl::MutexLock lock(&mutex_);
-    uint64_t asked = 0;
-    for (const Operation::Item& item : operation->items) asked += ledger_.Describe(item).bytes;
-    ledger_.Abort(*operation, /*handed_over=*/false);
-    Pump();
-    if (!absl::IsResourceExhausted(created)) return created;
-    // The ledger had room, the driver has none: others allocate past the broker, or the
-    // driver is still clearing. Give it what is only retained, and try again once it has
-    // all that is on its way.
-    const size_t device = operation->device;
-    const bool more = ledger_.MakeRoomOnDevice(call.session(), device, asked);
-    Pump();
-    auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return ledger_.releasing(device) == 0;
-    };
-    if (!more || attempt == kDriverAttempts ||
-        !mutex_.AwaitWithDeadline(absl::Condition(&given_back), deadline)) {
-      return Denied(spec, ledger_.DriverDenial(call.session(), device, asked, created.message()));
-    }
-  }
-}
-
-absl::StatusOr<std::optional<std::vector<LeaseView>>> Broker::TryAcquire(const Call& call,
-                                                                         const AcquireSpec& spec,
-                                                                         Deliver deliver) {
-  absl::StatusOr<std::optional<Operation>> operation = [&] {
-    absl::MutexLock lock(&mutex_);
-    auto begun = ledger_.BeginAcquire(call.session(), spec, /*patient=*/true);
-    if (begun.ok() && *begun &&
-        std::any_of((*begun)->items.begin(), (*begun)->items.end(),
-                    [](const auto& item) { return item.fresh; })) {
-      ledger_.Abort(**begun, /*handed_over=*/false);  // nobody has seen it
-      begun = std::nullopt;
-    }
-    Pump();
-    return begun;
-  }();
-  if (!operation.ok()) {
-    absl::MutexLock lock(&mutex_);
-    return Denied(spec, operation.status());
-  }
-  if (!*operation) return std::nullopt;
-  absl::StatusOr<std::vector<LeaseView>> leases = HandOver(**operation, deliver);
-  if (absl::IsFailedPrecondition(leases.status())) return std::nullopt;  // lost: make others
-  if (!leases.ok()) return leases.status();
-  return *std::move(leases);
-}
-
 absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     absl::Span<const Secret> tickets,
-                                                    Deliver deliver) {
+                                                    bool revocable, Deliver deliver) {
   absl::StatusOr<Operation> operation = [&] {
     absl::MutexLock lock(&mutex_);
-    return ledger_.BeginOpen(call.session(), tickets);
+    return ledger_.BeginOpen(call.session(), tickets, revocable);
   }();
   if (!operation.ok()) return operation.status();
   return HandOver(*operation, deliver);
@@ -392,6 +330,11 @@ absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event)
 std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
   absl::MutexLock lock(&mutex_);
   return ledger_.LostLeases(call.session());
+}
+
+Ledger::Revoked Broker::RevokedLeases(const Call& call) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.RevokedLeases(call.session());
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
@@ -466,6 +409,12 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
                                                               absl::string_view device) const {
   absl::MutexLock lock(&mutex_);
   return ledger_.ListSegments(tenant, device);
+}
+
+absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,
+                                                            absl::string_view device) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.ListWaiting(tenant, device);
 }
 
 absl::Status Broker::CheckInvariants() const {

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,15 +30,17 @@
 
 namespace gpumemd {
 
-// A session was denied memory that others have.
+// A session was denied memory that others have, or waits for it.
 struct Pressure {
-  std::string tenant;       // whose sessions might; empty: all
+  std::string tenant;       // whose sessions might give it, and of those under it; empty: all that
+                            // have more than is guaranteed to them
   std::string device_uuid;  // empty: any
   uint64_t bytes = 0;       // that are missing
+  absl::Time until = absl::InfiniteFuture();  // when it no longer helps
 };
 
-// What the broker tells the services. Called under the broker's mutex, but for ContextLost:
-// must return at once and must not call the broker.
+// What the broker tells the services. Called under the broker's mutex, but for ContextLost and
+// EndProcess: must return at once and must not call the broker.
 class BrokerObserver {
  public:
   virtual ~BrokerObserver() = default;
@@ -48,8 +51,13 @@ class BrokerObserver {
   virtual void DrainingChanged(bool draining) = 0;
   // Some of the session's segments are lost.
   virtual void SegmentsLost(SessionId session) = 0;
-  // Memory was denied that others might give back.
+  // Memory was denied, or is waited for, that others might give back.
   virtual void Pressed(const Pressure& pressure) = 0;
+  // Some of the session's leases are being taken back.
+  virtual void Revoked(SessionId session) = 0;
+  // The session's process did not give up in time what is taken back: it is to be asked to end
+  // (SIGTERM), or ended (SIGKILL).
+  virtual void EndProcess(SessionId session, bool kill) = 0;
   // A device's context is gone, and with it so many segments.
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
@@ -57,6 +65,7 @@ class BrokerObserver {
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
+  Ledger::RevocationTimes revocation;
   std::function<absl::Time()> now = absl::Now;
   // Gives unguessable bits.
   std::function<Secret()> random;
@@ -83,6 +92,35 @@ class Broker {
   };
   // Sends the descriptors. Only an OK may mean that the client has any of them.
   using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
+
+  // How long a request waits at most for memory that is on its way back to the driver.
+  static constexpr absl::Duration kDisposalWait = absl::Seconds(10);
+
+  // One Acquire, from its beginning to its answer.
+  struct Acquisition {
+    SessionId session{};
+    AcquireSpec spec;
+    // With spec.waits: for what others hold.
+    absl::Time wait_until = absl::InfinitePast();
+    // For what is on its way.
+    absl::Time patient_until = absl::InfinitePast();
+    // Sends the descriptors. Where it `may_block` is false and it would: DEADLINE_EXCEEDED.
+    std::function<absl::Status(const Handover&, bool may_block)> deliver;
+    // Called once after each Advance that left it waiting, when it can go on. Under the broker's
+    // mutex: must return at once and must not call the broker.
+    std::function<void()> resume;
+
+   private:
+    friend class Broker;
+    std::optional<Operation> operation;
+    std::optional<WaiterId> waiter;
+    absl::Status refused;
+    absl::Time give_up;
+    absl::Time press_again;
+    bool counts_on_revocation = false;
+    bool given_up = false;  // by its client; under mutex_
+    int attempt = 1;
+  };
 
   // A call being answered: counted against its session's tenant while it lives.
   class Call {
@@ -126,17 +164,25 @@ class Broker {
 
   // --- Requests of clients ---------------------------------------------------------
 
-  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to
-  // the caller. Waits until `deadline` for memory that is on its way back to the driver.
+  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to the
+  // caller. With `may_block` false it makes nothing and sends only what can be sent at once.
+  struct Progress {
+    enum class State {
+      kAnswered,
+      kWaits,         // until it is resumed: then Advance again
+      kNeedsAThread,  // Advance again with may_block
+    } state = State::kAnswered;
+    absl::StatusOr<std::vector<LeaseView>> leases;
+  };
+  Progress Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block);
+  // Its client is gone: where it waits it is resumed. It will answer CANCELLED, and hold nothing.
+  void GiveUp(const std::shared_ptr<Acquisition>& acquisition);
+  // All of it on the caller's thread. `deadline`: for memory that is on its way, and with
+  // spec.waits for what others hold.
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
                                                  absl::Time deadline, Deliver deliver);
-  // The same where nothing has to be made or waited for: retained segments fit. nullopt:
-  // that is not so; nothing has changed.
-  absl::StatusOr<std::optional<std::vector<LeaseView>>> TryAcquire(const Call& call,
-                                                                   const AcquireSpec& spec,
-                                                                   Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
-                                              Deliver deliver);
+                                              bool revocable, Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases);
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
@@ -146,15 +192,23 @@ class Broker {
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
   // All of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
+  Ledger::Revoked RevokedLeases(const Call& call) const;
   absl::StatusOr<TenantView> Usage(const Call& call) const;
   absl::StatusOr<std::string> TenantOf(const Call& call) const;
 
   // --- Requests of operators -------------------------------------------------------
 
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // As Ledger::Configure.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                 const std::map<std::string, Quota>& overridden = {});
   // Replaces the quota by what `change` makes of it.
   absl::Status ChangeQuota(absl::string_view tenant,
                            absl::FunctionRef<absl::Status(Quota&)> change);
+  // ChangeQuota in two steps, for who has to write the change down between them (Ledger).
+  // `asked`: the part of `quota` whose devices have to be there.
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
+  absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
+  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   struct Trimmed {
     uint64_t bytes = 0;
     uint32_t segments = 0;
@@ -163,6 +217,8 @@ class Broker {
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
+  // As Ledger::SetUnbrokered.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
   // Memory pools, by proto/gpumem/v1/admin.proto. An empty name means all tenants or devices
   // in ListPools, the first device on which the tenant has a pool in the others.
@@ -197,6 +253,8 @@ class Broker {
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
+  absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
+                                                      absl::string_view device) const;
   absl::Status CheckInvariants() const;
 
  private:
@@ -205,8 +263,23 @@ class Broker {
     std::unique_ptr<Allocation> memory;
   };
 
-  absl::StatusOr<Operation> Reserve(SessionId session, const AcquireSpec& spec, absl::Time deadline)
+  // Begins it, or waits for its turn: whether it has its operation.
+  absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes what is fresh and hands it over; nothing where it has to be begun anew.
+  std::optional<absl::StatusOr<std::vector<LeaseView>>> Carry(Acquisition& acquisition)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What has just been granted goes back where nobody is there any more to take it.
+  absl::StatusOr<std::vector<LeaseView>> Taken(Acquisition& acquisition,
+                                               absl::StatusOr<std::vector<LeaseView>> leases)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
+  void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whose processes are to be ended now.
+  std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
@@ -215,6 +288,7 @@ class Broker {
   // Asks those who could help for what was just denied; the denial.
   absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -246,8 +320,9 @@ class Broker {
   // Which pools' descriptors each session has been sent.
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
-  // Segments destroyed so far: whoever waits for room waits for this to change.
-  uint64_t disposals_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  const Ledger::RevocationTimes revocation_;
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;
@@ -257,6 +332,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> disposal_;  // one a lane
+  std::thread clock_;
 };
 
 }  // namespace gpumemd

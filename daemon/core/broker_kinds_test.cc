@@ -73,12 +73,15 @@ class Observer : public BrokerObserver {
   void DrainingChanged(bool) override {}
   void Pressed(const Pressure&) override {}
   void SegmentsLost(SessionId session) override { bereaved.push_back(session); }
+  void Revoked(SessionId session) override { revoked.push_back(session); }
+  void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
   void ContextLost(const std::string& uuid, size_t segments) override {
     losses.emplace_back(uuid, segments);
   }
   std::vector<std::pair<std::string, size_t>> losses;
   std::vector<SessionId> bereaved;
-  std::vector<SessionId> forgotten;
+  std::vector<SessionId> forgotten, revoked;
+  std::vector<std::pair<SessionId, bool>> ended;
 };
 
 class BrokerKindsTest : public testing::Test {

@@ -7,9 +7,10 @@
 
 namespace gpumemd {
 
-void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
+void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                       const std::map<std::string, Quota>& overridden) {
   absl::MutexLock lock(&mutex_);
-  ledger_.Configure(tenants, defaults);
+  ledger_.Configure(tenants, defaults, overridden);
   Pump();
   if (observer_ != nullptr) observer_->QuotaChanged("");
 }
@@ -24,6 +25,29 @@ absl::Status Broker::ChangeQuota(absl::string_view tenant,
   Pump();
   if (observer_ != nullptr) observer_->QuotaChanged(tenant);
   return absl::OkStatus();
+}
+
+absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
+                                const Quota& asked) const {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status known = ledger_.CheckDevices(asked); !known.ok()) return known;
+  return ledger_.CheckQuota(tenant, quota);
+}
+
+absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const Quota& quota) {
+  absl::MutexLock lock(&mutex_);
+  ledger_.OverrideQuota(tenant, quota);
+  Pump();
+  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+  return ledger_.GetTenant(tenant);
+}
+
+absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<TenantView> view = ledger_.UnsetQuota(tenant, quota);
+  Pump();
+  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+  return view;
 }
 
 absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
@@ -51,6 +75,11 @@ void Broker::SetDraining(bool draining) {
   ledger_.SetDraining(draining);
   Pump();
   if (observer_ != nullptr) observer_->DrainingChanged(draining);
+}
+
+void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
+  absl::MutexLock lock(&mutex_);
+  ledger_.SetUnbrokered(std::move(uses));
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all

@@ -30,8 +30,11 @@ class Observer : public BrokerObserver {
   void DrainingChanged(bool draining) override { drained.push_back(draining); }
   void SegmentsLost(SessionId) override {}
   void Pressed(const Pressure& pressure) override { pressures.push_back(pressure); }
+  void Revoked(SessionId session) override { revoked.push_back(session); }
+  void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
   void ContextLost(const std::string&, size_t) override {}
-  std::vector<SessionId> forgotten;
+  std::vector<SessionId> forgotten, revoked;
+  std::vector<std::pair<SessionId, bool>> ended;
   std::vector<std::string> quotas;
   std::vector<bool> drained;
   std::vector<Pressure> pressures;

@@ -10,6 +10,7 @@ enum class SessionId : uint64_t {};
 enum class SegmentId : uint64_t {};
 enum class LeaseId : uint64_t {};
 enum class OperationId : uint64_t {};
+enum class WaiterId : uint64_t {};
 enum class IpcEventId : uint64_t {};
 
 template <typename Id>

@@ -20,90 +20,6 @@ Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<abs
 // Segments refund the accounts of tenants and devices, so they go first.
 Ledger::~Ledger() { segments_.clear(); }
 
-// --- Tenants -------------------------------------------------------------------------
-
-Ledger::Tenant* Ledger::FindTenant(absl::string_view name) {
-  auto it = tenants_.find(std::string(name));
-  return it == tenants_.end() ? nullptr : it->second.get();
-}
-
-const Ledger::Tenant* Ledger::FindTenant(absl::string_view name) const {
-  return const_cast<Ledger*>(this)->FindTenant(name);
-}
-
-Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
-  if (Tenant* found = FindTenant(name)) return *found;
-  auto tenant = std::make_unique<Tenant>();
-  tenant->name = std::string(name);
-  tenant->quota = default_quota_;
-  tenant->accounts.resize(devices_.size());
-  tenant->retained.resize(devices_.size());
-  tenant->pools.resize(devices_.size());
-  Tenant& ref = *tenant;
-  tenants_.emplace(ref.name, std::move(tenant));
-  return ref;
-}
-
-void Ledger::ForgetIfIdle(Tenant& tenant) {
-  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || TotalSegments(tenant) > 0) {
-    return;
-  }
-  tenants_.erase(std::string(tenant.name));
-}
-
-void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
-  tenant.quota = quota;
-  // What is only kept for reuse goes at once where the new limit is below it.
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    while (tenant.accounts[device].bytes(SegmentState::kRetained) > MaxRetainedOn(tenant, device)) {
-      DoomOldest(tenant, device);
-    }
-    TrimForShortfall(tenant, device, 0, 0);
-  }
-}
-
-void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
-  default_quota_ = defaults;
-  for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
-  std::vector<Tenant*> unconfigured;
-  for (auto& [name, tenant] : tenants_) {
-    auto it = tenants.find(name);
-    tenant->configured = it != tenants.end();
-    tenant->quota_set = false;
-    ApplyQuota(*tenant, tenant->configured ? it->second : defaults);
-    if (!tenant->configured) unconfigured.push_back(tenant.get());
-  }
-  for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
-}
-
-absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
-  Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  for (const auto& [uuid, limit] : quota.device_limits) {
-    absl::StatusOr<size_t> device = FindDevice(uuid);
-    if (!device.ok()) return device.status();
-    if (IsPinnedMemory(devices_[*device])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes"));
-    }
-  }
-  tenant->quota_set = true;
-  ApplyQuota(*tenant, quota);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
-  const Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  return tenant->quota;
-}
-
-void Ledger::SetDraining(bool draining) {
-  draining_ = draining;
-  if (!draining) return;
-  for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
-}
-
 // --- Sessions ------------------------------------------------------------------------
 
 absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDetails details,
@@ -124,7 +40,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   session->opened = now_();
   sessions_.emplace(id, std::move(session));
   tokens_.emplace(token, id);
-  ++tenant.sessions;
+  CountSession(tenant, 1);
   ++tenant.live_sessions;
   if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
   return id;
@@ -149,6 +65,11 @@ void Ledger::EndSession(SessionId id, Session& session) {
   session.live = false;
   tokens_.erase(session.token);
   events_.SessionEnded(id);
+  while (!session.waiters.empty()) {
+    const WaiterId waiter = *session.waiters.begin();
+    RemoveWaiter(waiter);
+    refused_.emplace_back(waiter, absl::AbortedError("the session ended while the request waited"));
+  }
   while (!session.leases.empty()) EndLease(*session.leases.begin(), /*unmapped=*/false);
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
@@ -184,7 +105,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   if (!OnlyImports(session)) return;
   if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
-  --tenant.sessions;
+  CountSession(tenant, -1);
   sessions_.erase(id);
   forgotten_.push_back(id);
   ForgetIfIdle(tenant);
@@ -236,61 +157,8 @@ void Ledger::EndWatch(SessionId id) {
 
 // --- Operations ----------------------------------------------------------------------
 
-absl::StatusOr<std::optional<Operation>> Ledger::BeginAcquire(SessionId session_id,
-                                                              const AcquireSpec& spec,
-                                                              bool patient) {
-  if (draining_) return Draining();
-  absl::StatusOr<Session*> session = LiveSession(session_id);
-  if (!session.ok()) return session.status();
-  Tenant& tenant = *(*session)->tenant;
-  absl::StatusOr<AcquireTerms> terms = CheckSpec(tenant, spec);
-  if (!terms.ok()) return terms.status();
-  if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
-
-  RetainedPool& reusable = terms->kind == Kind::kMempool ? tenant.pools[terms->device].idle
-                                                         : tenant.retained[terms->device];
-  std::vector<SegmentId> reused;
-  while (reused.size() < spec.count) {
-    auto fit = reusable.TakeFit(terms->kind, terms->bytes);
-    if (!fit) break;
-    // Pending from here on: making room for the others must not give it away.
-    segments_.at(*fit)->charge.MoveTo(SegmentState::kPending);
-    reused.push_back(*fit);
-  }
-  const auto taken = static_cast<uint32_t>(reused.size());
-  const uint32_t fresh = spec.count - taken;
-  absl::StatusOr<Room> room = MakeRoom(tenant, terms->device, terms->bytes, fresh, taken, patient);
-  if (!room.ok() || *room == Room::kSoon) {
-    for (SegmentId id : reused) Settle(id, *segments_.at(id));
-    if (!room.ok()) return room.status();
-    return std::nullopt;
-  }
-
-  Operation operation;
-  operation.id = OperationId{next_operation_++};
-  operation.session = session_id;
-  operation.device = terms->device;
-  operation.kind = terms->kind;
-  for (SegmentId id : reused)
-    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
-  for (uint32_t i = 0; i < fresh; ++i) {
-    SegmentId id{next_segment_++};
-    auto segment = std::make_unique<Segment>();
-    segment->tenant = &tenant;
-    segment->device = terms->device;
-    segment->kind = terms->kind;
-    segment->charge =
-        Charge(&tenant.accounts[terms->device], &device_accounts_[terms->device], terms->bytes);
-    segment->created = now_();
-    segments_.emplace(id, std::move(segment));
-    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
-  }
-  Pin(operation, **session);
-  return operation;
-}
-
-absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
-                                            absl::Span<const Secret> tickets) {
+absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
+                                            bool revocable) {
   if (draining_) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
@@ -301,6 +169,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
   if (absl::Status room = CheckLeaseCount(**session, tickets.size()); !room.ok()) return room;
   Operation operation;
   operation.session = session_id;
+  operation.revocable = revocable || (*session)->tenant->quota.revocable;
   for (const Secret& ticket : tickets) {
     auto it = tickets_.find(ticket);
     if (it == tickets_.end()) {
@@ -316,10 +185,19 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
           (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
     }
     if (segment.lost) return Lost(id);
+    if (segment.charge.revoking()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " is being taken back from its holders"));
+    }
+    if (segment.charge.revocable() && !operation.revocable) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is revocable: open it with a lease that is revocable, too"));
+    }
     operation.device = segment.device;
     operation.kind = segment.kind;
     operation.items.push_back({.segment = id});
   }
+  if (absl::Status sort = CheckSort(**session, operation.revocable); !sort.ok()) return sort;
   operation.id = OperationId{next_operation_++};
   for (Operation::Item& item : operation.items) item.lease = LeaseId{next_lease_++};
   Pin(operation, **session);
@@ -331,12 +209,17 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id,
 void Ledger::Pin(const Operation& operation, Session& session) {
   ++session.operations;
   ++open_operations_;
+  queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     ++segment.pins;
     segment.shared_out |= segment.tenant != session.tenant;
     ++segment.exposures[operation.session];
-    session.exposed.insert(item.segment);
+    if (session.exposed.insert(item.segment).second) {
+      Process& process = processes_[ProcessOf(session)];
+      ++process.exposures;
+      process.revocable = operation.revocable;
+    }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }
 }
@@ -347,11 +230,13 @@ absl::Status Ledger::Commit(const Operation& operation) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
+    if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
     if (live) {
       ++segment.leases;
       session.leases.insert(item.lease);
       leases_.emplace(item.lease, Lease{operation.session, item.segment, {}});
       if (segment.lost) bereaved_.insert(operation.session);
+      if (segment.charge.revoking()) revoked_.insert(operation.session);
     }
     Settle(item.segment, segment);
   }
@@ -375,6 +260,7 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
+    if (segment.charge.revocable()) queue_moves_ = true;  // as in Commit
     if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {
       Doom(item.segment, segment);
     } else {

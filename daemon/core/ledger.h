@@ -17,6 +17,14 @@
 // and it is never reused. Nor is one that another tenant has ever had open: who has kept its
 // descriptor or its handle would see what comes next.
 //
+// A request that does not fit now, but soon or, as it asks, later, waits (ledger_queue.cc):
+//
+//   BeginAcquire   → a waiter instead of an operation
+//     … others release; AdmitWaiting() says who goes on, and who is refused …
+//   EndWait        takes one out that has waited long enough
+//
+// What is leased as revocable can be taken back for those who go first (ledger_revocation.cc).
+//
 // A segment without leases is kept for reuse (retained), or charged until the processes
 // that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
 // given back to the driver, and Destroyed() ends its charge. What comes from a memory pool
@@ -30,7 +38,8 @@
 //     may still map it holds it
 //   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
 //     while draining
-//   - every lease has one live session
+//   - every lease has one live session, and so has every waiter
+//   - a process holds firm leases or revocable ones
 #pragma once
 
 #include <cstdint>
@@ -39,6 +48,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -69,6 +80,7 @@ struct Bounds {
   uint32_t max_leases_per_session = 65536;
   uint32_t max_watches_per_session = 64;
   uint32_t max_watches_per_tenant = 1024;
+  uint32_t max_waiting = 4096;
   uint32_t max_events = 65536;
   uint32_t max_events_per_tenant = 16384;
   uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
@@ -86,6 +98,8 @@ struct AcquireSpec {
   bool most_free = false;          // instead of a UUID: where the tenant can get most
   std::vector<std::string> among;  // with most_free: one of these; empty: any
   bool without_pressure = false;   // nobody is asked to make room for it
+  bool revocable = false;          // the leases may be taken back
+  bool waits = false;              // also for what others hold
 };
 
 enum class TicketScope { kTenant, kAny };
@@ -96,6 +110,7 @@ struct Operation {
   SessionId session{};
   size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
   Kind kind = Kind::kVmm;
+  bool revocable = false;  // the leases
   struct Item {
     LeaseId lease{};
     SegmentId segment{};
@@ -103,6 +118,12 @@ struct Operation {
     bool reused = false;  // was retained: holds old bytes of the same tenant
   };
   std::vector<Item> items;
+};
+
+// What BeginAcquire decided: one of the two.
+struct Admission {
+  std::optional<Operation> operation;
+  std::optional<WaiterId> waiter;
 };
 
 class Ledger {
@@ -116,12 +137,26 @@ class Ledger {
   // --- Tenants ---------------------------------------------------------------------
 
   // Sets the configured tenants, and the quota of those that rules make at run time.
-  // Takes effect at once; breaks no holder.
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
+  // Takes effect at once; breaks no holder. `overridden`: the quotas of those tenants, configured
+  // or not, for which an operator's word goes before both; they are there from now on.
+  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                 const std::map<std::string, Quota>& overridden = {});
 
-  // NOT_FOUND         no such tenant or device
-  // INVALID_ARGUMENT  a limit for the pinned memory as if it were a device
+  // NOT_FOUND            no such tenant or device
+  // INVALID_ARGUMENT     a limit or guarantee for the pinned memory as if it were a device, or
+  //                      what CheckQuota says
+  // FAILED_PRECONDITION  the same
   absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
+  // Its parts (ledger_quotas.cc). INVALID_ARGUMENT: the quota contradicts itself;
+  // FAILED_PRECONDITION: with it, guarantees could not all be kept.
+  absl::Status CheckDevices(const Quota& quota) const;
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota) const;
+  // Sets what has been checked; makes the tenant where it is not there.
+  void OverrideQuota(absl::string_view tenant, const Quota& quota);
+  // The end of what SetQuota and OverrideQuota said: `quota` is the configuration's. The tenant,
+  // which may be forgotten now.
+  //   NOT_FOUND  no such tenant
+  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
   // While draining, new sessions and operations are refused with UNAVAILABLE.
@@ -160,12 +195,35 @@ class Ledger {
 
   // --- Operations ------------------------------------------------------------------
 
-  // nullopt: it would fit once memory that is releasing has been destroyed (the ledger
-  // may just have doomed retained segments for it): call again after a Destroyed(). With
-  // `patient` false that is a denial too.
-  absl::StatusOr<std::optional<Operation>> BeginAcquire(SessionId session, const AcquireSpec& spec,
-                                                        bool patient);
-  absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets);
+  // A waiter where it would fit once memory is back that is on its way, and with spec.waits
+  // where others hold what it asks for: such a call counts as waiting, and not as in flight.
+  absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
+
+  // What has become of waiters since the last call: after each change to the ledger. Their calls
+  // are in flight again. After so many grants it stops; what it would have gone on with is looked
+  // at in the next call (QueueMoves). Refused are those whose session has ended (ABORTED), all
+  // while draining (UNAVAILABLE), and with the denial those who did not ask to wait where it no
+  // longer looks as if it would fit soon.
+  struct Admitted {
+    WaiterId waiter{};
+    absl::StatusOr<Operation> operation;
+  };
+  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX);
+  bool QueueMoves() const { return queue_moves_; }
+
+  // The waiter goes, its call is in flight again. The denial, as things stand, where the wait has
+  // `expired`; CANCELLED where its client is gone.
+  absl::Status EndWait(WaiterId waiter, bool expired);
+  // The denial of a waiter that others would have to make room for; nothing where that is on its
+  // way already.
+  std::optional<gpumem::v1::Denial> BlockedBy(WaiterId waiter) const;
+  // The same of all that there are.
+  std::vector<std::pair<WaiterId, gpumem::v1::Denial>> Blocked() const;
+  // Whether somebody's leases are taken back for it.
+  bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
+
+  absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets,
+                                      bool revocable = false);
 
   // ABORTED  the session has ended; what its process was sent lingers until it is gone
   absl::Status Commit(const Operation& operation);
@@ -180,6 +238,30 @@ class Ledger {
   // A denial by the driver, counted like any other.
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
+
+  // --- Revocation (ledger_revocation.cc) -------------------------------------------
+
+  // Who has been told to go when, counted from the first notice.
+  struct RevocationTimes {
+    absl::Duration grace = absl::Seconds(10);      // until the process is asked to end
+    absl::Duration kill_after = absl::Seconds(5);  // until it is ended, from then on
+  };
+  void SetRevocationTimes(const RevocationTimes& times) { revocation_times_ = times; }
+  // Sessions with leases that are being taken back since the last call.
+  std::vector<SessionId> TakeRevoked();
+  struct Revoked {
+    std::vector<LeaseId> leases;  // all of the session's that are being taken back
+    absl::Time until = absl::InfiniteFuture();
+  };
+  Revoked RevokedLeases(SessionId session) const;
+  // When TakeOverdue has something to say next.
+  absl::Time NextOverdue() const;
+  // Sessions whose time is up now: their processes are to be asked to end, or ended.
+  struct Overdue {
+    SessionId session{};
+    bool kill = false;
+  };
+  std::vector<Overdue> TakeOverdue();
 
   // How to make a fresh segment of an operation; and that its memory is there.
   CreateSpec Creation(const Operation& operation, const Operation::Item& item) const;
@@ -216,6 +298,12 @@ class Ledger {
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(SessionId session, const EventPlace& place);
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
+
+  // --- Memory that was taken past the broker (ledger_unbrokered.cc) -----------------
+
+  // All that is known now, in place of what was known before. It counts against no limit. A
+  // session's goes with it.
+  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
   // --- Giving memory back ----------------------------------------------------------
 
@@ -255,6 +343,9 @@ class Ledger {
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
+  // By device, and there in the order in which they are served.
+  absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
+                                                      absl::string_view device) const;
 
   // INTERNAL with a sentence naming the first violated invariant.
   absl::Status CheckInvariants() const;
@@ -272,15 +363,20 @@ class Ledger {
     std::string name;
     Quota quota;
     bool configured = false;
-    bool quota_set = false;              // by SetQuota: kept, lest a user shed it by leaving
-    std::vector<Account> accounts;       // by device
+    bool quota_set = false;    // by SetQuota: kept, lest a user shed it by leaving
+    Tenant* parent = nullptr;  // whose quota counts what this one has, too
+    uint32_t children = 0;
+    std::vector<Account> accounts;       // by device, with what those under it have
     std::vector<RetainedPool> retained;  // by device
     std::vector<Pool> pools;             // by device
     uint32_t sessions = 0;               // live and lingering
     uint32_t live_sessions = 0;
+    uint32_t tree_sessions = 0;  // with those of the tenants under it
+    uint32_t waiting = 0;        // that have asked to
+    uint32_t tree_waiting = 0;
     uint32_t in_flight = 0;
     uint32_t watches = 0;
-    uint64_t denials = 0;
+    std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
   };
   struct Session {
     Tenant* tenant = nullptr;
@@ -292,6 +388,7 @@ class Ledger {
     uint32_t in_flight = 0;   // calls
     uint32_t watches = 0;     // that are no calls any more
     uint32_t operations = 0;  // begun, neither committed nor aborted
+    absl::btree_set<WaiterId> waiters;
     absl::btree_set<LeaseId> leases;
     absl::btree_set<SegmentId> exposed;  // segments that its process may map
     absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
@@ -305,10 +402,20 @@ class Ledger {
     bool made = false;  // its memory is there
     bool lost = false;
     bool shared_out = false;  // another tenant's process was given it
-    uint32_t pins = 0;        // operations under way on it
+    // While it is being taken back: what was done last, and when the next is due.
+    enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
+    absl::Time due = absl::InfiniteFuture();
+    // Its holders were to be ended, and still have it: nobody counts on it any more.
+    bool stuck = false;
+    uint32_t pins = 0;  // operations under way on it
     uint32_t leases = 0;
     // How many handed-over leases each session's process may still map.
     absl::btree_map<SessionId, uint32_t> exposures;
+  };
+  // A process, and of which sort its leases are. Nothing is known of one that maps nothing.
+  struct Process {
+    uint32_t exposures = 0;  // segments that its sessions may map
+    bool revocable = false;
   };
   struct Lease {
     SessionId session{};
@@ -320,13 +427,34 @@ class Ledger {
     TicketScope scope = TicketScope::kTenant;
   };
 
+  // Who waits.
+  struct Request {
+    Tenant* tenant = nullptr;
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+    uint64_t bytes = 0;  // of each segment, rounded up
+    uint32_t count = 0;
+    bool revocable = false;
+  };
+  struct Waiter {
+    SessionId session{};
+    Request request;
+    bool asked_to = false;  // false: it waits for what is on its way, and only for that
+    absl::Time since;
+    bool revokes = false;
+    // How many of its standings it claims: later ones get nothing there that it waits for.
+    size_t claims = 0;
+  };
+
   // The sum over all devices; of bytes, over all but pinned memory.
   uint64_t TotalCharged(const Tenant& tenant) const;
   static uint64_t TotalSegments(const Tenant& tenant);
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
+  uint64_t GuaranteeOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
-  // Whether what the tenant has, but for what is releasing, is within its own limits: on
-  // this device, over all, and in number. Above them nothing is kept for reuse.
+  // Whether what the tenant has, but for what is releasing, is within its limits, and so for
+  // those that it is under: on this device, over all, and in number. Above them nothing is kept
+  // for reuse.
   bool WithinLimits(const Tenant& tenant, size_t device) const;
 
   Tenant* FindTenant(absl::string_view name);
@@ -334,6 +462,12 @@ class Ledger {
   Tenant& EnsureTenant(absl::string_view name);
   void ForgetIfIdle(Tenant& tenant);
   void ApplyQuota(Tenant& tenant, const Quota& quota);
+  // Puts the tenant under the one that its quota names.
+  void Link(Tenant& tenant);
+  void PutUnder(Tenant& tenant, Tenant* parent);
+  void CountSession(Tenant& tenant, int change);
+  void CountWaiting(Tenant& tenant, int change);
+  static bool IsUnder(const Tenant& tenant, const Tenant& above);
   absl::StatusOr<Session*> LiveSession(SessionId id);
   void EndSession(SessionId id, Session& session);
   void ForgetIfDone(SessionId id, Session& session);
@@ -367,6 +501,7 @@ class Ledger {
   };
   absl::StatusOr<AcquireTerms> CheckSpec(const Tenant& tenant, const AcquireSpec& spec) const;
   absl::StatusOr<size_t> ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const;
+  Kind KindOf(const Tenant& tenant, const AcquireSpec& spec, size_t device) const;
   bool Makes(size_t device, Kind kind) const;
   absl::Status DoesNotMake(size_t device, Kind kind) const;
   // What the tenant can get on the device at most, once all that comes back is back; of a size that
@@ -376,20 +511,101 @@ class Ledger {
   absl::Status CheckSessionCount(Tenant& tenant, uint32_t replaced);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
-  // Whether `fresh` new segments of `bytes` each fit beside `reused` ones that are pending
-  // already: now, or once what is releasing is destroyed (retained segments may have been
-  // doomed for it).
-  enum class Room { kFits, kSoon };
-  absl::StatusOr<Room> MakeRoom(Tenant& tenant, size_t device, uint64_t bytes, uint32_t fresh,
-                                uint32_t reused, bool patient);
-  void TrimForShortfall(Tenant& tenant, size_t device, uint64_t bytes, uint32_t count);
-  // The tenant with the most retained bytes on the device; null where there are none.
-  Tenant* RichestRetainer(size_t device);
+
+  // One limit and how a request stands to it. All in bytes, or all in counts.
+  struct Standing {
+    gpumem::v1::Denial::Cause cause{};
+    const Tenant* whose = nullptr;  // null: the device's, or the daemon's
+    size_t device = 0;              // kAllDevices: a limit over all
+    uint64_t asked = 0;
+    uint64_t used = 0;  // but for what of it is reused now
+    uint64_t recoverable = 0;
+    uint64_t revocable = 0;
+    uint64_t revoking = 0;
+    uint64_t limit = 0;
+    uint64_t need = 0;       // what is firmly held or guaranteed …
+    uint64_t more_need = 0;  // … and by how much that grows
+    uint64_t least = 0;      // what the request and all guarantees need, if nothing else is held
+    bool hopeless() const { return asked > limit || least > limit; }
+  };
+  static constexpr size_t kAllDevices = SIZE_MAX;
+  // From the tenant's own limits, over those of the tenants that it is under, to the device's.
+  std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
+  // What of a limit is taken by waiters that go before.
+  struct Claim {
+    uint64_t asked = 0;
+    uint64_t need = 0;
+  };
+  using ClaimKey = std::tuple<gpumem::v1::Denial::Cause, const Tenant*, size_t>;
+  using Claims = std::map<ClaimKey, Claim>;
+  static void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims);
+  enum class Fit {
+    kNow,
+    kSoon,     // once what is retained, releasing or being taken back is back
+    kRevoked,  // the same, if more is taken back
+    kBlocked,  // not before somebody gives up what he holds, or a limit is raised
+  };
+  struct Verdict {
+    Fit fit = Fit::kNow;
+    std::vector<Standing> standings;
+    size_t claims = 0;               // of the standings, that it would claim as a waiter
+    bool hopeless = false;           // no holder can make room for it
+    std::vector<SegmentId> victims;  // to be taken back; of kRevoked
+    gpumem::v1::Denial denial;       // of kSoon, kRevoked and kBlocked: what is in the way
+  };
+  Verdict Judge(const Request& request, uint32_t reused, const Claims& claims) const;
+  static Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
+  gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
+                               Fit fit) const;
+  void AddHolders(const Standing& standing, gpumem::v1::Denial& denial) const;
+  // Dooms retained segments until what is fresh would fit once they, and what is releasing
+  // already, are destroyed.
+  void TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims);
+  // The tenant with the most retained bytes on the device, of those under `above` where that is
+  // not null; null where there are none.
+  Tenant* RichestRetainer(size_t device, const Tenant* above = nullptr);
   static absl::Status Deny(Tenant& tenant, const gpumem::v1::Denial& denial);
   // The same of a count.
   static absl::Status DenyCount(Tenant& tenant, gpumem::v1::Denial::Cause cause, uint64_t asked,
-                                uint64_t used, uint64_t limit, absl::string_view help);
+                                uint64_t used, uint64_t limit, absl::string_view help,
+                                const Tenant* limited = nullptr);
   std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
+
+  // The queue (ledger_queue.cc).
+  // Grants the request if it fits now; else says how it stands.
+  absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
+                                                    const Claims& claims, Verdict* verdict);
+  Operation Grant(SessionId session, const Request& request, std::vector<SegmentId> reused);
+  // Of what is guaranteed to the tenant and those it is under, what nobody holds, while that is
+  // enough for the request; else 0.
+  static uint64_t Deficit(const Request& request);
+  // Waiters in the order in which they are served.
+  std::vector<WaiterId> Order(std::vector<WaiterId> waiters) const;
+  std::vector<WaiterId> WaitersInOrder() const;
+  static bool GoesBefore(const Request& request, const Request& other);
+  Claims ClaimsBefore(const Request& request) const;
+  void RemoveWaiter(WaiterId id);
+  absl::Status CheckWaiting(Tenant& tenant);
+
+  // Revocation.
+  // Segments to be taken back so that the shortages become 0; empty where that does not do.
+  std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
+                                 const Claims& claims) const;
+  bool MayRevokeFrom(const Request& request, const Tenant& tenant) const;
+  void Revoke(absl::Span<const SegmentId> segments);
+  void EndRevocation(SegmentId id, Segment& segment);
+  using ProcessKey = std::pair<pid_t, uint64_t>;
+  static ProcessKey ProcessOf(const Session& session);
+  // Whether a waiter counts on this segment, which is being taken back.
+  bool IsWaitedFor(Segment& segment) const;
+  // FAILED_PRECONDITION where the session's process holds leases of the other sort, or revocable
+  // ones are asked for and it could not be ended.
+  absl::Status CheckSort(const Session& session, bool revocable) const;
+
+  // Denies `bytes` where something denies the tenant what is new.
+  absl::Status CheckUnbrokered(Tenant& tenant, uint64_t bytes) const;
+  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
+  uint64_t UnbrokeredOf(SessionId session) const;
 
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
@@ -424,6 +640,17 @@ class Ledger {
   uint64_t open_operations_ = 0;
 
   IpcEvents events_;
+  std::vector<UnbrokeredBytes> unbrokered_;
+
+  std::map<WaiterId, Waiter> waiters_;  // by arrival
+  uint64_t next_waiter_ = 1;
+  std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
+  bool queue_moves_ = false;  // since it was last looked at somebody may fit
+
+  std::map<ProcessKey, Process> processes_;
+  RevocationTimes revocation_times_;
+  absl::btree_set<SegmentId> revoking_;
+  absl::btree_set<SessionId> revoked_;  // to be told
 
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;

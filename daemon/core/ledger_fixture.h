@@ -44,7 +44,9 @@ class LedgerFixture : public ::testing::Test {
   }
   SessionId OpenSession(absl::string_view tenant) {
     const Secret token = NewSecret();
-    auto session = ledger.OpenSession(tenant, {}, token);
+    SessionDetails details;  // of a process of its own
+    details.peer.pid = ++pids;
+    auto session = ledger.OpenSession(tenant, std::move(details), token);
     EXPECT_TRUE(session.ok()) << session.status();
     return session.value_or(SessionId{});
   }
@@ -52,9 +54,14 @@ class LedgerFixture : public ::testing::Test {
   // What BeginAcquire says to `count` segments of `bytes` each.
   absl::StatusOr<std::optional<Operation>> Ask(SessionId session, uint64_t bytes,
                                                uint32_t count = 1, std::string device = "GPU-1") {
-    return ledger.BeginAcquire(session,
-                               {.device_uuid = std::move(device), .bytes = bytes, .count = count},
-                               /*patient=*/true);
+    return Ask(session, {.device_uuid = std::move(device), .bytes = bytes, .count = count});
+  }
+  // The same of any request. Nothing: it would have to wait; it does not, but leaves again.
+  absl::StatusOr<std::optional<Operation>> Ask(SessionId session, const AcquireSpec& spec) {
+    absl::StatusOr<Admission> admission = ledger.BeginAcquire(session, spec);
+    if (!admission.ok()) return admission.status();
+    if (admission->waiter) ledger.EndWait(*admission->waiter, /*expired=*/false).IgnoreError();
+    return std::move(admission->operation);
   }
   // As Ask, where it has to be granted; not yet committed.
   Operation Begin(SessionId session, uint64_t bytes, uint32_t count = 1,
@@ -87,7 +94,7 @@ class LedgerFixture : public ::testing::Test {
   }
   // Opens what is behind a ticket; committed.
   Operation::Item OpenTicket(SessionId session, const Secret& ticket) {
-    auto operation = ledger.BeginOpen(session, {ticket});
+    auto operation = ledger.BeginOpen(session, {ticket}, /*revocable=*/false);
     EXPECT_TRUE(operation.ok()) << operation.status();
     EXPECT_TRUE(ledger.Commit(*operation).ok());
     return operation->items.at(0);
@@ -129,6 +136,7 @@ class LedgerFixture : public ::testing::Test {
 
   absl::Time now = absl::FromUnixSeconds(1000);
   uint64_t secrets = 0;
+  pid_t pids = 0;
   Ledger ledger;
 };
 

@@ -37,10 +37,10 @@ class LedgerKindsTest : public testing::Test {
     return ledger_.OpenSession(tenant, {}, Secret{token}).value();
   }
   absl::StatusOr<Operation> Acquire(const AcquireSpec& spec) {
-    auto begun = ledger_.BeginAcquire(session_, spec, /*patient=*/true);
+    auto begun = ledger_.BeginAcquire(session_, spec);
     if (!begun.ok()) return begun.status();
-    EXPECT_EQ(ledger_.Commit(**begun), absl::OkStatus());
-    return **begun;
+    EXPECT_EQ(ledger_.Commit(*begun->operation), absl::OkStatus());
+    return *begun->operation;
   }
 
   Ledger ledger_;
@@ -133,7 +133,7 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
 TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
   const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const auto begin = [&] {
-    return **ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool}, true);
+    return *ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool})->operation;
   };
   const Operation unmade = begin();
   ledger_.Abort(unmade, /*handed_over=*/false);

@@ -84,15 +84,16 @@ LedgerModel::Sum LedgerModel::Of(absl::string_view tenant, size_t device, Which 
                                  const std::set<SegmentId>& without) const {
   Sum sum;
   for (const auto& [id, segment] : segments_) {
-    if (!tenant.empty() && segment.tenant != tenant) continue;
+    if (!IsUnder(segment.tenant, tenant)) continue;
     if (device == kUnpinned ? Pinned(segment.device)
                             : device != kEverywhere && segment.device != device) {
       continue;
     }
-    const bool kept = segment.kept_since > 0;
+    const bool held = !segment.given_up && segment.kept_since == 0;
     const bool counts = which == Which::kAll || (which == Which::kStaying && !segment.given_up) ||
-                        (which == Which::kHeld && !segment.given_up && !kept) ||
-                        (which == Which::kRetained && kept) ||
+                        (which == Which::kHeld && held) ||
+                        (which == Which::kNotTaken && held && !segment.revoking) ||
+                        (which == Which::kFirm && held && !segment.revocable) ||
                         (which == Which::kGivenUp && segment.given_up);
     if (!counts || without.contains(id)) continue;
     sum.bytes += segment.bytes;
@@ -101,67 +102,17 @@ LedgerModel::Sum LedgerModel::Of(absl::string_view tenant, size_t device, Which 
   return sum;
 }
 
-// --- Tenants -------------------------------------------------------------------------
-
-void LedgerModel::ApplyQuota(const std::string& name, const Quota& quota) {
-  tenants_.at(name).quota = quota;
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    while (Of(name, device, Which::kRetained).bytes > MaxRetainedOn(tenants_.at(name), device)) {
-      GiveUpOldest(name, device);
+uint64_t LedgerModel::Retained(const std::string& tenant, size_t device) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, segment] : segments_) {
+    if (segment.tenant == tenant && segment.device == device && segment.kept_since > 0) {
+      bytes += segment.bytes;
     }
-    GiveUpFor(name, device, 0, 0);
   }
-}
-
-void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults) {
-  defaults_ = defaults;
-  for (const auto& [name, quota] : tenants) {
-    tenants_[name].peaks.resize(devices_.size());
-  }
-  for (auto& [name, tenant] : tenants_) {
-    auto it = tenants.find(name);
-    tenant.configured = it != tenants.end();
-    tenant.quota_set = false;
-    ApplyQuota(name, tenant.configured ? it->second : defaults);
-  }
-  Sweep();
-}
-
-absl::Status LedgerModel::SetQuota(const std::string& name, const Quota& quota,
-                                   const absl::Status& answer) {
-  if (!tenants_.contains(name)) return ExpectCode(answer, absl::StatusCode::kNotFound);
-  for (const auto& [uuid, limit] : quota.device_limits) {  // the first that is wrong is told
-    const size_t device = DeviceIndex(uuid);
-    if (device >= devices_.size()) return ExpectCode(answer, absl::StatusCode::kNotFound);
-    if (Pinned(device)) return ExpectCode(answer, absl::StatusCode::kInvalidArgument);
-  }
-  tenants_.at(name).quota_set = true;
-  ApplyQuota(name, quota);
-  return ExpectCode(answer, absl::StatusCode::kOk);
-}
-
-void LedgerModel::SetDraining(bool draining) {
-  draining_ = draining;
-  if (!draining) return;
-  for (const auto& [name, tenant] : tenants_) GiveUpAllOf(name);
+  return bytes;
 }
 
 // --- Sessions ------------------------------------------------------------------------
-
-absl::Status LedgerModel::ExpectDenial(const absl::Status& answer, const std::string& tenant,
-                                       Denial::Cause cause, absl::string_view device,
-                                       uint64_t asked, uint64_t used, uint64_t limit) {
-  ++tenants_.at(tenant).denials;
-  const std::optional<Denial> denial = gpumem::DenialOf(answer);
-  if (absl::IsResourceExhausted(answer) && denial && denial->cause() == cause &&
-      denial->tenant() == tenant && denial->device_uuid() == device && denial->asked() == asked &&
-      denial->used() == used && denial->limit() == limit && !denial->help().empty()) {
-    return absl::OkStatus();
-  }
-  return Wrong("expected a denial of ", tenant, " by ", Denial::Cause_Name(cause), " on \"", device,
-               "\", asked ", asked, ", used ", used, ", limit ", limit, "; got ", answer.ToString(),
-               denial ? denial->ShortDebugString() : "");
-}
 
 absl::Status LedgerModel::OpenSession(const std::string& name, const std::string& client,
                                       const PeerIdentity& peer, absl::Time now, const Secret& token,
@@ -169,11 +120,8 @@ absl::Status LedgerModel::OpenSession(const std::string& name, const std::string
   if (draining_) return ExpectCode(answer.status(), absl::StatusCode::kUnavailable);
   if (!tenants_.contains(name)) {
     tenants_[name] = {.quota = defaults_, .peaks = std::vector<uint64_t>(devices_.size())};
+    Link(name);
   }
-  const auto sessions = static_cast<uint64_t>(
-      std::count_if(sessions_.begin(), sessions_.end(),
-                    [&](const auto& entry) { return entry.second.tenant == name; }));
-  const uint64_t limit = tenants_.at(name).quota.max_sessions.value_or(UINT32_MAX);
   const auto replaced = static_cast<uint64_t>(
       std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
         return entry.second.tenant == name && entry.second.peer.pid == peer.pid &&
@@ -181,13 +129,21 @@ absl::Status LedgerModel::OpenSession(const std::string& name, const std::string
                OnlyImports(entry.first);
       }));
   const uint64_t in_all = sessions_.size() - replaced;
+  std::optional<Expected> denial;
+  for (const std::string& each : PathOf(name)) {
+    const auto sessions = static_cast<uint64_t>(
+        std::count_if(sessions_.begin(), sessions_.end(),
+                      [&](const auto& entry) { return IsUnder(entry.second.tenant, each); }));
+    const uint64_t limit = QuotaOf(each).max_sessions.value_or(UINT32_MAX);
+    if (denial || sessions - replaced < limit) continue;
+    denial = {{Denial::CAUSE_MAX_SESSIONS, each, kEverywhere}, 1, sessions - replaced, limit};
+  }
+  if (!denial && in_all >= bounds_.max_sessions) {
+    denial = {{Denial::CAUSE_DAEMON_LIMIT, "", kEverywhere}, 1, in_all, bounds_.max_sessions};
+  }
   absl::Status verdict;
-  if (sessions - replaced >= limit) {
-    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_MAX_SESSIONS, "", 1,
-                           sessions - replaced, limit);
-  } else if (in_all >= bounds_.max_sessions) {
-    verdict = ExpectDenial(answer.status(), name, Denial::CAUSE_DAEMON_LIMIT, "", 1, in_all,
-                           bounds_.max_sessions);
+  if (denial) {
+    verdict = ExpectDenial(answer.status(), name, *denial);
   } else if (!answer.ok() || ToInt(*answer) <= last_session_) {
     return Wrong("expected a new session, got ", answer.status().ToString());
   } else {
@@ -204,6 +160,14 @@ void LedgerModel::EndSession(SessionId id) {
   if (!session.live) return;
   session.live = false;
   std::erase_if(events_, [&](const Event& event) { return event.session == id; });
+  std::vector<WaiterId> waiting;
+  for (const auto& [waiter_id, waiter] : waiters_) {
+    if (waiter.session == id) waiting.push_back(waiter_id);
+  }
+  for (WaiterId waiter : waiting) {
+    Leave(waiter);
+    refused_.push_back(waiter);
+  }
   std::vector<LeaseId> ended;
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.session == id) ended.push_back(lease_id);
@@ -243,6 +207,8 @@ bool LedgerModel::OnlyImports(SessionId id) const {
          std::none_of(mappings_.begin(), mappings_.end(),
                       [&](const Mapping& mapping) { return mapping.session == id; }) &&
          std::none_of(operations_.begin(), operations_.end(),
+                      [&](const auto& entry) { return entry.second.session == id; }) &&
+         std::none_of(waiters_.begin(), waiters_.end(),
                       [&](const auto& entry) { return entry.second.session == id; });
 }
 
@@ -278,7 +244,7 @@ void LedgerModel::Sweep() {
     forgotten_.push_back(id);
     it = sessions_.erase(it);
   }
-  std::erase_if(tenants_, [&](const auto& entry) {
+  const auto forgotten = std::erase_if(tenants_, [&](const auto& entry) {
     const std::string& name = entry.first;
     return !entry.second.configured && !entry.second.quota_set &&
            std::none_of(sessions_.begin(), sessions_.end(),
@@ -286,6 +252,7 @@ void LedgerModel::Sweep() {
            std::none_of(segments_.begin(), segments_.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   });
+  if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
 }
 
 absl::Status LedgerModel::TakeForgotten(std::vector<SessionId> answer) {
@@ -305,7 +272,8 @@ absl::Status LedgerModel::BeginCall(SessionId id, const absl::Status& answer) {
   }
   const uint64_t limit = tenants_.at(tenant).quota.max_in_flight.value_or(UINT32_MAX);
   if (calls >= limit) {
-    return ExpectDenial(answer, tenant, Denial::CAUSE_MAX_IN_FLIGHT, "", 1, calls, limit);
+    return ExpectDenial(answer, tenant,
+                        {{Denial::CAUSE_MAX_IN_FLIGHT, tenant, kEverywhere}, 1, calls, limit});
   }
   ++sessions_.at(id).calls;
   return ExpectCode(answer, absl::StatusCode::kOk);
@@ -325,9 +293,15 @@ bool LedgerModel::GiveUpOldest(const std::string& tenant, size_t device) {
     if (oldest == nullptr || segment.kept_since < oldest->kept_since) oldest = &segment;
   }
   if (oldest == nullptr) return false;
-  oldest->kept_since = 0;
-  oldest->given_up = true;
+  GiveUp(*oldest);
   return true;
+}
+
+void LedgerModel::GiveUp(Segment& segment) {
+  segment.kept_since = 0;
+  segment.given_up = true;
+  segment.revoking = false;
+  stirred_ = true;
 }
 
 bool LedgerModel::GiveUpAnywhere(const std::string& tenant, bool pinned_too) {
@@ -338,12 +312,12 @@ bool LedgerModel::GiveUpAnywhere(const std::string& tenant, bool pinned_too) {
   return false;
 }
 
-bool LedgerModel::GiveUpOfTheRichest(size_t device) {
+bool LedgerModel::GiveUpOfTheRichest(size_t device, absl::string_view above) {
   std::string richest;
   uint64_t most = 0;
   for (const auto& [name, tenant] : tenants_) {
-    const uint64_t bytes = Of(name, device, Which::kRetained).bytes;
-    if (bytes <= most) continue;
+    const uint64_t bytes = Retained(name, device);
+    if (bytes <= most || !IsUnder(name, above)) continue;
     most = bytes;
     richest = name;
   }
@@ -366,7 +340,7 @@ void LedgerModel::Unimport(SessionId session, size_t device, bool all) {
     imports_.erase(found);
   } while (all);
   for (const auto& [id, segment] : segments_) {
-    if (segment.kind == Kind::kMempool) Rest(id);
+    if (segment.kind == Kind::kMempool && !Held(id)) Rest(id);
   }
 }
 
@@ -381,19 +355,24 @@ void LedgerModel::EndLease(LeaseId id, bool unmapped) {
 }
 
 void LedgerModel::Rest(SegmentId id) {
-  if (Held(id)) return;
   Segment& segment = segments_.at(id);
+  // What is idle in a pool is there for its tenant.
+  if (StateOf(id) == SegmentState::kLingering && !MayMap(id) && !segment.lost) stirred_ = true;
+  if (segment.given_up || Held(id)) return;
+  segment.revoking = false;
+  stirred_ = true;
   const Tenant& tenant = tenants_.at(segment.tenant);
   const bool tenant_lives = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second.live && entry.second.tenant == segment.tenant;
   });
-  if (!segment.lost && !segment.shared_out && segment.kind != Kind::kMempool && !draining_ &&
-      tenant_lives && !OverALimit(segment.tenant, segment.device) &&
-      Of(segment.tenant, segment.device, Which::kRetained).bytes + segment.bytes <=
+  if (!segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
+      !tenant.quota.scrub && !draining_ && tenant_lives &&
+      !OverALimit(segment.tenant, segment.device) &&
+      Retained(segment.tenant, segment.device) + segment.bytes <=
           MaxRetainedOn(tenant, segment.device)) {
     segment.kept_since = ++clock_;
   } else {
-    segment.given_up = true;
+    GiveUp(segment);
   }
 }
 
@@ -419,6 +398,7 @@ absl::Status LedgerModel::TakeDoomed(const std::vector<SegmentId>& answer) {
 void LedgerModel::Destroyed(SegmentId id) {
   in_destruction_.erase(id);
   segments_.erase(id);
+  stirred_ = true;
   Sweep();
 }
 
@@ -435,7 +415,7 @@ absl::Status LedgerModel::Trim(const std::string& tenant, const std::string& dev
     if (!tenant.empty() && name != tenant) continue;
     for (size_t d = 0; d < devices_.size(); ++d) {
       if (!device.empty() && devices_[d].uuid != device) continue;
-      while (Of(name, d, Which::kRetained).bytes > keep_bytes) GiveUpOldest(name, d);
+      while (Retained(name, d) > keep_bytes) GiveUpOldest(name, d);
     }
   }
   const std::set<SegmentId> distinct(answer->begin(), answer->end());

@@ -35,6 +35,9 @@ class LedgerModel {
 
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
   absl::Status SetQuota(const std::string& tenant, const Quota& quota, const absl::Status& answer);
+  void OverrideQuota(const std::string& tenant, const Quota& quota);
+  absl::Status UnsetQuota(const std::string& tenant, const Quota& quota,
+                          const absl::Status& answer);
   void SetDraining(bool draining);
   absl::Status OpenSession(const std::string& tenant, const std::string& client,
                            const PeerIdentity& peer, absl::Time now, const Secret& token,
@@ -43,9 +46,11 @@ class LedgerModel {
   void ProcessGone(SessionId session);
   absl::Status BeginCall(SessionId session, const absl::Status& answer);
   void EndCall(SessionId session);
-  absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, bool patient,
-                            absl::Time now, const absl::StatusOr<std::optional<Operation>>& answer);
-  absl::Status BeginOpen(SessionId session, absl::Span<const Secret> tickets,
+  absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, absl::Time now,
+                            const absl::StatusOr<Admission>& answer);
+  absl::Status AdmitWaiting(const std::vector<Ledger::Admitted>& answer, absl::Time now);
+  absl::Status EndWait(WaiterId waiter, bool expired, const absl::Status& answer);
+  absl::Status BeginOpen(SessionId session, absl::Span<const Secret> tickets, bool revocable,
                          const absl::StatusOr<Operation>& answer);
   absl::Status Commit(OperationId operation, const absl::Status& answer);
   void Abort(OperationId operation, bool handed_over);
@@ -66,6 +71,10 @@ class LedgerModel {
                          const absl::StatusOr<std::vector<IpcEventView>>& answer);
   absl::Status UnregisterEvent(SessionId session, IpcEventId event,
                                const absl::StatusOr<bool>& answer);
+  void SetUnbrokered(const std::vector<UnbrokeredBytes>& uses);
+  void SetRevocationTimes(const Ledger::RevocationTimes& times) { times_ = times; }
+  absl::Status TakeRevoked(const std::vector<SessionId>& answer);
+  absl::Status TakeOverdue(absl::Time now, const std::vector<Ledger::Overdue>& answer);
   absl::Status TakeDoomed(const std::vector<SegmentId>& answer);
   void Destroyed(SegmentId segment);
   absl::Status Trim(const std::string& tenant, const std::string& device, uint64_t keep_bytes,
@@ -78,7 +87,36 @@ class LedgerModel {
   absl::Status CompareFiltered(const Ledger& ledger, const std::string& tenant,
                                const std::string& device, absl::Time now) const;
 
+  // Nobody waits for what is there.
+  absl::Status NobodyWaitsInVain() const;
+
   // --- For choosing what to do next ------------------------------------------------
+
+  // What is asked of a device, once it is known what is meant.
+  struct Request {
+    std::string tenant;
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+    uint64_t bytes = 0;  // of each segment, rounded up
+    uint32_t count = 1;
+    bool revocable = false;
+    uint64_t in_all() const { return bytes * count; }
+  };
+  // One limit, by its cause, by whose it is ("": nobody's of the tenants) and where it counts.
+  struct LimitName {
+    gpumem::v1::Denial::Cause cause{};
+    std::string whose;
+    size_t device = 0;
+    auto operator<=>(const LimitName&) const = default;
+  };
+  struct Waiter {
+    SessionId session{};
+    Request request;
+    bool asked_to = false;
+    absl::Time since;
+    bool revokes = false;         // something is, or was, taken back for it
+    std::set<LimitName> claimed;  // others get nothing there before it
+  };
 
   struct Session {
     std::string tenant;
@@ -95,6 +133,7 @@ class LedgerModel {
     SegmentId segment{};
     std::optional<Secret> tickets[2];  // by TicketScope
   };
+  const std::map<WaiterId, Waiter>& waiters() const { return waiters_; }
   const std::map<SessionId, Session>& sessions() const { return sessions_; }
   const std::map<LeaseId, Lease>& leases() const { return leases_; }
   const std::map<OperationId, Operation>& operations() const { return operations_; }
@@ -116,10 +155,30 @@ class LedgerModel {
   SegmentState StateOf(SegmentId segment) const;
   bool AnyReleasing() const;
   const std::string& OwnerOf(SegmentId segment) const { return segments_.at(segment).tenant; }
+  bool IsRevocable(SegmentId segment) const { return segments_.at(segment).revocable; }
+  bool Knows(const std::string& tenant) const { return tenants_.contains(tenant); }
+  std::vector<std::string> TenantNames() const;
+  const Quota& QuotaOf(const std::string& tenant) const { return tenants_.at(tenant).quota; }
+  // The tenant, and all that it is under, the nearest first.
+  std::vector<std::string> PathOf(const std::string& tenant) const;
+  // What of the tenant's own guarantee nobody holds.
+  uint64_t UnusedGuarantee(const std::string& tenant, size_t device) const;
+  // Whether it gets nothing new for what its processes took past the broker.
+  bool TookTooMuch(const std::string& tenant) const { return PastTheBroker(tenant).has_value(); }
+  // That of it and of those above it, where it is enough for the request; else 0.
+  uint64_t Deficit(const Request& request) const;
+  // Whether no guarantee and no limit of the configuration stands in the way of so much more on the
+  // device; `emptied`: when nobody holds anything.
+  bool Allowed(const Request& request, bool emptied) const;
+  // Whether its process has, or had and may still map, what it was not to lose.
+  bool HoldsFirmly(SessionId session) const;
+  absl::Time NextOverdue() const;
+  bool Granted(const Operation& operation) const { return operations_.contains(operation.id); }
 
  private:
   struct Tenant {
     Quota quota;
+    std::string parent;  // empty: none
     bool configured = false;
     bool quota_set = false;
     uint64_t denials = 0;
@@ -136,13 +195,21 @@ class LedgerModel {
     bool made = false;
     bool lost = false;
     bool shared_out = false;  // another tenant was given it
-    bool operator==(const Segment&) const = default;
+    bool revocable = false;
+    bool revoking = false;  // it is being taken back; the following is about that
+    absl::Time until;       // then the next is due
+    bool asked_to_end = false;
+    bool ended = false;
+    bool stuck = false;  // its holders did not even end by force
   };
   // That a process was sent a segment, and may map it. One entry for each time.
   struct Mapping {
     SessionId session{};
     SegmentId segment{};
-    bool operator==(const Mapping&) const = default;
+    bool revocable = false;  // by which sort of lease
+    bool operator==(const Mapping& other) const {
+      return session == other.session && segment == other.segment;
+    }
   };
   // That a process was sent something of its tenant's pool on a device, and has the pool open.
   // One entry for each time.
@@ -151,16 +218,71 @@ class LedgerModel {
     size_t device = 0;
     bool operator==(const Import&) const = default;
   };
+  // What waiters that go first will take of a limit.
+  struct Claim {
+    uint64_t asked = 0;
+    uint64_t need = 0;
+  };
+  using Claims = std::map<LimitName, Claim>;
+  enum class Fit { kNow, kSoon, kRevoked, kBlocked };
   // A limit, and how a request stands to it.
   struct Limit {
-    gpumem::v1::Denial::Cause cause;
-    bool of_device;  // the denial names it
-    uint64_t asked;  // in all, those that are reused included
-    uint64_t used;   // of what is not reused now
-    uint64_t held;   // of that, what does not come back without its holders
+    LimitName name;
+    uint64_t asked;      // in all, those that are reused included
+    uint64_t used;       // of what is not reused now
+    uint64_t held;       // of that, what does not come back without its holders
+    uint64_t not_taken;  // of that, what is not being taken back
+    uint64_t firm;       // of that, what cannot be
     uint64_t limit;
-    bool Fits(uint64_t taken) const { return asked <= limit && taken <= limit - asked; }
+    uint64_t need = 0;    // with all that is guaranteed
+    uint64_t growth = 0;  // of the need, by the request
+    uint64_t least = 0;   // the need with the request, if nobody held anything
+    bool Fits(uint64_t taken, const Claim& claim) const;
+    bool KeepsGuarantees(const Claim& claim) const;
+    Fit FitOf(const Claim& claim, bool may_revoke) const;
   };
+  struct Expected {
+    LimitName name;  // its cause is that of the denial
+    uint64_t asked = 0, used = 0, limit = 0;
+  };
+  struct Judgement {
+    Fit fit = Fit::kNow;
+    bool hopeless = false;
+    std::set<LimitName> in_the_way;  // and those before
+    std::vector<Limit> limits;
+    std::vector<SegmentId> victims;
+    Expected denial;
+  };
+  Judgement Judge(const Request& request, const std::set<SegmentId>& reused,
+                  const Claims& claims) const;
+  static Claim On(const Claims& claims, const LimitName& name);
+  static void Add(const std::vector<Limit>& limits, const std::set<LimitName>& which,
+                  Claims& claims);
+  // What it would reuse.
+  std::set<SegmentId> Reusable(const Request& request) const;
+  std::vector<SegmentId> VictimsFor(const Request& request, const std::vector<Limit>& limits,
+                                    const Claims& claims) const;
+  bool Counts(const LimitName& limit, const Segment& segment) const;  // of limits in bytes
+  bool IsWaitedFor(SegmentId segment);
+  void TakeBack(SegmentId segment, absl::Time now);
+  // What can be given up for the request is, and what can be taken back.
+  void MakeRoom(const Request& request, const std::set<SegmentId>& reused,
+                const Judgement& judgement, const Claims& claims, absl::Time now);
+  absl::Status Grant(SessionId session, const Request& request, const std::set<SegmentId>& reused,
+                     absl::Time now, const Operation& answer);
+  bool GoesBefore(const Request& request, const Request& other) const;
+  std::vector<WaiterId> InOrder() const;
+  Claims ClaimsOfThoseBefore(WaiterId waiter) const;
+  void Leave(WaiterId waiter);
+  bool OtherSort(SessionId session, bool revocable) const;
+  // The device of the first use for which a tenant is denied all that is new.
+  std::optional<size_t> PastTheBroker(const std::string& tenant) const;
+  uint64_t Unbrokered(const std::string& tenant, size_t device) const;
+  absl::Status ExpectUnbrokered(const Request& request, const absl::Status& answer);
+  absl::Status CompareWaiters(const Ledger& ledger, const std::string& tenant,
+                              const std::string& device, absl::Time now) const;
+  absl::Status CheckDenial(const gpumem::v1::Denial& denial, const std::string& tenant,
+                           const Expected& expected) const;
 
   bool Live(SessionId session) const;
   bool Held(SegmentId segment) const;
@@ -173,12 +295,13 @@ class LedgerModel {
   std::optional<SessionId> OtherOfItsProcess(SessionId session) const;
   size_t DeviceIndex(const std::string& uuid) const;  // devices_.size(): none
 
-  // Counts the segments of a tenant ("" means all) on a device, or everywhere.
+  // Counts the segments of a tenant and those under it ("" means all) on a device, or everywhere.
   enum class Which {
     kAll,
-    kStaying,  // all but those that are given up
-    kHeld,     // neither retained nor given up
-    kRetained,
+    kStaying,   // all but those that are given up
+    kHeld,      // neither retained nor given up
+    kNotTaken,  // of those, what is not being taken back
+    kFirm,      // of those, what cannot be
     kGivenUp,
   };
   static constexpr size_t kEverywhere = SIZE_MAX;
@@ -189,27 +312,38 @@ class LedgerModel {
   };
   Sum Of(absl::string_view tenant, size_t device, Which which,
          const std::set<SegmentId>& without = {}) const;
+  uint64_t Retained(const std::string& tenant, size_t device) const;  // by itself, bytes
 
+  bool IsUnder(const std::string& tenant, absl::string_view above) const;
   bool Pinned(size_t device) const;
   bool Makes(size_t device, Kind kind) const;
+  Kind KindFor(const std::string& tenant, const AcquireSpec& spec, size_t device) const;
   uint64_t Obtainable(const std::string& tenant, size_t device) const;
   // Where a request goes; else the code of its refusal.
   absl::StatusOr<size_t> DeviceFor(const std::string& tenant, const AcquireSpec& spec) const;
-  uint64_t LimitOn(const Tenant& tenant, size_t device) const;
+  uint64_t LimitOn(const std::string& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
+  uint64_t GuaranteeOn(const std::string& tenant, size_t device) const;
+  // What has to be there for a tenant ("" means all), if it holds so much more itself; `emptied`:
+  // if nobody holds anything else.
+  uint64_t Need(const std::string& tenant, size_t device, uint64_t more = 0,
+                bool emptied = false) const;
   bool OverALimit(const std::string& tenant, size_t device) const;
-  std::vector<Limit> LimitsFor(const std::string& tenant, size_t device, uint64_t bytes,
-                               uint32_t count, const std::set<SegmentId>& reused) const;
-  void GiveUpFor(const std::string& tenant, size_t device, uint64_t bytes, uint32_t fresh);
+  std::vector<Limit> LimitsFor(const Request& request, const std::set<SegmentId>& reused) const;
+  void GiveUpFor(const Request& request, uint32_t fresh, const Claims& claims);
 
   // Gives up the segment that a tenant retained first on a device; on the first device
   // where it retains any; false where it retains none.
   bool GiveUpOldest(const std::string& tenant, size_t device);
   bool GiveUpAnywhere(const std::string& tenant, bool pinned_too = true);
   // Of the tenant that retains most on the device; by name where several do.
-  bool GiveUpOfTheRichest(size_t device);
+  bool GiveUpOfTheRichest(size_t device, absl::string_view above = "");
   void ApplyQuota(const std::string& tenant, const Quota& quota);
   void GiveUpAllOf(const std::string& tenant);
+  void GiveUp(Segment& segment);
+  void Link(const std::string& tenant);
+  absl::StatusCode Check(const std::string& tenant, const Quota& quota) const;
+  void NotePeaks();
 
   // What becomes of a segment that nobody holds any more.
   void Rest(SegmentId segment);
@@ -225,9 +359,9 @@ class LedgerModel {
     return absl::InternalError(absl::StrCat(what...));
   }
   static absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code);
+  // That the tenant was denied it, and that it counts.
   absl::Status ExpectDenial(const absl::Status& answer, const std::string& tenant,
-                            gpumem::v1::Denial::Cause cause, absl::string_view device,
-                            uint64_t asked, uint64_t used, uint64_t limit);
+                            const Expected& expected);
   absl::Status CompareTenants(const Ledger& ledger) const;
 
   const std::vector<DeviceInfo> devices_;
@@ -246,9 +380,16 @@ class LedgerModel {
   std::set<SegmentId> in_destruction_;  // taken by TakeDoomed, not yet destroyed
   std::vector<SessionId> forgotten_;
   std::set<SessionId> bereaved_;
+  std::map<WaiterId, Waiter> waiters_;
+  std::vector<WaiterId> refused_;  // whose session has ended
+  bool stirred_ = false;           // something has changed that waiters may wait for
+  std::set<SessionId> revoked_;    // to be told
+  Ledger::RevocationTimes times_;
+  std::vector<UnbrokeredBytes> unbrokered_;
   std::vector<Event> events_;
   // No number is ever given out twice.
   uint64_t last_session_ = 0, last_segment_ = 0, last_lease_ = 0, last_operation_ = 0;
+  uint64_t last_waiter_ = 0;
   uint64_t last_event_ = 0;
 };
 

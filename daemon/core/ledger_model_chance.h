@@ -48,27 +48,45 @@ class Chance {
   std::string Device() { return In100(45) ? "A" : In100(80) ? "B" : "P"; }
 
   Bounds DaemonBounds() {
-    return {.max_sessions = 4 + static_cast<uint32_t>(Below(3)),
-            .max_segments = 10 + static_cast<uint32_t>(Below(25)),
+    return {.max_sessions = 6 + static_cast<uint32_t>(Below(4)),
+            .max_segments = 12 + static_cast<uint32_t>(Below(25)),
+            .max_waiting = 2 + static_cast<uint32_t>(Below(4)),
             .max_events = 6 + static_cast<uint32_t>(Below(6)),
             .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
             .max_events_per_session = 2 + static_cast<uint32_t>(Below(3)),
             .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3))};
   }
 
-  Quota TenantQuota() {
+  // `sound`: all that is guaranteed can be had at the same time.
+  Quota TenantQuota(bool sound) {
     Quota quota;
+    if (In100(50)) quota.guarantee_bytes = Below(sound ? 9 : 30);
+    if (In100(10)) quota.device_guarantees[Device()] = Below(sound ? 9 : 30);
+    if (In100(60)) quota.priority = static_cast<int32_t>(Below(4)) - 1;
+    if (In100(12)) quota.kind = static_cast<Kind>(Below(4));
+    if (In100(8)) quota.scrub = true;
+    if (In100(8)) quota.revocable = true;
+    if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(3));
     if (In100(30)) quota.limit_bytes = Below(60);
     if (In100(15)) quota.device_limits[Device()] = Below(60);
     if (In100(25)) quota.total_limit_bytes = 6 + Below(70);
     if (In100(25)) quota.pinned_limit_bytes = Below(20);
     if (In100(25)) quota.max_segments = static_cast<uint32_t>(2 + Below(14));
     if (In100(25)) quota.max_sessions = static_cast<uint32_t>(Below(5));
-    if (In100(40)) quota.max_in_flight = static_cast<uint32_t>(Below(4));
+    if (In100(30)) quota.max_in_flight = static_cast<uint32_t>(Below(5));
     if (In100(30)) quota.max_retained_bytes = 6 * Below(5);
     if (In100(15)) quota.device_max_retained[Device()] = 6 * Below(5);
     if (In100(20)) quota.release = ReleasePolicy::kOnExit;
     return quota;
+  }
+
+  // The tenant that another is to be under: one that comes later, so that there are no circles, but
+  // now and then one that makes one, or is not there.
+  std::string Parent(const std::string& tenant) {
+    if (In100(2)) return In100(50) ? "nobody" : Tenant();
+    if (In100(50)) return "";
+    if (tenant == "alpha") return In100(50) ? "beta" : "gamma";
+    return tenant == "gamma" ? "" : In100(70) ? "gamma" : tenant == "beta" ? "" : "beta";
   }
 
   // Of sizes that are had again and again, or of any; few, or many; now and then nonsense.
@@ -91,12 +109,14 @@ class Chance {
       if (In100(95)) spec.device_uuid.clear();
       if (In100(30)) spec.among.push_back(In100(2) ? "elsewhere" : Device());
     }
+    spec.waits = In100(25);
+    spec.revocable = In100(10);
     return spec;
   }
 
   // One of few, or one of which only the pid is known.
   PeerIdentity Process() {
-    return {.pid = static_cast<pid_t>(1 + Below(2)), .start_time = Below(2)};
+    return {.pid = static_cast<pid_t>(1 + Below(4)), .start_time = In100(80) ? 1u : 0u};
   }
 
   // A name that is taken often, or one that is none.

@@ -52,6 +52,7 @@ absl::Status LedgerModel::Compare(const Ledger& ledger, absl::Time now) const {
                            Of("", device, Which::kAll).bytes);
   }
   if (absl::Status same = counts.Of("in all"); !same.ok()) return same;
+  if (ledger.NextOverdue() != NextOverdue()) return Wrong("the next deadline is wrong");
   return CompareFiltered(ledger, "", "", now);
 }
 
@@ -60,10 +61,18 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
   if (views.size() != tenants_.size()) {
     return Wrong("the ledger lists ", views.size(), " tenants, expected ", tenants_.size());
   }
-  // By tenant and device: bytes in each state.
+  // By tenant and device: bytes in each state, with those of the tenants under it; and of what is
+  // held, what is revocable.
   std::map<std::pair<std::string, size_t>, std::array<uint64_t, kSegmentStates>> bytes;
+  std::map<std::pair<std::string, size_t>, uint64_t> revocable;
+  std::map<std::string, uint64_t> segments;
   for (const auto& [id, segment] : segments_) {
-    bytes[{segment.tenant, segment.device}][static_cast<size_t>(StateOf(id))] += segment.bytes;
+    const auto state = static_cast<size_t>(StateOf(id));
+    for (const std::string& each : PathOf(segment.tenant)) {
+      ++segments[each];
+      bytes[{each, segment.device}][state] += segment.bytes;
+      if (Held(id) && segment.revocable) revocable[{each, segment.device}] += segment.bytes;
+    }
   }
   auto view = views.begin();
   for (const auto& [name, tenant] : tenants_) {
@@ -72,12 +81,20 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
     differences.Check<uint64_t>("configured", view->configured, tenant.configured);
     differences.Check("quota", view->quota, tenant.quota);
     differences.Check<uint64_t>("denials", view->denials, tenant.denials);
-    uint64_t segments = 0, sessions = 0, calls = 0, in_all = 0;
-    for (const auto& [id, segment] : segments_) segments += segment.tenant == name ? 1 : 0;
+    const std::vector<std::string> path = PathOf(name);
+    differences.Check("above", absl::StrJoin(view->above, " "),
+                      absl::StrJoin(path.begin() + 1, path.end(), " "));
+    uint64_t sessions = 0, calls = 0, in_all = 0, waiting = 0;
     for (const auto& [id, session] : sessions_) {
-      if (session.tenant != name) continue;
-      ++sessions;
-      calls += session.calls;
+      sessions += IsUnder(session.tenant, name) ? 1 : 0;
+      calls += session.tenant == name ? session.calls : 0;
+    }
+    std::vector<uint64_t> waited_for(devices_.size()), waiting_there(devices_.size());
+    for (const auto& [id, waiter] : waiters_) {
+      if (!waiter.asked_to || !IsUnder(waiter.request.tenant, name)) continue;
+      ++waiting;
+      ++waiting_there[waiter.request.device];
+      waited_for[waiter.request.device] += waiter.request.in_all();
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
       const DeviceUsageView& usage = view->devices.at(d);
@@ -90,14 +107,24 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
       differences.Check("retained", usage.retained, in(SegmentState::kRetained));
       differences.Check("lingering", usage.lingering, in(SegmentState::kLingering));
       differences.Check("charged", usage.charged, charged);
-      differences.Check("limit", usage.limit, LimitOn(tenant, d));
+      differences.Check("limit", usage.limit, LimitOn(name, d));
       differences.Check("peak", usage.peak, tenant.peaks[d]);
+      const uint64_t held =
+          in(SegmentState::kLeased) + in(SegmentState::kPending) + in(SegmentState::kLingering);
+      const uint64_t guarantee = GuaranteeOn(name, d);
+      differences.Check("guarantee", usage.guarantee, guarantee);
+      differences.Check("borrowed", usage.borrowed, held > guarantee ? held - guarantee : 0);
+      differences.Check("revocable", usage.revocable, revocable[{name, d}]);
+      differences.Check("unbrokered", usage.unbrokered, Unbrokered(name, d));
+      differences.Check("waited for", usage.waited_for, waited_for[d]);
+      differences.Check<uint64_t>("waiting there", usage.waiting, waiting_there[d]);
       if (!Pinned(d)) in_all += charged;
     }
     differences.Check("charged in all", view->charged, in_all);
-    differences.Check<uint64_t>("segments", view->segments, segments);
+    differences.Check<uint64_t>("segments", view->segments, segments[name]);
     differences.Check<uint64_t>("sessions", view->sessions, sessions);
     differences.Check<uint64_t>("calls", view->in_flight, calls);
+    differences.Check<uint64_t>("waiting", view->waiting, waiting);
     if (absl::Status same = differences.Of(absl::StrCat("tenant ", name)); !same.ok()) return same;
     ++view;
   }
@@ -118,8 +145,13 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     return Wrong("tenant \"", tenant, "\" should not be found");
   }
   if (!segments.ok()) {
-    return absl::IsNotFound(segments.status()) ? absl::OkStatus() : segments.status();
+    const bool not_found = absl::IsNotFound(segments.status()) &&
+                           absl::IsNotFound(ledger.ListWaiting(tenant, device).status());
+    return not_found ? absl::OkStatus() : Wrong("tenant or device should not be found");
   }
+
+  const absl::Status waiters = CompareWaiters(ledger, tenant, device, now);
+  if (!waiters.ok()) return waiters;
 
   auto session_view = sessions->begin();
   for (const auto& [id, session] : sessions_) {
@@ -139,6 +171,9 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("client", session_view->details.client_name, session.client);
     differences.Check<uint64_t>("live", session_view->live, session.live);
     differences.Check<uint64_t>("leases", session_view->leases, leases);
+    uint64_t unbrokered = 0;
+    for (const UnbrokeredBytes& use : unbrokered_) unbrokered += use.session == id ? use.bytes : 0;
+    differences.Check("unbrokered", session_view->unbrokered, unbrokered);
     differences.Check("leased bytes", session_view->leased_bytes, bytes);
     differences.Check("age", session_view->age, now - session.opened);
     const absl::StatusOr<SessionId> found = ledger.FindByToken(session.token);
@@ -149,6 +184,15 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
       if (lease.session == id && segments_.at(lease.segment).lost) lost.push_back(lease_id);
     }
     differences.Check<uint64_t>("told its lost leases", ledger.LostLeases(id) == lost, true);
+    Ledger::Revoked revoked;
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.session != id || !segments_.at(lease.segment).revoking) continue;
+      revoked.leases.push_back(lease_id);
+      revoked.until = std::min(revoked.until, segments_.at(lease.segment).until);
+    }
+    const Ledger::Revoked told = ledger.RevokedLeases(id);
+    differences.Check<uint64_t>("told what is taken back",
+                                told.leases == revoked.leases && told.until == revoked.until, true);
     if (absl::Status same = differences.Of(absl::StrCat("session ", ToInt(id))); !same.ok()) {
       return same;
     }
@@ -184,6 +228,7 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("sessions", view->sessions, holders);
     differences.Check<uint64_t>("leases", view->leases, leases);
     differences.Check<uint64_t>("lost", view->lost, segment.lost);
+    differences.Check<uint64_t>("revocable", view->revocable, segment.revocable);
     differences.Check("age", view->age, now - segment.created);
     if (absl::Status same = differences.Of(absl::StrCat("segment ", ToInt(id))); !same.ok()) {
       return same;

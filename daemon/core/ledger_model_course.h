@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,12 +84,27 @@ class ModelCourse {
     if (log_.size() == 30) log_.pop_front();
     log_.push_back(absl::StrCat(calls_, ": ", what...));
     if (!verdict.ok()) return verdict;
+    if (absl::Status same = AdmitWaiting(); !same.ok()) return same;
+    if (absl::Status same = model_.TakeRevoked(ledger_.TakeRevoked()); !same.ok()) return same;
     if (absl::Status same = model_.TakeForgotten(ledger_.TakeForgotten()); !same.ok()) return same;
     if (absl::Status same = model_.TakeBereaved(ledger_.TakeBereaved()); !same.ok()) return same;
     if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
     absl::Status same = model_.Compare(ledger_, now_);
     now_ += absl::Milliseconds(1);
     return same;
+  }
+  // As after each call that the broker makes.
+  absl::Status AdmitWaiting() {
+    const std::vector<Ledger::Admitted> admitted = ledger_.AdmitWaiting();
+    for (const Ledger::Admitted& each : admitted) {
+      const absl::Status& status = each.operation.status();
+      const std::string told = status.ok() ? "granted" : Tell(status);
+      Met(absl::StrCat("waited, then ", told));
+      absl::StrAppend(&log_.back(), "; waiter ", ToInt(each.waiter), " -> ", told);
+      if (status.ok()) granted_waiters_.insert(each.waiter);
+    }
+    if (absl::Status same = model_.AdmitWaiting(admitted, now_); !same.ok()) return same;
+    return model_.NobodyWaitsInVain();
   }
   void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
   std::string Tell(const absl::Status& status) {
@@ -107,6 +123,7 @@ class ModelCourse {
   LedgerModel model_;
   Coverage& coverage_;
   std::vector<Secret> old_tickets_;
+  std::set<WaiterId> granted_waiters_;
   std::deque<std::string> log_;
   uint64_t calls_ = 0;
 };

@@ -22,10 +22,7 @@ void LedgerModel::MarkLost(absl::Span<const SegmentId> segments) {
     auto it = segments_.find(id);
     if (it == segments_.end() || it->second.lost) continue;
     it->second.lost = true;
-    if (it->second.kept_since > 0) {
-      it->second.kept_since = 0;
-      it->second.given_up = true;
-    }
+    if (it->second.kept_since > 0) GiveUp(it->second);
     for (const auto& [lease_id, lease] : leases_) {
       if (lease.segment == id) bereaved_.insert(lease.session);
     }
@@ -74,8 +71,9 @@ absl::Status LedgerModel::RegisterEvent(SessionId session, const Ledger::EventPl
       {events_.size(), bounds_.max_events}};
   for (const auto& [used, limit] : limits) {
     if (used < limit) continue;
-    return ExpectDenial(answer.status(), tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "", 1,
-                        used, limit);
+    return ExpectDenial(
+        answer.status(), tenant,
+        {{gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, tenant, kEverywhere}, 1, used, limit});
   }
   for (const Event& event : events_) {
     if (!place.lease && !event.place.lease && event.place.name == place.name &&

@@ -10,7 +10,10 @@ void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool
   if (it == segment.exposures.end()) return;  // its process is gone already
   if (!all && --it->second > 0) return;
   segment.exposures.erase(it);
-  sessions_.at(session_id)->exposed.erase(id);
+  Session& session = *sessions_.at(session_id);
+  session.exposed.erase(id);
+  auto process = processes_.find(ProcessOf(session));
+  if (--process->second.exposures == 0) processes_.erase(process);
 }
 
 void Ledger::EndLease(LeaseId id, bool unmapped) {
@@ -41,12 +44,15 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
       PoolOf(segment).lost.insert(id);
     } else {
       PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+      queue_moves_ = true;  // its tenant may wait for just that
     }
   } else {
     const Tenant& tenant = *segment.tenant;
-    const uint64_t retained = tenant.accounts[segment.device].bytes(SegmentState::kRetained);
+    const uint64_t retained = tenant.retained[segment.device].bytes();
+    EndRevocation(id, segment);
+    queue_moves_ = true;
     const bool keep = !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
-                      !draining_ && tenant.live_sessions > 0 &&
+                      !tenant.quota.scrub && !draining_ && tenant.live_sessions > 0 &&
                       WithinLimits(tenant, segment.device) &&
                       retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
@@ -56,7 +62,9 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
 }
 
 void Ledger::Doom(SegmentId id, Segment& segment) {
+  EndRevocation(id, segment);
   segment.charge.MoveTo(SegmentState::kReleasing);
+  queue_moves_ = true;
   doomed_.push_back(id);
 }
 
@@ -79,6 +87,7 @@ void Ledger::Destroyed(SegmentId id) {
   auto it = segments_.find(id);
   Tenant& tenant = *it->second->tenant;
   segments_.erase(it);
+  queue_moves_ = true;
   ForgetIfIdle(tenant);
 }
 
@@ -97,7 +106,7 @@ absl::StatusOr<std::vector<SegmentId>> Ledger::Trim(absl::string_view tenant_nam
   for (auto& [name, tenant] : tenants_) {
     if (!tenant_name.empty() && name != tenant_name) continue;
     for (size_t device = first; device < end; ++device) {
-      while (tenant->accounts[device].bytes(SegmentState::kRetained) > keep_bytes) {
+      while (tenant->retained[device].bytes() > keep_bytes) {
         DoomOldest(*tenant, device);
       }
     }

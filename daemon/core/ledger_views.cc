@@ -23,18 +23,35 @@ TenantView Ledger::View(const Tenant& tenant) const {
                   .quota = tenant.quota,
                   .charged = TotalCharged(tenant),
                   .segments = TotalSegments(tenant),
-                  .sessions = tenant.sessions,
+                  .sessions = tenant.tree_sessions,
                   .in_flight = tenant.in_flight,
-                  .denials = tenant.denials};
+                  .waiting = tenant.tree_waiting,
+                  .denials_by_cause = tenant.denials};
+  for (const auto& [cause, count] : tenant.denials) view.denials += count;
+  for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
+    view.above.push_back(each->name);
+  }
   for (size_t i = 0; i < devices_.size(); ++i) {
     const Account& account = tenant.accounts[i];
-    view.devices.push_back({.device_uuid = devices_[i].uuid,
-                            .leased = account.bytes(SegmentState::kLeased),
-                            .retained = account.bytes(SegmentState::kRetained),
-                            .lingering = account.bytes(SegmentState::kLingering),
-                            .charged = account.charged(),
-                            .limit = LimitOn(tenant, i),
-                            .peak = account.peak()});
+    view.devices.push_back(
+        {.device_uuid = devices_[i].uuid,
+         .leased = account.bytes(SegmentState::kLeased),
+         .retained = account.bytes(SegmentState::kRetained),
+         .lingering = account.bytes(SegmentState::kLingering),
+         .charged = account.charged(),
+         .limit = LimitOn(tenant, i),
+         .peak = account.peak(),
+         .guarantee = account.guarantee(),
+         .borrowed = account.held() - std::min(account.held(), account.guarantee()),
+         .revocable = account.revocable(),
+         .unbrokered = UnbrokeredOf(tenant, devices_[i].uuid)});
+  }
+  if (tenant.tree_waiting == 0) return view;
+  for (const auto& [id, waiter] : waiters_) {
+    if (!waiter.asked_to || !IsUnder(*waiter.request.tenant, tenant)) continue;
+    DeviceUsageView& device = view.devices[waiter.request.device];
+    device.waited_for += waiter.request.bytes * waiter.request.count;
+    ++device.waiting;
   }
   return view;
 }
@@ -67,6 +84,7 @@ absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view 
                      .live = session->live,
                      .details = session->details,
                      .leases = static_cast<uint32_t>(session->leases.size()),
+                     .unbrokered = UnbrokeredOf(id),
                      .age = now_() - session->opened};
     absl::btree_set<SegmentId> counted;
     for (LeaseId lease : session->leases) {
@@ -99,6 +117,7 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
                      .state = segment->charge.state(),
                      .leases = segment->leases,
                      .lost = segment->lost,
+                     .revocable = segment->charge.revocable(),
                      .age = now_() - segment->created};
     const auto& holders = segment->exposures.empty() && HeldByPool(*segment)
                               ? PoolOf(*segment).importers
@@ -144,6 +163,10 @@ absl::Status Ledger::CheckInvariants() const {
   // Segments: their state follows from their holders; their charges add up.
   std::map<std::pair<const Tenant*, size_t>, std::array<uint64_t, kSegmentStates>> by_tenant;
   std::map<const Tenant*, uint64_t> segments_by_tenant;
+  std::map<std::pair<const Tenant*, size_t>, size_t> own_retained;
+  std::map<std::pair<const Tenant*, size_t>, std::array<uint64_t, 2>> revocable_by_tenant;
+  std::map<ProcessKey, uint32_t> exposures_of;
+  size_t revoking = 0;
   std::vector<uint64_t> by_device(devices, 0);
   uint64_t pins = 0;
   for (const auto& [id, segment] : segments_) {
@@ -184,13 +207,30 @@ absl::Status Ledger::CheckInvariants() const {
           !session->second->exposed.contains(id) || count == 0) {
         return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
       }
+      ++exposures_of[ProcessOf(*session->second)];
+      if (segment->charge.revocable() && !processes_.at(ProcessOf(*session->second)).revocable) {
+        return wrong("a process with firm leases may map segment ", ToInt(id),
+                     ", which is revocable");
+      }
       if (segment->kind == Kind::kMempool && !PoolOf(*segment).importers.contains(session_id)) {
         return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
       }
     }
-    by_tenant[{segment->tenant, segment->device}][static_cast<size_t>(state)] +=
-        segment->charge.bytes();
-    ++segments_by_tenant[segment->tenant];
+    const bool given_up = state == SegmentState::kRetained || state == SegmentState::kReleasing;
+    if (segment->charge.revoking() != revoking_.contains(id) ||
+        (segment->charge.revoking() && (given_up || !segment->charge.revocable()))) {
+      return wrong("segment ", ToInt(id), " is wrongly being taken back, or not");
+    }
+    revoking += segment->charge.revoking() ? 1 : 0;
+    own_retained[{segment->tenant, segment->device}] += state == SegmentState::kRetained ? 1 : 0;
+    for (const Tenant* each = segment->tenant; each != nullptr; each = each->parent) {
+      by_tenant[{each, segment->device}][static_cast<size_t>(state)] += segment->charge.bytes();
+      ++segments_by_tenant[each];
+      if (given_up || !segment->charge.revocable()) continue;
+      auto& [revocable, taken_back] = revocable_by_tenant[{each, segment->device}];
+      revocable += segment->charge.bytes();
+      taken_back += segment->charge.revoking() ? segment->charge.bytes() : 0;
+    }
     by_device[segment->device] += segment->charge.bytes();
   }
   for (size_t i = 0; i < devices; ++i) {
@@ -199,11 +239,29 @@ absl::Status Ledger::CheckInvariants() const {
     if (by_device[i] > devices_[i].capacity_bytes) return wrong("device ", i, " is over capacity");
   }
 
+  if (revoking != revoking_.size()) return wrong("what is being taken back is miscounted");
+  if (exposures_of.size() != processes_.size()) return wrong("a process is not forgotten");
+  for (const auto& [key, process] : processes_) {
+    if (exposures_of[key] != process.exposures) return wrong("a process miscounts its segments");
+  }
+
   // Tenants and sessions.
   std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
-  size_t live = 0;
+  std::map<const Tenant*, uint32_t> tree_sessions, tree_waiting;
+  size_t live = 0, waiters = 0;
   uint64_t operations = 0;
   for (const auto& [id, session] : sessions_) {
+    for (const Tenant* each = session->tenant; each != nullptr; each = each->parent) {
+      ++tree_sessions[each];
+      for (WaiterId waiter : session->waiters) {
+        auto it = waiters_.find(waiter);
+        if (it == waiters_.end() || it->second.session != id || !session->live) {
+          return wrong("a waiter of session ", ToInt(id), " is not known");
+        }
+        tree_waiting[each] += it->second.asked_to ? 1 : 0;
+      }
+    }
+    waiters += session->waiters.size();
     auto& [all, alive, calls] = counts[session->tenant];
     ++all;
     alive += session->live ? 1 : 0;
@@ -223,6 +281,7 @@ absl::Status Ledger::CheckInvariants() const {
       }
     }
   }
+  if (waiters != waiters_.size()) return wrong("a waiter outlived its session");
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != 0) return wrong("pins without operations");
@@ -230,6 +289,10 @@ absl::Status Ledger::CheckInvariants() const {
     const auto& [all, alive, calls] = counts[tenant.get()];
     if (tenant->sessions != all || tenant->live_sessions != alive || tenant->in_flight != calls) {
       return wrong("tenant ", name, " miscounts its sessions or calls");
+    }
+    if (tenant->tree_sessions != tree_sessions[tenant.get()] ||
+        tenant->tree_waiting != tree_waiting[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts the sessions or waiters under it");
     }
     if (TotalSegments(*tenant) != segments_by_tenant[tenant.get()]) {
       return wrong("tenant ", name, " miscounts its segments");
@@ -241,7 +304,12 @@ absl::Status Ledger::CheckInvariants() const {
           return wrong("tenant ", name, " does not add up on device ", i);
         }
       }
-      if (tenant->retained[i].size() != tenant->accounts[i].segments(SegmentState::kRetained)) {
+      const auto& [revocable, taken_back] = revocable_by_tenant[{tenant.get(), i}];
+      if (tenant->accounts[i].revocable() != revocable ||
+          tenant->accounts[i].revoking() != taken_back) {
+        return wrong("tenant ", name, " miscounts what is revocable on device ", i);
+      }
+      if (tenant->retained[i].size() != own_retained[{tenant.get(), i}]) {
         return wrong("tenant ", name, " lost a retained segment on device ", i);
       }
       const Pool& pool = tenant->pools[i];
@@ -255,13 +323,14 @@ absl::Status Ledger::CheckInvariants() const {
       if (pool.idle.bytes() > tenant->accounts[i].bytes(SegmentState::kLingering)) {
         return wrong("a pool of tenant ", name, " has more idle than there is");
       }
-      const uint64_t retained = tenant->accounts[i].bytes(SegmentState::kRetained);
+      const uint64_t retained = tenant->retained[i].bytes();
       if (retained > 0 && (draining_ || alive == 0 || !WithinLimits(*tenant, i) ||
                            retained > MaxRetainedOn(*tenant, i))) {
         return wrong("tenant ", name, " retains what it should give up on device ", i);
       }
     }
-    if (!tenant->configured && !tenant->quota_set && all == 0 && TotalSegments(*tenant) == 0) {
+    if (!tenant->configured && !tenant->quota_set && all == 0 && TotalSegments(*tenant) == 0 &&
+        tenant->children == 0) {
       return wrong("tenant ", name, " should have been forgotten");
     }
   }

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "daemon/device/device.h"
+
 namespace gpumemd {
 
 enum class ReleasePolicy {
@@ -27,9 +29,18 @@ struct Quota {
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;                // calls being answered at one time
+  std::optional<uint32_t> max_waiting;                  // requests that wait for memory at one time
   std::optional<uint64_t> max_retained_bytes;           // on any one device
   std::map<std::string, uint64_t> device_max_retained;  // by UUID; goes before the above
+  std::optional<uint64_t> guarantee_bytes;              // on any one GPU, always to be had
+  std::map<std::string, uint64_t> device_guarantees;    // by UUID; goes before guarantee_bytes
+  int32_t priority = 0;                                 // among who waits: the higher first
+  std::optional<Kind> kind;  // of requests that name none; absent: the device's default
+  bool scrub = false;        // no memory is reused with what was in it before
+  bool revocable = false;    // all leases may be taken back
   ReleasePolicy release = ReleasePolicy::kTrust;
+  // The tenant under whose quota this one's charges count, too; empty: none.
+  std::string parent;
 
   bool operator==(const Quota&) const = default;
 };

@@ -50,6 +50,12 @@ class RetainedPool {
     return it != by_size_.end() && it->second.count(id) > 0;
   }
 
+  // How many of exactly this kind and size there are.
+  size_t Fits(Kind kind, uint64_t bytes) const {
+    auto it = by_size_.find({kind, bytes});
+    return it == by_size_.end() ? 0 : it->second.size();
+  }
+
   bool empty() const { return by_age_.empty(); }
   size_t size() const { return by_age_.size(); }
   uint64_t bytes() const { return bytes_; }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/rules.h"
 #include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
 
@@ -24,6 +26,7 @@ struct SessionDetails {
   std::string client_name;
   std::string command;  // the process's name when it connected
   std::string rule;     // which rule named the tenant
+  bool certain = true;  // the daemon can tell the process from any other, and so may end it
 };
 
 struct LeaseView {
@@ -34,6 +37,7 @@ struct LeaseView {
   uint64_t bytes = 0;
   std::string tenant;  // the segment's owner
   bool reused = false;
+  bool revocable = false;
   // By the memory's own word (daemon/device/device.h), added by the broker.
   std::optional<ExportData> export_data;
   uint64_t pool_id = 0;
@@ -47,6 +51,12 @@ struct DeviceUsageView {
   uint64_t charged = 0;
   uint64_t limit = 0;
   uint64_t peak = 0;
+  uint64_t guarantee = 0;
+  uint64_t borrowed = 0;   // held above it
+  uint64_t revocable = 0;  // held
+  uint64_t waited_for = 0;
+  uint32_t waiting = 0;
+  uint64_t unbrokered = 0;
 };
 
 struct TenantView {
@@ -58,7 +68,10 @@ struct TenantView {
   uint64_t segments = 0;
   uint32_t sessions = 0;
   uint32_t in_flight = 0;
+  uint32_t waiting = 0;
   uint64_t denials = 0;
+  std::map<gpumem::v1::Denial::Cause, uint64_t> denials_by_cause;
+  std::vector<std::string> above;  // the tenants that it is under, the nearest first
 };
 
 struct SessionView {
@@ -68,7 +81,16 @@ struct SessionView {
   SessionDetails details;
   uint32_t leases = 0;
   uint64_t leased_bytes = 0;
+  uint64_t unbrokered = 0;  // over all devices
   absl::Duration age;
+};
+
+// What a session's process has taken from a device past the broker.
+struct UnbrokeredBytes {
+  SessionId session{};
+  std::string device_uuid;
+  uint64_t bytes = 0;
+  bool denies = false;  // its tenant gets nothing new for as long as it is there
 };
 
 struct SegmentView {
@@ -81,7 +103,23 @@ struct SegmentView {
   std::vector<SessionId> sessions;
   uint32_t leases = 0;
   bool lost = false;
+  bool revocable = false;
   absl::Duration age;
+};
+
+struct WaiterView {
+  WaiterId id{};
+  SessionId session{};
+  std::string tenant;
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;  // of each
+  uint32_t count = 0;
+  bool revocable = false;
+  bool asked_to = false;  // false: only for what is on its way
+  uint32_t position = 0;  // from 1, on its device
+  absl::Duration age;
+  gpumem::v1::Denial blocked_by;
 };
 
 struct IpcEventView {

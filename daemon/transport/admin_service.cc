@@ -1,7 +1,10 @@
 #include "daemon/transport/admin_service.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/unary_call.h"
 #include "spdlog/spdlog.h"
@@ -20,7 +23,7 @@ void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
     *response->add_devices() = ToProto(device);
     response->set_backend(ToProto(device.info.backend));
   }
-  fill_status_(*response);
+  hooks_.fill_status(*response);
 }
 
 grpc::Status AdminService::GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
@@ -36,6 +39,9 @@ grpc::Status AdminService::ListTenants(grpc::ServerContext*, const v1::ListTenan
     *info.mutable_usage() = ToProto(tenant);
     *info.mutable_quota() = ToProto(tenant.quota);
     info.set_configured(tenant.configured);
+    for (std::string& field : quotas_->Overridden(tenant.name)) {
+      info.add_overridden(std::move(field));
+    }
   }
   return grpc::Status::OK;
 }
@@ -59,26 +65,61 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::AnswerQuota(const std::string& tenant, v1::GetQuotaResponse* response) {
-  absl::StatusOr<TenantView> view = broker_->GetTenant(tenant);
-  if (!view.ok()) return ToAnswer(view.status());
-  *response->mutable_quota() = ToProto(view->quota);
-  *response->mutable_usage() = ToProto(*view);
+grpc::Status AdminService::ListWaiting(grpc::ServerContext*, const v1::ListWaitingRequest* request,
+                                       v1::ListWaitingResponse* response) {
+  absl::StatusOr<std::vector<WaiterView>> waiting =
+      broker_->ListWaiting(request->tenant(), request->device_uuid());
+  if (!waiting.ok()) return ToAnswer(waiting.status());
+  for (const WaiterView& waiter : *waiting) *response->add_waiting() = ToProto(waiter);
   return grpc::Status::OK;
 }
 
+namespace {
+
+v1::GetQuotaResponse Answer(const TenantView& tenant, std::vector<std::string> overridden) {
+  v1::GetQuotaResponse response;
+  *response.mutable_quota() = ToProto(tenant.quota);
+  *response.mutable_usage() = ToProto(tenant);
+  for (std::string& field : overridden) response.add_overridden(std::move(field));
+  return response;
+}
+
+}  // namespace
+
 grpc::Status AdminService::GetQuota(grpc::ServerContext*, const v1::GetQuotaRequest* request,
                                     v1::GetQuotaResponse* response) {
-  return AnswerQuota(request->tenant(), response);
+  absl::StatusOr<TenantView> view = broker_->GetTenant(request->tenant());
+  if (!view.ok()) return ToAnswer(view.status());
+  *response = Answer(*view, quotas_->Overridden(request->tenant()));
+  return grpc::Status::OK;
 }
 
 grpc::Status AdminService::SetQuota(grpc::ServerContext*, const v1::SetQuotaRequest* request,
                                     v1::GetQuotaResponse* response) {
-  absl::Status changed = broker_->ChangeQuota(
-      request->tenant(), [&](Quota& quota) { return ApplyChange(*request, quota); });
-  if (!changed.ok()) return ToAnswer(changed);
+  absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Set(*request);
+  if (!changed.ok()) return ToAnswer(changed.status());
   spdlog::info("quota of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
-  return AnswerQuota(request->tenant(), response);
+  *response = Answer(changed->tenant, std::move(changed->overridden));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::UnsetQuota(grpc::ServerContext*, const v1::UnsetQuotaRequest* request,
+                                      v1::GetQuotaResponse* response) {
+  const std::vector<std::string> fields(request->fields().begin(), request->fields().end());
+  absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Unset(request->tenant(), fields);
+  if (!changed.ok()) return ToAnswer(changed.status());
+  spdlog::info("quota of tenant {} as configured again: {}", request->tenant(),
+               fields.empty() ? "all of it" : absl::StrJoin(fields, ", "));
+  *response = Answer(changed->tenant, std::move(changed->overridden));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Reload(grpc::ServerContext*, const v1::ReloadRequest*,
+                                  v1::ReloadResponse* response) {
+  absl::StatusOr<v1::ReloadResponse> outcome = hooks_.reload();
+  if (!outcome.ok()) return ToAnswer(outcome.status());
+  *response = *std::move(outcome);
+  return grpc::Status::OK;
 }
 
 grpc::Status AdminService::Trim(grpc::ServerContext*, const v1::TrimRequest* request,

@@ -5,17 +5,23 @@
 
 #include <functional>
 
+#include "absl/status/statusor.h"
 #include "daemon/core/broker.h"
+#include "daemon/core/quota_control.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
 namespace gpumemd {
 
 class AdminService final : public gpumem::v1::Admin::Service {
  public:
-  // `fill_status` adds what the server knows and the broker does not. Thread-safe;
-  // `broker` outlives this.
-  AdminService(Broker* broker, std::function<void(gpumem::v1::GetStatusResponse&)> fill_status)
-      : broker_(broker), fill_status_(std::move(fill_status)) {}
+  // What the server knows and does, and the broker does not. Thread-safe.
+  struct Hooks {
+    std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
+    std::function<absl::StatusOr<gpumem::v1::ReloadResponse>()> reload;
+  };
+  // `broker` and `quotas` outlive this.
+  AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
+      : broker_(broker), quotas_(quotas), hooks_(std::move(hooks)) {}
 
   grpc::Status GetStatus(grpc::ServerContext* context, const gpumem::v1::GetStatusRequest* request,
                          gpumem::v1::GetStatusResponse* response) override;
@@ -28,10 +34,17 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ListSegments(grpc::ServerContext* context,
                             const gpumem::v1::ListSegmentsRequest* request,
                             gpumem::v1::ListSegmentsResponse* response) override;
+  grpc::Status ListWaiting(grpc::ServerContext*, const gpumem::v1::ListWaitingRequest* request,
+                           gpumem::v1::ListWaitingResponse* response) override;
   grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status UnsetQuota(grpc::ServerContext* context,
+                          const gpumem::v1::UnsetQuotaRequest* request,
+                          gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status Reload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
+                      gpumem::v1::ReloadResponse* response) override;
   grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
                     gpumem::v1::TrimResponse* response) override;
   grpc::Status ListPools(grpc::ServerContext* context, const gpumem::v1::ListPoolsRequest* request,
@@ -44,11 +57,11 @@ class AdminService final : public gpumem::v1::Admin::Service {
                      gpumem::v1::GetStatusResponse* response) override;
 
  private:
-  grpc::Status AnswerQuota(const std::string& tenant, gpumem::v1::GetQuotaResponse* response);
   void AnswerStatus(gpumem::v1::GetStatusResponse* response);
 
   Broker* const broker_;
-  const std::function<void(gpumem::v1::GetStatusResponse&)> fill_status_;
+  QuotaControl* const quotas_;
+  const Hooks hooks_;
 };
 
 }  // namespace gpumemd

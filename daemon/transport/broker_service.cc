@@ -12,14 +12,12 @@
 #include "common/endpoints.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/unary_call.h"
+#include "daemon/transport/who_am_i.h"
 
 namespace gpumemd {
 namespace {
 
 namespace v1 = gpumem::v1;
-
-// How long an Acquire waits, at most, for memory that the driver is about to have back.
-constexpr absl::Duration kDisposalWait = absl::Seconds(10);
 
 absl::string_view TokenOf(const grpc::ServerContextBase& context) {
   auto it = context.client_metadata().find(gpumem::kTokenMetadata);
@@ -37,6 +35,17 @@ Ledger::EventPlace PlaceOf(const Request& request) {
     place.name = request.name();
   }
   return place;
+}
+
+// The tenant behind those that it is under, the outermost first.
+std::vector<std::string> PathOf(const Broker& broker, std::string tenant) {
+  std::vector<std::string> path;
+  while (!tenant.empty() && std::find(path.begin(), path.end(), tenant) == path.end()) {
+    path.insert(path.begin(), tenant);
+    absl::StatusOr<TenantView> view = broker.GetTenant(tenant);
+    tenant = view.ok() ? view->quota.parent : "";
+  }
+  return path;
 }
 
 // Gives the reason and ends.
@@ -91,47 +100,100 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
   return reactor;
 }
 
-std::optional<absl::StatusOr<v1::AcquireResponse>> BrokerService::DoAcquire(
-    const Broker::Call& call, const v1::AcquireRequest& request, absl::Time deadline,
-    bool may_wait) {
-  absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
-  if (!kind.ok()) return kind.status();
-  const AcquireSpec spec{
-      .device_uuid = request.device_uuid(),
-      .bytes = request.bytes(),
-      .kind = *kind,
-      .count = std::max(request.count(), 1u),
-      .most_free = request.most_free(),
-      .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
-      .without_pressure = request.without_pressure()};
-  v1::AcquireResponse response;
-  response.set_delivery_id(next_delivery_++);
-  const auto deliver = [&](const Broker::Handover& handover) {
-    return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
-  };
-  absl::StatusOr<std::vector<LeaseView>> leases;
-  if (may_wait) {
-    leases = broker_->Acquire(call, spec, std::min(deadline, absl::Now() + kDisposalWait), deliver);
-  } else {
-    auto at_once = broker_->TryAcquire(call, spec, deliver);
-    if (absl::IsDeadlineExceeded(at_once.status())) return std::nullopt;
-    if (at_once.ok() && !*at_once) return std::nullopt;
-    leases = at_once.ok() ? absl::StatusOr<std::vector<LeaseView>>(**std::move(at_once))
-                          : at_once.status();
+// An Acquire being served. It may wait for its turn for long, and its client may go meanwhile.
+class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
+ public:
+  AcquireCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
+
+  // Whoever calls it must not look at this any more afterwards.
+  void Begin(Context* context, const Bytes* request) {
+    absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
+    if (!call.ok()) return Finish(ToAnswer(call.status()));
+    call_.emplace(*std::move(call));
+    const auto parsed = ParseRequest<v1::AcquireRequest>(*request);
+    if (!parsed.ok()) return AnswerWith(parsed.status());
+    absl::StatusOr<AcquireSpec> spec = SpecOf(*parsed);
+    if (!spec.ok()) return AnswerWith(spec.status());
+    const absl::Time now = absl::Now();
+    const absl::Time deadline = absl::FromChrono(context->deadline());
+    acquisition_ = std::make_shared<Broker::Acquisition>();
+    acquisition_->session = call_->session();
+    acquisition_->spec = *std::move(spec);
+    acquisition_->wait_until = std::min(deadline, now + WaitOf(*parsed));
+    acquisition_->patient_until = std::min(deadline, now + Broker::kDisposalWait);
+    acquisition_->deliver = [this](const Broker::Handover& handover, bool may_block) {
+      answer_.set_delivery_id(service_->next_delivery_++);
+      return service_->sessions_->Deliver(call_->session(), answer_.delivery_id(), handover,
+                                          may_block);
+    };
+    acquisition_->resume = [this] {
+      service_->workers_.Run([this] { Advance(/*may_block=*/true); });
+    };
+    Advance(/*may_block=*/false);
   }
-  if (!leases.ok()) return leases.status();
-  for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
-  return response;
-}
+
+  // Only now the last of gRPC's calls is over.
+  void OnDone() override { delete this; }
+
+  void OnCancel() override {
+    if (acquisition_ != nullptr) service_->broker_->GiveUp(acquisition_);
+  }
+
+ private:
+  using State = Broker::Progress::State;
+
+  // Whoever calls it must not look at this any more afterwards.
+  void Advance(bool may_block) {
+    Broker::Progress progress = service_->broker_->Advance(acquisition_, may_block);
+    if (progress.state == State::kWaits) return;
+    if (progress.state == State::kNeedsAThread) {
+      return service_->workers_.Run([this] { Advance(/*may_block=*/true); });
+    }
+    if (!progress.leases.ok()) return AnswerWith(progress.leases.status());
+    for (const LeaseView& lease : *progress.leases) *answer_.add_leases() = ToProto(lease);
+    AnswerWith(std::move(answer_));
+  }
+
+  void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
+    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    call_.reset();
+    Answer(this, response_, answer);
+  }
+
+  static absl::StatusOr<AcquireSpec> SpecOf(const v1::AcquireRequest& request) {
+    absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
+    if (!kind.ok()) return kind.status();
+    return AcquireSpec{
+        .device_uuid = request.device_uuid(),
+        .bytes = request.bytes(),
+        .kind = *kind,
+        .count = std::max(request.count(), 1u),
+        .most_free = request.most_free(),
+        .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
+        .without_pressure = request.without_pressure(),
+        .revocable = request.revocable(),
+        .waits = request.wait_ms() > 0};
+  }
+
+  static absl::Duration WaitOf(const v1::AcquireRequest& request) {
+    constexpr uint64_t kForEver = uint64_t{1} << 50;  // of milliseconds: 35,000 years
+    return request.wait_ms() < kForEver
+               ? absl::Milliseconds(static_cast<int64_t>(request.wait_ms()))
+               : absl::InfiniteDuration();
+  }
+
+  BrokerService* const service_;
+  Bytes* const response_;
+  std::optional<Broker::Call> call_;
+  std::shared_ptr<Broker::Acquisition> acquisition_;
+  v1::AcquireResponse answer_;
+};
 
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
-  return Serve<v1::AcquireRequest>(
-      context, request, response,
-      [this, deadline = absl::FromChrono(context->deadline())](
-          const Broker::Call& call, const v1::AcquireRequest& acquire, bool may_wait) {
-        return DoAcquire(call, acquire, deadline, may_wait);
-      });
+  auto* const call = new AcquireCall(this, response);
+  call->Begin(context, request);
+  return call;
 }
 
 std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
@@ -148,7 +210,7 @@ std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
   v1::OpenResponse response;
   response.set_delivery_id(next_delivery_++);
   absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Open(call, tickets, [&](const Broker::Handover& handover) {
+      broker_->Open(call, tickets, request.revocable(), [&](const Broker::Handover& handover) {
         return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
       });
   if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
@@ -245,6 +307,21 @@ grpc::ServerUnaryReactor* BrokerService::UnregisterIpcEvent(Context* context, co
         if (!handed_out.ok()) return handed_out.status();
         v1::UnregisterIpcEventResponse answer;
         answer.set_handed_out(*handed_out);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::WhoAmI(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return Serve<v1::WhoAmIRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::WhoAmIRequest&,
+             bool) -> std::optional<absl::StatusOr<v1::WhoAmIResponse>> {
+        absl::StatusOr<SessionServer::Recognition> who = sessions_->WhoIs(call.session());
+        if (!who.ok()) return who.status();
+        v1::WhoAmIResponse answer = ToProto(who->peer, who->match);
+        std::vector<std::string> path = PathOf(*broker_, answer.tenant());
+        answer.mutable_path()->Assign(path.begin(), path.end());
         return answer;
       });
 }

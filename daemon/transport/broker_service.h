@@ -26,9 +26,10 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                     gpumem::v1::Broker::WithRawCallbackMethod_RegisterIpcEvent<
                         gpumem::v1::Broker::WithRawCallbackMethod_GetIpcEvents<
                             gpumem::v1::Broker::WithRawCallbackMethod_UnregisterIpcEvent<
-                                gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
-                                    gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                        gpumem::v1::Broker::Service>>>>>>>>>>;
+                                gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
+                                    gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
+                                        gpumem::v1::Broker::WithRawCallbackMethod_Watch<
+                                            gpumem::v1::Broker::Service>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -47,12 +48,14 @@ class BrokerService final : public RawBroker {
   Reactor* RegisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetIpcEvents(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* WhoAmI(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
   // Acquires and Opens that are served at one time: they may wait, for the driver or for a
-  // client that does not read, and each is counted against its tenant before.
+  // client that does not read, and each is counted against its tenant before. Those that wait for
+  // their turn are none of these: no thread waits with them.
   static constexpr size_t kMaxWorkers = 512;
 
   // Authenticates, and answers with what `attempt(call, parsed request, may_wait)` returns.
@@ -61,9 +64,7 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  std::optional<absl::StatusOr<gpumem::v1::AcquireResponse>> DoAcquire(
-      const Broker::Call& call, const gpumem::v1::AcquireRequest& request, absl::Time deadline,
-      bool may_wait);
+  class AcquireCall;
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
       const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
 

@@ -83,6 +83,7 @@ v1::Lease ToProto(const LeaseView& lease) {
     proto.set_export_data(lease.export_data->data(), lease.export_data->size());
   }
   proto.set_pool_id(lease.pool_id);
+  proto.set_revocable(lease.revocable);
   return proto;
 }
 
@@ -100,6 +101,20 @@ v1::Quota ToProto(const Quota& quota) {
     device.set_device_uuid(uuid);
     device.set_limit_bytes(limit);
   }
+  if (quota.guarantee_bytes) proto.set_guarantee_bytes(*quota.guarantee_bytes);
+  for (const auto& [uuid, bytes] : quota.device_guarantees) {
+    v1::DeviceGuarantee& device = *proto.add_guarantees();
+    device.set_device_uuid(uuid);
+    device.set_guarantee_bytes(bytes);
+  }
+  if (quota.max_waiting) proto.set_max_waiting(*quota.max_waiting);
+  proto.set_priority(quota.priority);
+  proto.set_scrub(quota.scrub);
+  proto.set_revocable(quota.revocable);
+  if (quota.kind) proto.set_kind(ToProto(*quota.kind));
+  proto.set_release(quota.release == ReleasePolicy::kOnExit ? v1::RELEASE_POLICY_ON_EXIT
+                                                            : v1::RELEASE_POLICY_TRUST);
+  proto.set_parent(quota.parent);
   return proto;
 }
 
@@ -115,12 +130,24 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_charged_bytes(device.charged);
     usage.set_limit_bytes(device.limit);
     usage.set_peak_bytes(device.peak);
+    usage.set_guarantee_bytes(device.guarantee);
+    usage.set_borrowed_bytes(device.borrowed);
+    usage.set_waiting_bytes(device.waited_for);
+    usage.set_waiting(device.waiting);
+    usage.set_revocable_bytes(device.revocable);
+    usage.set_unbrokered_bytes(device.unbrokered);
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));
   proto.set_sessions(tenant.sessions);
   proto.set_in_flight(tenant.in_flight);
   proto.set_denials(tenant.denials);
+  for (const auto& [cause, count] : tenant.denials_by_cause) {
+    v1::DenialCount& denials = *proto.add_denials_by_cause();
+    denials.set_cause(cause);
+    denials.set_count(count);
+  }
+  proto.set_waiting(tenant.waiting);
   return proto;
 }
 
@@ -134,12 +161,13 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_uid(peer.uid);
   proto.set_gid(peer.gid);
   proto.set_client_name(session.details.client_name);
-  proto.set_cgroup(Printable(peer.cgroup));
+  proto.set_cgroup(Printable(peer.cgroup.Value(CgroupFact::kPath)));
   proto.set_rule(session.details.rule);
   proto.set_leases(session.leases);
   proto.set_leased_bytes(session.leased_bytes);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(session.age)));
   proto.set_command(session.details.command);
+  proto.set_unbrokered_bytes(session.unbrokered);
   return proto;
 }
 
@@ -175,6 +203,22 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_leases(segment.leases);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
   proto.set_lost(segment.lost);
+  proto.set_revocable(segment.revocable);
+  return proto;
+}
+
+v1::WaitingInfo ToProto(const WaiterView& waiter) {
+  v1::WaitingInfo proto;
+  proto.set_session_id(ToInt(waiter.session));
+  proto.set_tenant(waiter.tenant);
+  proto.set_device_uuid(waiter.device_uuid);
+  proto.set_kind(ToProto(waiter.kind));
+  proto.set_bytes(waiter.bytes);
+  proto.set_count(waiter.count);
+  proto.set_revocable(waiter.revocable);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(waiter.age)));
+  proto.set_position(waiter.position);
+  *proto.mutable_blocked_by() = waiter.blocked_by;
   return proto;
 }
 
@@ -224,80 +268,6 @@ absl::StatusOr<PoolChange> FromProto(const v1::SetPoolRequest& request) {
     return absl::InvalidArgumentError("nothing to change: name at least one attribute");
   }
   return change;
-}
-
-absl::Status ApplyChange(const v1::SetQuotaRequest& change, Quota& quota) {
-  const v1::Quota& set = change.quota();
-  bool changed = !set.devices().empty();
-
-  // One row a field: what the request says, and what it is about.
-  const auto apply = [&changed](bool has, auto value, auto& field) {
-    if (!has) return;
-    field = value;
-    changed = true;
-  };
-  apply(set.has_limit_bytes(), set.limit_bytes(), quota.limit_bytes);
-  apply(set.has_total_limit_bytes(), set.total_limit_bytes(), quota.total_limit_bytes);
-  apply(set.has_pinned_limit_bytes(), set.pinned_limit_bytes(), quota.pinned_limit_bytes);
-  apply(set.has_max_segments(), set.max_segments(), quota.max_segments);
-  apply(set.has_max_sessions(), set.max_sessions(), quota.max_sessions);
-  apply(set.has_max_in_flight(), set.max_in_flight(), quota.max_in_flight);
-  apply(set.has_max_retained_bytes(), set.max_retained_bytes(), quota.max_retained_bytes);
-  // A plain limit is for all devices: what the configuration's percentages became goes.
-  if (set.has_limit_bytes()) quota.device_limits.clear();
-  if (set.has_max_retained_bytes()) quota.device_max_retained.clear();
-  for (const v1::DeviceLimit& device : set.devices()) {
-    quota.device_limits[device.device_uuid()] = device.limit_bytes();
-  }
-
-  for (const std::string& name : change.clear()) {
-    bool also_set;
-    if (name == "limit_bytes") {
-      also_set = set.has_limit_bytes();
-      quota.limit_bytes.reset();
-      if (set.devices().empty()) quota.device_limits.clear();
-    } else if (name == "total_limit_bytes") {
-      also_set = set.has_total_limit_bytes();
-      quota.total_limit_bytes.reset();
-    } else if (name == "pinned_limit_bytes") {
-      also_set = set.has_pinned_limit_bytes();
-      quota.pinned_limit_bytes.reset();
-    } else if (name == "max_segments") {
-      also_set = set.has_max_segments();
-      quota.max_segments.reset();
-    } else if (name == "max_sessions") {
-      also_set = set.has_max_sessions();
-      quota.max_sessions.reset();
-    } else if (name == "max_in_flight") {
-      also_set = set.has_max_in_flight();
-      quota.max_in_flight.reset();
-    } else if (name == "max_retained_bytes") {
-      also_set = set.has_max_retained_bytes();
-      quota.max_retained_bytes.reset();
-      quota.device_max_retained.clear();
-    } else if (name == "devices") {
-      also_set = !set.devices().empty();
-      quota.device_limits.clear();
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a quota has no field \"", name,
-          "\" to clear; it has limit_bytes, total_limit_bytes, pinned_limit_bytes, max_segments, "
-          "max_sessions, "
-          "max_in_flight, max_retained_bytes and devices"));
-    }
-    if (also_set) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\" is both set and cleared; choose one"));
-    }
-    changed = true;
-  }
-  if (!changed) return absl::InvalidArgumentError("nothing to change: name at least one limit");
-  if (quota.max_in_flight == 0u) {
-    return absl::InvalidArgumentError(
-        "max_in_flight of 0 would let the tenant make no call, not even to release; use at least "
-        "1");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace gpumemd

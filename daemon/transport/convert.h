@@ -26,15 +26,11 @@ gpumem::v1::Quota ToProto(const Quota& quota);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
 gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
+gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
 gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);
 
 //   INVALID_ARGUMENT  nothing is to be changed
 absl::StatusOr<PoolChange> FromProto(const gpumem::v1::SetPoolRequest& request);
-
-// Applies the fields that are present in `change`, and removes those named in `clear`.
-//   INVALID_ARGUMENT  nothing is changed, a name in `clear` is no field of Quota, or a
-//                     field is both set and cleared
-absl::Status ApplyChange(const gpumem::v1::SetQuotaRequest& change, Quota& quota);
 
 }  // namespace gpumemd

@@ -5,7 +5,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -26,28 +28,67 @@ namespace {
 #define SO_PEERPIDFD 77
 #endif
 
-std::string ReadProc(pid_t pid, const char* name) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/", name));
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
-absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid) {
+std::string ReadProc(pid_t pid, const char* name) {
+  return ReadFile(absl::StrCat("/proc/", pid, "/", name));
+}
+
+// -1: the kernel cannot say.
+int PeerPidfd(int socket) {
   int fd = -1;
   socklen_t size = sizeof(fd);
-  // The socket itself knows its peer's process: no pid that could have been reused.
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
-    return gpumem::UniqueFd(fd);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return fd;
+  return -1;
+}
+
+absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid, bool by_number) {
+  if (!by_number) {
+    gpumem::UniqueFd fd(PeerPidfd(socket));
+    if (fd.valid()) return fd;
+    // Some kernels know no pidfd of who has been reaped.
+    if (errno == ESRCH || errno == EINVAL) {
+      return absl::UnavailableError("the process that connected has exited");
+    }
+    return absl::ErrnoToStatus(errno, "cannot watch the client's process");
   }
-  if (errno != ENOPROTOOPT) return absl::ErrnoToStatus(errno, "cannot watch the client's process");
-  // An older kernel: by number, which may name another process by now if the one that
-  // connected has ended since.
-  fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch process ", pid));
+  gpumem::UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch process ", pid));
+  return fd;
+}
+
+// The number by which /proc knows the process: of the PID namespace of whoever mounted it, which
+// need not be the daemon's. 0 where it does not know it.
+pid_t NumberInProc(int pidfd) {
+  const std::string info = ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd));
+  for (absl::string_view line : absl::StrSplit(info, '\n')) {
+    pid_t pid = 0;
+    if (absl::ConsumePrefix(&line, "Pid:") && absl::SimpleAtoi(line, &pid)) {
+      return std::max(pid, 0);
+    }
   }
-  return gpumem::UniqueFd(fd);
+  return 0;
+}
+
+// Whether a process of this start time had begun when the queue was empty. Start times are
+// rounded down to clock ticks.
+bool HadBegun(uint64_t start_time, int64_t queue_empty_at) {
+  static const int64_t tick = 1'000'000'000 / sysconf(_SC_CLK_TCK);
+  return start_time > 0 && (static_cast<int64_t>(start_time) + 1) * tick <= queue_empty_at;
+}
+
+Cgroup CgroupOf(pid_t proc_pid) {
+  if (proc_pid == 0) return Cgroup::Unknown("/proc does not show the process");
+  const std::string text = ReadProc(proc_pid, "cgroup");
+  if (text.empty()) {
+    return Cgroup::Unknown(absl::StrCat("/proc/", proc_pid, "/cgroup cannot be read"));
+  }
+  return Cgroup::Parse(text);
 }
 
 }  // namespace
@@ -64,24 +105,32 @@ uint64_t ParseStartTime(absl::string_view text) {
   return start_time;
 }
 
-std::string ParseCgroup(absl::string_view text) {
-  std::string unified, systemd, other;
-  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    // "hierarchy-ID:controllers:path"; the path may hold colons.
-    std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() != 3) continue;
-    if (parts[0] == "0" && parts[1].empty()) {
-      unified = parts[2];
-    } else if (parts[1] == "name=systemd") {
-      systemd = parts[2];
-    } else if (other.empty()) {
-      other = parts[2];
-    }
-  }
-  // In the hybrid layout the unified hierarchy may be mounted and hold nobody but "/".
-  if (!unified.empty() && (unified != "/" || (systemd.empty() && other.empty()))) return unified;
-  if (!systemd.empty()) return systemd;
-  return unified.empty() ? other : unified;
+bool KernelHasPeerPidfd() {
+  static const bool known = [] {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
+    const gpumem::UniqueFd one(ends[0]), other(ends[1]);
+    return gpumem::UniqueFd(PeerPidfd(one.get())).valid();
+  }();
+  return known;
+}
+
+int64_t BootTime() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+absl::Status SignalProcess(int pidfd, int signal) {
+  if (syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return absl::OkStatus();
+  if (errno == ESRCH) return absl::NotFoundError("the process is gone");
+  return absl::ErrnoToStatus(errno, "cannot signal the process");
+}
+
+uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat")); }
+
+std::string CommandOf(pid_t pid) {
+  return Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
 }
 
 absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
@@ -106,7 +155,7 @@ absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
   return identity;
 }
 
-absl::StatusOr<Peer> IdentifyPeer(int socket) {
+absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
   absl::StatusOr<PeerIdentity> identity = CredentialsOf(socket);
   if (!identity.ok()) return identity.status();
   const pid_t pid = identity->pid;
@@ -115,14 +164,24 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
         "this process's PID namespace is hidden from the daemon, which must be able to watch it; "
         "run the daemon in the host's PID namespace (hostPID)");
   }
-  absl::StatusOr<gpumem::UniqueFd> pidfd = PidfdOf(socket, pid);
+  absl::StatusOr<gpumem::UniqueFd> pidfd = PidfdOf(socket, pid, acceptance.by_number);
   if (!pidfd.ok()) return pidfd.status();
   Peer peer;
   peer.pidfd = *std::move(pidfd);
   peer.identity = *std::move(identity);
-  peer.identity.start_time = ParseStartTime(ReadProc(pid, "stat"));
-  peer.identity.cgroup = ParseCgroup(ReadProc(pid, "cgroup"));
-  peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+  const pid_t proc_pid = NumberInProc(peer.pidfd.get());
+  if (proc_pid != 0) {
+    peer.identity.start_time = ParseStartTime(ReadProc(proc_pid, "stat"));
+    peer.command = Printable(absl::StripSuffix(ReadProc(proc_pid, "comm"), "\n"));
+  }
+  peer.identity.cgroup = CgroupOf(proc_pid);
+  peer.certain =
+      !acceptance.by_number || HadBegun(peer.identity.start_time, acceptance.queue_empty_at);
+  if (!peer.certain) {
+    peer.identity.cgroup = Cgroup::Unknown(
+        absl::StrCat("this kernel, older than 6.5, cannot show that it was process ", pid,
+                     ", which has just started, that connected"));
+  }
   // What /proc said was said of the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) {

@@ -1,6 +1,8 @@
 // Who is at the other end of a unix socket, by the kernel's word.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 
@@ -15,22 +17,55 @@ struct Peer {
   PeerIdentity identity;
   std::string command;     // /proc/PID/comm, as far as it is printable
   gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
+  // The pidfd is of the process that connected. Else it may be of one that has got its number.
+  bool certain = true;
 };
 
-// What the socket itself knows of its peer: all but the cgroup and the start time.
+// What the socket itself knows of its peer, as of connect(2): all but the cgroup and the start
+// time.
 absl::StatusOr<PeerIdentity> CredentialsOf(int socket);
 
-// The process that connected this socket.
+// Whether sockets know their peer's process itself (SO_PEERPIDFD, Linux 6.5), not just its number.
+bool KernelHasPeerPidfd();
+
+// What is known of how a socket was accepted. It counts on kernels before 6.5 alone.
+struct Acceptance {
+  // A moment of BootTime() at which the listener's queue was empty: whoever is accepted after it
+  // has connected after it. 0: unknown.
+  int64_t queue_empty_at = 0;
+  bool by_number = !KernelHasPeerPidfd();  // tests set it to do as such a kernel does
+};
+
+// Nanoseconds since boot (CLOCK_BOOTTIME), as the start times of processes count.
+int64_t BootTime();
+
+// The process that connected this socket. What is told of it was read while it lived, and was
+// read of it and no other, however often its number is given out again:
+//
+// - The socket names the process by a pidfd (SO_PEERPIDFD). A number is given out again only when
+//   its process has been reaped; before that the pidfd is readable. So what /proc says under the
+//   number is said of the process behind the pidfd if that is not readable afterwards. The number
+//   is the one by which this /proc knows it (fdinfo of the pidfd).
+// - Before Linux 6.5 a pidfd is had by number alone, and that may be another process's by now. It
+//   is the one that connected if it has been running since before the listener's queue was last
+//   empty: then it had the number all the time. Where that cannot be shown, its cgroup is
+//   "unknown", so that the rules bill by uid, which the socket itself knows.
+//
 //   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
 //   UNAVAILABLE          it is gone already
-absl::StatusOr<Peer> IdentifyPeer(int socket);
+absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {});
+
+// Sends a signal to the process behind the pidfd, never to one that has got its number since.
+//   NOT_FOUND  it is gone
+absl::Status SignalProcess(int pidfd, int signal);
 
 // When the process started, by the text of /proc/PID/stat; 0 where that does not say.
 uint64_t ParseStartTime(absl::string_view proc_pid_stat);
 
-// The cgroup path in the text of /proc/PID/cgroup (cgroups(7)): the unified hierarchy's
-// where the process is in one of its groups, else that of systemd's own hierarchy, else
-// the first other. Empty where there is none.
-std::string ParseCgroup(absl::string_view proc_pid_cgroup);
+// The same of a process; 0 where there is none of that number.
+uint64_t StartTimeOf(pid_t pid);
+
+// Its name (/proc/PID/comm), as far as it is printable; empty where there is none.
+std::string CommandOf(pid_t pid);
 
 }  // namespace gpumemd

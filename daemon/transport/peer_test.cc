@@ -2,41 +2,23 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/unique_fd.h"
 
 namespace gpumemd {
 namespace {
-
-TEST(ParseCgroup, Unified) {
-  EXPECT_EQ(ParseCgroup("0::/system.slice/infer.service\n"), "/system.slice/infer.service");
-  EXPECT_EQ(ParseCgroup("0::/\n"), "/");
-}
-
-TEST(ParseCgroup, HybridTakesTheHierarchyThatIsInUse) {
-  // systemd's own hierarchy, mirrored in the unified one.
-  EXPECT_EQ(ParseCgroup("12:memory:/user.slice\n1:name=systemd:/user.slice/a.scope\n"
-                        "0::/user.slice/a.scope\n"),
-            "/user.slice/a.scope");
-  // The unified hierarchy is mounted, and nobody is in its groups.
-  EXPECT_EQ(ParseCgroup("12:memory:/docker/123\n1:name=systemd:/docker/123\n0::/\n"),
-            "/docker/123");
-}
-
-TEST(ParseCgroup, Legacy) {
-  EXPECT_EQ(ParseCgroup("4:memory:/slurm/uid_1/job_2\n3:cpu,cpuacct:/\n"), "/slurm/uid_1/job_2");
-}
-
-TEST(ParseCgroup, PathsMayHoldColons) {
-  EXPECT_EQ(ParseCgroup("0::/a.slice/cri-containerd:x:y\n"), "/a.slice/cri-containerd:x:y");
-}
-
-TEST(ParseCgroup, NothingOfUse) {
-  EXPECT_EQ(ParseCgroup(""), "");
-  EXPECT_EQ(ParseCgroup("garbage\n"), "");
-}
 
 TEST(ParseStartTime, IsCountedFromTheEndOfTheName) {
   const std::string rest = " S 1 2 2 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 8675309 1000 300\n";
@@ -60,6 +42,97 @@ TEST(IdentifyPeer, KnowsItsPeer) {
   EXPECT_EQ(poll(&alive, 1, 0), 0);
   close(ends[0]);
   close(ends[1]);
+}
+
+// Two processes' ends of a socket, and who is at the first.
+struct Ends {
+  Ends() {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) abort();
+    here = gpumem::UniqueFd(ends[0]);
+    there = gpumem::UniqueFd(ends[1]);
+  }
+  gpumem::UniqueFd here, there;
+};
+
+TEST(IdentifyPeer, KnowsItsCgroup) {
+  const Ends ends;
+  std::ifstream file("/proc/self/cgroup");
+  std::stringstream text;
+  text << file.rdbuf();
+  auto peer = IdentifyPeer(ends.here.get());
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const Cgroup expected = text.str().empty() ? Cgroup::Unknown("") : Cgroup::Parse(text.str());
+  EXPECT_EQ(peer->identity.cgroup.Value(CgroupFact::kPath), expected.Value(CgroupFact::kPath));
+  EXPECT_EQ(peer->identity.cgroup.unknown().empty(), expected.unknown().empty());
+}
+
+TEST(IdentifyPeer, ByNumberTheCgroupCountsOnlyOfWhoWasThereBefore) {
+  const Ends ends;
+  // This process has long been running.
+  auto peer = IdentifyPeer(ends.here.get(), {.queue_empty_at = BootTime(), .by_number = true});
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const int64_t began =
+      static_cast<int64_t>(peer->identity.start_time) * (1'000'000'000 / sysconf(_SC_CLK_TCK));
+  for (const int64_t queue_empty_at : {int64_t{0}, int64_t{1}, began - 1, began}) {
+    auto doubtful =
+        IdentifyPeer(ends.here.get(), {.queue_empty_at = queue_empty_at, .by_number = true});
+    ASSERT_TRUE(doubtful.ok()) << doubtful.status();
+    EXPECT_EQ(doubtful->identity.cgroup.unknown(),
+              absl::StrCat("this kernel, older than 6.5, cannot show that it was process ",
+                           getpid(), ", which has just started, that connected"));
+    EXPECT_EQ(doubtful->identity.uid, geteuid());
+    EXPECT_FALSE(doubtful->certain);
+  }
+  const int64_t tick = 1'000'000'000 / sysconf(_SC_CLK_TCK);
+  peer = IdentifyPeer(ends.here.get(), {.queue_empty_at = began + tick, .by_number = true});
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_TRUE(peer->certain);
+  EXPECT_EQ(peer->identity.cgroup.Value(CgroupFact::kPath),
+            IdentifyPeer(ends.here.get())->identity.cgroup.Value(CgroupFact::kPath));
+}
+
+TEST(IdentifyPeer, WhoeverIsGoneIsRefused) {
+  for (const bool by_number : {false, true}) {
+    if (!by_number && !KernelHasPeerPidfd()) continue;
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{.sun_family = AF_UNIX};
+    // An abstract name: no file to remove.
+    const std::string name = absl::StrCat("gpumem-peer-test-", getpid(), "-", BootTime());
+    memcpy(address.sun_path + 1, name.data(), name.size());
+    ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener, 1), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+      _exit(connect(end, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ? 0 : 1);
+    }
+    const gpumem::UniqueFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    siginfo_t how{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT), 0);
+    ASSERT_EQ(how.si_status, 0);
+    // A zombie has its number still; then it is reaped.
+    EXPECT_EQ(IdentifyPeer(accepted.get(), {.by_number = by_number}).status().code(),
+              absl::StatusCode::kUnavailable);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_FALSE(IdentifyPeer(accepted.get(), {.by_number = by_number}).ok());
+    close(listener);
+  }
+}
+
+TEST(SignalProcess, ReachesTheProcessOrNobody) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const gpumem::UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  ASSERT_TRUE(pidfd.valid());
+  EXPECT_TRUE(SignalProcess(pidfd.get(), SIGKILL).ok());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(SignalProcess(pidfd.get(), SIGKILL).code(), absl::StatusCode::kNotFound);
 }
 
 TEST(IdentifyPeer, RefusesWhatIsNoUnixSocket) {

@@ -4,6 +4,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -37,6 +39,10 @@ constexpr uint64_t PidfdId(uint64_t key) { return key * 2 + 1; }
 // Then those who are connected already have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
 
+// On kernels before 6.5: how often the queue is looked into when nobody comes. Who has been
+// running for longer than this is known for certain when he does (Acceptance).
+constexpr int kLookEveryMs = 100;
+
 constexpr size_t kMaxClientName = 64;
 constexpr size_t kMaxTenantName = 63;  // as the configuration has them
 
@@ -48,6 +54,16 @@ v1::ServerMessage RefusalOf(const absl::Status& why) {
   message.mutable_refusal()->set_message(Printable(why.message()));
   if (auto denial = gpumem::DenialOf(why)) *message.mutable_refusal()->mutable_denial() = *denial;
   return message;
+}
+
+absl::Status NotCertain(const Peer& peer) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
+                   " is the one of the session; end it by hand"));
+}
+
+absl::Status NoSuchSession(SessionId session) {
+  return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
 }
 
 v1::ServerMessage GoodbyeOf(const absl::Status& why) {
@@ -79,6 +95,7 @@ SessionServer::~SessionServer() {
 }
 
 void SessionServer::Start() {
+  AcceptSome();  // whoever comes after this has come after it
   thread_ = std::thread([this] { Serve(); });
 }
 
@@ -102,7 +119,11 @@ void SessionServer::Serve() {
       const absl::Duration left = greeting_.front()->greeting_ends - absl::Now();
       timeout_ms = static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1));
     }
+    if (options_.peers_by_number && (timeout_ms < 0 || timeout_ms > kLookEveryMs)) {
+      timeout_ms = kLookEveryMs;
+    }
     const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
+    if (n == 0 && options_.peers_by_number) AcceptSome();
     for (int i = 0; i < n; ++i) {
       const uint64_t id = events[i].data.u64;
       if (id == kStopId) return CloseAll();
@@ -133,11 +154,13 @@ void SessionServer::Serve() {
 
 void SessionServer::AcceptSome() {
   for (int i = 0; i < kAcceptsPerRound; ++i) {
+    const int64_t now = BootTime();
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
       Accept(std::move(socket));
       continue;
     }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) queue_empty_at_ = now;
     if (errno == ECONNABORTED || errno == EINTR) continue;
     if (errno != EMFILE && errno != ENFILE) return;
     // Out of descriptors: a connection left waiting would wake this thread for ever.
@@ -157,7 +180,8 @@ void SessionServer::AcceptSome() {
 
 void SessionServer::Accept(UniqueFd socket) {
   PrepareClientSocket(socket.get());
-  absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
+  absl::StatusOr<Peer> peer = IdentifyPeer(
+      socket.get(), {.queue_empty_at = queue_empty_at_, .by_number = options_.peers_by_number});
   if (!peer.ok()) return SendLast(socket.get(), RefusalOf(peer.status()));
   MakeRoomFor(peer->identity.uid);
   auto connection = std::make_shared<Connection>();
@@ -227,16 +251,20 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
     return MatchTenant(rules_, connection->peer.identity, hello.tenant());
   }();
   if (!match.ok()) return match.status();
+  // What is ambiguous about a cgroup is told with its path, which others choose.
+  match->rule = Printable(match->rule);
 
   absl::StatusOr<Broker::NewSession> session =
       broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
                                            .client_name = hello.client_name(),
                                            .command = connection->peer.command,
-                                           .rule = match->rule});
+                                           .rule = match->rule,
+                                           .certain = connection->peer.certain});
   if (!session.ok()) return session.status();
   greeting_.remove(connection);
   connection->welcomed = true;
   connection->session = session->id;
+  connection->match = *match;
   {
     absl::MutexLock lock(&mutex_);
     sessions_.emplace(session->id, connection);
@@ -297,6 +325,13 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
   return sent;
 }
 
+absl::StatusOr<SessionServer::Recognition> SessionServer::WhoIs(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return absl::UnavailableError("the session has ended");
+  return Recognition{it->second->peer.identity, it->second->match};
+}
+
 void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& why) {
   std::shared_ptr<const UniqueFd> socket;
   {
@@ -321,6 +356,38 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
     }
   }
   if (!connection->welcomed) greeting_.remove(connection);
+}
+
+SessionServer::ConnectionPtr SessionServer::FindSession(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : it->second;
+}
+
+absl::StatusOr<UniqueFd> SessionServer::ProcessOf(SessionId session) {
+  const ConnectionPtr connection = FindSession(session);  // keeps the pidfd open
+  if (connection == nullptr) return NoSuchSession(session);
+  if (!connection->peer.certain) return NotCertain(connection->peer);
+  UniqueFd process(fcntl(connection->peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (process.valid()) return process;
+  return absl::ResourceExhaustedError(
+      "the daemon has no file descriptors left; raise its LimitNOFILE");
+}
+
+absl::Status SessionServer::Signal(SessionId session, int signal) {
+  const ConnectionPtr connection = FindSession(session);
+  if (connection == nullptr) return NoSuchSession(session);
+  const Peer& peer = connection->peer;
+  if (!peer.certain) return NotCertain(peer);
+  if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == ESRCH) {
+    return absl::NotFoundError(
+        absl::StrCat("process ", peer.identity.pid, " of session ", ToInt(session), " is gone"));
+  }
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot send signal ", signal, " to process ",
+                                                 peer.identity.pid, " (", peer.command, ")"));
 }
 
 void SessionServer::Forget(SessionId session) {

@@ -21,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
@@ -37,6 +38,8 @@ struct SessionServerOptions {
   uint32_t max_greeting_per_uid = 256;
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
+  // Acceptance says what for; tests set it.
+  bool peers_by_number = !KernelHasPeerPidfd();
 };
 
 class SessionServer {
@@ -63,6 +66,29 @@ class SessionServer {
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
                        bool may_wait);
 
+  // Sends a signal to the session's process, and to no other: a pid that was used again since
+  // names nobody here. Works also after the socket has closed, as long as the session is
+  // watched. Thread-safe; does not wait, and does not call the broker.
+  //   NOT_FOUND            no such session, or its process is gone
+  //   PERMISSION_DENIED    the daemon may not signal that process
+  //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
+  absl::Status Signal(SessionId session, int signal);
+
+  // Whom the session's process was taken for when it connected, and by which rule. Thread-safe.
+  //   UNAVAILABLE  the session has ended
+  struct Recognition {
+    PeerIdentity peer;
+    TenantMatch match;
+  };
+  absl::StatusOr<Recognition> WhoIs(SessionId session);
+
+  // A pidfd of the session's process, for the caller to keep: it names that process also when
+  // the session is forgotten. Thread-safe; does not call the broker.
+  //   NOT_FOUND            no such session
+  //   RESOURCE_EXHAUSTED   the daemon has no descriptors left
+  //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
+  absl::StatusOr<gpumem::UniqueFd> ProcessOf(SessionId session);
+
   // Stops watching the session's process. Thread-safe; calls nobody.
   void Forget(SessionId session);
 
@@ -76,9 +102,12 @@ class SessionServer {
     absl::Time greeting_ends;
     bool welcomed = false;
     SessionId session{};  // once welcomed
+    TenantMatch match;    // the same; written before it is in sessions_
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
+  // What is known of a session; null where there is none.
+  ConnectionPtr FindSession(SessionId session);
   void Serve();
   void AcceptSome();
   void Accept(gpumem::UniqueFd socket);
@@ -106,6 +135,7 @@ class SessionServer {
 
   // Only the serving thread's.
   uint64_t next_key_ = 1;
+  int64_t queue_empty_at_ = 0;         // BootTime(); Acceptance says what for
   std::list<ConnectionPtr> greeting_;  // in the order of their expiry
 
   std::thread thread_;

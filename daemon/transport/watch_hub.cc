@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/node_clock.h"
 #include "daemon/transport/convert.h"
 
 namespace gpumemd {
@@ -27,7 +28,10 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void Begin() {
     self_ = shared_from_this();
-    Tell({.quota = true, .lost = !broker_->LostLeases(call_).empty(), .pressure = {}});
+    Tell({.quota = true,
+          .lost = !broker_->LostLeases(call_).empty(),
+          .revoked = !broker_->RevokedLeases(call_).leases.empty(),
+          .pressure = {}});
   }
 
   // What there is to tell. Each is told as it stands when its turn comes.
@@ -35,8 +39,16 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     bool quota = false;
     bool draining = false;
     bool lost = false;
-    std::map<std::string, uint64_t> pressure;  // bytes by device, each the most that was missing
-    bool any() const { return quota || draining || lost || !pressure.empty(); }
+    bool revoked = false;
+    // By who is meant and the device; each the most that was missing.
+    std::map<std::pair<std::string, std::string>, Pressure> pressure;
+    bool any() const { return quota || draining || lost || revoked || !pressure.empty(); }
+    void Add(const Pressure& more) {
+      const auto [known, first] = pressure.try_emplace({more.tenant, more.device_uuid}, more);
+      if (first) return;
+      known->second.bytes = std::max(known->second.bytes, more.bytes);
+      known->second.until = std::max(known->second.until, more.until);
+    }
   };
 
   void Tell(const News& news) {
@@ -45,10 +57,8 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       news_.quota |= news.quota;
       news_.draining |= news.draining;
       news_.lost |= news.lost;
-      for (const auto& [device, bytes] : news.pressure) {
-        uint64_t& most = news_.pressure[device];
-        most = std::max(most, bytes);
-      }
+      news_.revoked |= news.revoked;
+      for (const auto& [about, pressure] : news.pressure) news_.Add(pressure);
       if (writing_) {
         if (!ending_ && absl::Now() - write_began_ > WatchHub::kStuckAfter) {
           ending_ = true;
@@ -116,34 +126,56 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     } else if (told.draining) {
       event.mutable_draining()->set_draining(broker_->Count().draining);
     } else if (!told.pressure.empty()) {
-      const auto& [device, bytes] = *told.pressure.begin();
-      if (!CanGive(device)) return OnWriteDone(/*ok=*/true);
-      event.mutable_pressure()->set_device_uuid(device);
-      event.mutable_pressure()->set_bytes(bytes);
+      const Pressure& pressure = told.pressure.begin()->second;
+      const absl::Duration left = pressure.until - absl::Now();
+      if (left <= absl::ZeroDuration() || !CanGive(pressure)) return OnWriteDone(/*ok=*/true);
+      event.mutable_pressure()->set_device_uuid(pressure.device_uuid);
+      event.mutable_pressure()->set_bytes(pressure.bytes);
+      if (left != absl::InfiniteDuration()) {
+        event.mutable_pressure()->set_deadline_ms(MillisecondsUp(left));
+      }
+    } else if (told.revoked) {
+      const Ledger::Revoked revoked = broker_->RevokedLeases(call_);
+      if (revoked.leases.empty()) return OnWriteDone(/*ok=*/true);
+      for (LeaseId lease : revoked.leases) event.mutable_revocation()->add_lease_ids(ToInt(lease));
+      event.mutable_revocation()->set_deadline_ms(MillisecondsUp(revoked.until - absl::Now()));
     } else {
       v1::SegmentsLost& lost = *event.mutable_segments_lost();
       // None where they were released meanwhile: then there is nothing to tell.
       for (LeaseId lease : broker_->LostLeases(call_)) lost.add_lease_ids(ToInt(lease));
       if (lost.lease_ids().empty()) return OnWriteDone(/*ok=*/true);
     }
+    event.set_sent_ns(gpumem::NodeClockNs());
     const grpc::Slice bytes(event.SerializeAsString());
     event_ = grpc::ByteBuffer(&bytes, 1);
     StartWrite(&event_);
   }
 
   // What a tenant with release "on-exit" gives back stays charged, and helps nobody; nor can one
-  // give what it has not.
-  bool CanGive(const std::string& device) const {
+  // give what it has not. What is guaranteed to a tenant it need not give to others.
+  bool CanGive(const Pressure& pressure) const {
     const absl::StatusOr<TenantView> usage = broker_->Usage(call_);
     if (!usage.ok() || usage->quota.release == ReleasePolicy::kOnExit) return false;
+    const bool all = pressure.tenant.empty();
+    if (!all && pressure.tenant != usage->name &&
+        std::find(usage->above.begin(), usage->above.end(), pressure.tenant) ==
+            usage->above.end()) {
+      return false;
+    }
     return std::any_of(usage->devices.begin(), usage->devices.end(), [&](const auto& own) {
-      return (device.empty() || own.device_uuid == device) && own.charged > 0;
+      return (pressure.device_uuid.empty() || own.device_uuid == pressure.device_uuid) &&
+             (all ? own.charged > own.guarantee : own.charged > 0);
     });
+  }
+
+  // At least 1: 0 would say that there is no deadline.
+  static uint64_t MillisecondsUp(absl::Duration left) {
+    return static_cast<uint64_t>(std::max(int64_t{1}, absl::ToInt64Milliseconds(left)));
   }
 
   static News TakeOne(News& news) {
     News one;
-    for (bool News::*const flag : {&News::quota, &News::draining, &News::lost}) {
+    for (bool News::*const flag : {&News::quota, &News::draining, &News::revoked, &News::lost}) {
       one.*flag = std::exchange(news.*flag, false);
       if (one.*flag) return one;
     }
@@ -220,9 +252,15 @@ void WatchHub::Pressed(const Pressure& pressure) {
   for (Pressure& known : news_.pressures) {
     if (known.tenant != pressure.tenant || known.device_uuid != pressure.device_uuid) continue;
     known.bytes = std::max(known.bytes, pressure.bytes);
+    known.until = std::max(known.until, pressure.until);
     return;
   }
   news_.pressures.push_back(pressure);
+}
+
+void WatchHub::Revoked(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  news_.revoked.insert(session);
 }
 
 void WatchHub::SessionEnded(SessionId session) {
@@ -262,12 +300,9 @@ void WatchHub::Tell() {
       Watcher::News its{.quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
                         .draining = news.draining,
                         .lost = news.bereaved.contains(watcher->session()),
+                        .revoked = news.revoked.contains(watcher->session()),
                         .pressure = {}};
-      for (const Pressure& pressure : news.pressures) {
-        if (!pressure.tenant.empty() && pressure.tenant != watcher->tenant()) continue;
-        uint64_t& most = its.pressure[pressure.device_uuid];
-        most = std::max(most, pressure.bytes);
-      }
+      for (const Pressure& pressure : news.pressures) its.Add(pressure);
       if (its.any()) watcher->Tell(its);
     }
   }

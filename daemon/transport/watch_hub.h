@@ -42,6 +42,7 @@ class WatchHub {
   void DrainingChanged();
   void SegmentsLost(SessionId session);
   void Pressed(const Pressure& pressure);
+  void Revoked(SessionId session);
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
@@ -60,10 +61,11 @@ class WatchHub {
     bool every_tenant = false;
     bool draining = false;
     absl::flat_hash_set<SessionId> bereaved;  // who has lost segments
+    absl::flat_hash_set<SessionId> revoked;   // whose leases are being taken back
     std::vector<Pressure> pressures;          // one for each tenant and device at most
     bool any() const {
       return !tenants.empty() || every_tenant || draining || !bereaved.empty() ||
-             !pressures.empty();
+             !revoked.empty() || !pressures.empty();
     }
   };
 

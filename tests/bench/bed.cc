@@ -30,6 +30,9 @@ name = "fresh"
 max_retained = 0
 max_segments = 50000
 [[tenant]]
+name = "waiting"
+max_segments = 1
+[[tenant]]
 name = "first"
 max_retained = 0
 [[rule]]
@@ -40,6 +43,9 @@ tenant = "retained"
 default = true
 [[rule]]
 tenant = "fresh"
+default = true
+[[rule]]
+tenant = "waiting"
 default = true
 )";
 

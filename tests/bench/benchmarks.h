@@ -26,6 +26,11 @@ void RegisterDaemon();
 void PrintDaemon();
 int RunHolder(const std::vector<std::string>& args);  // --role holder
 
+// The daemon under many clients and tenants.
+void RegisterLoad(const std::string& backend);
+void PrintLoad();
+int RunLoader(const std::vector<std::string>& args);  // --role loader
+
 // The client pool beside other allocators.
 struct PoolRun {
   uint64_t fragmentation_operations = 10'000'000;

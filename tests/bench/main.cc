@@ -58,12 +58,14 @@ int Main(int argc, char** argv) {
   RegisterKinds();
   RegisterPeers();
   RegisterDaemon();
+  RegisterLoad(backend);
   RegisterPool(pool);
   benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
   PrintSegments();
   PrintKinds();
   PrintPeers();
   PrintDaemon();
+  PrintLoad();
   PrintPool();
   delete bed;
   return 0;
@@ -73,6 +75,7 @@ int RunRole(const std::vector<std::string>& args) {
   const std::vector<std::string> rest(args.begin() + 1, args.end());
   if (args[0] == "bare-owner") return RunBareOwner(rest);
   if (args[0] == "holder") return RunHolder(rest);
+  if (args[0] == "loader") return RunLoader(rest);
   if (args[0] == "keeper") return RunKeeper(rest);
   return 2;
 }

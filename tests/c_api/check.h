@@ -51,6 +51,8 @@ void TestRawHandles(void);
 void TestEvents(void);
 void TestLostSegments(void);
 void TestDaemonGone(void);
+void TestWaiting(void);
+void TestRevocable(void);
 void TestPool(void);
 void TestSharedBlocks(void);
 void TestPoolLimits(void);

@@ -68,6 +68,7 @@ void TestNulls(void) {
   gpumem_pool* pool = NULL;
   gpumem_shared_block* shared = NULL;
   gpumem_watch* watch = NULL;
+  gpumem_cancel_token* token = NULL;
   gpumem_usage* usage = NULL;
   gpumem_device_list* devices = NULL;
   void* data = NULL;
@@ -115,6 +116,10 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_event_get_cuda_event(NULL, &data));
   WANTS_POINTER(gpumem_client_start_watch(NULL, NULL, &watch));
   WANTS_POINTER(gpumem_client_start_watch(client, NULL, NULL));
+  WANTS_POINTER(gpumem_cancel_token_create(NULL));
+  WANTS_POINTER(gpumem_cancel_token_cancel(NULL));
+  WANTS_POINTER(gpumem_cancel_token_is_cancelled(NULL, &number));
+  WANTS_POINTER(gpumem_cancel_token_is_cancelled(token, &number));
   WANTS_POINTER(gpumem_pool_create(NULL, NULL, &pool));
   WANTS_POINTER(gpumem_pool_create(client, NULL, NULL));
   WANTS_POINTER(gpumem_pool_allocate(NULL, 1, NULL, &block));
@@ -159,6 +164,7 @@ void TestNulls(void) {
   OK(gpumem_usage_destroy(NULL));
   OK(gpumem_event_destroy(NULL));
   OK(gpumem_watch_destroy(NULL));
+  OK(gpumem_cancel_token_destroy(NULL));
   OK(gpumem_pool_destroy(NULL));
   OK(gpumem_shared_block_destroy(NULL));
   OK(gpumem_client_destroy(client));

@@ -46,6 +46,8 @@ int main(int argc, char** argv) {
       {"events", TestEvents},
       {"lost_segments", TestLostSegments},
       {"daemon_gone", TestDaemonGone},
+      {"waiting", TestWaiting},
+      {"revocable", TestRevocable},
       {"pool", TestPool},
       {"shared_blocks", TestSharedBlocks},
       {"pool_limits", TestPoolLimits},

@@ -1,5 +1,4 @@
 // gpumemctl against a real daemon: the JSON shapes and exit codes that scripts rely on.
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,9 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,8 @@ class GpumemctlTest : public testing::Test {
     dir_ = path;
     daemon_ = std::make_unique<Process>(
         ProcessOptions{.argv = {"daemon/gpumemd", "--backend", "host", "--host-devices", "2",
-                                "--host-device-bytes", "64MiB", "--runtime-dir", dir_},
+                                "--host-device-bytes", "64MiB", "--runtime-dir", dir_,
+                                "--state-dir", dir_ + "/state"},
                        .log_file = dir_ + "/log"});
     const absl::Time deadline = absl::Now() + kPatience;
     while (!ConnectUnix(SocketPath(dir_, kAdminSocket), SOCK_STREAM).ok()) {
@@ -56,13 +58,8 @@ class GpumemctlTest : public testing::Test {
   }
   void TearDown() override {
     daemon_.reset();
-    if (DIR* folder = opendir(dir_.c_str())) {
-      while (const dirent* entry = readdir(folder)) {
-        unlink(absl::StrCat(dir_, "/", entry->d_name).c_str());
-      }
-      closedir(folder);
-    }
-    rmdir(dir_.c_str());
+    std::error_code ignored;
+    std::filesystem::remove_all(dir_, ignored);
   }
 
   // A holder, and what it says that it holds.
@@ -164,6 +161,44 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   json released = json::parse(holder->ReadLine(absl::Now() + kPatience).value_or(""));
   EXPECT_EQ(released, (json{{"event", "released"}, {"segments", 2}, {"size_bytes", 8 * kMiB}}));
   EXPECT_EQ(holder->Wait(absl::Now() + kPatience), 0);
+}
+
+TEST_F(GpumemctlTest, WhatIsSetIsShownAndCanBeTakenBack) {
+  std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
+  ASSERT_TRUE(holder->ReadLine(absl::Now() + kPatience).has_value());
+  const Answer set = Run({"quota", "set", tenant_, "--guarantee", "8MiB", "--priority", "-5",
+                          "--device-guarantee", "1=4MiB", "--scrub"});
+  EXPECT_EQ(set.code, 0);
+  EXPECT_THAT(set.text, HasSubstr("8.00 MiB*"));
+  EXPECT_THAT(set.text, HasSubstr("4.00 MiB*"));
+  EXPECT_THAT(set.text, HasSubstr("-5*"));
+  const json quota = Run({"quota", "get", tenant_, "--json"}).AsJson();
+  EXPECT_EQ(quota["quota"]["guarantee_bytes"], 8 * kMiB);
+  EXPECT_EQ(quota["quota"]["guarantees"][0]["guarantee_bytes"], 4 * kMiB);
+  EXPECT_EQ(quota["overridden"], json({"guarantee_bytes", "guarantees", "priority", "scrub"}));
+  EXPECT_TRUE(Run({"quota", "--json"}).AsJson()["overridden"].is_null());  // as a worker
+  const json tenant =
+      Run({"quota", "list", "--json"}).AsJson().value("tenants", json::array()).at(0);
+  EXPECT_EQ(tenant["overridden"], quota["overridden"]);
+
+  const Answer too_much = Run({"quota", "set", tenant_, "--guarantee", "65MiB"});
+  EXPECT_EQ(too_much.code, 1);
+  EXPECT_THAT(too_much.text, HasSubstr("more than the device's 64.00 MiB"));
+
+  EXPECT_EQ(
+      Run({"quota", "unset", tenant_, "--scrub", "--priority", "--json"}).AsJson()["overridden"],
+      json({"guarantee_bytes", "guarantees"}));
+  const Answer unset = Run({"quota", "unset", tenant_});
+  EXPECT_EQ(unset.code, 0);
+  EXPECT_EQ(unset.text.find('*'), std::string::npos) << unset.text;
+  EXPECT_EQ(Run({"quota", "unset", tenant_}).code, 1);
+  EXPECT_EQ(Run({"quota", "unset", "nobody"}).code, 6);
+}
+
+TEST_F(GpumemctlTest, ReloadWithoutAFileSaysSo) {
+  const Answer answer = Run({"reload", "--json"});
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_EQ(answer.AsJson()["error"]["code"], "FAILED_PRECONDITION");
 }
 
 TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {
@@ -302,6 +337,22 @@ TEST_F(GpumemctlTest, ShowsSetsAndTrimsPools) {
   EXPECT_EQ(Run({"pool", "set", "nobody", "--reset-peaks"}).code, 6);
   EXPECT_EQ(Run({"pool", "set", tenant_}).code, 2);
   End(*holder);
+}
+
+TEST_F(GpumemctlTest, WhoamiTellsWhoAndWhy) {
+  const json who = Run({"whoami", "--json"}).AsJson();
+  EXPECT_EQ(who["tenant"], tenant_);
+  EXPECT_EQ(who["path"], json::array({tenant_}));
+  EXPECT_EQ(who["rule"], "built-in rule (a tenant for each user)");
+  EXPECT_EQ(who["rule_number"], 1);
+  EXPECT_EQ(who["passed"], json::array());
+  EXPECT_EQ(who["identity"]["uid"], getuid());
+  EXPECT_EQ(who["identity"]["gid"], getgid());
+  EXPECT_GT(who["identity"]["pid"], 0);
+  EXPECT_GT(who["session_id"], 0);
+  const Answer text = Run({"whoami"});
+  EXPECT_THAT(text.text, HasSubstr(absl::StrCat("tenant      ", tenant_, "\n")));
+  EXPECT_THAT(text.text, HasSubstr(absl::StrCat("\nuid         ", getuid(), "\n")));
 }
 
 TEST_F(GpumemctlTest, ExitCodes) {

@@ -1,6 +1,5 @@
 #include "tests/demo/stage.h"
 
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -9,8 +8,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -36,15 +37,9 @@ std::string MakeFolder() {
   return path;
 }
 
-// Files only: the daemon makes no folders in it.
 void RemoveFolder(const std::string& path) {
-  if (DIR* folder = opendir(path.c_str())) {
-    while (const dirent* entry = readdir(folder)) {
-      unlink(absl::StrCat(path, "/", entry->d_name).c_str());
-    }
-    closedir(folder);
-  }
-  rmdir(path.c_str());
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -124,7 +119,7 @@ void Stage::StartDaemon(const std::string& config) {
   const absl::Time start = absl::Now();
   daemon_ = std::make_unique<Process>(
       ProcessOptions{.argv = {options_.gpumemd, "--config", file, "--runtime-dir", folder_,
-                              "--backend", options_.backend},
+                              "--state-dir", PathOf("state"), "--backend", options_.backend},
                      .log_file = PathOf(kLog)});
   // The admin socket is the last that it opens.
   while (!ConnectUnix(SocketPath(folder_, kAdminSocket), SOCK_STREAM).ok()) {

@@ -446,7 +446,7 @@ def start_daemon(args, folder):
     config.write_text(CONFIG)
     daemon = subprocess.Popen(
         [args.gpumemd, "--backend", args.backend, "--config", config, "--runtime-dir",
-         folder / "run"], stderr=subprocess.PIPE, text=True)
+         folder / "run", "--state-dir", folder / "state"], stderr=subprocess.PIPE, text=True)
     too_late = threading.Timer(30, daemon.kill)
     too_late.start()
     log = []

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <climits>
@@ -57,26 +58,44 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   // Other users' clients pass through it to the sockets; log and configuration stay ours.
   chmod(dir, 0711);
   daemon->runtime_dir_ = absl::StrCat(dir, "/run");
-  std::vector<std::string> args = {ProgramPath("gpumemd"), "--backend", options.backend,
-                                   "--runtime-dir", daemon->runtime_dir_};
+  std::vector<std::string>& args = daemon->args_;
+  args = {ProgramPath("gpumemd"), "--backend", options.backend, "--runtime-dir",
+          daemon->runtime_dir_,
+          // Not where a daemon of this user would keep it.
+          "--state-dir", options.state_dir.empty() ? daemon->state_dir() : options.state_dir};
   if (!options.config.empty()) {
     WriteFile(daemon->dir_ + "/gpumemd.toml", options.config);
     args.insert(args.end(), {"--config", daemon->dir_ + "/gpumemd.toml"});
   }
   args.insert(args.end(), options.flags.begin(), options.flags.end());
-  {
-    StderrTo log(daemon->dir_ + "/log");
-    daemon->child_ = Child(args);
-  }
-  // "ready" is the daemon's word for it; no session is spent on finding out.
-  const bool ready = Eventually([&] {
-    return daemon->Log().find(" ready: ") != std::string::npos || kill(daemon->pid(), 0) != 0 ||
-           daemon->Log().find(" error: ") != std::string::npos;
-  });
-  if (!ready || daemon->Log().find(" ready: ") == std::string::npos) {
-    return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", daemon->Log()));
-  }
+  if (absl::Status running = daemon->Run(); !running.ok()) return running;
   return daemon;
+}
+
+absl::Status DaemonProcess::Run() {
+  const size_t said = Log().size();
+  {
+    StderrTo log(dir_ + "/log");
+    child_ = Child(args_);
+  }
+  const auto is_ready = [&] { return Log().find(" ready: ", said) != std::string::npos; };
+  const auto has_ended = [&] {
+    siginfo_t info = {};
+    return waitid(P_PID, static_cast<id_t>(pid()), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == pid();
+  };
+  // "ready" is the daemon's word for it; no session is spent on finding out.
+  Eventually([&] { return is_ready() || has_ended(); });
+  if (is_ready()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", Log().substr(said)));
+}
+
+absl::Status DaemonProcess::Restart() {
+  child_.Signal(SIGTERM);
+  if (const int code = child_.Wait(); code != 0) {
+    return absl::InternalError(absl::StrCat("gpumemd ended with exit code ", code));
+  }
+  return Run();
 }
 
 DaemonProcess::~DaemonProcess() {

@@ -17,6 +17,7 @@ struct DaemonOptions {
   std::string backend = "host";
   std::string config;              // TOML; empty: none
   std::vector<std::string> flags;  // more of them
+  std::string state_dir;           // empty: one of its own
 };
 
 class DaemonProcess {
@@ -29,6 +30,7 @@ class DaemonProcess {
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
   const std::string& runtime_dir() const { return runtime_dir_; }
+  std::string state_dir() const { return dir_ + "/state"; }
   std::string Socket(absl::string_view name) const;
   pid_t pid() const { return child_.pid(); }
   int fds() const { return CountFds(pid()); }
@@ -36,6 +38,10 @@ class DaemonProcess {
 
   // Replaces the configuration file and asks the daemon to read it.
   void Reconfigure(const std::string& config);
+  // Ends it as an operator does, and runs another with the same flags and files.
+  absl::Status Restart();
+  // Only the second half of that, for one that has ended.
+  absl::Status RunAgain() { return Run(); }
   // What it has written to its log.
   std::string Log() const;
 
@@ -44,8 +50,11 @@ class DaemonProcess {
 
  private:
   DaemonProcess() = default;
+  absl::Status Run();
+
   std::string dir_;  // ours: log, configuration, and the runtime folder
   std::string runtime_dir_;
+  std::vector<std::string> args_;
   Child child_;
 };
 

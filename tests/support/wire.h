@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,8 @@ class WireSession {
  public:
   // Connects, and says nothing. Aborts where it cannot.
   explicit WireSession(const std::string& socket_path);
+  // Of a socket that is connected already.
+  explicit WireSession(UniqueFd socket) : socket_(std::move(socket)) {}
   WireSession(WireSession&&) = default;
   WireSession& operator=(WireSession&&) = default;
 

@@ -37,7 +37,8 @@ using testing::WireSession;
 using Stub = v1::Broker::Stub;
 
 constexpr uint64_t kCapacity = 256 * kMiB;
-constexpr const char* kMethodsWithToken[] = {"Acquire", "Open", "Share", "Release", "GetUsage"};
+constexpr const char* kMethodsWithToken[] = {"Acquire", "Open",   "Share",
+                                             "Release", "WhoAmI", "GetUsage"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
 
@@ -316,7 +317,8 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
                     absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
     }
   }
-  for (const char* method : {"Acquire", "Open", "Share", "Release", "GetUsage", "Watch"}) {
+  for (const char* method :
+       {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
                   absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
   }

@@ -166,7 +166,8 @@ class Fuzzer {
       case 2:
         return "HOST-00000000-0000-0000-0000-000000000000";
       case 3:
-        return random_.Of(std::vector<std::string>{"limit_bytes", "max_segments", "devices"});
+        return random_.Of(
+            std::vector<std::string>{"limit_bytes", "max_segments", "devices", "scrub"});
       case 4:
         return random_.Of(std::vector<std::string>{"other", "nobody", "GPU-0", "\n"});
       case 5:
@@ -201,6 +202,10 @@ class Fuzzer {
            const FieldDescriptor* field, int depth) {
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_UINT64:
+        // What is guaranteed to it is taken from the bystander, and rightly.
+        if (field->name() == "guarantee_bytes") {
+          return reflection->SetUInt64(message, field, Number() % (8 * kMiB));
+        }
         return reflection->SetUInt64(message, field, Number());
       case FieldDescriptor::CPPTYPE_UINT32:
         return reflection->SetUInt32(message, field, static_cast<uint32_t>(Number()));
@@ -366,16 +371,11 @@ class Fuzzer {
 
   // What the fuzzer has taken from its tenant by SetQuota it gives back now and then.
   void ResetQuota() {
-    v1::SetQuotaRequest request;
+    v1::UnsetQuotaRequest request;
     request.set_tenant("bad");
-    request.mutable_quota()->set_limit_bytes(64 * kMiB);
-    for (const char* name : {"total_limit_bytes", "max_segments", "max_sessions", "max_in_flight",
-                             "max_retained_bytes", "devices"}) {
-      request.add_clear(name);
-    }
     v1::GetQuotaResponse response;
     const grpc::Status status =
-        v1::Admin::NewStub(admin_)->SetQuota(testing::ContextWith().get(), request, &response);
+        v1::Admin::NewStub(admin_)->UnsetQuota(testing::ContextWith().get(), request, &response);
     Note("Reset",
          absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   }

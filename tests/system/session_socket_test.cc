@@ -343,7 +343,8 @@ TEST_F(SessionSocket, AProcessInAHiddenPidNamespaceIsToldSo) {
   // The daemon in a PID namespace of its own: it cannot see this process.
   const std::string dir = daemon_->runtime_dir() + "-hidden";
   Child child({"/usr/bin/unshare", "--pid", "--fork", "--kill-child",
-               testing::ProgramPath("gpumemd"), "--backend", "host", "--runtime-dir", dir});
+               testing::ProgramPath("gpumemd"), "--backend", "host", "--runtime-dir", dir,
+               "--state-dir", daemon_->state_dir() + "-hidden"});
   const std::string path = dir + "/session.sock";
   ASSERT_TRUE(Eventually([&] { return ConnectUnix(path, SOCK_SEQPACKET).ok(); }));
   WireSession session(path);

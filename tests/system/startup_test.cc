@@ -55,7 +55,7 @@ class Startup : public ::testing::Test {
     return outcome;
   }
   Outcome RunHostIn(const std::string& runtime_dir) {
-    return Run({"--backend", "host", "--runtime-dir", runtime_dir});
+    return Run({"--backend", "host", "--runtime-dir", runtime_dir, "--state-dir", dir_ + "/state"});
   }
   std::string WriteConfig(const std::string& text) {
     std::string path = dir_ + "/gpumemd.toml";
@@ -161,7 +161,7 @@ TEST_F(Startup, SocketsOfAKilledDaemonAreReplaced) {
   const std::string run = dir_ + "/run";
   for (int life = 0; life < 3; ++life) {
     Child daemon({testing::ProgramPath("gpumemd"), "--backend", "host", "--runtime-dir", run,
-                  "--log-level", "error"});
+                  "--state-dir", dir_ + "/state", "--log-level", "error"});
     ASSERT_TRUE(Eventually([&] { return Client::Connect({.runtime_dir = run}).ok(); }));
     daemon.Signal(SIGKILL);
     daemon.Wait();

@@ -1,0 +1,233 @@
+// An Acquire from its beginning to its answer. It may have to wait for its turn, for minutes where
+// it asks to: no thread waits with it.
+#include <algorithm>
+#include <utility>
+
+#include "common/denial.h"
+#include "daemon/core/broker.h"
+
+namespace gpumemd {
+namespace {
+
+// Two requests that each get half of what the driver has would try for ever.
+constexpr int kDriverAttempts = 4;
+
+// How soon those who could help are asked again while somebody waits. The broker asks ever less
+// often by itself (broker_pressure.cc).
+constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
+
+absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
+
+// Whether what is on its way has come.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+
+}  // namespace
+
+absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
+  Acquisition& it = *acquisition;
+  absl::MutexLock lock(&mutex_);
+  if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
+  if (it.operation) return true;
+  if (it.given_up) return GivenUp();
+  absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
+  if (!admission.ok()) {
+    Pump();
+    return Denied(it.spec, admission.status());
+  }
+  it.operation = std::move(admission->operation);
+  if (it.operation) {
+    Pump();
+    return true;
+  }
+  it.waiter = admission->waiter;
+  it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
+  it.press_again = now_();
+  waiting_.emplace(*it.waiter, acquisition);
+  times_changed_ = true;
+  Pump();  // may resume it at once
+  return false;
+}
+
+void Broker::Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation) {
+  acquisition.waiter.reset();
+  if (operation.ok()) {
+    acquisition.operation = *std::move(operation);
+  } else {
+    acquisition.refused = operation.status();
+  }
+  acquisition.resume();
+}
+
+Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block) {
+  using State = Progress::State;
+  Acquisition& it = *acquisition;
+  while (true) {
+    absl::StatusOr<bool> reserved = Reserve(acquisition);
+    if (!reserved.ok()) return {State::kAnswered, reserved.status()};
+    if (!*reserved) return {State::kWaits, absl::UnavailableError("it waits")};
+    const bool makes = std::any_of(it.operation->items.begin(), it.operation->items.end(),
+                                   [](const auto& item) { return item.fresh; });
+    if (!may_block) {
+      if (makes) return {State::kNeedsAThread, absl::UnavailableError("memory has to be made")};
+      const Operation operation = *std::exchange(it.operation, std::nullopt);
+      absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
+          operation, [&](const Handover& handover) { return it.deliver(handover, false); });
+      // The client is slow to take them; or they were lost meanwhile, and others have to be made.
+      if (absl::IsDeadlineExceeded(leases.status()) ||
+          absl::IsFailedPrecondition(leases.status())) {
+        return {State::kNeedsAThread, leases.status()};
+      }
+      return {State::kAnswered, Taken(it, std::move(leases))};
+    }
+    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
+      return {State::kAnswered, Taken(it, *std::move(leases))};
+  }
+}
+
+std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition& it) {
+  const Operation operation = *std::exchange(it.operation, std::nullopt);
+  absl::Status created = Create(operation);
+  if (created.ok()) {
+    absl::StatusOr<std::vector<LeaseView>> leases =
+        HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
+    if (!absl::IsFailedPrecondition(leases.status())) return leases;
+    created = absl::UnavailableError(leases.status().message());
+  } else if (absl::IsUnavailable(created)) {
+    Abort(operation);
+  }
+  // The context went meanwhile: the next attempt gets another.
+  if (absl::IsUnavailable(created)) {
+    if (it.attempt++ == kDriverAttempts) return created;
+    return std::nullopt;
+  }
+
+  absl::MutexLock lock(&mutex_);
+  uint64_t asked = 0;
+  for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
+  ledger_.Abort(operation, /*handed_over=*/false);
+  Pump();
+  if (!absl::IsResourceExhausted(created)) return created;
+  // The ledger had room, the driver has none: others allocate past the broker, or the
+  // driver is still clearing. Give it what is only retained, and try again once it has
+  // all that is on its way.
+  const size_t device = operation.device;
+  const bool more = ledger_.MakeRoomOnDevice(it.session, device, asked);
+  Pump();
+  auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ledger_.releasing(device) == 0;
+  };
+  if (!more || it.attempt++ == kDriverAttempts ||
+      !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
+    return Denied(it.spec, ledger_.DriverDenial(it.session, device, asked, created.message()));
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
+    Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
+  absl::MutexLock lock(&mutex_);
+  if (!leases.ok() || !it.given_up) return leases;
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
+  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
+  Pump();
+  return GivenUp();
+}
+
+void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
+  absl::MutexLock lock(&mutex_);
+  acquisition->given_up = true;
+  if (!acquisition->waiter || waiting_.erase(*acquisition->waiter) == 0) return;
+  ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
+  Resume(*acquisition, GivenUp());
+  Pump();
+}
+
+absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
+                                                       absl::Time deadline, Deliver deliver) {
+  bool resumed = false;  // under mutex_
+  auto acquisition = std::make_shared<Acquisition>();
+  acquisition->session = call.session();
+  acquisition->spec = spec;
+  acquisition->wait_until = acquisition->patient_until = deadline;
+  acquisition->deliver = [&](const Handover& handover, bool) { return deliver(handover); };
+  acquisition->resume = [&] { resumed = true; };
+  while (true) {
+    Progress progress = Advance(acquisition, /*may_block=*/true);
+    if (progress.state == Progress::State::kAnswered) return std::move(progress.leases);
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&resumed));
+    resumed = false;
+  }
+}
+
+// --- The clock -----------------------------------------------------------------------
+
+absl::Time Broker::NextTime() const {
+  absl::Time next = ledger_.NextOverdue();
+  for (const auto& [id, waiting] : waiting_) {
+    next =
+        std::min({next, waiting->give_up,
+                  waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
+  }
+  return next;
+}
+
+void Broker::WatchTheClock() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    times_changed_ = false;
+    const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || times_changed_;
+    };
+    const absl::Duration pause = ledger_.QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
+    if (pause > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
+      continue;
+    }
+    const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
+    if (overdue.empty() || observer_ == nullptr) continue;
+    mutex_.Unlock();
+    for (const Ledger::Overdue& each : overdue) observer_->EndProcess(each.session, each.kill);
+    mutex_.Lock();
+  }
+}
+
+std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
+  const absl::Time now = now_();
+  std::vector<std::shared_ptr<Acquisition>> over, press;
+  for (const auto& [id, waiting] : waiting_) {
+    if (waiting->give_up <= now) {
+      // What is taken back comes when its holders are gone.
+      if (ledger_.Revokes(id) && !std::exchange(waiting->counts_on_revocation, true)) {
+        waiting->patient_until += revocation_.grace + revocation_.kill_after;
+      }
+      // Who asked to wait is not worse off for it: what is on its way he gets as others do.
+      if (now < waiting->patient_until && !ledger_.BlockedBy(id)) {
+        waiting->give_up = std::min(waiting->patient_until, now + kLookAgain);
+      } else {
+        over.push_back(waiting);
+      }
+    } else if (waiting->press_again <= now && !waiting->spec.without_pressure) {
+      press.push_back(waiting);
+    }
+  }
+  for (const auto& waiting : over) {
+    const WaiterId waiter = *waiting->waiter;
+    waiting_.erase(waiter);
+    Resume(*waiting, Denied(waiting->spec, ledger_.EndWait(waiter, /*expired=*/true)));
+  }
+  for (const auto& waiting : press) {
+    waiting->press_again = now + kPressAgain;
+  }
+  if (!press.empty()) {
+    for (const auto& [id, why] : ledger_.Blocked()) {
+      const std::shared_ptr<Acquisition>& waiting = waiting_.at(id);
+      if (!waiting->spec.without_pressure) Press(why, waiting->give_up);
+    }
+  }
+  std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
+  Pump();
+  return overdue;
+}
+
+}  // namespace gpumemd

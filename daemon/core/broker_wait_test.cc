@@ -1,0 +1,274 @@
+// Requests that wait for their turn: no thread waits with them, and the clock ends what must end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "common/denial.h"
+#include "daemon/core/broker.h"
+#include "daemon/device/host_device.h"
+
+namespace gpumemd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+using State = Broker::Progress::State;
+
+constexpr uint64_t kGranule = 2 << 20;
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+// Remembers what it is told; thread-safe.
+class Observer : public BrokerObserver {
+ public:
+  void SessionForgotten(SessionId) override {}
+  void QuotaChanged(absl::string_view) override {}
+  void DrainingChanged(bool) override {}
+  void SegmentsLost(SessionId) override {}
+  void ContextLost(const std::string&, size_t) override {}
+  void Pressed(const Pressure& pressure) override {
+    absl::MutexLock lock(&mutex_);
+    pressures_.push_back(pressure);
+  }
+  void Revoked(SessionId session) override {
+    absl::MutexLock lock(&mutex_);
+    revoked_.push_back(session);
+  }
+  void EndProcess(SessionId session, bool kill) override {
+    absl::MutexLock lock(&mutex_);
+    ended_.emplace_back(session, kill);
+  }
+
+  std::vector<Pressure> AwaitPressures(size_t count) { return Await(pressures_, count); }
+  std::vector<SessionId> AwaitRevoked(size_t count) { return Await(revoked_, count); }
+  std::vector<std::pair<SessionId, bool>> AwaitEnded(size_t count) { return Await(ended_, count); }
+
+ private:
+  template <typename T>
+  std::vector<T> Await(const std::vector<T>& list, size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [&] { return list.size() >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong));
+    return list;
+  }
+
+  absl::Mutex mutex_;
+  std::vector<Pressure> pressures_;
+  std::vector<SessionId> revoked_;
+  std::vector<std::pair<SessionId, bool>> ended_;
+};
+
+class BrokerWaitTest : public ::testing::Test {
+ protected:
+  // One device of ten granules.
+  BrokerWaitTest() {
+    BrokerOptions options;
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
+    options.revocation = {.grace = absl::Milliseconds(50), .kill_after = absl::Milliseconds(50)};
+    options.random = [this] {
+      Secret secret{};
+      secret[0] = static_cast<uint8_t>(++randoms_);
+      return secret;
+    };
+    options.observer = &observer_;
+    broker_ = std::make_unique<Broker>(std::move(options));
+  }
+  ~BrokerWaitTest() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+
+  struct Client {
+    Broker::NewSession session;
+    std::shared_ptr<Broker::Acquisition> acquisition;
+    std::unique_ptr<Broker::Call> call;
+    std::unique_ptr<absl::Notification> resumed;
+  };
+  // Of a process of its own.
+  Client Open(const std::string& tenant) {
+    SessionDetails details;
+    details.peer.pid = ++pids_;
+    return {.session = *broker_->OpenSession(tenant, details)};
+  }
+  std::unique_ptr<Broker::Call> CallOf(const Client& client) {
+    auto call = broker_->Authenticate(
+        absl::string_view(reinterpret_cast<const char*>(client.session.token.data()), 32));
+    return std::make_unique<Broker::Call>(*std::move(call));
+  }
+  // Begins an Acquire of so many granules, and says how far it came.
+  State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false) {
+    client.call = CallOf(client);
+    client.resumed = std::make_unique<absl::Notification>();
+    client.acquisition = std::make_shared<Broker::Acquisition>();
+    client.acquisition->session = client.session.id;
+    client.acquisition->spec = {
+        .bytes = granules * kGranule, .revocable = revocable, .waits = wait > absl::ZeroDuration()};
+    client.acquisition->wait_until = absl::Now() + wait;
+    client.acquisition->patient_until = absl::Now() + kLong;
+    client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+    client.acquisition->resume = [resumed = client.resumed.get()] { resumed->Notify(); };
+    return broker_->Advance(client.acquisition, /*may_block=*/false).state;
+  }
+  // Its answer, once it goes on.
+  absl::StatusOr<std::vector<LeaseView>> End(Client& client) {
+    EXPECT_TRUE(client.resumed->WaitForNotificationWithTimeout(kLong));
+    Broker::Progress progress = broker_->Advance(client.acquisition, /*may_block=*/true);
+    EXPECT_EQ(progress.state, State::kAnswered);
+    client.call.reset();
+    return std::move(progress.leases);
+  }
+  std::vector<LeaseId> Hold(Client& client, uint64_t granules, bool revocable = false) {
+    EXPECT_EQ(Begin(client, granules, absl::ZeroDuration(), revocable), State::kNeedsAThread);
+    const auto progress = broker_->Advance(client.acquisition, /*may_block=*/true);
+    EXPECT_TRUE(progress.leases.ok()) << progress.leases.status();
+    client.call.reset();
+    std::vector<LeaseId> ids;
+    for (const LeaseView& lease : *progress.leases) ids.push_back(lease.lease);
+    return ids;
+  }
+
+  Observer observer_;
+  int randoms_ = 0;
+  pid_t pids_ = 0;
+  std::unique_ptr<Broker> broker_;
+};
+
+TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
+  Client a = Open("a"), b = Open("b");
+  const std::vector<LeaseId> held = Hold(a, 10);
+  ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
+  EXPECT_EQ(broker_->ListWaiting("", "")->size(), 1u);
+  EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
+  const auto leases = End(b);
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  EXPECT_EQ(leases->front().bytes, 4 * kGranule);
+  EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
+}
+
+TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
+  Client a = Open("a"), b = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
+  broker_->SocketClosed(a.session.id);
+  EXPECT_FALSE(b.resumed->HasBeenNotified()) << "its process may still map it";
+  broker_->ProcessGone(a.session.id);
+  EXPECT_TRUE(End(b).ok());
+}
+
+TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
+  Client a = Open("a"), b = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(Begin(b, 4, absl::Milliseconds(1)), State::kWaits);
+  b.acquisition->spec.waits = true;
+  const absl::Status status = End(b).status();
+  const auto denial = gpumem::DenialOf(status);
+  ASSERT_TRUE(denial.has_value()) << status;
+  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_CAPACITY);
+  EXPECT_EQ(denial->holders(0).tenant(), "a");
+  EXPECT_EQ(broker_->GetTenant("b")->denials, 1u);
+}
+
+TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
+  Client a = Open("a"), b = Open("b"), c = Open("c");
+  const std::vector<LeaseId> held = Hold(a, 10);
+  ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
+  ASSERT_EQ(Begin(c, 10, kLong), State::kWaits);
+  broker_->GiveUp(b.acquisition);
+  EXPECT_TRUE(absl::IsCancelled(End(b).status()));
+  broker_->GiveUp(b.acquisition);  // no harm
+  EXPECT_EQ(broker_->GetTenant("b")->denials, 0u);
+  EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
+  EXPECT_TRUE(End(c).ok());
+}
+
+TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
+  Client a = Open("a"), b = Open("b");
+  // Between its grant and its answer; and before it would begin to wait.
+  ASSERT_EQ(Begin(a, 10, kLong), State::kNeedsAThread);
+  broker_->GiveUp(a.acquisition);
+  EXPECT_TRUE(
+      absl::IsCancelled(broker_->Advance(a.acquisition, /*may_block=*/true).leases.status()));
+  a.call.reset();
+  EXPECT_EQ(broker_->GetTenant("a")->devices[0].leased, 0u);
+  EXPECT_TRUE(broker_->Trim("", "", 0).ok());  // it was retained
+  Hold(a, 10);
+  b.acquisition = std::make_shared<Broker::Acquisition>();
+  b.acquisition->session = b.session.id;
+  b.acquisition->spec = {.bytes = kGranule, .waits = true};
+  b.call = CallOf(b);
+  broker_->GiveUp(b.acquisition);
+  EXPECT_TRUE(
+      absl::IsCancelled(broker_->Advance(b.acquisition, /*may_block=*/false).leases.status()));
+  EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
+  b.call.reset();
+}
+
+TEST_F(BrokerWaitTest, ASessionThatEndsWaitsNoLonger) {
+  Client a = Open("a"), b = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
+  broker_->SocketClosed(b.session.id);
+  EXPECT_TRUE(absl::IsAborted(End(b).status()));
+}
+
+TEST_F(BrokerWaitTest, DrainingEndsAllWaits) {
+  Client a = Open("a"), b = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
+  broker_->SetDraining(true);
+  EXPECT_TRUE(absl::IsUnavailable(End(b).status()));
+}
+
+TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
+  broker_->Configure({{"b", {.limit_bytes = 2 * kGranule}}}, {});
+  Client b = Open("b"), other = Open("b");
+  Hold(other, 2);
+  ASSERT_EQ(Begin(b, 2, kLong), State::kWaits);
+  EXPECT_EQ(broker_->ChangeQuota("b",
+                                 [](Quota& quota) {
+                                   quota.limit_bytes = 4 * kGranule;
+                                   return absl::OkStatus();
+                                 }),
+            absl::OkStatus());
+  EXPECT_TRUE(End(b).ok());
+}
+
+TEST_F(BrokerWaitTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
+  Client a = Open("a"), b = Open("b");
+  const std::vector<LeaseId> held = Hold(a, 10);
+  ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
+  for (const Pressure& pressure : observer_.AwaitPressures(2)) {
+    EXPECT_EQ(pressure.tenant, "");
+    EXPECT_EQ(pressure.bytes, 4 * kGranule);
+    EXPECT_EQ(pressure.until, b.acquisition->wait_until);
+  }
+  EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
+  EXPECT_TRUE(End(b).ok());
+}
+
+TEST_F(BrokerWaitTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
+  broker_->Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
+  Client scavenger = Open("b"), owner = Open("owner");
+  Hold(scavenger, 10, /*revocable=*/true);
+  // It need not ask to wait.
+  ASSERT_EQ(Begin(owner, 8, absl::ZeroDuration()), State::kWaits);
+  EXPECT_THAT(observer_.AwaitRevoked(1), ElementsAre(scavenger.session.id));
+  EXPECT_THAT(observer_.AwaitEnded(2),
+              ElementsAre(Pair(scavenger.session.id, false), Pair(scavenger.session.id, true)));
+  broker_->ProcessGone(scavenger.session.id);
+  EXPECT_TRUE(End(owner).ok());
+}
+
+TEST_F(BrokerWaitTest, WhatIsRevocableSaysSo) {
+  Client a = Open("a");
+  ASSERT_EQ(Begin(a, 1, absl::ZeroDuration(), /*revocable=*/true), State::kNeedsAThread);
+  const auto progress = broker_->Advance(a.acquisition, /*may_block=*/true);
+  ASSERT_TRUE(progress.leases.ok());
+  EXPECT_TRUE(progress.leases->front().revocable);
+  a.call.reset();
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,46 @@
+// What operators changed of quotas, on disk: STATE_DIR/overrides.txt, in protobuf's text format
+// (proto/gpumem/v1/state.proto), so that it can be read.
+//
+// The file is replaced as a whole: whenever the machine stops, the old one or the new one is
+// there. One daemon at a time uses a state folder (a lock in it); another starts all the same,
+// remembers nothing and says so. Not thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/unique_fd.h"
+#include "daemon/core/overrides.h"
+
+namespace gpumemd {
+
+class OverrideStore {
+ public:
+  // Makes the folder, for its owner alone, where it is not there. What is wrong is told by
+  // notices(): a folder that cannot be used, a file that cannot be understood (it is kept, as
+  // overrides.txt.broken).
+  explicit OverrideStore(std::string dir);
+
+  // What the file said.
+  const Overrides& remembered() const { return remembered_; }
+  // One sentence each, for the log and for operators.
+  const std::vector<std::string>& notices() const { return notices_; }
+
+  // Answers when it is on disk.
+  //   FAILED_PRECONDITION  it cannot be written; what was there before still is
+  absl::Status Save(const Overrides& overrides);
+
+ private:
+  absl::Status OpenFolder();
+  absl::Status Read();
+
+  const std::string dir_;
+  const std::string file_;
+  absl::Status usable_;  // why nothing can be saved
+  gpumem::UniqueFd folder_, lock_;
+  Overrides remembered_;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,245 @@
+// The daemon under many clients, each in a process of its own.
+//
+// A pair is an Acquire of a retained segment until it is mapped, and its Release. The floor is a
+// pair of calls that the daemon answers from its books (GetUsage), by the same clients. On the host
+// backend a mapping costs next to nothing: there this measures the daemon and gRPC.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/unix_channel.h"
+#include "tests/bench/bed.h"
+#include "tests/bench/benchmarks.h"
+#include "tests/support/child.h"
+
+namespace gpumem::bench {
+namespace {
+
+using testing::Child;
+
+constexpr absl::Duration kLoad = absl::Seconds(3);
+constexpr int kCrowdTenants = 1000;
+constexpr int kCrowdSegments = 10;  // of each
+
+struct Rates {
+  double pairs = 0;  // a second, of all clients together
+  double p50_us = 0, p99_us = 0, p999_us = 0;
+};
+std::vector<std::pair<std::string, Rates>>& AllRates() {
+  static auto* const all = new std::vector<std::pair<std::string, Rates>>;
+  return *all;
+}
+
+void Say(const std::string& text) {
+  SendMessage(3, text, {}, absl::Now() + absl::Seconds(60)).IgnoreError();
+}
+std::string Hear(int channel) {
+  return OrDie(ReceiveMessage(channel, absl::Now() + absl::Seconds(120)), "hear").bytes;
+}
+
+// So many clients at once for a while, each doing pairs of `what`: "segments" or "floor".
+Rates Load(const std::string& runtime_dir, const std::string& tenant, int clients,
+           const std::string& what) {
+  std::vector<Child> children;
+  for (int i = 0; i < clients; ++i) {
+    children.push_back(Child::Self({"--role", "loader", runtime_dir, tenant, what}));
+  }
+  for (Child& child : children) Hear(child.channel());
+  for (Child& child : children) {
+    OrDie(SendMessage(child.channel(), "go", {}, absl::Now() + absl::Seconds(10)), "go");
+  }
+  Rates rates;
+  std::vector<double> us;
+  for (Child& child : children) {
+    for (absl::string_view each : absl::StrSplit(Hear(child.channel()), ' ')) {
+      double value = 0;
+      if (each.empty() || !absl::SimpleAtod(each, &value)) continue;
+      us.push_back(value);
+    }
+    rates.pairs += OrDie(
+        [&]() -> absl::StatusOr<double> {
+          double pairs = 0;
+          if (absl::SimpleAtod(Hear(child.channel()), &pairs)) return pairs;
+          return absl::InternalError("a loader said nonsense");
+        }(),
+        "loader");
+  }
+  // Each client has told a thousand of its times, evenly from the fastest to the slowest.
+  std::sort(us.begin(), us.end());
+  const auto at = [&](double q) {
+    return us.empty() ? 0 : us[std::min(us.size() - 1, static_cast<size_t>(q * us.size()))];
+  };
+  rates.p50_us = at(0.5);
+  rates.p99_us = at(0.99);
+  rates.p999_us = at(0.999);
+  return rates;
+}
+
+void Run(benchmark::State& state, const std::string& name, const std::string& runtime_dir,
+         const std::string& tenant, int clients, const std::string& what) {
+  for (auto _ : state) {
+    const Rates rates = Load(runtime_dir, tenant, clients, what);
+    state.SetIterationTime(1 / std::max(rates.pairs, 1.0));
+    state.counters["pairs_per_s"] = rates.pairs;
+    state.counters["p50_us"] = rates.p50_us;
+    state.counters["p99_us"] = rates.p99_us;
+    state.counters["p999_us"] = rates.p999_us;
+    AllRates().emplace_back(name, rates);
+  }
+}
+
+// A daemon with a thousand tenants, each of which holds ten segments.
+class Crowd {
+ public:
+  explicit Crowd(const std::string& backend) {
+    std::string config = "[host]\ndevice_bytes = \"256GiB\"\n";
+    const auto add = [&config](const std::string& tenant) {
+      absl::StrAppend(&config, "[[tenant]]\nname = \"", tenant, "\"\n");
+    };
+    const auto admit = [&config](const std::string& tenant) {
+      absl::StrAppend(&config, "[[rule]]\ntenant = \"", tenant, "\"\ndefault = true\n");
+    };
+    add("retained");
+    for (int i = 0; i < kCrowdTenants; ++i) add(absl::StrCat("t", i));
+    admit("retained");
+    for (int i = 0; i < kCrowdTenants; ++i) admit(absl::StrCat("t", i));
+    daemon_ = OrDie(testing::DaemonProcess::Start({.backend = backend, .config = config}), "crowd");
+    for (int i = 0; i < kCrowdTenants; ++i) {
+      auto& client = clients_.emplace_back(OrDie(daemon_->Connect(absl::StrCat("t", i)), "crowd"));
+      for (Segment& segment : OrDie(client->AcquireMany({.bytes = 1}, kCrowdSegments), "crowd")) {
+        segments_.push_back(std::move(segment));
+      }
+    }
+  }
+  const std::string& runtime_dir() const { return daemon_->runtime_dir(); }
+
+ private:
+  std::unique_ptr<testing::DaemonProcess> daemon_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<Segment> segments_;
+};
+
+// From a release until a request that waits for just that memory has it.
+void GrantAfterRelease(benchmark::State& state) {
+  auto holder = OrDie(bed->daemon->Connect("waiting"), "connect");
+  auto waiter = OrDie(bed->daemon->Connect("waiting"), "connect");
+  for (auto _ : state) {
+    auto held = OrDie(holder->Acquire({.bytes = 1}), "hold");
+    absl::Time granted;
+    std::thread waits([&] {
+      auto segment = OrDie(waiter->Acquire({.bytes = 1, .wait = absl::Seconds(60)}), "wait");
+      granted = absl::Now();
+    });
+    // It waits, by the daemon's own word.
+    while (OrDie(waiter->GetUsage(), "usage").waiting == 0) std::this_thread::yield();
+    const absl::Time released = absl::Now();
+    OrDie(held.Release(), "release");
+    waits.join();
+    Count(state, "grant after release", granted - released);
+  }
+  Report(state, "grant after release");
+}
+
+}  // namespace
+
+int RunLoader(const std::vector<std::string>& args) {
+  auto client =
+      OrDie(Client::Connect({.runtime_dir = args.at(0), .tenant = args.at(1)}), "connect");
+  const bool floor = args.at(2) == "floor";
+  const auto pair = [&] {
+    if (floor) {
+      OrDie(client->GetUsage().status(), "usage");
+      OrDie(client->GetUsage().status(), "usage");
+    } else {
+      OrDie(OrDie(client->Acquire({.bytes = 1}), "acquire").Release(), "release");
+    }
+  };
+  for (int i = 0; i < 20; ++i) pair();
+  Say("ready");
+  Hear(3);
+  std::vector<double> us;
+  const absl::Time begin = absl::Now();
+  absl::Time last = begin;
+  while (last - begin < kLoad) {
+    pair();
+    const absl::Time now = absl::Now();
+    us.push_back(absl::ToDoubleMicroseconds(now - last));
+    last = now;
+  }
+  const double pairs = static_cast<double>(us.size()) / absl::ToDoubleSeconds(last - begin);
+  std::sort(us.begin(), us.end());
+  std::string sample;
+  constexpr size_t kTold = 1000;
+  for (size_t i = 0; i < kTold && i < us.size(); ++i) {
+    const size_t index = us.size() <= kTold ? i : i * (us.size() - 1) / (kTold - 1);
+    absl::StrAppend(&sample, absl::StrFormat("%.1f ", us[index]));
+  }
+  Say(sample);
+  Say(absl::StrCat(pairs));
+  return 0;
+}
+
+void RegisterLoad(const std::string& backend) {
+  for (const int clients : {1, 4, 16, 64}) {
+    for (const std::string what : {"floor", "segments"}) {
+      const std::string name = absl::StrCat("Load/", what, "/clients:", clients);
+      Add(name, 1, [=](benchmark::State& state) {
+        Run(state, name, bed->daemon->runtime_dir(), "retained", clients, what);
+      });
+    }
+  }
+  for (const int clients : {1, 16}) {
+    const std::string name = absl::StrCat("Load/crowd/clients:", clients);
+    Add(name, 1, [=](benchmark::State& state) {
+      static auto* const crowd = new Crowd(backend);
+      Run(state, name, crowd->runtime_dir(), "retained", clients, "segments");
+    });
+  }
+  Add("GrantAfterRelease", 200, GrantAfterRelease);
+}
+
+void PrintLoad() {
+  const auto find = [](const std::string& name) {
+    for (const auto& [each, rates] : AllRates()) {
+      if (each == name) return rates;
+    }
+    return Rates{};
+  };
+  bool headed = false;
+  for (const auto& [name, rates] : AllRates()) {
+    if (name.find("/floor/") != std::string::npos) continue;
+    const std::string clients = name.substr(name.rfind('/'));
+    const Rates floor = find(absl::StrCat("Load/floor", clients));
+    if (!std::exchange(headed, true)) {
+      std::cout << absl::StreamFormat("\n%-28s %12s %10s %10s %10s %14s %8s\n",
+                                      "acquire + release, retained", "pairs/s", "p50 us", "p99 us",
+                                      "p999 us", "floor pairs/s", "ratio");
+    }
+    std::cout << absl::StreamFormat("%-28s %12.0f %10.1f %10.1f %10.1f %14.0f %7.2fx\n", name,
+                                    rates.pairs, rates.p50_us, rates.p99_us, rates.p999_us,
+                                    floor.pairs, rates.pairs > 0 ? floor.pairs / rates.pairs : 0);
+  }
+  if (headed) std::cout << "to reach on 16 cores: 30,000 pairs a second; p99 1 ms of 64 clients\n";
+  for (const std::string clients : {"/clients:1", "/clients:16"}) {
+    const Rates crowd = find("Load/crowd" + clients), plain = find("Load/segments" + clients);
+    if (crowd.pairs == 0 || plain.pairs == 0) continue;
+    std::cout << absl::StreamFormat(
+        "%d tenants, %d segments, %s: %.2f times the cost (to reach: 1.2)\n", kCrowdTenants,
+        kCrowdTenants * kCrowdSegments, clients.substr(1), plain.pairs / crowd.pairs);
+  }
+  const Samples& grant = AllSamples()["grant after release"];
+  if (!grant.empty()) {
+    std::cout << absl::StreamFormat(
+        "released until granted to a waiter: median %.1f us, p99 %.1f us\n", grant.Median(),
+        grant.Quantile(0.99));
+  }
+}
+
+}  // namespace gpumem::bench

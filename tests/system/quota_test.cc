@@ -1,0 +1,370 @@
+// Quotas that operators change: at once, over restarts and reloads, and back again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/expect_status.h"
+#include "tests/support/wire.h"
+
+namespace gpumem {
+namespace {
+
+using ::testing::Contains;
+using testing::DaemonProcess;
+using ::testing::ElementsAre;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Stub = v1::Admin::Stub;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+constexpr char kConfig[] = R"([host]
+device_bytes = "64MiB"
+[[tenant]]
+name = "team"
+limit = "32MiB"
+max_segments = 10
+[[tenant]]
+name = "other"
+[[rule]]
+tenant = "team"
+default = true
+[[rule]]
+tenant = "other"
+default = true
+[[rule]]
+tenant = "user-{uid}"
+default = true
+)";
+
+class QuotaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = DaemonProcess::Start({.config = kConfig});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request) {
+    Response response;
+    Stub stub(testing::ChannelTo(daemon_->Socket("admin.sock")));
+    const grpc::Status status = (stub.*method)(testing::ContextWith().get(), request, &response);
+    if (status.ok()) return response;
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+
+  static v1::SetQuotaRequest For(const std::string& tenant) {
+    v1::SetQuotaRequest request;
+    request.set_tenant(tenant);
+    return request;
+  }
+  absl::Status Set(const v1::SetQuotaRequest& request) {
+    return Call(&Stub::SetQuota, request).status();
+  }
+  absl::Status SetLimit(const std::string& tenant, uint64_t bytes) {
+    v1::SetQuotaRequest request = For(tenant);
+    request.mutable_quota()->set_limit_bytes(bytes);
+    return Set(request);
+  }
+  absl::StatusOr<v1::GetQuotaResponse> Unset(const std::string& tenant,
+                                             const std::vector<std::string>& fields = {}) {
+    v1::UnsetQuotaRequest request;
+    request.set_tenant(tenant);
+    for (const std::string& field : fields) request.add_fields(field);
+    return Call(&Stub::UnsetQuota, request);
+  }
+  v1::GetQuotaResponse Get(const std::string& tenant) {
+    v1::GetQuotaRequest request;
+    request.set_tenant(tenant);
+    auto response = Call(&Stub::GetQuota, request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.value_or(v1::GetQuotaResponse());
+  }
+  absl::StatusOr<v1::ReloadResponse> Reload() { return Call(&Stub::Reload, v1::ReloadRequest()); }
+  std::string ConfigFile() const {
+    return std::filesystem::path(daemon_->runtime_dir()).parent_path() / "gpumemd.toml";
+  }
+  void WriteConfig(const std::string& text) const { std::ofstream(ConfigFile()) << text; }
+  std::string OverridesFile() const { return daemon_->state_dir() + "/overrides.txt"; }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+// --- Over a restart ------------------------------------------------------------------
+
+TEST_F(QuotaTest, WhatIsSetIsThereAfterARestartAndTheRestFollowsTheFile) {
+  v1::SetQuotaRequest request = For("team");
+  request.mutable_quota()->set_limit_bytes(16 * kMiB);
+  request.mutable_quota()->set_guarantee_bytes(8 * kMiB);
+  request.mutable_quota()->set_priority(-7);
+  request.mutable_quota()->set_scrub(true);
+  ASSERT_OK(Set(request));
+  WriteConfig(absl::StrReplaceAll(kConfig, {{"max_segments = 10", "max_segments = 11"}}));
+  ASSERT_OK(daemon_->Restart());
+  v1::GetQuotaResponse team = Get("team");
+  EXPECT_EQ(team.quota().limit_bytes(), 16 * kMiB);
+  EXPECT_EQ(team.quota().guarantee_bytes(), 8 * kMiB);
+  EXPECT_EQ(team.quota().priority(), -7);
+  EXPECT_TRUE(team.quota().scrub());
+  EXPECT_EQ(team.quota().max_segments(), 11u);
+  EXPECT_THAT(team.overridden(),
+              ElementsAre("limit_bytes", "guarantee_bytes", "priority", "scrub"));
+  EXPECT_THAT(Get("other").overridden(), IsEmpty());
+
+  // It is in force, too, and not only shown.
+  auto client = daemon_->Connect("team");
+  ASSERT_OK(client);
+  auto held = (*client)->Acquire({.bytes = 16 * kMiB});
+  ASSERT_OK(held);
+  EXPECT_STATUS((*client)->Acquire({.bytes = kMiB}), kResourceExhausted, "");
+
+  auto unset = Unset("team", {"limit_bytes", "scrub"});
+  ASSERT_OK(unset);
+  EXPECT_EQ(unset->quota().limit_bytes(), 32 * kMiB);
+  EXPECT_THAT(unset->overridden(), ElementsAre("guarantee_bytes", "priority"));
+  ASSERT_OK(Unset("team"));
+  EXPECT_STATUS(Unset("team"), kFailedPrecondition, "nothing of the tenant's quota is overridden");
+  ASSERT_OK(daemon_->Restart());
+  team = Get("team");
+  EXPECT_EQ(team.quota().limit_bytes(), 32 * kMiB);
+  EXPECT_FALSE(team.quota().has_guarantee_bytes());
+  EXPECT_THAT(team.overridden(), IsEmpty());
+}
+
+TEST_F(QuotaTest, WhatWasAnsweredSurvivesAKill) {
+  for (uint64_t limit = 1; limit <= 5; ++limit) {
+    ASSERT_OK(SetLimit("team", limit * kMiB));
+    daemon_->child().Signal(SIGKILL);
+    daemon_->child().Wait();
+    ASSERT_OK(daemon_->RunAgain());
+    EXPECT_EQ(Get("team").quota().limit_bytes(), limit * kMiB);
+  }
+}
+
+TEST_F(QuotaTest, AUsersOwnTenantKeepsItWhetherItIsThereOrNot) {
+  const std::string tenant = absl::StrCat("user-", getuid());
+  {
+    auto client = daemon_->Connect(tenant);
+    ASSERT_OK(client);
+    ASSERT_OK(SetLimit(tenant, 4 * kMiB));
+  }
+  ASSERT_OK(daemon_->Restart());
+  auto client = daemon_->Connect(tenant);
+  ASSERT_OK(client);
+  EXPECT_STATUS((*client)->Acquire({.bytes = 5 * kMiB}), kResourceExhausted, "");
+  ASSERT_OK((*client)->Acquire({.bytes = 4 * kMiB}));
+}
+
+TEST_F(QuotaTest, OperatorsSeeWhatIsOverridden) {
+  ASSERT_OK(SetLimit("team", 16 * kMiB));
+  auto list = Call(&Stub::ListTenants, v1::ListTenantsRequest());
+  ASSERT_OK(list);
+  for (const v1::TenantInfo& tenant : list->tenants()) {
+    EXPECT_EQ(tenant.overridden_size(), tenant.usage().tenant() == "team" ? 1 : 0);
+  }
+}
+
+// --- Reload --------------------------------------------------------------------------
+
+TEST_F(QuotaTest, AReloadTellsWhatIsDifferentAndKeepsWhatWasSet) {
+  auto same = Reload();
+  ASSERT_OK(same);
+  EXPECT_EQ(same->config_file(), ConfigFile());
+  EXPECT_THAT(same->changes(), IsEmpty());
+
+  ASSERT_OK(SetLimit("team", 16 * kMiB));
+  std::string changed = absl::StrReplaceAll(
+      kConfig, {{"limit = \"32MiB\"", "limit = \"31MiB\"\nguarantee = \"1MiB\""}});
+  absl::StrAppend(&changed, "[[tenant]]\nname = \"new\"\n[daemon]\nlog_level = \"debug\"\n");
+  WriteConfig(changed);
+  auto reloaded = Reload();
+  ASSERT_OK(reloaded);
+  EXPECT_THAT(reloaded->changes(), ElementsAre("tenant \"team\": changed limit, guarantee",
+                                               "tenant \"new\": new", "log_level: changed"));
+  EXPECT_EQ(Get("team").quota().limit_bytes(), 16 * kMiB);
+  EXPECT_EQ(Get("team").quota().guarantee_bytes(), 1 * kMiB);
+  EXPECT_THAT(Get("team").overridden(), ElementsAre("limit_bytes"));
+  ASSERT_OK(Unset("team"));
+  EXPECT_EQ(Get("team").quota().limit_bytes(), 31 * kMiB);
+}
+
+TEST_F(QuotaTest, AReloadWithAMistakeIsRefusedWhole) {
+  const std::string before = Get("team").quota().ShortDebugString();
+  // One that the text shows, and one that only the device does.
+  for (const auto& [bad, why] :
+       {std::pair{"limit = \"31MiB\"\nlimt = 1", ":6: tenant.limt: unknown key"},
+        {"limit = \"65MiB\"\nguarantee = \"65MiB\"",
+         ":6: tenant.guarantee: the guarantees of all tenants add up to 65.00 MiB"}}) {
+    WriteConfig(absl::StrReplaceAll(kConfig, {{"limit = \"32MiB\"", bad}}));
+    EXPECT_STATUS(Reload(), kInvalidArgument, ConfigFile() + why);
+    EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
+    // A signal does the same, with the same sentence.
+    const size_t said = daemon_->Log().size();
+    daemon_->child().Signal(SIGHUP);
+    EXPECT_TRUE(Eventually(
+        [&, words = why] { return daemon_->Log().find(words, said) != std::string::npos; }));
+    EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
+  }
+  std::filesystem::remove(ConfigFile());
+  EXPECT_STATUS(Reload(), kNotFound, ConfigFile());
+  EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
+}
+
+TEST_F(QuotaTest, ADaemonDoesNotStartWithGuaranteesThatItsDevicesCannotKeep) {
+  auto daemon =
+      DaemonProcess::Start({.config = "[host]\ndevice_bytes = \"64MiB\"\n[[tenant]]\nname = \"a\"\n"
+                                      "guarantee = \"65MiB\"\n"});
+  EXPECT_STATUS(daemon, kUnavailable, "gpumemd.toml:5: tenant.guarantee: the guarantees of all");
+}
+
+TEST_F(QuotaTest, WithoutAFileThereIsNothingToReload) {
+  auto daemon = DaemonProcess::Start();
+  ASSERT_OK(daemon);
+  daemon_ = *std::move(daemon);
+  EXPECT_STATUS(Reload(), kFailedPrecondition, "without one");
+}
+
+TEST_F(QuotaTest, WhatNoLongerMakesSenseIsSkippedAndToldOf) {
+  v1::SetQuotaRequest request = For("team");
+  request.mutable_quota()->set_guarantee_bytes(32 * kMiB);
+  ASSERT_OK(Set(request));
+  WriteConfig(absl::StrReplaceAll(
+      kConfig, {{"name = \"other\"", "name = \"other\"\nguarantee = \"40MiB\""}}));
+  auto reloaded = Reload();
+  ASSERT_OK(reloaded);
+  EXPECT_THAT(reloaded->notices(), Contains(HasSubstr("what was set for tenant \"team\"")));
+  EXPECT_FALSE(Get("team").quota().has_guarantee_bytes());
+  EXPECT_THAT(Get("team").overridden(), IsEmpty());
+  EXPECT_THAT(daemon_->Log(), HasSubstr("not in force"));
+  WriteConfig(kConfig);
+  ASSERT_OK(Reload());
+  EXPECT_EQ(Get("team").quota().guarantee_bytes(), 32 * kMiB);
+}
+
+// --- What is refused -----------------------------------------------------------------
+
+TEST_F(QuotaTest, WhatCannotBeKeptIsRefusedAndChangesNothing) {
+  v1::SetQuotaRequest request = For("other");
+  request.mutable_quota()->set_guarantee_bytes(40 * kMiB);
+  ASSERT_OK(Set(request));
+  const std::string before = Get("team").quota().ShortDebugString();
+  request = For("team");
+  request.mutable_quota()->set_max_sessions(3);
+  request.mutable_quota()->set_guarantee_bytes(25 * kMiB);
+  EXPECT_STATUS(Set(request), kFailedPrecondition, "add up to 65.00 MiB");
+  request.mutable_quota()->set_guarantee_bytes(33 * kMiB);
+  EXPECT_STATUS(Set(request), kInvalidArgument, "above its limit of 32.00 MiB");
+  request = For("team");
+  request.mutable_quota()->set_parent("other");
+  EXPECT_STATUS(Set(request), kInvalidArgument, "into the configuration");
+  EXPECT_STATUS(Unset("team", {"colour"}), kFailedPrecondition, "");
+  EXPECT_STATUS(Unset("nobody"), kNotFound, "no tenant \"nobody\"");
+  EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
+}
+
+TEST_F(QuotaTest, WhatCannotBeWrittenDownIsNotChanged) {
+  // A folder in the way, since root may write anywhere.
+  std::filesystem::create_directories(daemon_->state_dir() + "/overrides.txt.new");
+  EXPECT_STATUS(SetLimit("team", kMiB), kFailedPrecondition, "cannot write " + OverridesFile());
+  EXPECT_EQ(Get("team").quota().limit_bytes(), 32 * kMiB);
+  EXPECT_THAT(Get("team").overridden(), IsEmpty());
+  std::filesystem::remove(daemon_->state_dir() + "/overrides.txt.new");
+  EXPECT_OK(SetLimit("team", kMiB));
+}
+
+TEST_F(QuotaTest, ABrokenFileIsKeptAsideAndToldOf) {
+  ASSERT_OK(SetLimit("team", kMiB));
+  std::ofstream(OverridesFile(), std::ios::app) << "overrides {";
+  ASSERT_OK(daemon_->Restart());
+  EXPECT_EQ(Get("team").quota().limit_bytes(), 32 * kMiB);
+  auto status = Call(&Stub::GetStatus, v1::GetStatusRequest());
+  ASSERT_OK(status);
+  EXPECT_THAT(status->notices(), Contains(HasSubstr("overrides.txt.broken")));
+  EXPECT_THAT(daemon_->Log(), HasSubstr("error: what was set for tenants"));
+  EXPECT_TRUE(std::filesystem::exists(OverridesFile() + ".broken"));
+  EXPECT_OK(SetLimit("team", 2 * kMiB));
+}
+
+TEST_F(QuotaTest, TwoDaemonsDoNotShareAStateFolder) {
+  auto second = DaemonProcess::Start({.state_dir = daemon_->state_dir()});
+  ASSERT_OK(second);
+  std::swap(daemon_, *second);
+  const std::string tenant = absl::StrCat("user-", getuid());
+  auto client = daemon_->Connect(tenant);
+  ASSERT_OK(client);
+  EXPECT_STATUS(SetLimit(tenant, kMiB), kFailedPrecondition, "another daemon uses");
+  auto status = Call(&Stub::GetStatus, v1::GetStatusRequest());
+  ASSERT_OK(status);
+  EXPECT_THAT(status->notices(), Contains(HasSubstr("another daemon uses")));
+}
+
+// --- Holders -------------------------------------------------------------------------
+
+TEST_F(QuotaTest, ALimitBelowWhatIsUsedBreaksNoHolder) {
+  auto client = daemon_->Connect("team");
+  ASSERT_OK(client);
+  auto held = (*client)->Acquire({.bytes = 24 * kMiB});
+  ASSERT_OK(held);
+  static_cast<char*>(held->data())[0] = 42;
+  ASSERT_OK(SetLimit("team", 8 * kMiB));
+  EXPECT_EQ(Get("team").usage().charged_bytes(), 24 * kMiB);
+  EXPECT_EQ(static_cast<char*>(held->data())[0], 42);
+  static_cast<char*>(held->data())[24 * kMiB - 1] = 43;
+  EXPECT_STATUS((*client)->Acquire({.bytes = kMiB}), kResourceExhausted, "");
+  EXPECT_EQ(Get("team").usage().sessions(), 1u);
+  // Once it is below, there is memory again; and what is released above it is not kept.
+  *held = Segment();
+  ASSERT_TRUE(Eventually([&] { return Get("team").usage().charged_bytes() == 0; }));
+  EXPECT_OK((*client)->Acquire({.bytes = 8 * kMiB}));
+}
+
+TEST_F(QuotaTest, OperatorsWhoChangeTheSameTenantAtOnceLoseNothing) {
+  std::vector<std::thread> operators;
+  for (int who = 0; who < 4; ++who) {
+    operators.emplace_back([this, who] {
+      for (uint32_t i = 1; i <= 20; ++i) {
+        v1::SetQuotaRequest request = For("team");
+        v1::Quota& quota = *request.mutable_quota();
+        if (who == 0) quota.set_max_segments(i);
+        if (who == 1) quota.set_max_sessions(i + 100);
+        if (who == 2) quota.set_priority(static_cast<int32_t>(i));
+        if (who == 3) quota.set_max_waiting(i);
+        EXPECT_OK(Set(request));
+        if (i % 5 == 0) {
+          EXPECT_OK(Reload());
+        }
+      }
+    });
+  }
+  for (std::thread& one : operators) one.join();
+  for (int life = 0; life < 2; ++life) {
+    const v1::Quota quota = Get("team").quota();
+    EXPECT_EQ(quota.max_segments(), 20u);
+    EXPECT_EQ(quota.max_sessions(), 120u);
+    EXPECT_EQ(quota.priority(), 20);
+    EXPECT_EQ(quota.max_waiting(), 20u);
+    ASSERT_OK(daemon_->Restart());
+  }
+}
+
+}  // namespace
+}  // namespace gpumem
