@@ -166,10 +166,11 @@ absl::Status OverrideStore::Save(const Overrides& overrides) {
   UniqueFd fd(
       openat(folder_.get(), kNewFile, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid() || !WriteAll(fd.get(), absl::StrCat(kHeader, text)).ok() ||
-      fsync(fd.get()) != 0 || renameat(folder_.get(), kNewFile, folder_.get(), kFile) != 0 ||
-      fsync(folder_.get()) != 0) {
+      fsync(fd.get()) != 0 || renameat(folder_.get(), kNewFile, folder_.get(), kFile) != 0) {
     return Failed("write", file_, errno);
   }
+  // From here on it is in place, whatever this says of a power cut.
+  (void)fsync(folder_.get());
   return absl::OkStatus();
 }
 

@@ -309,8 +309,7 @@ void Server::ApplyTenants(const Config& config) {
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;
-  for (const auto& more :
-       {store_.notices(), skipped, config.notices, DeviceNotices(config, devices)}) {
+  for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, devices)}) {
     notices.insert(notices.end(), more.begin(), more.end());
   }
   absl::MutexLock lock(&mutex_);
@@ -366,6 +365,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
     spdlog::warn("{}", notices_.back());
   }
   for (const std::string& notice : notices_) response.add_notices(notice);
+  for (const std::string& notice : quotas_->Skipped()) response.add_notices(notice);
   return response;
 }
 
@@ -388,6 +388,7 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   }
   absl::MutexLock lock(&mutex_);
   for (const std::string& notice : notices_) status.add_notices(notice);
+  for (const std::string& notice : quotas_->Skipped()) status.add_notices(notice);
 }
 
 std::string Server::Summary() const {

@@ -255,6 +255,21 @@ absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const Hold
   return segments;
 }
 
+// The daemon is gone, or has ended the session: what is held stays mapped all the same.
+void TellEnded(const absl::Status& why, const GlobalOptions& options) {
+  std::string line;
+  if (options.json) {
+    Json json = Json::object();
+    json["event"] = "session_ended";
+    json["message"] = std::string(why.message());
+    line = OneLine(json);
+  } else {
+    line = absl::StrCat("gpumemctl: ", why.message(),
+                        "; what is held here stays mapped, and counts for nobody any more\n");
+  }
+  std::fputs(line.c_str(), stderr);
+}
+
 // Hears that memory is taken back.
 class Revocations {
  public:
@@ -314,7 +329,8 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   Revocations revocations;
   auto watch = (*client)->StartWatch(
       {.segments_lost = [&](const SegmentsLost& lost) { losses.Tell(lost); },
-       .revocation = [&](const Revocation& revocation) { revocations.Hear(revocation); }});
+       .revocation = [&](const Revocation& revocation) { revocations.Hear(revocation); },
+       .ended = [&](const absl::Status& why) { TellEnded(why, options); }});
   if (!watch.ok()) return watch.status();
 
   const StopSignals::Event end =

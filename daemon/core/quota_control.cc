@@ -66,6 +66,15 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
     }
   }
   broker_->Configure(tenants_, defaults_, overridden);
+  return TellSkipped();
+}
+
+std::vector<std::string> QuotaControl::Skipped() const {
+  absl::MutexLock lock(&mutex_);
+  return TellSkipped();
+}
+
+std::vector<std::string> QuotaControl::TellSkipped() const {
   std::vector<std::string> sentences;
   for (const auto& [tenant, why] : skipped_) {
     sentences.push_back(
@@ -106,6 +115,13 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   Quota quota = BaseOf(tenant);
   Apply(changed, &quota);
   absl::Status right = broker_->CheckQuota(tenant, quota, asked);
+  if (!right.ok() && skipped_.contains(tenant)) {
+    return absl::Status(
+        right.code(),
+        absl::StrCat(right.message(), "; what was set for ", tenant, " before (",
+                     absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
+                     ") counts as well: take it back first (gpumemctl quota unset ", tenant, ")"));
+  }
   if (!right.ok()) return right;
   Overrides overrides = overrides_;
   std::vector<std::string> fields = FieldsOf(changed);

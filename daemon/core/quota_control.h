@@ -38,6 +38,9 @@ class QuotaControl {
     TenantView tenant;
     std::vector<std::string> overridden;  // fields of its quota
   };
+  // The same sentences, as things stand now.
+  std::vector<std::string> Skipped() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Statuses as gpumem.v1.Admin.SetQuota and UnsetQuota. Where saving fails, its status, and
   // nothing is changed.
   absl::StatusOr<Outcome> Set(const gpumem::v1::SetQuotaRequest& request)
@@ -49,6 +52,7 @@ class QuotaControl {
   std::vector<std::string> Overridden(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  std::vector<std::string> TellSkipped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the configuration says of it.
   const Quota& BaseOf(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its override; NOT_FOUND where there is no such tenant.

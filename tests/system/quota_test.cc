@@ -30,6 +30,7 @@ using ::testing::ElementsAre;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Stub = v1::Admin::Stub;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -255,8 +256,14 @@ TEST_F(QuotaTest, WhatNoLongerMakesSenseIsSkippedAndToldOf) {
   EXPECT_FALSE(Get("team").quota().has_guarantee_bytes());
   EXPECT_THAT(Get("team").overridden(), IsEmpty());
   EXPECT_THAT(daemon_->Log(), HasSubstr("not in force"));
+  // Whoever changes something else is told what is in the way.
+  request = For("team");
+  request.mutable_quota()->set_priority(3);
+  EXPECT_STATUS(Set(request), kFailedPrecondition, "gpumemctl quota unset team");
   WriteConfig(kConfig);
-  ASSERT_OK(Reload());
+  reloaded = Reload();
+  ASSERT_OK(reloaded);
+  EXPECT_THAT(reloaded->notices(), Not(Contains(HasSubstr("what was set"))));
   EXPECT_EQ(Get("team").quota().guarantee_bytes(), 32 * kMiB);
 }
 
