@@ -154,6 +154,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
                                .revokes = judgement.fit == Fit::kRevoked,
                                .claimed = judgement.in_the_way};
   if (spec.waits) --session.calls;
+  stirred_ = true;
   return absl::OkStatus();
 }
 

@@ -57,6 +57,8 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
                               .revokes = verdict.fit == Fit::kRevoked,
                               .claims = verdict.claims});
   (*session)->waiters.insert(id);
+  // It may go before others, which then wait for their own tenants alone and claim less.
+  queue_moves_ = true;
   if (spec.waits) {
     CountWaiting(tenant, 1);
     --(*session)->in_flight;

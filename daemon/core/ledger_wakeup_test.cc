@@ -97,6 +97,25 @@ TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
   ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
 }
 
+// Since the next in line now waits for its team, and no longer for the device.
+TEST_F(LedgerWakeupTest, AnArrivalThatGoesFirstMayLetOthersIn) {
+  ledger.Configure({{"team", {.limit_bytes = 200 * kGranule}},
+                    {"x", {.parent = "team"}},
+                    {"y", {.priority = 5, .parent = "team"}}},
+                   {});
+  Hold(Open("x"), 90, /*revocable=*/false);
+  Hold(Open("other"), 854, /*revocable=*/false);
+  Wait(Open("x"), 100);  // 80 are left
+  const WaiterId behind = Wait(Open("other"), 50);
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  Wait(Open("y"), 120);
+  const auto admitted = ledger.AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_EQ(admitted[0].waiter, behind);
+  ASSERT_TRUE(admitted[0].operation.ok());
+  ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
+}
+
 // A waiter that can get nothing any more keeps nothing from others.
 TEST_F(LedgerWakeupTest, WhoseProcessTakesLeasesOfTheOtherSortIsRefusedAtOnce) {
   ledger.Configure({{"a", {}}, {"b", {}}}, {});
