@@ -104,7 +104,7 @@ class Process {
       sigaddset(&asked, SIGTERM);
       if (stubborn) sigprocmask(SIG_BLOCK, &asked, nullptr);
       Say(theirs.get());
-      while (!stubborn) pause();
+      while (!stubborn) pause();  // NOLINT(bugprone-infinite-loop): until a signal ends it
       for (int signal; sigwait(&asked, &signal) == 0;) Say(theirs.get());
       _exit(1);
     }

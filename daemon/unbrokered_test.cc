@@ -6,7 +6,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;

@@ -192,8 +192,8 @@ TEST_F(EngineWaitingTest, AGrantThatIsNotWantedAnyMoreGoesBack) {
 
 TEST_F(EngineWaitingTest, WhatAnotherStreamFreesServesItWhenThatsWorkIsDone) {
   FakeGpu gpu(1);
-  Stream const one = &gpu;
-  Stream const other = &gpu + 1;
+  void* const one = &gpu;
+  void* const other = &gpu + 1;
   gpu.MakeNonBlocking(one);
   gpu.MakeNonBlocking(other);
   auto source = std::make_unique<FakeSegments>(FakeSegments::Options{.capacity = 4 * kMiB});

@@ -11,10 +11,7 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::FormatBytes;
 using gpumem::v1::Denial;
-
-constexpr uint64_t kUnlimited = UINT64_MAX;
 
 std::string KindNames(const std::vector<Kind>& kinds) {
   return absl::StrJoin(kinds, ", ",

@@ -107,6 +107,7 @@ class LedgerModel {
     gpumem::v1::Denial::Cause cause{};
     std::string whose;
     size_t device = 0;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 means the operator itself
     auto operator<=>(const LimitName&) const = default;
   };
   struct Waiter {

@@ -150,7 +150,7 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     return not_found ? absl::OkStatus() : Wrong("tenant or device should not be found");
   }
 
-  const absl::Status waiters = CompareWaiters(ledger, tenant, device, now);
+  absl::Status waiters = CompareWaiters(ledger, tenant, device, now);
   if (!waiters.ok()) return waiters;
 
   auto session_view = sessions->begin();

@@ -330,7 +330,7 @@ void LedgerModel::GiveUpFor(const Request& request, uint32_t fresh, const Claims
     return false;
   };
   std::vector<std::string> limited = PathOf(name);
-  limited.push_back("");
+  limited.emplace_back("");
   for (const std::string& each : limited) {
     const LimitName here = {each.empty() ? Denial::CAUSE_CAPACITY : Denial::CAUSE_DEVICE_LIMIT,
                             each, device};

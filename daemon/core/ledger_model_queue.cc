@@ -177,7 +177,7 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
     return Wrong("the operation is not what was asked for");
   }
   std::vector<std::string> limited = PathOf(request.tenant);
-  limited.push_back("");
+  limited.emplace_back("");
   std::vector<uint64_t> needs;
   for (const std::string& each : limited) needs.push_back(Need(each, request.device));
 
@@ -294,7 +294,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
     if (draining_ || OtherSort(session, request.revocable)) {
       const Ledger::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be refused");
-      const absl::Status code =
+      absl::Status code =
           ExpectCode(admitted->operation.status(),
                      draining_ ? StatusCode::kUnavailable : StatusCode::kFailedPrecondition);
       if (!code.ok()) return code;
@@ -304,7 +304,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
     if (TookTooMuch(request.tenant)) {
       const Ledger::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
-      const absl::Status denied = ExpectUnbrokered(request, admitted->operation.status());
+      absl::Status denied = ExpectUnbrokered(request, admitted->operation.status());
       if (!denied.ok()) return denied;
       Leave(id);
       continue;
@@ -317,7 +317,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
         return Wrong("waiter ", ToInt(id), " should be granted what it waits for");
       }
       Leave(id);
-      const absl::Status granted = Grant(session, request, reused, now, *admitted->operation);
+      absl::Status granted = Grant(session, request, reused, now, *admitted->operation);
       if (!granted.ok()) return granted;
       left = InOrder();
       claims.clear();
@@ -327,7 +327,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
     if (judgement.hopeless || (judgement.fit == Fit::kBlocked && !waiter.asked_to)) {
       const Ledger::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
-      const absl::Status denied =
+      absl::Status denied =
           ExpectDenial(admitted->operation.status(), request.tenant, judgement.denial);
       if (!denied.ok()) return denied;
       Leave(id);
@@ -349,9 +349,10 @@ absl::Status LedgerModel::NobodyWaitsInVain() const {
     const Request& request = waiters_.at(id).request;
     if (OtherSort(waiters_.at(id).session, request.revocable)) continue;  // it will be told
     const Judgement judgement = Judge(request, Reusable(request), claims);
-    if (judgement.fit == Fit::kNow)
+    if (judgement.fit == Fit::kNow) {
       return Wrong("waiter ", ToInt(id), " waits for ", request.count, " x ", request.bytes, " on ",
                    devices_[request.device].uuid, ", which is there");
+    }
     Add(judgement.limits, judgement.in_the_way, claims);
   }
   return absl::OkStatus();
@@ -408,7 +409,7 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
           return Wrong("waiter ", ToInt(id), " is blocked by what is not in its way");
         }
       } else {
-        const absl::Status same = CheckDenial(view->blocked_by, request.tenant, judgement.denial);
+        absl::Status same = CheckDenial(view->blocked_by, request.tenant, judgement.denial);
         if (!same.ok()) return same;
       }
       if (blocked_by && blocked_by->SerializeAsString() != view->blocked_by.SerializeAsString()) {

@@ -135,7 +135,7 @@ std::vector<std::string> LedgerModel::TenantNames() const {
 bool LedgerModel::Allowed(const Request& request, bool emptied) const {
   uint64_t more = request.revocable ? 0 : request.in_all();
   std::vector<std::string> limited = PathOf(request.tenant);
-  limited.push_back("");
+  limited.emplace_back("");
   const auto held = [&](const std::string& whose, size_t device, Which which) {
     return emptied ? Sum{} : Of(whose, device, which);
   };

@@ -50,7 +50,7 @@ class LedgerQueueTest : public LedgerFixture {
     }
   }
   void Fill(SessionId session, uint64_t granules) {
-    held.push_back({session, AcquireOne(session, granules * kGranule)});
+    held.emplace_back(session, AcquireOne(session, granules * kGranule));
   }
   void Empty() {
     for (const auto& [session, item] : held) Release(session, {item});

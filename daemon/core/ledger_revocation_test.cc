@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using Denial = gpumem::v1::Denial;
 
 class LedgerRevocationTest : public LedgerFixture {
