@@ -126,6 +126,12 @@ class Crowd {
   std::vector<Segment> segments_;
 };
 
+// Made by the first benchmark that needs it, ended by PrintLoad.
+std::unique_ptr<Crowd>& TheCrowd() {
+  static auto* const crowd = new std::unique_ptr<Crowd>;
+  return *crowd;
+}
+
 // From a release until a request that waits for just that memory has it.
 void GrantAfterRelease(benchmark::State& state) {
   auto holder = OrDie(bed->daemon->Connect("waiting"), "connect");
@@ -198,7 +204,8 @@ void RegisterLoad(const std::string& backend) {
   for (const int clients : {1, 16}) {
     const std::string name = absl::StrCat("Load/crowd/clients:", clients);
     Add(name, 1, [=](benchmark::State& state) {
-      static auto* const crowd = new Crowd(backend);
+      std::unique_ptr<Crowd>& crowd = TheCrowd();
+      if (crowd == nullptr) crowd = std::make_unique<Crowd>(backend);
       Run(state, name, crowd->runtime_dir(), "retained", clients, "segments");
     });
   }
@@ -206,6 +213,7 @@ void RegisterLoad(const std::string& backend) {
 }
 
 void PrintLoad() {
+  TheCrowd().reset();
   const auto find = [](const std::string& name) {
     for (const auto& [each, rates] : AllRates()) {
       if (each == name) return rates;
