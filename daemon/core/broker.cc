@@ -35,11 +35,10 @@ Broker::Broker(BrokerOptions options)
       now_(options.now),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
-      doomed_(1 + devices_.size()),
-      revocation_(options.revocation) {
+      doomed_(1 + devices_.size()) {
   {
     absl::MutexLock lock(&mutex_);
-    ledger_.SetRevocationTimes(revocation_);
+    ledger_.SetRevocationTimes(options.revocation);
   }
   clock_ = std::thread([this] { WatchTheClock(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {

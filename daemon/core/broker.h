@@ -201,10 +201,7 @@ class Broker {
   // As Ledger::Configure.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                  const std::map<std::string, Quota>& overridden = {});
-  // Replaces the quota by what `change` makes of it.
-  absl::Status ChangeQuota(absl::string_view tenant,
-                           absl::FunctionRef<absl::Status(Quota&)> change);
-  // ChangeQuota in two steps, for who has to write the change down between them (Ledger).
+  // A change of a quota in two steps, for who has to write it down between them (Ledger).
   // `asked`: the part of `quota` whose devices have to be there.
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
   absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
@@ -322,7 +319,6 @@ class Broker {
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
-  const Ledger::RevocationTimes revocation_;
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;

@@ -185,9 +185,12 @@ void Broker::WatchTheClock() {
       continue;
     }
     const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
-    if (overdue.empty() || observer_ == nullptr) continue;
+    // Others have a turn, also where there is more to do at once.
     mutex_.Unlock();
-    for (const Ledger::Overdue& each : overdue) observer_->EndProcess(each.session, each.kill);
+    for (const Ledger::Overdue& each : overdue) {
+      if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
+    }
+    std::this_thread::yield();
     mutex_.Lock();
   }
 }
@@ -199,7 +202,8 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
     if (waiting->give_up <= now) {
       // What is taken back comes when its holders are gone.
       if (ledger_.Revokes(id) && !std::exchange(waiting->counts_on_revocation, true)) {
-        waiting->patient_until += revocation_.grace + revocation_.kill_after;
+        const Ledger::RevocationTimes& times = ledger_.revocation_times();
+        waiting->patient_until += times.grace + times.kill_after;
       }
       // Who asked to wait is not worse off for it: what is on its way he gets as others do.
       if (now < waiting->patient_until && !ledger_.BlockedBy(id)) {
