@@ -2,11 +2,9 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <set>
@@ -101,10 +99,6 @@ std::map<std::pair<pid_t, std::string>, uint64_t> Mapped(const Broker& broker,
 bool IsGone(const UniqueFd& pidfd) {
   pollfd gone = {pidfd.get(), POLLIN, 0};
   return poll(&gone, 1, 0) == 1;
-}
-
-bool Send(const UniqueFd& pidfd, int signal) {
-  return syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0;
 }
 
 }  // namespace
@@ -293,9 +287,9 @@ void UnbrokeredMonitor::State::End(const UnbrokeredUse& use) {
   if (sentences.count(key) > 0) return;
   absl::StatusOr<UniqueFd> process = options.process_of(use.session);
   if (!process.ok()) return;  // its session has ended; if it has another, the next look finds it
-  if (!Send(*process, SIGTERM)) {
+  if (const absl::Status sent = SignalProcess(process->get(), SIGTERM); !sent.ok()) {
     spdlog::error("cannot end {} (pid {}) of tenant {}: {}", use.command, use.pid, use.tenant,
-                  std::strerror(errno));
+                  sent.ToString());
   } else {
     spdlog::warn("SIGTERM to {} (pid {}) of tenant {}, which has taken {} of {} past the broker",
                  use.command, use.pid, use.tenant, FormatBytes(use.bytes), use.device_uuid);
@@ -325,8 +319,9 @@ void UnbrokeredMonitor::State::FollowUp() {
           "has not ended within {}",
           use.command, use.pid, use.tenant, FormatBytes(use.bytes), use.device_uuid,
           absl::FormatDuration(options.kill_after));
-      if (!Send(sentence.process, SIGKILL) && errno != ESRCH) {
-        spdlog::error("cannot kill {} (pid {}): {}", use.command, use.pid, std::strerror(errno));
+      const absl::Status sent = SignalProcess(sentence.process.get(), SIGKILL);
+      if (!sent.ok() && !absl::IsNotFound(sent)) {
+        spdlog::error("cannot kill {} (pid {}): {}", use.command, use.pid, sent.ToString());
       }
     }
     ++it;

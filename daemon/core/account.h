@@ -65,6 +65,14 @@ class Account {
   }
   // Of its need, what nobody holds yet.
   uint64_t unused_guarantee() const { return need_ - own_firm_ - needs_below_; }
+  // The same of it and all above it: what it can have without anybody needing more.
+  uint64_t unused_guarantees() const {
+    uint64_t bytes = 0;
+    for (const Account* each = this; each != nullptr; each = each->parent_) {
+      bytes += each->unused_guarantee();
+    }
+    return bytes;
+  }
 
   void SetGuarantee(uint64_t bytes) {
     guarantee_ = bytes;
@@ -87,7 +95,6 @@ class Account {
       parent_->ChangeLeastNeedsBelow(0, least_need_);
     }
   }
-  const Account* parent() const { return parent_; }
 
  private:
   friend class Charge;

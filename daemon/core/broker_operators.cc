@@ -15,18 +15,6 @@ void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota&
   if (observer_ != nullptr) observer_->QuotaChanged("");
 }
 
-absl::Status Broker::ChangeQuota(absl::string_view tenant,
-                                 absl::FunctionRef<absl::Status(Quota&)> change) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<Quota> quota = ledger_.GetQuota(tenant);
-  if (!quota.ok()) return quota.status();
-  if (absl::Status changed = change(*quota); !changed.ok()) return changed;
-  if (absl::Status set = ledger_.SetQuota(tenant, *quota); !set.ok()) return set;
-  Pump();
-  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
-  return absl::OkStatus();
-}
-
 absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
                                 const Quota& asked) const {
   absl::MutexLock lock(&mutex_);

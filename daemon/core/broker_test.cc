@@ -272,12 +272,7 @@ TEST_F(BrokerTest, TokensAreChecked) {
 }
 
 TEST_F(BrokerTest, ObserversAreTold) {
-  EXPECT_EQ(broker_->ChangeQuota("a",
-                                 [](Quota& quota) {
-                                   quota.limit_bytes = kGranule;
-                                   return absl::OkStatus();
-                                 }),
-            absl::OkStatus());
+  EXPECT_TRUE(broker_->OverrideQuota("a", {.limit_bytes = kGranule}).ok());
   EXPECT_THAT(observer_.quotas, ::testing::ElementsAre("a"));
   EXPECT_EQ(Acquire(2).status().code(), absl::StatusCode::kResourceExhausted);
   broker_->SetDraining(true);
@@ -293,13 +288,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   now_ = absl::UnixEpoch();
   const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
   const Broker::NewSession other = Open("b");
-  EXPECT_EQ(broker_->ChangeQuota("b",
-                                 [](Quota& quota) {
-                                   quota.limit_bytes = 4 * kGranule;
-                                   quota.max_segments = 2;
-                                   return absl::OkStatus();
-                                 }),
-            absl::OkStatus());
+  EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule, .max_segments = 2}).ok());
   const auto ask = [&](const Broker::NewSession& session, uint64_t granules) {
     return broker_
         ->Acquire(CallOf(session), {.bytes = granules * kGranule, .count = 1}, absl::InfinitePast(),
@@ -331,12 +320,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   later();
   EXPECT_EQ(ask(other, 1), StatusCode::kOk);
   EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
-  EXPECT_EQ(broker_->ChangeQuota("b",
-                                 [](Quota& quota) {
-                                   quota.limit_bytes.reset();
-                                   return absl::OkStatus();
-                                 }),
-            absl::OkStatus());
+  EXPECT_TRUE(broker_->OverrideQuota("b", {.max_segments = 2}).ok());
   EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 3u);
   // The driver has none left: everybody could.

@@ -226,12 +226,7 @@ TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
   Client b = Open("b"), other = Open("b");
   Hold(other, 2);
   ASSERT_EQ(Begin(b, 2, kLong), State::kWaits);
-  EXPECT_EQ(broker_->ChangeQuota("b",
-                                 [](Quota& quota) {
-                                   quota.limit_bytes = 4 * kGranule;
-                                   return absl::OkStatus();
-                                 }),
-            absl::OkStatus());
+  EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule}).ok());
   EXPECT_TRUE(End(b).ok());
 }
 

@@ -55,6 +55,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -142,13 +143,11 @@ class Ledger {
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                  const std::map<std::string, Quota>& overridden = {});
 
-  // NOT_FOUND            no such tenant or device
-  // INVALID_ARGUMENT     a limit or guarantee for the pinned memory as if it were a device, or
-  //                      what CheckQuota says
-  // FAILED_PRECONDITION  the same
-  absl::Status SetQuota(absl::string_view tenant, const Quota& quota);
-  // Its parts (ledger_quotas.cc). INVALID_ARGUMENT: the quota contradicts itself;
-  // FAILED_PRECONDITION: with it, guarantees could not all be kept.
+  // How an operator changes a quota (ledger_quotas.cc): checked first, then set.
+  //   NOT_FOUND            no such device
+  //   INVALID_ARGUMENT     a limit or guarantee for the pinned memory as if it were a device, or
+  //                        the quota contradicts itself
+  //   FAILED_PRECONDITION  with it, guarantees could not all be kept
   absl::Status CheckDevices(const Quota& quota) const;
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota) const;
   // Sets what has been checked; makes the tenant where it is not there.
@@ -247,6 +246,7 @@ class Ledger {
     absl::Duration kill_after = absl::Seconds(5);  // until it is ended, from then on
   };
   void SetRevocationTimes(const RevocationTimes& times) { revocation_times_ = times; }
+  const RevocationTimes& revocation_times() const { return revocation_times_; }
   // Sessions with leases that are being taken back since the last call.
   std::vector<SessionId> TakeRevoked();
   struct Revoked {
@@ -363,7 +363,7 @@ class Ledger {
     std::string name;
     Quota quota;
     bool configured = false;
-    bool quota_set = false;    // by SetQuota: kept, lest a user shed it by leaving
+    bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
     Tenant* parent = nullptr;  // whose quota counts what this one has, too
     uint32_t children = 0;
     std::vector<Account> accounts;       // by device, with what those under it have
@@ -372,8 +372,7 @@ class Ledger {
     uint32_t sessions = 0;               // live and lingering
     uint32_t live_sessions = 0;
     uint32_t tree_sessions = 0;  // with those of the tenants under it
-    uint32_t waiting = 0;        // that have asked to
-    uint32_t tree_waiting = 0;
+    uint32_t tree_waiting = 0;   // requests that have asked to, with theirs
     uint32_t in_flight = 0;
     uint32_t watches = 0;
     std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
@@ -573,15 +572,16 @@ class Ledger {
 
   // The queue (ledger_queue.cc).
   // Grants the request if it fits now; else says how it stands.
-  absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
-                                                    const Claims& claims, Verdict* verdict);
+  std::optional<Operation> TryGrant(SessionId session, const Request& request, const Claims& claims,
+                                    Verdict* verdict);
   Operation Grant(SessionId session, const Request& request, std::vector<SegmentId> reused);
   // Of what is guaranteed to the tenant and those it is under, what nobody holds, while that is
   // enough for the request; else 0.
   static uint64_t Deficit(const Request& request);
-  // Waiters in the order in which they are served.
-  std::vector<WaiterId> Order(std::vector<WaiterId> waiters) const;
+  // In the order in which they are served.
   std::vector<WaiterId> WaitersInOrder() const;
+  // How each of them stands, in that order, until `visit` says false.
+  void JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const;
   static bool GoesBefore(const Request& request, const Request& other);
   Claims ClaimsBefore(const Request& request) const;
   void RemoveWaiter(WaiterId id);

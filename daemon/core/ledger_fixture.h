@@ -111,8 +111,9 @@ class LedgerFixture : public ::testing::Test {
     return view.ok() ? view->devices.at(device) : DeviceUsageView{};
   }
   void SetQuota(absl::string_view tenant, const Quota& quota) {
-    const absl::Status set = ledger.SetQuota(tenant, quota);
-    EXPECT_TRUE(set.ok()) << set;
+    const absl::Status right = ledger.CheckQuota(tenant, quota);
+    EXPECT_TRUE(right.ok()) << right;
+    ledger.OverrideQuota(tenant, quota);
   }
 
   // That a request was denied, with exactly these numbers.

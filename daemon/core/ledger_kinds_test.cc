@@ -65,17 +65,16 @@ TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
   EXPECT_EQ(Acquire({.bytes = 3 * kGranule, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 1u);
   // A limit on that device, and the first is the better one again.
-  ASSERT_EQ(ledger_.SetQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}}), absl::OkStatus());
+  ledger_.OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .most_free = true}).status().code(),
             StatusCode::kInvalidArgument);
 }
 
 TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
-  ASSERT_EQ(ledger_.SetQuota("a", {.limit_bytes = kGranule,
-                                   .total_limit_bytes = kGranule,
-                                   .pinned_limit_bytes = 2 * kGranule}),
-            absl::OkStatus());
+  ledger_.OverrideQuota(
+      "a",
+      {.limit_bytes = kGranule, .total_limit_bytes = kGranule, .pinned_limit_bytes = 2 * kGranule});
   EXPECT_TRUE(Acquire({.bytes = 2 * kGranule, .kind = Kind::kPinned}).ok());
   const auto denied = Acquire({.bytes = 1, .kind = Kind::kPinned});
   EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
@@ -115,8 +114,7 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePool
 }
 
 TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
-  ASSERT_EQ(ledger_.SetQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0}),
-            absl::OkStatus());
+  ledger_.OverrideQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0});
   const Operation::Item item = Acquire({.bytes = kGranule, .kind = Kind::kMempool})->items[0];
   ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
   const auto denied = Acquire({.bytes = 2 * kGranule});
@@ -150,7 +148,7 @@ TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
 }
 
 TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
-  ASSERT_EQ(ledger_.SetQuota("a", {.max_sessions = 2}), absl::OkStatus());
+  ledger_.OverrideQuota("a", {.max_sessions = 2});
   const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
   SegmentId segment{};
   for (uint8_t i = 2; i < 9; ++i) {

@@ -70,10 +70,11 @@ class ModelOperators : public ModelCourse {
       model_.OverrideQuota(tenant, quota);
       return After(absl::OkStatus(), "OverrideQuota ", tenant);
     }
-    if (!sound_) return absl::OkStatus();
-    if (chance_.In100(3)) quota.parent = chance_.Parent(tenant);
+    if (!sound_ || !model_.Knows(tenant)) return absl::OkStatus();
     if (chance_.In100(5)) quota.device_limits["elsewhere"] = 1;
-    const absl::Status answer = ledger_.SetQuota(tenant, quota);
+    absl::Status answer = ledger_.CheckDevices(quota);
+    answer.Update(ledger_.CheckQuota(tenant, quota));  // keeps the first error
+    if (answer.ok()) ledger_.OverrideQuota(tenant, quota);
     if (answer.ok()) Met("a quota is set");
     return After(model_.SetQuota(tenant, quota, answer), "SetQuota ", tenant, " -> ", Tell(answer));
   }

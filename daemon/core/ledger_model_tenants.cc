@@ -59,8 +59,6 @@ void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Q
 // The code with which it is refused, or OK.
 absl::StatusCode LedgerModel::Check(const std::string& name, const Quota& quota) const {
   using absl::StatusCode;
-  if (!tenants_.contains(name)) return StatusCode::kNotFound;
-  if (quota.parent != QuotaOf(name).parent) return StatusCode::kInvalidArgument;
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
     for (const auto& [uuid, bytes] : *by_device) {  // the first that is wrong is told
       if (DeviceIndex(uuid) >= devices_.size()) return StatusCode::kNotFound;

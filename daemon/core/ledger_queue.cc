@@ -38,10 +38,8 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
   }
 
   Verdict verdict;
-  absl::StatusOr<std::optional<Operation>> granted =
-      TryGrant(session_id, request, ClaimsBefore(request), &verdict);
-  if (!granted.ok()) return granted.status();
-  if (*granted) return Admission{.operation = **std::move(granted)};
+  std::optional<Operation> granted = TryGrant(session_id, request, ClaimsBefore(request), &verdict);
+  if (granted) return Admission{.operation = std::move(granted)};
   // What no holder can make room for is not worth waiting for.
   if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
     return Deny(tenant, verdict.denial);
@@ -79,8 +77,8 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
                    "too many requests wait already; ask again later");
 }
 
-absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, const Request& request,
-                                                          const Claims& claims, Verdict* verdict) {
+std::optional<Operation> Ledger::TryGrant(SessionId session, const Request& request,
+                                          const Claims& claims, Verdict* verdict) {
   Tenant& tenant = *request.tenant;
   RetainedPool& reusable = request.kind == Kind::kMempool ? tenant.pools[request.device].idle
                                                           : tenant.retained[request.device];
@@ -132,11 +130,7 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
 
 uint64_t Ledger::Deficit(const Request& request) {
   if (request.revocable) return 0;
-  uint64_t unused = 0;
-  for (const Account* each = &request.tenant->accounts[request.device]; each != nullptr;
-       each = each->parent()) {
-    unused += each->unused_guarantee();
-  }
+  const uint64_t unused = request.tenant->accounts[request.device].unused_guarantees();
   return request.bytes * request.count <= unused ? unused : 0;
 }
 
@@ -145,18 +139,23 @@ bool Ledger::GoesBefore(const Request& request, const Request& other) {
          std::make_tuple(Deficit(other), other.tenant->quota.priority);
 }
 
-std::vector<WaiterId> Ledger::Order(std::vector<WaiterId> waiters) const {
-  std::sort(waiters.begin(), waiters.end());  // by arrival
+std::vector<WaiterId> Ledger::WaitersInOrder() const {
+  std::vector<WaiterId> waiters;
+  for (const auto& [id, waiter] : waiters_) waiters.push_back(id);  // by arrival
   std::stable_sort(waiters.begin(), waiters.end(), [this](WaiterId a, WaiterId b) {
     return GoesBefore(waiters_.at(a).request, waiters_.at(b).request);
   });
   return waiters;
 }
 
-std::vector<WaiterId> Ledger::WaitersInOrder() const {
-  std::vector<WaiterId> all;
-  for (const auto& [id, waiter] : waiters_) all.push_back(id);
-  return Order(std::move(all));
+void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
+  Claims claims;
+  for (WaiterId id : WaitersInOrder()) {
+    const Waiter& waiter = waiters_.at(id);
+    Verdict verdict = Judge(waiter.request, 0, claims);
+    AddClaims(verdict.standings, waiter.claims, claims);
+    if (!visit(id, waiter, verdict)) return;
+  }
 }
 
 Ledger::Claims Ledger::ClaimsBefore(const Request& request) const {
@@ -190,10 +189,10 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants) {
       continue;
     }
     Verdict verdict;
-    absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
-    if (*granted) {
+    std::optional<Operation> granted = TryGrant(session, request, claims, &verdict);
+    if (granted) {
       RemoveWaiter(id);
-      admitted.push_back({id, **std::move(granted)});
+      admitted.push_back({id, *std::move(granted)});
       if (++grants == max_grants) return admitted;
       // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
       // sort now: others may go first, or no more, and those passed over claim something else.
@@ -230,46 +229,35 @@ void Ledger::RemoveWaiter(WaiterId id) {
 }
 
 std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
-  const Request& request = waiters_.at(id).request;
-  Claims claims;
-  for (WaiterId each : WaitersInOrder()) {
-    if (each == id) break;
-    const Waiter& waiter = waiters_.at(each);
-    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
-  }
-  Verdict verdict = Judge(request, 0, claims);
-  if (verdict.fit != Fit::kBlocked) return std::nullopt;
-  return std::move(verdict.denial);
+  std::optional<Denial> denial;
+  JudgeWaiters([&](WaiterId each, const Waiter&, Verdict& verdict) {
+    if (each != id) return true;
+    if (verdict.fit == Fit::kBlocked) denial = std::move(verdict.denial);
+    return false;
+  });
+  return denial;
 }
 
 std::vector<std::pair<WaiterId, Denial>> Ledger::Blocked() const {
   std::vector<std::pair<WaiterId, Denial>> blocked;
-  Claims claims;
-  for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
-    Verdict verdict = Judge(waiter.request, 0, claims);
-    AddClaims(verdict.standings, waiter.claims, claims);
+  JudgeWaiters([&](WaiterId id, const Waiter&, Verdict& verdict) {
     if (verdict.fit == Fit::kBlocked) blocked.emplace_back(id, std::move(verdict.denial));
-  }
+    return true;
+  });
   return blocked;
 }
 
 absl::Status Ledger::EndWait(WaiterId id, bool expired) {
-  if (!expired) {
-    RemoveWaiter(id);
-    return absl::CancelledError("the client has given up the request");
-  }
   Tenant& tenant = *waiters_.at(id).request.tenant;
-  const Request request = waiters_.at(id).request;
-  Claims claims;
-  for (WaiterId each : WaitersInOrder()) {
-    if (each == id) break;
-    const Waiter& waiter = waiters_.at(each);
-    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
-  }
-  const Verdict verdict = Judge(request, 0, claims);
+  Denial denial;
+  const auto its_own = [&](WaiterId each, const Waiter&, Verdict& verdict) {
+    if (each == id) denial = std::move(verdict.denial);
+    return each != id;
+  };
+  if (expired) JudgeWaiters(its_own);
   RemoveWaiter(id);
-  return Deny(tenant, verdict.denial);
+  if (expired) return Deny(tenant, denial);
+  return absl::CancelledError("the client has given up the request");
 }
 
 absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view tenant,
@@ -280,15 +268,11 @@ absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view te
   }
   std::vector<WaiterView> views;
   std::vector<uint32_t> positions(devices_.size(), 0);
-  Claims claims;
-  for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
+  JudgeWaiters([&](WaiterId id, const Waiter& waiter, Verdict& verdict) {
     const Request& request = waiter.request;
     const uint32_t position = ++positions[request.device];
-    Verdict verdict = Judge(request, 0, claims);
-    AddClaims(verdict.standings, waiter.claims, claims);
-    if (!tenant.empty() && request.tenant->name != tenant) continue;
-    if (!device.empty() && devices_[request.device].uuid != device) continue;
+    if (!tenant.empty() && request.tenant->name != tenant) return true;
+    if (!device.empty() && devices_[request.device].uuid != device) return true;
     views.push_back({.id = id,
                      .session = waiter.session,
                      .tenant = request.tenant->name,
@@ -301,7 +285,8 @@ absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view te
                      .position = position,
                      .age = now_() - waiter.since,
                      .blocked_by = std::move(verdict.denial)});
-  }
+    return true;
+  });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
     return *FindDevice(a.device_uuid) < *FindDevice(b.device_uuid);
   });

@@ -45,19 +45,6 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
              : absl::FailedPreconditionError(sentence);
 }
 
-absl::Status Ledger::SetQuota(absl::string_view name, const Quota& quota) {
-  const Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  if (quota.parent != tenant->quota.parent) {
-    return absl::InvalidArgumentError(
-        "which tenant another is under is the configuration's to say (parent)");
-  }
-  if (absl::Status known = CheckDevices(quota); !known.ok()) return known;
-  if (absl::Status kept = CheckQuota(name, quota); !kept.ok()) return kept;
-  OverrideQuota(name, quota);
-  return absl::OkStatus();
-}
-
 void Ledger::OverrideQuota(absl::string_view name, const Quota& quota) {
   Tenant& tenant = EnsureTenant(name);
   tenant.quota_set = true;

@@ -100,15 +100,11 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
 // By its request's measure: without the segment it would have to take back another one.
 bool Ledger::IsWaitedFor(Segment& segment) const {
   segment.charge.SetRevoking(false);
-  Claims claims;
   bool needed = false;
-  for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
-    const Verdict verdict = Judge(waiter.request, 0, claims);
-    AddClaims(verdict.standings, waiter.claims, claims);
+  JudgeWaiters([&](WaiterId, const Waiter& waiter, const Verdict& verdict) {
     needed = waiter.revokes && verdict.fit == Fit::kRevoked;
-    if (needed) break;
-  }
+    return !needed;
+  });
   segment.charge.SetRevoking(true);
   return needed;
 }

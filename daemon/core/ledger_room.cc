@@ -66,15 +66,6 @@ uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<A
   return sum;
 }
 
-// Of what is guaranteed to the account and those above it, what nobody holds.
-uint64_t UnusedGuarantees(const Account& account) {
-  uint64_t bytes = 0;
-  for (const Account* each = &account; each != nullptr; each = each->parent()) {
-    bytes += each->unused_guarantee();
-  }
-  return bytes;
-}
-
 }  // namespace
 
 uint64_t Ledger::TotalCharged(const Tenant& tenant) const {
@@ -127,7 +118,7 @@ uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
   // What is guaranteed to others and nobody holds is not to be had firmly.
   if (tenant.quota.revocable) return least;
   const Account& own = tenant.accounts[device];
-  const uint64_t guaranteed = UnusedGuarantees(own);
+  const uint64_t guaranteed = own.unused_guarantees();
   const uint64_t uncommitted =
       left(devices_[device].capacity_bytes, device_accounts_[device].need());
   return std::min(least, Plus(guaranteed, uncommitted));

@@ -48,7 +48,6 @@ void Ledger::CountSession(Tenant& tenant, int change) {
 }
 
 void Ledger::CountWaiting(Tenant& tenant, int change) {
-  tenant.waiting += static_cast<uint32_t>(change);
   for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
     each->tree_waiting += static_cast<uint32_t>(change);
   }

@@ -387,9 +387,9 @@ TEST_F(LedgerTest, ConfigureTakesEffectAtOnceAndBreaksNoHolder) {
 }
 
 TEST_F(LedgerTest, QuotasOfTheUnknown) {
-  EXPECT_TRUE(absl::IsNotFound(ledger.SetQuota("team", {})));
+  EXPECT_TRUE(absl::IsNotFound(ledger.GetQuota("team").status()));
   ledger.Configure({{"team", {}}}, {});
-  EXPECT_TRUE(absl::IsNotFound(ledger.SetQuota("team", {.device_limits = {{"GPU-9", 1}}})));
+  EXPECT_TRUE(absl::IsNotFound(ledger.CheckDevices({.device_limits = {{"GPU-9", 1}}})));
   EXPECT_EQ(*ledger.GetQuota("team"), Quota{});
   EXPECT_TRUE(absl::IsNotFound(ledger.ListSessions("nobody").status()));
   EXPECT_TRUE(absl::IsNotFound(ledger.ListSegments("nobody", "").status()));

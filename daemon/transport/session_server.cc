@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -379,15 +378,10 @@ absl::Status SessionServer::Signal(SessionId session, int signal) {
   if (connection == nullptr) return NoSuchSession(session);
   const Peer& peer = connection->peer;
   if (!peer.certain) return NotCertain(peer);
-  if (syscall(SYS_pidfd_send_signal, peer.pidfd.get(), signal, nullptr, 0) == 0) {
-    return absl::OkStatus();
-  }
-  if (errno == ESRCH) {
-    return absl::NotFoundError(
-        absl::StrCat("process ", peer.identity.pid, " of session ", ToInt(session), " is gone"));
-  }
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot send signal ", signal, " to process ",
-                                                 peer.identity.pid, " (", peer.command, ")"));
+  const absl::Status sent = SignalProcess(peer.pidfd.get(), signal);
+  if (sent.ok()) return sent;
+  return absl::Status(sent.code(), absl::StrCat("process ", peer.identity.pid, " of session ",
+                                                ToInt(session), ": ", sent.message()));
 }
 
 void SessionServer::Forget(SessionId session) {

@@ -147,8 +147,8 @@ TEST_F(SessionServerTest, WhoeverIsGoneOrWasNeverThereIsNotFound) {
   ASSERT_TRUE(process.ok()) << process.status();
   // Still watched: the broker has nobody here who would forget it.
   absl::Status gone = server_->Signal(session, SIGKILL);
-  EXPECT_EQ(gone, absl::NotFoundError(
-                      absl::StrCat("process ", pid, " of session ", ToInt(session), " is gone")));
+  EXPECT_EQ(gone, absl::NotFoundError(absl::StrCat("process ", pid, " of session ", ToInt(session),
+                                                   ": the process is gone")));
   server_->Forget(session);
   EXPECT_EQ(server_->ProcessOf(session).status().code(), absl::StatusCode::kNotFound);
   // What was taken before stays the process's, whoever gets its pid.
