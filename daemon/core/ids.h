@@ -13,6 +13,9 @@ enum class OperationId : uint64_t {};
 enum class WaiterId : uint64_t {};
 enum class IpcEventId : uint64_t {};
 
+// Who may open a lease by its ticket: sessions of the segment's own tenant, or whoever has it.
+enum class TicketScope { kTenant, kAny };
+
 template <typename Id>
 constexpr uint64_t ToInt(Id id) {
   return static_cast<uint64_t>(id);

@@ -64,9 +64,11 @@
 #include "daemon/core/account.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ipc_events.h"
+#include "daemon/core/ledger_records.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
+#include "daemon/core/standing.h"
 #include "daemon/core/views.h"
 #include "daemon/device/device.h"
 #include "proto/gpumem/v1/broker.pb.h"
@@ -102,8 +104,6 @@ struct AcquireSpec {
   bool revocable = false;          // the leases may be taken back
   bool waits = false;              // also for what others hold
 };
-
-enum class TicketScope { kTenant, kAny };
 
 // What Begin… decided. For each segment, whether it still has to be created.
 struct Operation {
@@ -351,99 +351,15 @@ class Ledger {
   absl::Status CheckInvariants() const;
 
  private:
-  // A tenant's memory pool on a device (kind mempool).
-  struct Pool {
-    // The sessions whose processes may have it open, and how often they were handed something
-    // of it. A process that has ended is none of them.
-    absl::btree_map<SessionId, uint32_t> importers;
-    RetainedPool idle;  // released, and there for the tenant's next request of that size
-    absl::btree_set<SegmentId> lost;  // released, and of no use
-  };
-  struct Tenant {
-    std::string name;
-    Quota quota;
-    bool configured = false;
-    bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
-    Tenant* parent = nullptr;  // whose quota counts what this one has, too
-    uint32_t children = 0;
-    std::vector<Account> accounts;       // by device, with what those under it have
-    std::vector<RetainedPool> retained;  // by device
-    std::vector<Pool> pools;             // by device
-    uint32_t sessions = 0;               // live and lingering
-    uint32_t live_sessions = 0;
-    uint32_t tree_sessions = 0;  // with those of the tenants under it
-    uint32_t tree_waiting = 0;   // requests that have asked to, with theirs
-    uint32_t in_flight = 0;
-    uint32_t watches = 0;
-    std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
-  };
-  struct Session {
-    Tenant* tenant = nullptr;
-    SessionDetails details;
-    Secret token{};
-    absl::Time opened;
-    bool live = true;  // its socket is open
-    bool process_gone = false;
-    uint32_t in_flight = 0;   // calls
-    uint32_t watches = 0;     // that are no calls any more
-    uint32_t operations = 0;  // begun, neither committed nor aborted
-    absl::btree_set<WaiterId> waiters;
-    absl::btree_set<LeaseId> leases;
-    absl::btree_set<SegmentId> exposed;  // segments that its process may map
-    absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
-  };
-  struct Segment {
-    Tenant* tenant = nullptr;
-    size_t device = 0;
-    Kind kind = Kind::kVmm;
-    Charge charge;
-    absl::Time created;
-    bool made = false;  // its memory is there
-    bool lost = false;
-    bool shared_out = false;  // another tenant's process was given it
-    // While it is being taken back: what was done last, and when the next is due.
-    enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
-    absl::Time due = absl::InfiniteFuture();
-    // Its holders were to be ended, and still have it: nobody counts on it any more.
-    bool stuck = false;
-    uint32_t pins = 0;  // operations under way on it
-    uint32_t leases = 0;
-    // How many handed-over leases each session's process may still map.
-    absl::btree_map<SessionId, uint32_t> exposures;
-  };
-  // A process, and of which sort its leases are. Nothing is known of one that maps nothing.
-  struct Process {
-    uint32_t exposures = 0;  // segments that its sessions may map
-    bool revocable = false;
-  };
-  struct Lease {
-    SessionId session{};
-    SegmentId segment{};
-    std::optional<Secret> tickets[2];  // by TicketScope
-  };
-  struct TicketEntry {
-    LeaseId lease{};
-    TicketScope scope = TicketScope::kTenant;
-  };
-
-  // Who waits.
-  struct Request {
-    Tenant* tenant = nullptr;
-    size_t device = 0;
-    Kind kind = Kind::kVmm;
-    uint64_t bytes = 0;  // of each segment, rounded up
-    uint32_t count = 0;
-    bool revocable = false;
-  };
-  struct Waiter {
-    SessionId session{};
-    Request request;
-    bool asked_to = false;  // false: it waits for what is on its way, and only for that
-    absl::Time since;
-    bool revokes = false;
-    // How many of its standings it claims: later ones get nothing there that it waits for.
-    size_t claims = 0;
-  };
+  using Pool = records::Pool;
+  using Tenant = records::Tenant;
+  using Session = records::Session;
+  using Segment = records::Segment;
+  using Process = records::Process;
+  using Lease = records::Lease;
+  using TicketEntry = records::TicketEntry;
+  using Request = records::Request;
+  using Waiter = records::Waiter;
 
   // The sum over all devices; of bytes, over all but pinned memory.
   uint64_t TotalCharged(const Tenant& tenant) const;
@@ -511,49 +427,9 @@ class Ledger {
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
 
-  // One limit and how a request stands to it. All in bytes, or all in counts.
-  struct Standing {
-    gpumem::v1::Denial::Cause cause{};
-    const Tenant* whose = nullptr;  // null: the device's, or the daemon's
-    size_t device = 0;              // kAllDevices: a limit over all
-    uint64_t asked = 0;
-    uint64_t used = 0;  // but for what of it is reused now
-    uint64_t recoverable = 0;
-    uint64_t revocable = 0;
-    uint64_t revoking = 0;
-    uint64_t limit = 0;
-    uint64_t need = 0;       // what is firmly held or guaranteed …
-    uint64_t more_need = 0;  // … and by how much that grows
-    uint64_t least = 0;      // what the request and all guarantees need, if nothing else is held
-    bool hopeless() const { return asked > limit || least > limit; }
-  };
-  static constexpr size_t kAllDevices = SIZE_MAX;
   // From the tenant's own limits, over those of the tenants that it is under, to the device's.
   std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
-  // What of a limit is taken by waiters that go before.
-  struct Claim {
-    uint64_t asked = 0;
-    uint64_t need = 0;
-  };
-  using ClaimKey = std::tuple<gpumem::v1::Denial::Cause, const Tenant*, size_t>;
-  using Claims = std::map<ClaimKey, Claim>;
-  static void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims);
-  enum class Fit {
-    kNow,
-    kSoon,     // once what is retained, releasing or being taken back is back
-    kRevoked,  // the same, if more is taken back
-    kBlocked,  // not before somebody gives up what he holds, or a limit is raised
-  };
-  struct Verdict {
-    Fit fit = Fit::kNow;
-    std::vector<Standing> standings;
-    size_t claims = 0;               // of the standings, that it would claim as a waiter
-    bool hopeless = false;           // no holder can make room for it
-    std::vector<SegmentId> victims;  // to be taken back; of kRevoked
-    gpumem::v1::Denial denial;       // of kSoon, kRevoked and kBlocked: what is in the way
-  };
   Verdict Judge(const Request& request, uint32_t reused, const Claims& claims) const;
-  static Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
   gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
                                Fit fit) const;
   void AddHolders(const Standing& standing, gpumem::v1::Denial& denial) const;

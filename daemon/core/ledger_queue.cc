@@ -158,7 +158,7 @@ void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdic
   }
 }
 
-Ledger::Claims Ledger::ClaimsBefore(const Request& request) const {
+Claims Ledger::ClaimsBefore(const Request& request) const {
   Claims claims;
   for (const auto& [id, waiter] : waiters_) {
     if (GoesBefore(request, waiter.request)) continue;

@@ -55,8 +55,7 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
   };
   std::vector<Shortage> shortages;
   for (const Standing& standing : standings) {
-    auto it = claims.find({standing.cause, standing.whose, standing.device});
-    const Claim claim = it == claims.end() ? Claim{} : it->second;
+    const Claim claim = ClaimOn(claims, standing);
     if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
     const uint64_t wanted =
         standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;

@@ -27,9 +27,6 @@ using gpumem::v1::Denial;
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// Sums of what many wait for may be larger than any memory.
-uint64_t Plus(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
-
 // What of an account comes back without its holders.
 uint64_t Recoverable(const Account& account) {
   return account.bytes(SegmentState::kRetained) + account.bytes(SegmentState::kReleasing);
@@ -124,7 +121,7 @@ uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
   return std::min(least, Plus(guaranteed, uncommitted));
 }
 
-std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32_t reused) const {
+std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reused) const {
   const size_t device = request.device;
   const bool pinned = IsPinnedMemory(devices_[device]);
   // No overflow: bytes is at most a device's capacity, count at most 253.
@@ -223,41 +220,13 @@ std::vector<Ledger::Standing> Ledger::StandingsOf(const Request& request, uint32
   return standings;
 }
 
-void Ledger::AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims) {
-  for (size_t i = 0; i < count; ++i) {
-    const Standing& standing = standings[i];
-    Claim& claim = claims[{standing.cause, standing.whose, standing.device}];
-    claim.asked = Plus(claim.asked, standing.asked);
-    claim.need = Plus(claim.need, standing.more_need);
-  }
-}
-
-Ledger::Fit Ledger::FitOf(const Standing& standing, const Claim& claim, bool may_revoke) {
-  const auto fits = [&](uint64_t used) {
-    return Plus(Plus(used, standing.asked), claim.asked) <= standing.limit;
-  };
-  const bool keeps_guarantees =
-      standing.more_need == 0 ||
-      Plus(Plus(standing.need, standing.more_need), claim.need) <= standing.limit;
-  const uint64_t held = standing.used - standing.recoverable;
-  if (!keeps_guarantees) return Fit::kBlocked;
-  if (fits(standing.used)) return Fit::kNow;
-  if (fits(held - standing.revoking)) return Fit::kSoon;
-  if (may_revoke && fits(held - standing.revocable)) return Fit::kRevoked;
-  return Fit::kBlocked;
-}
-
-Ledger::Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims) const {
+Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims) const {
   Verdict verdict{.standings = StandingsOf(request, reused)};
-  const auto claim_on = [&](const Standing& standing) {
-    auto it = claims.find({standing.cause, standing.whose, standing.device});
-    return it == claims.end() ? Claim{} : it->second;
-  };
   const Standing* worst = nullptr;
   bool kept_by_tenants = false;
   for (size_t i = 0; i < verdict.standings.size(); ++i) {
     const Standing& standing = verdict.standings[i];
-    const Fit fit = FitOf(standing, claim_on(standing), !request.revocable);
+    const Fit fit = FitOf(standing, ClaimOn(claims, standing), !request.revocable);
     if (fit == Fit::kNow) continue;
     // What a limit of tenants keeps from it, only they can give it: it claims nothing above that.
     if (!kept_by_tenants) verdict.claims = i + 1;
@@ -272,7 +241,8 @@ Ledger::Verdict Ledger::Judge(const Request& request, uint32_t reused, const Cla
     verdict.victims = Victims(request, verdict.standings, claims);
     if (verdict.victims.empty()) verdict.fit = Fit::kBlocked;
   }
-  if (worst != nullptr) verdict.denial = DenialFor(request, *worst, claim_on(*worst), verdict.fit);
+  if (worst != nullptr)
+    verdict.denial = DenialFor(request, *worst, ClaimOn(claims, *worst), verdict.fit);
   return verdict;
 }
 

@@ -1,0 +1,120 @@
+// What the ledger keeps of each tenant, session, segment, lease and waiter. Plain records: the
+// ledger alone changes them (ledger.h), and keeps them true to each other.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/time/time.h"
+#include "daemon/core/account.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/quota.h"
+#include "daemon/core/retained_pool.h"
+#include "daemon/core/views.h"
+#include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd::records {
+
+// A tenant's memory pool on a device (kind mempool).
+struct Pool {
+  // The sessions whose processes may have it open, and how often they were handed something
+  // of it. A process that has ended is none of them.
+  absl::btree_map<SessionId, uint32_t> importers;
+  RetainedPool idle;  // released, and there for the tenant's next request of that size
+  absl::btree_set<SegmentId> lost;  // released, and of no use
+};
+struct Tenant {
+  std::string name;
+  Quota quota;
+  bool configured = false;
+  bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
+  Tenant* parent = nullptr;  // whose quota counts what this one has, too
+  uint32_t children = 0;
+  std::vector<Account> accounts;       // by device, with what those under it have
+  std::vector<RetainedPool> retained;  // by device
+  std::vector<Pool> pools;             // by device
+  uint32_t sessions = 0;               // live and lingering
+  uint32_t live_sessions = 0;
+  uint32_t tree_sessions = 0;  // with those of the tenants under it
+  uint32_t tree_waiting = 0;   // requests that have asked to, with theirs
+  uint32_t in_flight = 0;
+  uint32_t watches = 0;
+  std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
+};
+struct Session {
+  Tenant* tenant = nullptr;
+  SessionDetails details;
+  Secret token{};
+  absl::Time opened;
+  bool live = true;  // its socket is open
+  bool process_gone = false;
+  uint32_t in_flight = 0;   // calls
+  uint32_t watches = 0;     // that are no calls any more
+  uint32_t operations = 0;  // begun, neither committed nor aborted
+  absl::btree_set<WaiterId> waiters;
+  absl::btree_set<LeaseId> leases;
+  absl::btree_set<SegmentId> exposed;  // segments that its process may map
+  absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
+};
+struct Segment {
+  Tenant* tenant = nullptr;
+  size_t device = 0;
+  Kind kind = Kind::kVmm;
+  Charge charge;
+  absl::Time created;
+  bool made = false;  // its memory is there
+  bool lost = false;
+  bool shared_out = false;  // another tenant's process was given it
+  // While it is being taken back: what was done last, and when the next is due.
+  enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
+  absl::Time due = absl::InfiniteFuture();
+  // Its holders were to be ended, and still have it: nobody counts on it any more.
+  bool stuck = false;
+  uint32_t pins = 0;  // operations under way on it
+  uint32_t leases = 0;
+  // How many handed-over leases each session's process may still map.
+  absl::btree_map<SessionId, uint32_t> exposures;
+};
+// A process, and of which sort its leases are. Nothing is known of one that maps nothing.
+struct Process {
+  uint32_t exposures = 0;  // segments that its sessions may map
+  bool revocable = false;
+};
+struct Lease {
+  SessionId session{};
+  SegmentId segment{};
+  std::optional<Secret> tickets[2];  // by TicketScope
+};
+struct TicketEntry {
+  LeaseId lease{};
+  TicketScope scope = TicketScope::kTenant;
+};
+
+// Who waits.
+struct Request {
+  Tenant* tenant = nullptr;
+  size_t device = 0;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;  // of each segment, rounded up
+  uint32_t count = 0;
+  bool revocable = false;
+};
+struct Waiter {
+  SessionId session{};
+  Request request;
+  bool asked_to = false;  // false: it waits for what is on its way, and only for that
+  absl::Time since;
+  bool revokes = false;
+  // How many of its standings it claims: later ones get nothing there that it waits for.
+  size_t claims = 0;
+};
+
+}  // namespace gpumemd::records
