@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/kind_proto.h"
 
 namespace gpumemd {
 
@@ -76,21 +77,6 @@ ReleasePolicy FromProto(v1::ReleasePolicy policy) {
   return policy == v1::RELEASE_POLICY_ON_EXIT ? ReleasePolicy::kOnExit : ReleasePolicy::kTrust;
 }
 
-std::optional<Kind> FromProto(v1::Kind kind) {
-  switch (kind) {
-    case v1::KIND_VMM:
-      return Kind::kVmm;
-    case v1::KIND_MEMPOOL:
-      return Kind::kMempool;
-    case v1::KIND_IPC:
-      return Kind::kIpc;
-    case v1::KIND_PINNED:
-      return Kind::kPinned;
-    default:
-      return std::nullopt;
-  }
-}
-
 absl::Status CheckValues(const v1::Quota& set) {
   if (set.has_max_in_flight() && set.max_in_flight() == 0) {
     return absl::InvalidArgumentError(
@@ -101,10 +87,8 @@ absl::Status CheckValues(const v1::Quota& set) {
     return absl::InvalidArgumentError(
         absl::StrCat("a priority is from -1000 to 1000, not ", set.priority()));
   }
-  if (set.has_kind() && set.kind() != v1::KIND_UNSPECIFIED && !FromProto(set.kind())) {
-    return absl::InvalidArgumentError(absl::StrCat("this daemon does not know segments of kind ",
-                                                   static_cast<int>(set.kind()),
-                                                   "; it knows VMM, MEMPOOL, IPC and PINNED"));
+  if (const auto kind = gpumemd::FromProto(set.kind()); !kind.ok()) {
+    return absl::InvalidArgumentError(kind.status().message());
   }
   if (set.has_release() && set.release() != v1::RELEASE_POLICY_TRUST &&
       set.release() != v1::RELEASE_POLICY_ON_EXIT) {
@@ -254,7 +238,8 @@ void Apply(const v1::QuotaOverride& override, Quota* quota) {
   APPLY(scrub, scrub);
   APPLY(revocable, revocable);
 #undef APPLY
-  apply("kind", set.has_kind(), FromProto(set.kind()), &quota->kind, none.kind);
+  apply("kind", set.has_kind(), FromProto(set.kind()).value_or(std::nullopt), &quota->kind,
+        none.kind);
   apply("release", set.has_release(), FromProto(set.release()), &quota->release, none.release);
   for (const v1::DeviceLimit& device : set.devices()) {
     quota->device_limits[device.device_uuid()] = device.limit_bytes();

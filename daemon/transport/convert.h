@@ -7,17 +7,13 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "daemon/core/broker.h"
+#include "daemon/core/kind_proto.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/views.h"
 #include "proto/gpumem/v1/admin.pb.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
-
-gpumem::v1::Kind ToProto(Kind kind);
-// Absent for KIND_UNSPECIFIED.
-//   UNIMPLEMENTED  a kind that this daemon does not know
-absl::StatusOr<std::optional<Kind>> FromProto(gpumem::v1::Kind kind);
 
 gpumem::v1::Backend ToProto(Backend backend);
 gpumem::v1::Device ToProto(const Broker::DeviceView& device);
