@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/unix_channel.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "tests/support/child.h"
@@ -23,6 +22,9 @@ namespace gpumem::bench {
 namespace {
 
 using testing::Child;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
 
 constexpr absl::Duration kLoad = absl::Seconds(3);
 constexpr int kCrowdTenants = 1000;
@@ -37,13 +39,6 @@ std::vector<std::pair<std::string, Rates>>& AllRates() {
   return *all;
 }
 
-void Say(const std::string& text) {
-  SendMessage(3, text, {}, absl::Now() + absl::Seconds(60)).IgnoreError();
-}
-std::string Hear(int channel) {
-  return OrDie(ReceiveMessage(channel, absl::Now() + absl::Seconds(120)), "hear").bytes;
-}
-
 // So many clients at once for a while, each doing pairs of `what`: "segments" or "floor".
 Rates Load(const std::string& runtime_dir, const std::string& tenant, int clients,
            const std::string& what) {
@@ -51,9 +46,11 @@ Rates Load(const std::string& runtime_dir, const std::string& tenant, int client
   for (int i = 0; i < clients; ++i) {
     children.push_back(Child::Self({"--role", "loader", runtime_dir, tenant, what}));
   }
-  for (Child& child : children) Hear(child.channel());
   for (Child& child : children) {
-    OrDie(SendMessage(child.channel(), "go", {}, absl::Now() + absl::Seconds(10)), "go");
+    if (Hear(child.channel()) != "ready") OrDie(absl::InternalError("it does not start"), "loader");
+  }
+  for (Child& child : children) {
+    Say(child.channel(), "go");
   }
   Rates rates;
   std::vector<double> us;
@@ -168,8 +165,8 @@ int RunLoader(const std::vector<std::string>& args) {
     }
   };
   for (int i = 0; i < 20; ++i) pair();
-  Say("ready");
-  Hear(3);
+  Say(kParentChannel, "ready");
+  Hear(kParentChannel);
   std::vector<double> us;
   const absl::Time begin = absl::Now();
   absl::Time last = begin;
@@ -187,8 +184,8 @@ int RunLoader(const std::vector<std::string>& args) {
     const size_t index = us.size() <= kTold ? i : i * (us.size() - 1) / (kTold - 1);
     absl::StrAppend(&sample, absl::StrFormat("%.1f ", us[index]));
   }
-  Say(sample);
-  Say(absl::StrCat(pairs));
+  Say(kParentChannel, sample);
+  Say(kParentChannel, absl::StrCat(pairs));
   return 0;
 }
 

@@ -29,10 +29,12 @@ namespace {
 
 using testing::Child;
 using testing::DaemonProcess;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
 
 constexpr uint64_t kBytes = 4 << 20;
 constexpr Kind kGpuKinds[] = {Kind::kVmm, Kind::kIpc, Kind::kMempool};
-constexpr int kChannel = 3;  // of a child (tests/support/child.h)
 
 // Done by that GPU.
 absl::Status Set(const std::string& gpu, void* data, uint8_t value) {
@@ -303,15 +305,6 @@ TEST_F(DISABLED_GpuClientRole, UsesPinnedMemory) {
 
 #if GPUMEM_WITH_CUDA
 
-absl::Status Say(int channel, const std::string& word) {
-  return SendMessage(channel, word, {}, absl::Now() + absl::Seconds(60));
-}
-
-std::string Hear(int channel) {
-  auto message = ReceiveMessage(channel, absl::Now() + absl::Seconds(60));
-  return message.ok() ? message->bytes : message.status().ToString();
-}
-
 // A stream on a device, and calls with its context.
 class Stream {
  public:
@@ -360,21 +353,21 @@ TEST_F(GpuClient, AnotherProcessWaitsForWhatIsStillQueued) {
 
   Child child = Child::Self({"--gtest_also_run_disabled_tests",
                              "--gtest_filter=DISABLED_GpuClientWaiter.WaitsForAnEvent"});
-  ASSERT_OK(Say(child.channel(),
-                absl::StrCat(daemon_->runtime_dir(), ",", gpu, ",", segment->Share()->value)));
+  Say(child.channel(),
+      absl::StrCat(daemon_->runtime_dir(), ",", gpu, ",", segment->Share()->value));
   ASSERT_EQ(Hear(child.channel()), "ready");
   for (int i = 0; i < kMemsets; ++i) {
     stream.Set(scratch->data(), static_cast<uint8_t>(i), kLarge);
   }
   stream.Set(segment->data(), 0x82, kBytes);
   ASSERT_OK(event->Record(stream.get()));
-  ASSERT_OK(Say(child.channel(), "recorded"));
+  Say(child.channel(), "recorded");
   EXPECT_EQ(child.Wait(), 0);
   stream.Synchronize();
 }
 
 TEST(DISABLED_GpuClientWaiter, WaitsForAnEvent) {
-  const std::vector<std::string> given = absl::StrSplit(Hear(kChannel), ',');
+  const std::vector<std::string> given = absl::StrSplit(Hear(kParentChannel), ',');
   ASSERT_EQ(given.size(), 3u);
   auto client = Client::Connect({.runtime_dir = given[0]});
   ASSERT_OK(client);
@@ -384,8 +377,8 @@ TEST(DISABLED_GpuClientWaiter, WaitsForAnEvent) {
   auto event = (*client)->OpenEvent("queued");
   ASSERT_OK(event);
   Stream stream(given[1]);
-  ASSERT_OK(Say(kChannel, "ready"));
-  ASSERT_EQ(Hear(kChannel), "recorded");
+  Say(kParentChannel, "ready");
+  ASSERT_EQ(Hear(kParentChannel), "recorded");
   auto done = event->Done();
   ASSERT_OK(done);
   EXPECT_FALSE(*done) << "what was queued took too short a time to show anything";

@@ -33,13 +33,14 @@ namespace {
 using testing::Child;
 using testing::DaemonProcess;
 using testing::Eventually;
-using testing::kAnswerTime;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr uint64_t kTolerance = 64 * kMiB;
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
-constexpr int kChannel = 3;  // of a child (tests/support/child.h)
 
 std::string Config(const std::string& reaction, const std::string& allowance) {
   return absl::StrCat("[unbrokered]\nreaction = \"", reaction, "\"\ncontext_allowance = \"",
@@ -55,15 +56,6 @@ default = true
 tenant = "other"
 default = true
 )");
-}
-
-std::string Hear(int channel) {
-  auto message = ReceiveMessage(channel, absl::Now() + absl::Seconds(60));
-  return message.ok() ? message->bytes : message.status().ToString();
-}
-
-void Say(int channel, const std::string& text) {
-  SendMessage(channel, text, {}, absl::Now() + absl::Seconds(60)).IgnoreError();
 }
 
 class UnbrokeredOnGpu : public ::testing::Test {
@@ -310,14 +302,14 @@ class Role {
 };
 
 TEST(DISABLED_UnbrokeredOnGpuRole, DoesAsItIsTold) {
-  const std::vector<std::string> given = absl::StrSplit(Hear(kChannel), ',');
+  const std::vector<std::string> given = absl::StrSplit(Hear(kParentChannel), ',');
   ASSERT_EQ(given.size(), 3u);
   Role role(given[0], given[1], given[2]);
-  Say(kChannel, role.Begin().ToString());
+  Say(kParentChannel, role.Begin().ToString());
   while (true) {
-    auto order = ReceiveMessage(kChannel, absl::InfiniteFuture());
+    auto order = ReceiveMessage(kParentChannel, absl::InfiniteFuture());
     if (!order.ok()) return;
-    Say(kChannel, role.Do(absl::StrSplit(order->bytes, ',')).ToString());
+    Say(kParentChannel, role.Do(absl::StrSplit(order->bytes, ',')).ToString());
   }
 }
 

@@ -17,11 +17,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/unix_channel.h"
 
 namespace gpumem::testing {
 namespace {
 
-constexpr int kChannelInChild = 3;
+constexpr absl::Duration kWordTime = absl::Seconds(60);
 
 // Everything that allocates happens before fork(): the child may only make system calls.
 pid_t Spawn(const std::vector<std::string>& args,
@@ -50,10 +51,10 @@ pid_t Spawn(const std::vector<std::string>& args,
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (channel >= 0) {
-    if (channel == kChannelInChild) {
+    if (channel == kParentChannel) {
       fcntl(channel, F_SETFD, 0);
     } else {
-      dup2(channel, kChannelInChild);
+      dup2(channel, kParentChannel);
     }
   }
   execve(argv[0], argv.data(), envp.data());
@@ -105,6 +106,15 @@ int Child::Wait() {
   int status = 0;
   waitpid(std::exchange(pid_, -1), &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void Say(int channel, const std::string& words) {
+  SendMessage(channel, words, {}, absl::Now() + kWordTime).IgnoreError();
+}
+
+std::string Hear(int channel) {
+  const absl::StatusOr<UnixMessage> message = ReceiveMessage(channel, absl::Now() + kWordTime);
+  return message.ok() ? message->bytes : message.status().ToString();
 }
 
 bool CanBeOtherUsers() {

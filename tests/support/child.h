@@ -41,6 +41,13 @@ class Child {
   UniqueFd channel_;
 };
 
+// Words between both ends of a channel(); the child has its own as kParentChannel.
+inline constexpr int kParentChannel = 3;
+// To nobody where the other end is gone.
+void Say(int channel, const std::string& words);
+// The next ones; an error in words where none come within a minute.
+std::string Hear(int channel);
+
 // Whether this process may act for other users: it is root, and not in a user namespace
 // that knows nobody else.
 bool CanBeOtherUsers();

@@ -29,6 +29,9 @@ using testing::Child;
 using testing::DaemonProcess;
 using testing::Eventually;
 using ::testing::HasSubstr;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -88,35 +91,17 @@ class EndToEnd : public ::testing::Test {
 // --- Roles of other processes --------------------------------------------------------
 // This program runs itself as `--role NAME DIR`; channel 3 leads to the test.
 
-std::string Hear() {
-  auto message = ReceiveMessage(3, absl::Now() + absl::Seconds(60));
-  return message.ok() ? message->bytes : "";
-}
-
-void Say(const std::string& text) {
-  SendMessage(3, text, {}, absl::Now() + absl::Seconds(60)).IgnoreError();
-}
-
-std::string HearFrom(const Child& child) {
-  auto message = ReceiveMessage(child.channel(), absl::Now() + absl::Seconds(60));
-  return message.ok() ? message->bytes : message.status().ToString();
-}
-
-void SayTo(const Child& child, const std::string& text) {
-  ASSERT_OK(SendMessage(child.channel(), text, {}, absl::Now() + absl::Seconds(60)));
-}
-
 // Acquires `MiB` mebibytes, fills them with the byte `value`, says the ticket, and waits.
 int Hold(const std::string& dir, const std::string& tenant, uint64_t mib, int value) {
   auto client = Client::Connect({.runtime_dir = dir, .tenant = tenant, .name = "holder"});
-  if (!client.ok()) return Say(client.status().ToString()), 1;
+  if (!client.ok()) return Say(kParentChannel, client.status().ToString()), 1;
   auto segment = (*client)->Acquire({.bytes = mib * kMiB});
-  if (!segment.ok()) return Say(segment.status().ToString()), 1;
+  if (!segment.ok()) return Say(kParentChannel, segment.status().ToString()), 1;
   std::memset(segment->data(), value, segment->size());
   auto ticket = segment->Share();
-  if (!ticket.ok()) return Say(ticket.status().ToString()), 1;
-  Say(ticket->value);
-  const std::string word = Hear();
+  if (!ticket.ok()) return Say(kParentChannel, ticket.status().ToString()), 1;
+  Say(kParentChannel, ticket->value);
+  const std::string word = Hear(kParentChannel);
   if (word == "exit without release") _exit(0);
   return word == "release" && segment->Release().ok() ? 0 : 1;
 }
@@ -124,8 +109,8 @@ int Hold(const std::string& dir, const std::string& tenant, uint64_t mib, int va
 // Races for memory until told to stop; says how many it got and how often it was over.
 int Race(const std::string& dir, int seed) {
   auto client = Client::Connect({.runtime_dir = dir, .tenant = seed % 2 == 0 ? "a" : "b"});
-  if (!client.ok()) return Say(client.status().ToString()), 1;
-  Hear();
+  if (!client.ok()) return Say(kParentChannel, client.status().ToString()), 1;
+  Hear(kParentChannel);
   std::vector<Segment> held;
   uint64_t granted = 0, random = static_cast<uint64_t>(seed) * 7919 + 1;
   for (int i = 0; i < 60; ++i) {
@@ -140,11 +125,11 @@ int Race(const std::string& dir, int seed) {
       std::memset(segment->data(), seed, 4096);
       held.push_back(*std::move(segment));
     } else if (!absl::IsResourceExhausted(segment.status())) {
-      return Say(segment.status().ToString()), 1;
+      return Say(kParentChannel, segment.status().ToString()), 1;
     }
   }
   held.clear();
-  Say(absl::StrCat("granted ", granted));
+  Say(kParentChannel, absl::StrCat("granted ", granted));
   return 0;
 }
 
@@ -152,7 +137,7 @@ int Race(const std::string& dir, int seed) {
 
 TEST_F(EndToEnd, AnotherProcessOpensTheSameMemory) {
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "8", "90"});
-  const std::string ticket = HearFrom(holder);
+  const std::string ticket = Hear(holder.channel());
   auto client = Connect();
   auto segment = client->Open(ticket);
   ASSERT_OK(segment);
@@ -161,7 +146,7 @@ TEST_F(EndToEnd, AnotherProcessOpensTheSameMemory) {
   EXPECT_TRUE(std::all_of(bytes, bytes + segment->size(), [](auto b) { return b == 90; }));
   // Shared bytes are charged once.
   EXPECT_EQ(UsageOf(*client).leased_bytes, 8 * kMiB);
-  SayTo(holder, "release");
+  Say(holder.channel(), "release");
   EXPECT_EQ(holder.Wait(), 0);
   // The holder's release takes nothing from us.
   EXPECT_EQ(UsageOf(*client).leased_bytes, 8 * kMiB);
@@ -263,7 +248,7 @@ TEST_F(EndToEnd, RetainedMemoryOfOthersGivesWay) {
 TEST_F(EndToEnd, AKilledHoldersMemoryComesBack) {
   auto client = Connect();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "64", "1"});
-  ASSERT_THAT(HearFrom(holder), HasSubstr("gmt_"));
+  ASSERT_THAT(Hear(holder.channel()), HasSubstr("gmt_"));
   ASSERT_EQ(client->Acquire({.bytes = kMiB}).status().code(), absl::StatusCode::kResourceExhausted);
   holder.Signal(SIGKILL);
   EXPECT_EQ(holder.Wait(), 128 + SIGKILL);
@@ -273,7 +258,7 @@ TEST_F(EndToEnd, AKilledHoldersMemoryComesBack) {
 TEST_F(EndToEnd, WhatADeadHolderSharedStaysWithItsOtherHolders) {
   auto client = Connect();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "16", "33"});
-  auto segment = client->Open(HearFrom(holder));
+  auto segment = client->Open(Hear(holder.channel()));
   ASSERT_OK(segment);
   holder.Signal(SIGKILL);
   holder.Wait();
@@ -288,7 +273,7 @@ TEST_F(EndToEnd, AThousandKilledHoldersLeaveNothing) {
   // One of everything first: gRPC keeps some descriptors once it has needed them.
   for (int i = 0; i < 20; ++i) {
     Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "2", "1"});
-    ASSERT_THAT(HearFrom(holder), HasSubstr("gmt_"));
+    ASSERT_THAT(Hear(holder.channel()), HasSubstr("gmt_"));
   }
   const auto settled = [&] {
     auto usage = client->GetUsage();
@@ -303,7 +288,7 @@ TEST_F(EndToEnd, AThousandKilledHoldersLeaveNothing) {
   for (int i = 0; i < kills; ++i) {
     Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "a", "2", "1"});
     // Killed at every stage: some before they said anything.
-    if (i % 4 != 0) HearFrom(holder);
+    if (i % 4 != 0) Hear(holder.channel());
   }
   EXPECT_TRUE(Eventually(settled));
   EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= before; }))
@@ -323,8 +308,8 @@ TEST_F(EndToEnd, AClosedSessionsMemoryLingersUntilItsProcessIsGone) {
   EXPECT_EQ(UsageOf(*b).lingering_bytes, 0u);
   // A process that goes without a word leaves nothing either, once it is gone.
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "b", "8", "1"});
-  HearFrom(holder);
-  SayTo(holder, "exit without release");
+  Hear(holder.channel());
+  Say(holder.channel(), "exit without release");
   EXPECT_EQ(holder.Wait(), 0);
   EXPECT_TRUE(Eventually([&] {
     const DeviceUsage usage = UsageOf(*b);
@@ -345,8 +330,8 @@ release = "on-exit"
   ASSERT_OK(segment->Release());
   EXPECT_EQ(UsageOf(**client).lingering_bytes, 8 * kMiB);
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir(), "", "8", "1"});
-  HearFrom(holder);
-  SayTo(holder, "release");
+  Hear(holder.channel());
+  Say(holder.channel(), "release");
   EXPECT_EQ(holder.Wait(), 0);
   EXPECT_TRUE(Eventually([&] {
     return UsageOf(**client).charged_bytes <= 16 * kMiB &&
@@ -394,8 +379,8 @@ TEST_F(EndToEnd, SixtyFourProcessesRaceForOneLimit) {
       }
     }
   });
-  for (const Child& racer : racers) SayTo(racer, "go");
-  for (const Child& racer : racers) EXPECT_THAT(HearFrom(racer), HasSubstr("granted "));
+  for (const Child& racer : racers) Say(racer.channel(), "go");
+  for (const Child& racer : racers) EXPECT_THAT(Hear(racer.channel()), HasSubstr("granted "));
   for (Child& racer : racers) EXPECT_EQ(racer.Wait(), 0);
   done = true;
   watcher.join();

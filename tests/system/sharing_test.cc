@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/client.h"
-#include "common/unix_channel.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 
@@ -28,6 +27,9 @@ namespace {
 using testing::Child;
 using testing::DaemonProcess;
 using testing::Eventually;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kLong = absl::Seconds(60);
@@ -36,12 +38,6 @@ constexpr absl::Duration kLong = absl::Seconds(60);
 std::string Tenant(const std::string& name, const std::string& keys = "") {
   return absl::StrCat("[[tenant]]\nname = \"", name, "\"\n", keys, "[[rule]]\ntenant = \"", name,
                       "\"\ndefault = true\n");
-}
-
-void Say(const std::string& text) { SendMessage(3, text, {}, absl::Now() + kLong).IgnoreError(); }
-std::string Hear(const Child& child) {
-  auto message = ReceiveMessage(child.channel(), absl::Now() + kLong);
-  return message.ok() ? message->bytes : std::string(message.status().message());
 }
 
 class SharingTest : public ::testing::Test {
@@ -67,7 +63,7 @@ class SharingTest : public ::testing::Test {
   // A process that holds so much.
   Child Holder(const std::string& role, const std::string& tenant, uint64_t mib) {
     Child child = Child::Self({"--role", role, daemon_->runtime_dir(), tenant, absl::StrCat(mib)});
-    EXPECT_EQ(Hear(child), "holding");
+    EXPECT_EQ(Hear(child.channel()), "holding");
     return child;
   }
   static bool AwaitsItsTurn(Client& client) {
@@ -135,7 +131,7 @@ TEST_F(SharingTest, AGuaranteeIsObtainedFromWhoGivesUpInTime) {
   auto got = owner->Acquire({.bytes = 32 * kMiB});
   EXPECT_TRUE(got.ok()) << got.status();
   // The newest two were enough. It keeps the rest, and was left alone.
-  EXPECT_EQ(Hear(polite), "gave segments 2 3");
+  EXPECT_EQ(Hear(polite.channel()), "gave segments 2 3");
   EXPECT_EQ(UsageOf(*b).leased_bytes, 32 * kMiB);
   got = absl::UnknownError("released");
   polite.Signal(SIGTERM);
@@ -189,7 +185,7 @@ TEST_F(SharingTest, SixtyFourProcessesRaceForOneLimit) {
   int killed = 0;
   for (size_t i = 0; i < racers.size(); ++i) {
     if (i % 8 == 7) {
-      Hear(racers[i]);  // in the middle of it
+      Hear(racers[i].channel());  // in the middle of it
       racers[i].Signal(SIGKILL);
       racers[i].Wait();
       ++killed;
@@ -197,7 +193,7 @@ TEST_F(SharingTest, SixtyFourProcessesRaceForOneLimit) {
   }
   for (size_t i = 0; i < racers.size(); ++i) {
     if (i % 8 != 7) {
-      while (Hear(racers[i]) == "racing") {
+      while (Hear(racers[i].channel()) == "racing") {
       }
       EXPECT_EQ(racers[i].Wait(), 0) << "racer " << i;
     }
@@ -216,7 +212,7 @@ int Race(Client& client, int seed) {
   std::mt19937 random(static_cast<unsigned>(seed));
   std::vector<Segment> held;
   for (int i = 0; i < 60; ++i) {
-    if (i == 20) Say("racing");
+    if (i == 20) Say(kParentChannel, "racing");
     if (!held.empty() && random() % 3 == 0) held.pop_back();
     const absl::Duration wait = absl::Milliseconds(static_cast<int>(random() % 3) * 5);
     auto segment = client.Acquire({.bytes = (1 + random() % 8) * kMiB, .wait = wait});
@@ -234,7 +230,7 @@ int Race(Client& client, int seed) {
     if (held.size() > 3) held.clear();
   }
   held.clear();
-  Say("done");
+  Say(kParentChannel, "done");
   return 0;
 }
 
@@ -255,10 +251,10 @@ int BePolite(Client& client, uint64_t bytes) {
         segments[i] = Segment();
       }
     }
-    Say(gave);
+    Say(kParentChannel, gave);
   }});
   if (!watch.ok()) return 2;
-  Say("holding");
+  Say(kParentChannel, "holding");
   while (true) pause();
 }
 
@@ -278,7 +274,7 @@ int RunRole(const std::vector<std::string>& args) {
                                      .wait = role == "wait" ? kLong : absl::ZeroDuration(),
                                      .revocable = role == "deaf"});
   if (!segment.ok()) return 2;
-  Say("holding");
+  Say(kParentChannel, "holding");
   while (true) pause();
 }
 

@@ -30,11 +30,12 @@ using testing::Child;
 using testing::DaemonProcess;
 using testing::Eventually;
 using ::testing::HasSubstr;
-using testing::kAnswerTime;
+using testing::Hear;
+using testing::kParentChannel;
 using ::testing::Not;
+using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr int kChannel = 3;  // of a child (tests/support/child.h)
 
 std::string Config(const std::string& reaction) {
   return absl::StrCat(R"(
@@ -59,11 +60,6 @@ default = true
 )");
 }
 
-std::string Receive(int channel) {
-  auto message = ReceiveMessage(channel, absl::Now() + kAnswerTime);
-  return message.ok() ? message->bytes : "";
-}
-
 class Unbrokered : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -77,7 +73,7 @@ class Unbrokered : public ::testing::Test {
   // A process with a session.
   Child Worker(const std::string& tenant) {
     Child child = Child::Self({"--role", daemon_->runtime_dir(), tenant});
-    EXPECT_EQ(Receive(child.channel()), "ready");
+    EXPECT_EQ(Hear(child.channel()), "ready");
     return child;
   }
 
@@ -176,8 +172,8 @@ TEST_F(Unbrokered, EndsTheProcessAndNobodyElse) {
   EXPECT_TRUE(Logs("has ended"));
   EXPECT_THAT(daemon_->Log(), HasSubstr("SIGTERM to "));
   EXPECT_THAT(daemon_->Log(), HasSubstr("of tenant team, which has taken 50.00 MiB of "));
-  ASSERT_OK(SendMessage(colleague.channel(), "still there?", {}, absl::Now() + kAnswerTime));
-  EXPECT_EQ(Receive(colleague.channel()), "yes");
+  Say(colleague.channel(), "still there?");
+  EXPECT_EQ(Hear(colleague.channel()), "yes");
 }
 
 }  // namespace
@@ -185,9 +181,9 @@ TEST_F(Unbrokered, EndsTheProcessAndNobodyElse) {
 int Work(const std::string& runtime_dir, const std::string& tenant) {
   auto client = Client::Connect({.runtime_dir = runtime_dir, .tenant = tenant});
   const std::string word = client.ok() ? "ready" : client.status().ToString();
-  SendMessage(kChannel, word, {}, absl::Now() + kAnswerTime).IgnoreError();
-  while (!Receive(kChannel).empty()) {
-    SendMessage(kChannel, "yes", {}, absl::Now() + kAnswerTime).IgnoreError();
+  Say(kParentChannel, word);
+  while (Hear(kParentChannel) == "still there?") {
+    Say(kParentChannel, "yes");
   }
   return 0;
 }

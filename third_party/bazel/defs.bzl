@@ -72,6 +72,17 @@ def gpumem_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
         **kwargs
     )
 
+def gpumem_daemon_test(name, **kwargs):
+    """A test of name.cc that runs a real gpumemd, and other processes beside it."""
+    gpumem_cc_test(
+        name = name,
+        srcs = [name + ".cc"],
+        size = "medium",
+        data = ["//daemon:gpumemd"],
+        env = {"GPUMEM_GPUMEMD": "$(rootpath //daemon:gpumemd)"},
+        **kwargs
+    )
+
 def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
     """lib*.so holding the whole of deps, exporting only what the version script allows.
 
