@@ -266,6 +266,23 @@ TEST_F(UnbrokeredMonitorTest, WhoDoesNotEndIsKilledAndNobodyElse) {
   EXPECT_TRUE(innocent.running());
 }
 
+TEST_F(UnbrokeredMonitorTest, WhoeverIsForgivenStartsAnew) {
+  Process stubborn(/*stubborn=*/true);
+  Open("team", stubborn);
+  Start(UnbrokeredReaction::kTerminate);
+  driver_->Say({{stubborn.pid(), kAllowance + 2 * kTolerance}});
+  ASSERT_TRUE(stubborn.Speaks());
+  UnbrokeredConfig config = options_.config;
+  config.reaction = UnbrokeredReaction::kReport;
+  monitor_->Configure(config);
+  ASSERT_TRUE(driver_->WaitForLooks(2));
+  // Asked to end once more: what was begun before is not finished, by SIGKILL.
+  config.reaction = UnbrokeredReaction::kTerminate;
+  monitor_->Configure(config);
+  EXPECT_TRUE(stubborn.Speaks());
+  EXPECT_TRUE(stubborn.running());
+}
+
 TEST_F(UnbrokeredMonitorTest, ASecondProcessWithThePidIsNobodyOfOurs) {
   Process worker;
   auto session = broker_->OpenSession(

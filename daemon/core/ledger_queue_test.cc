@@ -130,9 +130,11 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   ExpectDenial(denied, Denial::CAUSE_QUEUE, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
+  // Nor does it go first where it waits as well.
+  const WaiterId behind = Wait(small, 224);
+  EXPECT_THAT(Admit(), IsEmpty());
   Empty();
-  EXPECT_THAT(Admit(), ElementsAre(waits));
-  EXPECT_TRUE(ledger.BeginAcquire(small, Of(224, /*waits=*/false)).ok());
+  EXPECT_THAT(Admit(), ElementsAre(waits, behind));
 }
 
 TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {

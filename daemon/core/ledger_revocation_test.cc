@@ -277,6 +277,19 @@ TEST_F(LedgerRevocationTest, AllHoldersOfASharedSegmentAreTold) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
+TEST_F(LedgerRevocationTest, WhoIsJustOpeningASegmentIsToldAsWell) {
+  const SessionId b = Open("b"), opener = Open("b");
+  const Secret ticket = Share(b, Lease(b, 1024, true));
+  const auto opening = ledger.BeginOpen(opener, {ticket}, /*revocable=*/true);
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  WaitFor(Open("owner"), 300);
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(b, opener));
+  EXPECT_THAT(ledger.RevokedLeases(opener).leases, IsEmpty()) << "it has none yet";
+  ASSERT_TRUE(ledger.Commit(*opening).ok());
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(opener));
+  EXPECT_THAT(ledger.RevokedLeases(opener).leases, ElementsAre(opening->items[0].lease));
+}
+
 TEST_F(LedgerRevocationTest, ATenantsLeasesMayAllBeRevocable) {
   const SessionId scavenger = Open("scavenger");
   Lease(scavenger, 1024, false);

@@ -51,6 +51,23 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
   Acquire(session, kGranule);
 }
 
+TEST_F(UnbrokeredTest, DeniesWhoWaitsAlready) {
+  AcquireOne(OpenSession("other"), kCapacity);
+  const SessionId session = OpenSession("team");
+  ASSERT_TRUE(ledger.BeginCall(session).ok());
+  const auto admission =
+      ledger.BeginAcquire(session, {.device_uuid = "GPU-1", .bytes = kGranule, .waits = true});
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  ASSERT_TRUE(admission->waiter);
+  EXPECT_TRUE(ledger.AdmitWaiting().empty());
+  ledger.SetUnbrokered({{session, "GPU-1", kGranule, true}});
+  const std::vector<Ledger::Admitted> denied = ledger.AdmitWaiting();
+  ASSERT_EQ(denied.size(), 1u);
+  EXPECT_EQ(denied[0].waiter, *admission->waiter);
+  ExpectDenial(denied[0].operation.status(), Denial::CAUSE_UNBROKERED, "team", "GPU-1", kGranule,
+               kGranule, 0);
+}
+
 TEST_F(UnbrokeredTest, GoesWithItsSession) {
   const SessionId session = OpenSession("team"), second = OpenSession("team");
   ledger.SetUnbrokered({{session, "GPU-1", 7, true}});
