@@ -15,18 +15,23 @@ void Forget(Index& index, const Key& key, IpcEventId id) {
 }  // namespace
 
 std::optional<IpcEventId> IpcEvents::Add(Event event) {
+  if (!event.lease && by_name_.contains(std::pair(event.tenant, event.name))) return std::nullopt;
   const IpcEventId id{next_};
+  Restore(id, std::move(event));
+  return id;
+}
+
+void IpcEvents::Restore(IpcEventId id, Event event) {
+  GoOnAfter(ToInt(id));
   if (event.lease) {
     by_segment_[event.segment].insert(id);
     by_lease_[*event.lease].insert(id);
-  } else if (!by_name_.emplace(std::pair(event.tenant, event.name), id).second) {
-    return std::nullopt;
+  } else if (!event.name.empty()) {
+    by_name_.emplace(std::pair(event.tenant, event.name), id);
   }
-  ++next_;
   by_session_[event.session].insert(id);
   ++by_tenant_[event.tenant];
   events_.emplace(id, std::move(event));
-  return id;
 }
 
 IpcEvents::Event* IpcEvents::FindByName(const std::string& tenant, const std::string& name,
@@ -64,17 +69,21 @@ void IpcEvents::Remove(IpcEventId id) {
   events_.erase(it);
 }
 
-void IpcEvents::SessionEnded(SessionId session) {
+std::vector<IpcEventId> IpcEvents::SessionEnded(SessionId session) {
   auto it = by_session_.find(session);
-  if (it == by_session_.end()) return;
-  for (IpcEventId id : absl::btree_set<IpcEventId>(it->second)) Remove(id);
+  if (it == by_session_.end()) return {};
+  const std::vector<IpcEventId> ended(it->second.begin(), it->second.end());
+  for (IpcEventId id : ended) Remove(id);
+  return ended;
 }
 
-void IpcEvents::LeaseEnded(LeaseId lease) {
+std::vector<IpcEventId> IpcEvents::LeaseEnded(LeaseId lease) {
   auto it = by_lease_.find(lease);
-  if (it == by_lease_.end()) return;
-  for (IpcEventId id : it->second) Forget(by_segment_, events_.at(id).segment, id);
+  if (it == by_lease_.end()) return {};
+  const std::vector<IpcEventId> hidden(it->second.begin(), it->second.end());
+  for (IpcEventId id : hidden) Forget(by_segment_, events_.at(id).segment, id);
   by_lease_.erase(it);
+  return hidden;
 }
 
 size_t IpcEvents::CountOf(SessionId session) const {

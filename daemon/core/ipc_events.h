@@ -7,6 +7,7 @@
 // No I/O and no lock: part of the ledger's state.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -46,8 +47,15 @@ class IpcEvents {
   const Event* Find(IpcEventId id) const;
 
   void Remove(IpcEventId id);
-  void SessionEnded(SessionId session);
-  void LeaseEnded(LeaseId lease);
+  // Those that end with the session; those that nobody finds any more.
+  std::vector<IpcEventId> SessionEnded(SessionId session);
+  std::vector<IpcEventId> LeaseEnded(LeaseId lease);
+  // One that was there before, under its number. Numbers given out from now on are higher than
+  // `last` and all of these.
+  void Restore(IpcEventId id, Event event);
+  void GoOnAfter(uint64_t last) { next_ = std::max(next_, last + 1); }
+  uint64_t last() const { return next_ - 1; }
+  const absl::btree_map<IpcEventId, Event>& all() const { return events_; }
 
   size_t CountOf(SessionId session) const;
   size_t CountOf(const std::string& tenant) const;

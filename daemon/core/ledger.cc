@@ -40,6 +40,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   session->opened = now_();
   sessions_.emplace(id, std::move(session));
   tokens_.emplace(token, id);
+  Touch(id);
   CountSession(tenant, 1);
   ++tenant.live_sessions;
   if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
@@ -63,8 +64,9 @@ absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
 void Ledger::EndSession(SessionId id, Session& session) {
   if (!session.live) return;
   session.live = false;
+  Touch(id);
   tokens_.erase(session.token);
-  events_.SessionEnded(id);
+  for (IpcEventId event : events_.SessionEnded(id)) Touch(event);
   while (!session.waiters.empty()) {
     const WaiterId waiter = *session.waiters.begin();
     RemoveWaiter(waiter);
@@ -107,6 +109,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   Tenant& tenant = *session.tenant;
   CountSession(tenant, -1);
   sessions_.erase(id);
+  Touch(id);
   forgotten_.push_back(id);
   ForgetIfIdle(tenant);
 }
@@ -158,7 +161,7 @@ void Ledger::EndWatch(SessionId id) {
 // --- Operations ----------------------------------------------------------------------
 
 absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
-                                            bool revocable) {
+                                            bool revocable, uint64_t request_id) {
   if (draining_) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
@@ -170,6 +173,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   Operation operation;
   operation.session = session_id;
   operation.revocable = revocable || (*session)->tenant->quota.revocable;
+  operation.request_id = request_id;
   for (const Secret& ticket : tickets) {
     auto it = tickets_.find(ticket);
     if (it == tickets_.end()) {
@@ -213,12 +217,17 @@ void Ledger::Pin(const Operation& operation, Session& session) {
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     ++segment.pins;
-    segment.shared_out |= segment.tenant != session.tenant;
+    if (!segment.shared_out && segment.tenant != session.tenant) {
+      segment.shared_out = true;
+      Touch(item.segment);
+    }
     ++segment.exposures[operation.session];
+    Touch(operation.session, item.segment);
     if (session.exposed.insert(item.segment).second) {
       Process& process = processes_[ProcessOf(session)];
       ++process.exposures;
       process.revocable = operation.revocable;
+      Touch(operation.session);
     }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }
@@ -231,10 +240,11 @@ absl::Status Ledger::Commit(const Operation& operation) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
-    if (live) {
+    if (live && !operation.regrant) {
       ++segment.leases;
       session.leases.insert(item.lease);
-      leases_.emplace(item.lease, Lease{operation.session, item.segment, {}});
+      leases_.emplace(item.lease, Lease{operation.session, item.segment, {}, operation.request_id});
+      Touch(item.lease);
       if (segment.lost) bereaved_.insert(operation.session);
       if (segment.charge.revoking()) revoked_.insert(operation.session);
     }
@@ -250,7 +260,7 @@ absl::Status Ledger::Commit(const Operation& operation) {
 void Ledger::Abort(const Operation& operation, bool handed_over) {
   Session& session = *sessions_.at(operation.session);
   for (const Operation::Item& item : operation.items) {
-    if (handed_over) break;
+    if (handed_over || operation.regrant) break;
     Segment& segment = *segments_.at(item.segment);
     Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (segment.kind == Kind::kMempool) {
@@ -306,6 +316,7 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   if (!ticket) {
     ticket = candidate;
     tickets_.emplace(candidate, TicketEntry{lease_id, scope});
+    Touch(lease_id);
   }
   return *ticket;
 }
@@ -318,6 +329,9 @@ CreateSpec Ledger::Creation(const Operation& operation, const Operation::Item& i
           .limit_bytes = LimitOn(*segment.tenant, operation.device)};
 }
 
-void Ledger::Created(SegmentId segment) { segments_.at(segment)->made = true; }
+void Ledger::Created(SegmentId segment) {
+  segments_.at(segment)->made = true;
+  Touch(segment);
+}
 
 }  // namespace gpumemd

@@ -30,6 +30,10 @@
 // given back to the driver, and Destroyed() ends its charge. What comes from a memory pool
 // lingers until all processes that may have the pool open are gone (ledger_pools.cc).
 //
+// What changes is written down, record by record, for a daemon that comes after this one
+// (TakeChanges in ledger_journal.cc), and that one begins where this one ended (Restore in
+// ledger_restore.cc).
+//
 // Invariants, checked by CheckInvariants():
 //   - charges = bytes of all segments, for every tenant and device; never over capacity
 //   - a segment belongs to one tenant for life
@@ -55,6 +59,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,6 +69,8 @@
 #include "daemon/core/account.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ipc_events.h"
+#include "daemon/core/journal_image.h"
+#include "daemon/core/journal_records.h"
 #include "daemon/core/ledger_records.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
@@ -103,6 +110,7 @@ struct AcquireSpec {
   bool without_pressure = false;   // nobody is asked to make room for it
   bool revocable = false;          // the leases may be taken back
   bool waits = false;              // also for what others hold
+  uint64_t request_id = 0;         // of the session's own choice, for Regrant; 0: none
 };
 
 // What Begin… decided. For each segment, whether it still has to be created.
@@ -112,6 +120,8 @@ struct Operation {
   size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
   Kind kind = Kind::kVmm;
   bool revocable = false;  // the leases
+  bool regrant = false;    // the leases are there already (Regrant)
+  uint64_t request_id = 0;
   struct Item {
     LeaseId lease{};
     SegmentId segment{};
@@ -222,7 +232,11 @@ class Ledger {
   bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
 
   absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets,
-                                      bool revocable = false);
+                                      bool revocable = false, uint64_t request_id = 0);
+
+  // Where an earlier daemon has granted the session `count` leases by this request: an operation
+  // that hands them over once more. Commit and Abort leave them as they are.
+  std::optional<Operation> Regrant(SessionId session, uint64_t request_id, uint32_t count);
 
   // ABORTED  the session has ended; what its process was sent lingers until it is gone
   absl::Status Commit(const Operation& operation);
@@ -284,6 +298,46 @@ class Ledger {
   std::vector<SessionId> TakeBereaved();
   // All leases of a session on lost segments.
   std::vector<LeaseId> LostLeases(SessionId session) const;
+
+  // --- What outlives the daemon ----------------------------------------------------
+
+  // From now on all that changes is kept for TakeChanges.
+  void KeepChanges() { keeps_changes_ = true; }
+  // What has changed since the last call: one batch of the journal, in which the state goes from
+  // one that is consistent to the next.
+  std::vector<journal::Change> TakeChanges();
+  // All that TakeChanges would ever have said: the state as it is.
+  JournalImage Image() const;
+
+  // What is left of what the journal tells of.
+  struct Survivors {
+    // Sessions whose processes live, with what is known of them now.
+    absl::btree_map<SessionId, SessionDetails> sessions;
+    absl::flat_hash_set<SegmentId> memory;  // segments whose memory is there
+  };
+  struct Restored {
+    uint32_t sessions = 0, segments = 0, leases = 0;
+    // Memory that is gone and was somebody's. Held where a process that lives may still map it:
+    // then it stays charged, as lost, until it lets go.
+    struct Lost {
+      SegmentId segment{};
+      std::string tenant, device_uuid;
+      Kind kind = Kind::kVmm;
+      uint64_t bytes = 0;
+      std::vector<SessionId> sessions;  // that live and had it
+    };
+    std::vector<Lost> lost;
+  };
+  // Goes on from what an earlier daemon's journal says. To be called once, after Configure, on a
+  // ledger that knows of no session. Waiters and operations are not remembered: a process that was
+  // being handed a segment counts as one that may map it.
+  Restored Restore(const JournalImage& image, const Survivors& survivors);
+
+  // The session, which has come back, has these leases and no others, and will ask again by these
+  // requests. All else of it that it was granted ends. Those of the leases that it does not have.
+  absl::StatusOr<std::vector<LeaseId>> Reconcile(SessionId session,
+                                                 absl::Span<const LeaseId> leases,
+                                                 absl::Span<const uint64_t> requests);
 
   // --- Interprocess events (ledger_events.cc) --------------------------------------
 
@@ -494,6 +548,31 @@ class Ledger {
 
   TenantView View(const Tenant& tenant) const;
 
+  // Marks what TakeChanges is to tell of.
+  void Touch(SessionId id) { Touch(touched_.sessions, id); }
+  void Touch(SegmentId id) { Touch(touched_.segments, id); }
+  void Touch(LeaseId id) { Touch(touched_.leases, id); }
+  void Touch(IpcEventId id) { Touch(touched_.events, id); }
+  void Touch(SessionId session, SegmentId segment) {
+    Touch(touched_.exposures, std::pair(session, segment));
+  }
+  void Touch(SessionId session, size_t device) {
+    Touch(touched_.imports, std::pair(session, device));
+  }
+  template <typename Key>
+  void Touch(std::vector<Key>& touched, Key key) {
+    if (keeps_changes_) touched.push_back(key);
+  }
+  std::optional<journal::Session> RecordOf(SessionId id) const;
+  std::optional<journal::Segment> RecordOf(SegmentId id) const;
+  std::optional<journal::Lease> RecordOf(LeaseId id) const;
+  std::optional<journal::Exposure> RecordOf(SessionId session, SegmentId segment) const;
+  std::optional<journal::PoolImport> RecordOf(SessionId session, size_t device) const;
+  std::optional<journal::IpcEvent> RecordOf(IpcEventId id) const;
+  void RestoreSessions(const JournalImage& image, const Survivors& survivors);
+  void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
+  void RestoreHolders(const JournalImage& image);
+
   const std::vector<DeviceInfo> devices_;
   const Bounds bounds_;
   const std::function<absl::Time()> now_;
@@ -531,6 +610,16 @@ class Ledger {
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;
   absl::btree_set<SessionId> bereaved_;
+
+  bool keeps_changes_ = false;
+  struct Touched {
+    std::vector<SessionId> sessions;
+    std::vector<SegmentId> segments;
+    std::vector<LeaseId> leases;
+    std::vector<std::pair<SessionId, SegmentId>> exposures;
+    std::vector<std::pair<SessionId, size_t>> imports;
+    std::vector<IpcEventId> events;
+  } touched_;
 };
 
 }  // namespace gpumemd

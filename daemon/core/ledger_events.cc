@@ -59,7 +59,10 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
         absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
   }
   std::optional<IpcEventId> id = events_.Add(std::move(event));
-  if (id) return *id;
+  if (id) {
+    Touch(*id);
+    return *id;
+  }
   return absl::AlreadyExistsError(absl::StrCat("tenant ", (*session)->tenant->name,
                                                " has an event named \"", place.name,
                                                "\" already; choose another name"));
@@ -91,7 +94,10 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   }
   std::vector<IpcEventView> views;
   for (auto& [id, event] : found) {
-    event->handed_out |= event->session != session_id;
+    if (!event->handed_out && event->session != session_id) {
+      event->handed_out = true;
+      Touch(id);
+    }
     views.push_back({.id = id,
                      .session = event->session,
                      .device_uuid = event->device_uuid,
@@ -109,6 +115,7 @@ absl::StatusOr<bool> Ledger::UnregisterEvent(SessionId session_id, IpcEventId id
   }
   const bool handed_out = event->handed_out;
   events_.Remove(id);
+  Touch(id);
   return handed_out;
 }
 

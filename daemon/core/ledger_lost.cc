@@ -19,6 +19,7 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
     if (it == segments_.end() || it->second->lost) continue;
     Segment& segment = *it->second;
     segment.lost = true;
+    Touch(id);
     lost.insert(id);
     RetainedPool& retained = segment.tenant->retained[segment.device];
     if (retained.Take(id, segment.kind, segment.charge.bytes())) Doom(id, segment);

@@ -21,12 +21,14 @@ bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
 void Ledger::Import(SessionId id, Session& session, size_t device) {
   ++session.tenant->pools[device].importers[id];
   session.imported.insert(device);
+  Touch(id, device);
 }
 
 void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
   Pool& pool = session.tenant->pools[device];
   auto it = pool.importers.find(id);
   if (it == pool.importers.end()) return;  // its process is gone already
+  Touch(id, device);
   if (!all && --it->second > 0) return;
   pool.importers.erase(it);
   session.imported.erase(device);
@@ -57,6 +59,8 @@ bool Ledger::Bequeath(SessionId id, Session& session) {
     const uint32_t times = importers.at(id);
     importers.erase(id);
     importers[*heir] += times;
+    Touch(id, device);
+    Touch(*heir, device);
   }
   sessions_.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
   session.imported.clear();

@@ -31,7 +31,8 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
                         .kind = terms->kind,
                         .bytes = terms->bytes,
                         .count = spec.count,
-                        .revocable = spec.revocable || tenant.quota.revocable};
+                        .revocable = spec.revocable || tenant.quota.revocable,
+                        .request_id = spec.request_id};
   if (absl::Status sort = CheckSort(**session, request.revocable); !sort.ok()) return sort;
   if (absl::Status past = CheckUnbrokered(tenant, terms->bytes * spec.count); !past.ok()) {
     return past;
@@ -106,10 +107,12 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
   operation.device = request.device;
   operation.kind = request.kind;
   operation.revocable = request.revocable;
+  operation.request_id = request.request_id;
   for (SegmentId id : reused) {
     Charge& charge = segments_.at(id)->charge;
     charge.MoveTo(SegmentState::kPending);
     charge.SetRevocable(request.revocable);
+    Touch(id);
     operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
   }
   while (operation.items.size() < request.count) {
@@ -122,6 +125,7 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
         Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
     segment->created = now_();
     segments_.emplace(id, std::move(segment));
+    Touch(id);
     operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
   }
   Pin(operation, *sessions_.at(session));

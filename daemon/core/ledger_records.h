@@ -63,6 +63,9 @@ struct Session {
   absl::btree_set<LeaseId> leases;
   absl::btree_set<SegmentId> exposed;  // segments that its process may map
   absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
+  // Of a session that an earlier daemon began: what it was granted then, by request. It may ask
+  // again for what it was not told of.
+  absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
 };
 struct Segment {
   Tenant* tenant = nullptr;
@@ -92,6 +95,7 @@ struct Lease {
   SessionId session{};
   SegmentId segment{};
   std::optional<Secret> tickets[2];  // by TicketScope
+  uint64_t request_id = 0;           // of the call that it came by; 0: none
 };
 struct TicketEntry {
   LeaseId lease{};
@@ -106,6 +110,7 @@ struct Request {
   uint64_t bytes = 0;  // of each segment, rounded up
   uint32_t count = 0;
   bool revocable = false;
+  uint64_t request_id = 0;
 };
 struct Waiter {
   SessionId session{};

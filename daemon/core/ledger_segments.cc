@@ -8,6 +8,7 @@ namespace gpumemd {
 void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
   auto it = segment.exposures.find(session_id);
   if (it == segment.exposures.end()) return;  // its process is gone already
+  Touch(session_id, id);
   if (!all && --it->second > 0) return;
   segment.exposures.erase(it);
   Session& session = *sessions_.at(session_id);
@@ -23,7 +24,8 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
     if (ticket) tickets_.erase(*ticket);
   }
   leases_.erase(it);
-  events_.LeaseEnded(id);
+  Touch(id);
+  for (IpcEventId event : events_.LeaseEnded(id)) Touch(event);
   sessions_.at(lease.session)->leases.erase(id);
   Segment& segment = *segments_.at(lease.segment);
   --segment.leases;
@@ -87,6 +89,7 @@ void Ledger::Destroyed(SegmentId id) {
   auto it = segments_.find(id);
   Tenant& tenant = *it->second->tenant;
   segments_.erase(it);
+  Touch(id);
   queue_moves_ = true;
   ForgetIfIdle(tenant);
 }

@@ -1,0 +1,147 @@
+// What has changed, as records of the journal (journal_records.h). Nothing is said of waiters and
+// operations: a daemon that comes after this one knows who may map what, and who has which leases.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+int64_t Nanos(absl::Time time) { return absl::ToUnixNanos(time); }
+
+template <typename Key>
+std::vector<Key> TakeDistinct(std::vector<Key>& touched) {
+  std::vector<Key> keys = std::exchange(touched, {});
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
+}  // namespace
+
+std::optional<journal::Session> Ledger::RecordOf(SessionId id) const {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return std::nullopt;
+  const Session& session = *it->second;
+  const PeerIdentity& peer = session.details.peer;
+  const auto process = processes_.find(ProcessOf(session));
+  return journal::Session{
+      .id = id,
+      .token = session.token,
+      .pid = peer.pid,
+      .start_time = peer.start_time,
+      .uid = peer.uid,
+      .gid = peer.gid,
+      .opened_ns = Nanos(session.opened),
+      .certain = session.details.certain,
+      .ended = !session.live,
+      .revocable = process != processes_.end() && process->second.revocable,
+      .tenant = session.tenant->name,
+      .client_name = journal::Name::Cut(session.details.client_name),
+      .command = journal::Command::Cut(session.details.command),
+  };
+}
+
+std::optional<journal::Segment> Ledger::RecordOf(SegmentId id) const {
+  auto it = segments_.find(id);
+  if (it == segments_.end()) return std::nullopt;
+  const Segment& segment = *it->second;
+  return journal::Segment{
+      .id = id,
+      .bytes = segment.charge.bytes(),
+      .created_ns = Nanos(segment.created),
+      .kind = segment.kind,
+      .made = segment.made,
+      .lost = segment.lost,
+      .shared_out = segment.shared_out,
+      .revocable = segment.charge.revocable(),
+      .tenant = segment.tenant->name,
+      .device_uuid = devices_[segment.device].uuid,
+  };
+}
+
+std::optional<journal::Lease> Ledger::RecordOf(LeaseId id) const {
+  auto it = leases_.find(id);
+  if (it == leases_.end()) return std::nullopt;
+  const Lease& lease = it->second;
+  return journal::Lease{.id = id,
+                        .session = lease.session,
+                        .segment = lease.segment,
+                        .request_id = lease.request_id,
+                        .tickets = {lease.tickets[0], lease.tickets[1]}};
+}
+
+std::optional<journal::Exposure> Ledger::RecordOf(SessionId session, SegmentId segment) const {
+  auto it = segments_.find(segment);
+  if (it == segments_.end()) return std::nullopt;
+  auto exposure = it->second->exposures.find(session);
+  if (exposure == it->second->exposures.end()) return std::nullopt;
+  return journal::Exposure{.session = session, .segment = segment, .count = exposure->second};
+}
+
+std::optional<journal::PoolImport> Ledger::RecordOf(SessionId session, size_t device) const {
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return std::nullopt;
+  const auto& importers = it->second->tenant->pools[device].importers;
+  auto importer = importers.find(session);
+  if (importer == importers.end()) return std::nullopt;
+  return journal::PoolImport{
+      .session = session, .device_uuid = devices_[device].uuid, .count = importer->second};
+}
+
+std::optional<journal::IpcEvent> Ledger::RecordOf(IpcEventId id) const {
+  const IpcEvents::Event* event = events_.Find(id);
+  if (event == nullptr) return std::nullopt;
+  const bool beside = event->lease && leases_.contains(*event->lease);
+  return journal::IpcEvent{.id = id,
+                           .session = event->session,
+                           .lease = beside ? *event->lease : LeaseId{},
+                           .handed_out = event->handed_out,
+                           .name = event->name,
+                           .device_uuid = event->device_uuid,
+                           .handle = event->handle};
+}
+
+std::vector<journal::Change> Ledger::TakeChanges() {
+  std::vector<journal::Change> changes;
+  const auto add = [&](auto record, const auto& key) {
+    using Record = typename decltype(record)::value_type;
+    changes.push_back(record ? journal::Put(*std::move(record)) : journal::Erase<Record>(key));
+  };
+  for (SessionId id : TakeDistinct(touched_.sessions)) add(RecordOf(id), id);
+  for (SegmentId id : TakeDistinct(touched_.segments)) add(RecordOf(id), id);
+  for (LeaseId id : TakeDistinct(touched_.leases)) add(RecordOf(id), id);
+  for (const auto& key : TakeDistinct(touched_.exposures)) {
+    add(RecordOf(key.first, key.second), key);
+  }
+  for (const auto& [session, device] : TakeDistinct(touched_.imports)) {
+    add(RecordOf(session, device), std::pair(session, journal::DeviceUuid(devices_[device].uuid)));
+  }
+  for (IpcEventId id : TakeDistinct(touched_.events)) add(RecordOf(id), id);
+  return changes;
+}
+
+JournalImage Ledger::Image() const {
+  JournalImage image;
+  const auto put = [&](auto record) { image.Apply(journal::Put(*std::move(record))); };
+  for (const auto& [id, session] : sessions_) {
+    put(RecordOf(id));
+    for (size_t device : session->imported) put(RecordOf(id, device));
+  }
+  for (const auto& [id, segment] : segments_) {
+    put(RecordOf(id));
+    for (const auto& [session, count] : segment->exposures) put(RecordOf(session, id));
+  }
+  for (const auto& [id, lease] : leases_) put(RecordOf(id));
+  for (const auto& [id, event] : events_.all()) put(RecordOf(id));
+  image.Apply(journal::Put(journal::Counters{.session = next_session_ - 1,
+                                             .segment = next_segment_ - 1,
+                                             .lease = next_lease_ - 1,
+                                             .ipc_event = events_.last()}));
+  return image;
+}
+
+}  // namespace gpumemd

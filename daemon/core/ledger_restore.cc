@@ -1,0 +1,213 @@
+// Going on where an earlier daemon stopped, at whatever moment that was.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/ledger.h"
+
+namespace gpumemd {
+
+Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& survivors) {
+  Restored restored;
+  next_session_ = image.counters.session + 1;
+  next_segment_ = image.counters.segment + 1;
+  next_lease_ = image.counters.lease + 1;
+  events_.GoOnAfter(image.counters.ipc_event);
+  RestoreSessions(image, survivors);
+  RestoreSegments(image, survivors, restored);
+  RestoreHolders(image);
+  // Whoever holds a segment says what becomes of it.
+  for (const auto& [id, record] : image.segments) {
+    if (auto it = segments_.find(id); it != segments_.end()) Settle(id, *it->second);
+  }
+  std::vector<SessionId> ended;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->live) ended.push_back(id);
+  }
+  restored.sessions = static_cast<uint32_t>(sessions_.size() - ended.size());
+  for (SessionId id : ended) ForgetIfDone(id, *sessions_.at(id));
+  restored.segments = static_cast<uint32_t>(segments_.size());
+  restored.leases = static_cast<uint32_t>(leases_.size());
+  return restored;
+}
+
+void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivors) {
+  for (const auto& [id, details] : survivors.sessions) {
+    auto record = image.sessions.find(id);
+    if (record == image.sessions.end()) continue;
+    Tenant& tenant = EnsureTenant(record->second.tenant.view());
+    auto session = std::make_unique<Session>();
+    session->tenant = &tenant;
+    session->details = details;
+    session->token = record->second.token;
+    session->opened = absl::FromUnixNanos(record->second.opened_ns);
+    session->live = !record->second.ended;
+    if (session->live) {
+      tokens_.emplace(session->token, id);
+      ++tenant.live_sessions;
+    }
+    sessions_.emplace(id, std::move(session));
+    CountSession(tenant, 1);
+  }
+}
+
+void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivors,
+                             Restored& restored) {
+  absl::flat_hash_map<SegmentId, std::vector<SessionId>> held_by;
+  for (const auto& [key, exposure] : image.exposures) {
+    if (sessions_.contains(key.first)) held_by[key.second].push_back(key.first);
+  }
+  for (const auto& [id, record] : image.segments) {
+    if (!record.made) continue;  // nobody has ever seen it
+    const absl::StatusOr<size_t> device = FindDevice(record.device_uuid.view());
+    const bool there = device.ok() && !record.lost && survivors.memory.contains(id);
+    const std::vector<SessionId>& holders = held_by[id];
+    if (!there && !record.lost && !holders.empty()) {
+      restored.lost.push_back({.segment = id,
+                               .tenant = std::string(record.tenant.view()),
+                               .device_uuid = std::string(record.device_uuid.view()),
+                               .kind = record.kind,
+                               .bytes = record.bytes,
+                               .sessions = holders});
+    }
+    // Of kind mempool its pool may hold it where nobody else does.
+    const bool held = !holders.empty() || (device.ok() && record.kind == Kind::kMempool);
+    if (!device.ok() || (!there && !held)) continue;
+    Tenant& tenant = EnsureTenant(record.tenant.view());
+    auto segment = std::make_unique<Segment>();
+    segment->tenant = &tenant;
+    segment->device = *device;
+    segment->kind = record.kind;
+    segment->charge = Charge(&tenant.accounts[*device], record.bytes, record.revocable);
+    segment->created = absl::FromUnixNanos(record.created_ns);
+    segment->made = true;
+    segment->lost = !there;
+    segment->shared_out = record.shared_out;
+    segments_.emplace(id, std::move(segment));
+  }
+}
+
+void Ledger::RestoreHolders(const JournalImage& image) {
+  for (const auto& [key, exposure] : image.exposures) {
+    auto session = sessions_.find(key.first);
+    auto segment = segments_.find(key.second);
+    if (session == sessions_.end() || segment == segments_.end()) continue;
+    segment->second->exposures[key.first] = exposure.count;
+    session->second->exposed.insert(key.second);
+    Process& process = processes_[ProcessOf(*session->second)];
+    ++process.exposures;
+    process.revocable = image.sessions.at(key.first).revocable;
+  }
+  for (const auto& [id, record] : image.leases) {
+    auto session = sessions_.find(record.session);
+    auto segment = segments_.find(record.segment);
+    if (session == sessions_.end() || segment == segments_.end()) continue;
+    Lease lease{record.session, record.segment, {}, record.request_id};
+    for (size_t scope = 0; scope < record.tickets.size(); ++scope) {
+      lease.tickets[scope] = record.tickets[scope];
+      if (!record.tickets[scope]) continue;
+      tickets_.emplace(*record.tickets[scope], TicketEntry{id, static_cast<TicketScope>(scope)});
+    }
+    leases_.emplace(id, lease);
+    ++segment->second->leases;
+    session->second->leases.insert(id);
+    if (segment->second->lost) bereaved_.insert(record.session);
+    if (record.request_id != 0) session->second->regrants[record.request_id].push_back(id);
+  }
+  for (const auto& [key, import] : image.pool_imports) {
+    auto session = sessions_.find(key.first);
+    const absl::StatusOr<size_t> device = FindDevice(key.second.view());
+    if (session == sessions_.end() || !device.ok()) continue;
+    session->second->tenant->pools[*device].importers[key.first] = import.count;
+    session->second->imported.insert(*device);
+  }
+  for (const auto& [id, record] : image.ipc_events) {
+    auto session = sessions_.find(record.session);
+    if (session == sessions_.end()) continue;
+    IpcEvents::Event event{.session = record.session,
+                           .device_uuid = std::string(record.device_uuid.view()),
+                           .handle = record.handle,
+                           .tenant = session->second->tenant->name,
+                           .name = std::string(record.name.view()),
+                           .handed_out = record.handed_out};
+    if (auto lease = leases_.find(record.lease); lease != leases_.end()) {
+      event.lease = record.lease;
+      event.segment = lease->second.segment;
+    }
+    events_.Restore(id, std::move(event));
+  }
+}
+
+std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_id,
+                                         uint32_t count) {
+  auto it = sessions_.find(session_id);
+  if (request_id == 0 || it == sessions_.end() || !it->second->live) return std::nullopt;
+  Session& session = *it->second;
+  auto regrant = session.regrants.find(request_id);
+  if (regrant == session.regrants.end()) return std::nullopt;
+  std::vector<LeaseId> leases = std::move(regrant->second);
+  session.regrants.erase(regrant);
+  std::erase_if(leases, [&](LeaseId lease) { return !session.leases.contains(lease); });
+  const bool usable =
+      leases.size() == count && std::none_of(leases.begin(), leases.end(), [&](LeaseId lease) {
+        return segments_.at(leases_.at(lease).segment)->lost;
+      });
+  if (!usable) {
+    for (LeaseId lease : leases) EndLease(lease, /*unmapped=*/false);
+    return std::nullopt;
+  }
+  Operation operation{.id = OperationId{next_operation_++},
+                      .session = session_id,
+                      .regrant = true,
+                      .request_id = request_id};
+  for (LeaseId lease : leases) {
+    const SegmentId id = leases_.at(lease).segment;
+    Segment& segment = *segments_.at(id);
+    operation.device = segment.device;
+    operation.kind = segment.kind;
+    operation.revocable = segment.charge.revocable();
+    operation.items.push_back({.lease = lease, .segment = id, .reused = true});
+    ++segment.pins;
+  }
+  ++session.operations;
+  ++open_operations_;
+  return operation;
+}
+
+absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
+                                                       absl::Span<const LeaseId> leases,
+                                                       absl::Span<const uint64_t> requests) {
+  absl::StatusOr<Session*> found = LiveSession(session_id);
+  if (!found.ok()) return found.status();
+  Session& session = **found;
+  std::vector<LeaseId> unknown, ended;
+  const absl::flat_hash_set<LeaseId> kept(leases.begin(), leases.end());
+  const absl::flat_hash_set<uint64_t> asked(requests.begin(), requests.end());
+  for (LeaseId lease : leases) {
+    if (!session.leases.contains(lease)) unknown.push_back(lease);
+  }
+  for (LeaseId lease : session.leases) {
+    const uint64_t request = leases_.at(lease).request_id;
+    if (!kept.contains(lease) && (request == 0 || !asked.contains(request))) ended.push_back(lease);
+  }
+  const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
+  for (LeaseId lease : ended) {
+    const Tenant& owner = *segments_.at(leases_.at(lease).segment)->tenant;
+    EndLease(lease, trusted && owner.quota.release == ReleasePolicy::kTrust);
+  }
+  absl::erase_if(session.regrants, [&](const auto& each) { return !asked.contains(each.first); });
+  // What it was being handed when the daemon ended: it says that it does not have it.
+  if (!trusted || session.operations > 0) return unknown;
+  absl::flat_hash_map<SegmentId, uint32_t> has;
+  for (LeaseId lease : session.leases) ++has[leases_.at(lease).segment];
+  for (SegmentId id : std::vector<SegmentId>(session.exposed.begin(), session.exposed.end())) {
+    Segment& segment = *segments_.at(id);
+    if (segment.tenant->quota.release != ReleasePolicy::kTrust) continue;
+    while (segment.exposures.contains(session_id) && segment.exposures.at(session_id) > has[id]) {
+      Unexpose(id, segment, session_id, /*all=*/false);
+    }
+    Settle(id, segment);
+  }
+  return unknown;
+}
+
+}  // namespace gpumemd
