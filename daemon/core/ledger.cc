@@ -227,7 +227,7 @@ void Ledger::Pin(const Operation& operation, Session& session) {
       Process& process = processes_[ProcessOf(session)];
       ++process.exposures;
       process.revocable = operation.revocable;
-      Touch(operation.session);
+      if (session.exposed.size() == 1) Touch(operation.session);  // of which sort it is
     }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }

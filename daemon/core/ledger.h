@@ -569,6 +569,7 @@ class Ledger {
   std::optional<journal::Exposure> RecordOf(SessionId session, SegmentId segment) const;
   std::optional<journal::PoolImport> RecordOf(SessionId session, size_t device) const;
   std::optional<journal::IpcEvent> RecordOf(IpcEventId id) const;
+  journal::Counters NumbersGivenOut() const;  // the highest
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
   void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
   void RestoreHolders(const JournalImage& image);
@@ -620,6 +621,7 @@ class Ledger {
     std::vector<std::pair<SessionId, size_t>> imports;
     std::vector<IpcEventId> events;
   } touched_;
+  journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 
 }  // namespace gpumemd

@@ -11,7 +11,8 @@ namespace gpumemd {
 using gpumem::v1::Denial;
 
 absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
-                                    bool revocable, const absl::StatusOr<Operation>& answer) {
+                                    bool revocable, uint64_t request_id,
+                                    const absl::StatusOr<Operation>& answer) {
   using absl::StatusCode;
   if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
   if (!Live(session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
@@ -47,7 +48,8 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
   }
   if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());
   if (ToInt(answer->id) <= last_operation_ || answer->session != session_id ||
-      answer->revocable != as_revocable || answer->items.size() != expected.size()) {
+      answer->revocable != as_revocable || answer->request_id != request_id || answer->regrant ||
+      answer->items.size() != expected.size()) {
     return Wrong("the operation is not what was asked for");
   }
   last_operation_ = ToInt(answer->id);
@@ -75,9 +77,10 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
     if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
-    if (live) leases_[item.lease] = {operation.session, item.segment, {}};
-    if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
-    if (live && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
+    const bool leased = live && !operation.regrant;
+    if (leased) leases_[item.lease] = {operation.session, item.segment, {}, operation.request_id};
+    if (leased && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
+    if (leased && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
     Rest(item.segment);
   }
   operations_.erase(id);
@@ -88,7 +91,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
 void LedgerModel::Abort(OperationId id, bool handed_over) {
   Operation& operation = operations_.at(id);
   for (const Operation::Item& item : operation.items) {
-    if (handed_over) break;
+    if (handed_over || operation.regrant) break;
     if (MayMap(operation.session, item.segment)) Unmap(operation.session, item.segment);
     const Segment& segment = segments_.at(item.segment);
     if (segment.kind == Kind::kMempool) Unimport(operation.session, segment.device, /*all=*/false);

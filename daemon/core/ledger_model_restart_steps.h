@@ -1,0 +1,137 @@
+// The daemon's end in the model test: at any moment it is killed, some processes with it, and
+// another goes on; and what those do then who come back.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/ledger_model_steps.h"
+
+namespace gpumemd {
+
+class ModelRestarts : public ModelSteps {
+ protected:
+  using ModelSteps::ModelSteps;
+
+  absl::Status Restart() {
+    if (absl::Status same = CheckImage(); !same.ok()) return same;
+    MeetMoment();
+    const Ledger::Survivors survivors = ChooseSurvivors();
+    const std::map<std::string, Quota> overridden = model_.Overridden();
+    const Ledger::RevocationTimes times = ledger_.revocation_times();
+
+    std::destroy_at(&ledger_);
+    std::construct_at(&ledger_, devices_, bounds_, [this] { return now_; });
+    ledger_.SetRevocationTimes(times);
+    ledger_.Configure(configured_, defaults_, overridden);
+    const Ledger::Restored restored = ledger_.Restore(image_, survivors);
+    image_ = ledger_.Image();
+    ledger_.KeepChanges();
+
+    granted_waiters_.clear();  // numbers of waiters begin anew
+    if (!restored.lost.empty()) Met("lost by a restart");
+    const absl::Status verdict = model_.Restart(survivors, restored);
+    return After(verdict, "killed; ", survivors.sessions.size(), " sessions, of which ",
+                 restored.sessions, " go on, and ", restored.leases, " leases");
+  }
+
+  // A request of before, as its session sends it once more.
+  absl::Status Regrant() {
+    SessionId session = AnySession();
+    uint64_t request = chance_.Below(12);
+    auto count = static_cast<uint32_t>(chance_.Below(3));
+    if (!model_.regrants().empty() && chance_.In100(95)) {
+      const auto& [key, leases] = chance_.Of(model_.regrants());
+      if (chance_.In100(95)) session = key.first;
+      request = key.second;
+      if (chance_.In100(85)) count = static_cast<uint32_t>(leases.size());
+    }
+    const std::optional<Operation> answer = ledger_.Regrant(session, request, count);
+    Met(answer ? "granted once more" : "not granted once more");
+    return After(model_.Regrant(session, request, count, answer), "Regrant ", ToInt(session), " ",
+                 request, " x ", count, " -> ", answer ? absl::StrCat(ToInt(answer->id)) : "no");
+  }
+
+  // A session comes back with most of its leases and some of its requests.
+  absl::Status Reconcile() {
+    SessionId session = AnyHolder();
+    if (!model_.regrants().empty() && chance_.In100(70)) {
+      session = chance_.Of(model_.regrants()).first.first;
+    }
+    std::vector<LeaseId> leases;
+    std::set<uint64_t> requests;
+    const uint64_t most = chance_.In100(30) ? 100 : 80;
+    for (const auto& [id, lease] : model_.leases()) {
+      if (lease.session == session && chance_.In100(most)) leases.push_back(id);
+    }
+    for (const auto& [key, granted] : model_.regrants()) {
+      if (key.first == session && chance_.In100(50)) requests.insert(key.second);
+    }
+    if (chance_.In100(20)) leases.push_back(AnyLeaseOf(session));
+    if (chance_.In100(5)) requests.insert(chance_.Below(4));  // 0: no request
+    const uint64_t before = ExposedIn(session);
+    const auto answer =
+        ledger_.Reconcile(session, leases, std::vector<uint64_t>(requests.begin(), requests.end()));
+    if (answer.ok()) Met(answer->empty() ? "reconciled" : "reconciled, but for some");
+    if (answer.ok() && ExposedIn(session) < before) Met("reconciled, and gave up what it had");
+    return After(model_.Reconcile(session, leases, requests, answer), "Reconcile ", ToInt(session),
+                 " with ", leases.size(), " leases -> ", Tell(answer.status()));
+  }
+
+ private:
+  // How many segments the session's process may map.
+  uint64_t ExposedIn(SessionId session) {
+    uint64_t exposed = 0;
+    for (const auto& [key, exposure] : ledger_.Image().exposures) {
+      exposed += key.first == session ? 1 : 0;
+    }
+    return exposed;
+  }
+
+  // What was under way.
+  void MeetMoment() {
+    Met("killed");
+    if (!model_.operations().empty()) Met("killed during operations");
+    if (!model_.waiters().empty()) Met("killed while somebody waited");
+    if (model_.AnyReleasing()) Met("killed while memory went back");
+    if (model_.NextOverdue() != absl::InfiniteFuture()) Met("killed during a revocation");
+    if (ledger_.draining()) Met("killed while draining");
+    if (!model_.regrants().empty()) Met("killed before all had come back");
+    for (const auto& [id, operation] : model_.operations()) {
+      if (operation.regrant) Met("killed during a second handing over");
+    }
+  }
+
+  // Most processes, and most memory: that of contexts is gone with the daemon.
+  Ledger::Survivors ChooseSurvivors() {
+    Ledger::Survivors survivors;
+    const uint64_t die = chance_.In100(30) ? 0 : chance_.In100(90) ? 30 : 100;
+    std::map<std::pair<pid_t, uint64_t>, bool> lives;
+    for (const auto& [id, record] : image_.sessions) {
+      const auto process = lives.emplace(std::pair(record.pid, record.start_time), false);
+      if (process.second) process.first->second = !chance_.In100(die);
+      if (model_.sessions().at(id).process_gone || !process.first->second) continue;
+      survivors.sessions[id] = {
+          .peer = {.pid = record.pid, .start_time = record.start_time},
+          .client_name = std::string(record.client_name.view()),
+          .command = std::string(record.command.view()),
+      };
+      Met(record.ended ? "an ended session goes on" : "a session goes on");
+    }
+    const bool loses = chance_.In100(15);
+    for (SegmentId id : model_.Lasting()) {
+      const uint64_t gone = model_.in_destruction().contains(id) ? 50 : loses ? 20 : 0;
+      if (!chance_.In100(gone)) survivors.memory.insert(id);
+    }
+    return survivors;
+  }
+};
+
+}  // namespace gpumemd
