@@ -2,6 +2,7 @@
 // another goes on; and what those do then who come back.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -83,6 +84,14 @@ class ModelRestarts : public ModelSteps {
     if (answer.ok() && ExposedIn(session) < before) Met("reconciled, and gave up what it had");
     return After(model_.Reconcile(session, leases, requests, answer), "Reconcile ", ToInt(session),
                  " with ", leases.size(), " leases -> ", Tell(answer.status()));
+  }
+
+  // Moments that are rare.
+  bool WorthAKill() {
+    if (ledger_.draining()) return chance_.Below(60) == 0;
+    const bool again = std::any_of(model_.operations().begin(), model_.operations().end(),
+                                   [](const auto& operation) { return operation.second.regrant; });
+    return again && chance_.Below(40) == 0;
   }
 
  private:

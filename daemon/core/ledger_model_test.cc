@@ -179,7 +179,7 @@ class Episode : public ModelRestarts {
   absl::Status Step() {
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
-    if (chance_.Below(250) == 0) return Restart();
+    if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
     if (!model_.regrants().empty() && chance_.In100(5)) {
       return chance_.In100(65) ? Regrant() : Reconcile();
     }
