@@ -115,6 +115,10 @@ class Service {
       fds_.emplace(first, std::move(file));
       return status.ToString();
     }
+    if (command == "store-again") {
+      const auto found = fds_.find(first);
+      return found == fds_.end() ? "none" : store_->Store(second, found->second.get()).ToString();
+    }
     if (command == "store-many") {
       for (int i = 0; i < number; ++i) {
         const UniqueFd file = FileWith(absl::StrCat(i));

@@ -26,6 +26,7 @@ class Puppet {
   //   names                   of the descriptors that it was handed, "a,b,c"
   //   read NAME               the text in such a descriptor
   //   store NAME TEXT         stores a new file with this text: a status, "OK"
+  //   store-again NAME NEW    the same file by another name: a status
   //   store-many PREFIX N     N new files, by PREFIX and a number from 0: a status
   //   remove NAME, remove-many PREFIX N, barrier, check-room, ready WORDS: a status
   //   close NAME              of what it was handed or has stored
