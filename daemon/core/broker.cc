@@ -32,6 +32,7 @@ Broker::Broker(BrokerOptions options)
     : devices_(std::move(options.devices)),
       random_(std::move(options.random)),
       observer_(options.observer),
+      continuity_(options.continuity),
       now_(options.now),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
@@ -80,6 +81,12 @@ absl::Status Broker::Call::BecomeWatch() {
   return become;
 }
 
+void Broker::Record() {
+  if (!survivable_) return;
+  const std::vector<journal::Change> changes = ledger_.TakeChanges();
+  if (!changes.empty()) continuity_->Write(changes);
+}
+
 void Broker::Pump() {
   // What was never made is gone at once, and may let others in.
   bool moved = true;
@@ -112,6 +119,7 @@ void Broker::Pump() {
     pools_sent_.erase(id);
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
+  Record();
 }
 
 void Broker::CollectLost(size_t device) {
@@ -136,6 +144,7 @@ size_t Broker::LaneOf(SegmentId segment) const {
 void Broker::DisposeLoop(size_t lane) {
   while (true) {
     std::vector<Doomed> batch;
+    bool survivable = false;
     {
       absl::MutexLock lock(&mutex_);
       const auto wake = [this, lane]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -144,6 +153,12 @@ void Broker::DisposeLoop(size_t lane) {
       mutex_.Await(absl::Condition(&wake));
       if (doomed_[lane].empty()) return;
       batch = std::exchange(doomed_[lane], {});
+      survivable = survivable_;
+    }
+    if (survivable) {
+      std::vector<SegmentId> ids;
+      for (const Doomed& doomed : batch) ids.push_back(doomed.id);
+      continuity_->LetGo(ids);
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
@@ -178,7 +193,7 @@ void Broker::ProcessGone(SessionId session) {
   Pump();
 }
 
-absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
+absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
   Secret secret;
   if (token.size() != secret.size()) {
     return absl::UnauthenticatedError(
@@ -186,22 +201,27 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
                       : "this is not a session token");
   }
   std::memcpy(secret.data(), token.data(), secret.size());
-  absl::MutexLock lock(&mutex_);
   absl::StatusOr<SessionId> session = ledger_.FindByToken(secret);
-  if (!session.ok()) {
+  if (session.ok()) return session;
+  return absl::UnauthenticatedError("no live session has this token: it has ended; connect again");
+}
+
+absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<SessionId> session = FindSession(token);
+  if (!session.ok()) return session.status();
+  if (ledger_.presence(*session) != Presence::kHere) {
     return absl::UnauthenticatedError(
-        "no live session has this token: it has ended; connect again");
+        "the session was begun with a daemon that is gone: its client has to come back for it "
+        "first, with a Hello on the session socket and a Reconcile");
   }
   if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) return begun;
   return Call(this, *session);
 }
 
 bool Broker::IsLive(absl::string_view token) const {
-  Secret secret;
-  if (token.size() != secret.size()) return false;
-  std::memcpy(secret.data(), token.data(), secret.size());
   absl::MutexLock lock(&mutex_);
-  return ledger_.FindByToken(secret).ok();
+  return FindSession(token).ok();
 }
 
 // --- Requests of clients -------------------------------------------------------------
@@ -218,6 +238,9 @@ absl::Status Broker::Create(const Operation& operation) {
     }
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     if (!memory.ok()) return memory.status();
+    if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+      continuity_->Keep(item.segment, (*memory)->fd());
+    }
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
     ledger_.Created(item.segment);
@@ -237,6 +260,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   Handover handover;
   {
     absl::MutexLock lock(&mutex_);
+    Record();  // that its process may map them
     auto sent = pools_sent_.find(operation.session);
     absl::flat_hash_set<uint64_t> pools;
     for (const Operation::Item& item : operation.items) {
@@ -286,10 +310,13 @@ void Broker::ForgetOldPools(SessionId session) {
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     absl::Span<const Secret> tickets,
-                                                    bool revocable, Deliver deliver) {
-  absl::StatusOr<Operation> operation = [&] {
+                                                    bool revocable, uint64_t request_id,
+                                                    Deliver deliver) {
+  absl::StatusOr<Operation> operation = [&]() -> absl::StatusOr<Operation> {
     absl::MutexLock lock(&mutex_);
-    return ledger_.BeginOpen(call.session(), tickets, revocable);
+    const auto count = static_cast<uint32_t>(tickets.size());
+    if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
+    return ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
   }();
   if (!operation.ok()) return operation.status();
   return HandOver(*operation, deliver);
@@ -298,12 +325,16 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
 absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
   const Secret candidate = random_();
   absl::MutexLock lock(&mutex_);
-  return ledger_.Share(call.session(), lease, scope, candidate);
+  absl::StatusOr<Secret> ticket = ledger_.Share(call.session(), lease, scope, candidate);
+  Record();
+  return ticket;
 }
 
-absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases) {
+absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
+                             absl::Span<const uint64_t> requests) {
   absl::MutexLock lock(&mutex_);
   absl::Status released = ledger_.Release(call.session(), leases);
+  if (released.ok()) ledger_.DropRegrants(call.session(), requests);
   Pump();
   return released;
 }
@@ -312,18 +343,24 @@ absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger:
                                                  absl::string_view device_uuid,
                                                  const ExportData& handle) {
   absl::MutexLock lock(&mutex_);
-  return ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+  absl::StatusOr<IpcEventId> id = ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+  Record();
+  return id;
 }
 
 absl::StatusOr<std::vector<IpcEventView>> Broker::GetEvents(const Call& call,
                                                             const Ledger::EventPlace& place) {
   absl::MutexLock lock(&mutex_);
-  return ledger_.GetEvents(call.session(), place);
+  absl::StatusOr<std::vector<IpcEventView>> events = ledger_.GetEvents(call.session(), place);
+  Record();
+  return events;
 }
 
 absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event) {
   absl::MutexLock lock(&mutex_);
-  return ledger_.UnregisterEvent(call.session(), event);
+  absl::StatusOr<bool> handed_out = ledger_.UnregisterEvent(call.session(), event);
+  Record();
+  return handed_out;
 }
 
 std::vector<LeaseId> Broker::LostLeases(const Call& call) const {

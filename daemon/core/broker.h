@@ -25,6 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/unique_fd.h"
+#include "daemon/core/continuity.h"
 #include "daemon/core/ledger.h"
 #include "daemon/device/device.h"
 
@@ -70,6 +72,15 @@ struct BrokerOptions {
   // Gives unguessable bits.
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker
+  Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
+};
+
+// What an earlier broker has left.
+struct Inheritance {
+  JournalImage image;
+  absl::flat_hash_map<SegmentId, gpumem::UniqueFd> memory;
+  // Sessions of processes that live, and what is known of them now.
+  absl::btree_map<SessionId, SessionDetails> sessions;
 };
 
 class Broker {
@@ -162,6 +173,32 @@ class Broker {
   // Whether a live session has this token.
   bool IsLive(absl::string_view token) const;
 
+  // --- Over the end of a daemon ------------------------------------------------------
+
+  // Goes on from what an earlier broker has left, once, after Configure and before any other call.
+  // What is granted from here on outlives this process (BrokerOptions::continuity).
+  struct Restored : Ledger::Restored {
+    std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
+  };
+  Restored Restore(Inheritance inheritance);
+  // Nothing is written down any more, and nothing let go: what follows is the end of this process
+  // and not of its sessions. No call may be under way.
+  void Freeze();
+
+  // A session that was restored is its process's again; its client has connected anew.
+  //   NOT_FOUND  no session has this token that waits for its client, or another process's does
+  struct Resumed {
+    SessionId id{};
+    std::string tenant;
+  };
+  absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
+  // As Ledger::Reconcile, of the session that has this token and was resumed. From then on its
+  // calls are served.
+  //   UNAUTHENTICATED  no such session
+  absl::StatusOr<std::vector<LeaseId>> Reconcile(absl::string_view token,
+                                                 absl::Span<const LeaseId> leases,
+                                                 absl::Span<const uint64_t> requests);
+
   // --- Requests of clients ---------------------------------------------------------
 
   // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to the
@@ -182,9 +219,11 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
                                                  absl::Time deadline, Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
-                                              bool revocable, Deliver deliver);
+                                              bool revocable, uint64_t request_id, Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
-  absl::Status Release(const Call& call, absl::Span<const LeaseId> leases);
+  // With the leases what an earlier daemon has granted by these requests, if anything.
+  absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
+                       absl::Span<const uint64_t> requests = {});
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
                                            absl::string_view device_uuid, const ExportData& handle);
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
@@ -288,6 +327,10 @@ class Broker {
   void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes down what has changed. Before anybody is told of it.
+  void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SessionId> FindSession(absl::string_view token) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Where the memory of a segment is disposed of: what lives in a context has a lane for each
   // device, since a context that hangs must not keep the others' memory.
@@ -301,6 +344,7 @@ class Broker {
   std::vector<std::unique_ptr<Device>> devices_;  // changed by the destructor alone
   const std::function<Secret()> random_;
   BrokerObserver* const observer_;
+  Continuity* const continuity_;
   const std::function<absl::Time()> now_;
 
   // The driver's own count of free bytes, by device: asked by one caller at a time and not
@@ -326,6 +370,7 @@ class Broker {
   };
   absl::flat_hash_map<std::pair<std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);
+  bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> disposal_;  // one a lane
   std::thread clock_;

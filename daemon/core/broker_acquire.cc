@@ -29,6 +29,8 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
   if (it.given_up) return GivenUp();
+  it.operation = ledger_.Regrant(it.session, it.spec.request_id, it.spec.count);
+  if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
   if (!admission.ok()) {
     Pump();

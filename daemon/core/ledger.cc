@@ -290,10 +290,7 @@ absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> lea
     if (!(*session)->leases.contains(lease)) return NoSuchLease(lease);
   }
   for (LeaseId lease : distinct) {
-    const Segment& segment = *segments_.at(leases_.at(lease).segment);
-    const bool trusted = (*session)->tenant->quota.release == ReleasePolicy::kTrust &&
-                         segment.tenant->quota.release == ReleasePolicy::kTrust;
-    EndLease(lease, /*unmapped=*/trusted);
+    EndLease(lease, /*unmapped=*/TrustsRelease(**session, lease));
   }
   return absl::OkStatus();
 }

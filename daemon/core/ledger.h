@@ -333,11 +333,17 @@ class Ledger {
   // being handed a segment counts as one that may map it.
   Restored Restore(const JournalImage& image, const Survivors& survivors);
 
+  // Of a session that is there. A restored one is away until its process has come back for it.
+  Presence presence(SessionId session) const { return sessions_.at(session)->presence; }
+  //   NOT_FOUND  it is not away, or it is of another process
+  absl::Status Resume(SessionId session, const PeerIdentity& peer);
   // The session, which has come back, has these leases and no others, and will ask again by these
   // requests. All else of it that it was granted ends. Those of the leases that it does not have.
   absl::StatusOr<std::vector<LeaseId>> Reconcile(SessionId session,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);
+  // It will not ask again by these: what they were granted ends.
+  void DropRegrants(SessionId session, absl::Span<const uint64_t> requests);
 
   // --- Interprocess events (ledger_events.cc) --------------------------------------
 
@@ -539,6 +545,8 @@ class Ledger {
 
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
+  // Whether a session that releases the lease is believed to have unmapped the segment.
+  bool TrustsRelease(const Session& session, LeaseId lease) const;
   void EndLease(LeaseId id, bool unmapped);
   // Puts a segment into the state that follows from who holds it.
   void Settle(SegmentId id, Segment& segment);

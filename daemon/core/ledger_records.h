@@ -63,8 +63,9 @@ struct Session {
   absl::btree_set<LeaseId> leases;
   absl::btree_set<SegmentId> exposed;  // segments that its process may map
   absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
-  // Of a session that an earlier daemon began: what it was granted then, by request. It may ask
-  // again for what it was not told of.
+  // Of a session that an earlier daemon began: whether its client has come back, and what it was
+  // granted then, by request. It may ask again for what it was not told of.
+  Presence presence = Presence::kHere;
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
 };
 struct Segment {

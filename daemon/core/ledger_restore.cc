@@ -44,6 +44,7 @@ void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivo
     session->token = record->second.token;
     session->opened = absl::FromUnixNanos(record->second.opened_ns);
     session->live = !record->second.ended;
+    session->presence = Presence::kAway;
     if (session->live) {
       tokens_.emplace(session->token, id);
       ++tenant.live_sessions;
@@ -162,7 +163,7 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
                         return segments_.at(leases_.at(lease).segment)->lost;
                       });
   if (!usable) {
-    for (LeaseId lease : leases) EndLease(lease, /*unmapped=*/false);
+    for (LeaseId lease : leases) EndLease(lease, TrustsRelease(session, lease));
     return std::nullopt;
   }
   Operation operation{.id = OperationId{next_operation_++},
@@ -183,6 +184,33 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
   return operation;
 }
 
+absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end() || !it->second->live || it->second->presence != Presence::kAway) {
+    return absl::NotFoundError("no session waits for this client; connect for a new one");
+  }
+  const PeerIdentity& its = it->second->details.peer;
+  if (its.pid != peer.pid || its.start_time != peer.start_time) {
+    return absl::NotFoundError("the session is another process's; connect for one of your own");
+  }
+  it->second->presence = Presence::kReturning;
+  return absl::OkStatus();
+}
+
+void Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> requests) {
+  Session& session = *sessions_.at(session_id);
+  for (uint64_t request : requests) {
+    auto regrant = session.regrants.find(request);
+    if (regrant == session.regrants.end()) continue;
+    const std::vector<LeaseId> leases = std::move(regrant->second);
+    session.regrants.erase(regrant);
+    for (LeaseId lease : leases) {
+      // They were sent to it, perhaps, but it has not mapped them.
+      if (session.leases.contains(lease)) EndLease(lease, TrustsRelease(session, lease));
+    }
+  }
+}
+
 absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
                                                        absl::Span<const LeaseId> leases,
                                                        absl::Span<const uint64_t> requests) {
@@ -199,13 +227,11 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
     const uint64_t request = leases_.at(lease).request_id;
     if (!kept.contains(lease) && (request == 0 || !asked.contains(request))) ended.push_back(lease);
   }
-  const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
-  for (LeaseId lease : ended) {
-    const Tenant& owner = *segments_.at(leases_.at(lease).segment)->tenant;
-    EndLease(lease, trusted && owner.quota.release == ReleasePolicy::kTrust);
-  }
+  for (LeaseId lease : ended) EndLease(lease, TrustsRelease(session, lease));
+  session.presence = Presence::kHere;
   absl::erase_if(session.regrants, [&](const auto& each) { return !asked.contains(each.first); });
   // What it was being handed when the daemon ended: it says that it does not have it.
+  const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
   if (!trusted || session.operations > 0) return unknown;
   absl::flat_hash_map<SegmentId, uint32_t> has;
   for (LeaseId lease : session.leases) ++has[leases_.at(lease).segment];

@@ -18,6 +18,12 @@ void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool
   if (--process->second.exposures == 0) processes_.erase(process);
 }
 
+bool Ledger::TrustsRelease(const Session& session, LeaseId lease) const {
+  const Tenant& owner = *segments_.at(leases_.at(lease).segment)->tenant;
+  return session.tenant->quota.release == ReleasePolicy::kTrust &&
+         owner.quota.release == ReleasePolicy::kTrust;
+}
+
 void Ledger::EndLease(LeaseId id, bool unmapped) {
   auto it = leases_.find(id);
   const Lease lease = it->second;

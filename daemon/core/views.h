@@ -29,6 +29,13 @@ struct SessionDetails {
   bool certain = true;  // the daemon can tell the process from any other, and so may end it
 };
 
+// Where a session's client is.
+enum class Presence {
+  kHere,
+  kAway,       // the daemon that it was connected to is gone, and it has not come back
+  kReturning,  // it has connected, and has not said what it has (Reconcile)
+};
+
 struct LeaseView {
   LeaseId lease{};
   SegmentId segment{};
@@ -78,6 +85,7 @@ struct SessionView {
   SessionId id{};
   std::string tenant;
   bool live = true;
+  Presence presence = Presence::kHere;
   SessionDetails details;
   uint32_t leases = 0;
   uint64_t leased_bytes = 0;

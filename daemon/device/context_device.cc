@@ -38,6 +38,11 @@ class ContextDevice : public Device {
     return keeper_->Create(spec, PoolMax(spec.limit_bytes), std::move(reservation));
   }
 
+  absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
+                                                    gpumem::UniqueFd fd) override {
+    return base_->Adopt(spec, std::move(fd));
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return base_->DriverFreeBytes(); }
 
   absl::StatusOr<std::vector<PoolStatus>> Pools() override { return keeper_->Pools(); }

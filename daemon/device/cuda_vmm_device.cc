@@ -124,6 +124,14 @@ class CudaVmmDevice : public Device {
     return std::make_unique<VmmAllocation>(std::move(fd));
   }
 
+  absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
+                                                    gpumem::UniqueFd fd) override {
+    if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
+      return status;
+    }
+    return std::make_unique<VmmAllocation>(std::move(fd));
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     if (nvml_device_ == nullptr) {
       return absl::UnavailableError(

@@ -28,6 +28,12 @@ absl::string_view KindName(Kind kind) {
   return "unknown";
 }
 
+absl::StatusOr<std::unique_ptr<Allocation>> Device::Adopt(const CreateSpec& spec,
+                                                          gpumem::UniqueFd) {
+  return absl::UnimplementedError(absl::StrCat(
+      "the device ", info().uuid, " takes over no segment ", "of kind ", KindName(spec.kind)));
+}
+
 absl::StatusOr<PoolStatus> Device::SetPool(absl::string_view tenant, const PoolChange&) {
   return NoPool(*this, tenant);
 }

@@ -157,6 +157,14 @@ class Device {
   //   INTERNAL            any other driver error, by its name
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) = 0;
 
+  // The memory of a segment that an earlier process has made, by its descriptor (kinds vmm and
+  // pinned). It need not be what it is said to be: nobody else's is at stake.
+  //   INVALID_ARGUMENT    it is not of that size, as far as that can be seen
+  //   UNIMPLEMENTED       the device does not make this kind, or it is not shared by a descriptor
+  //   RESOURCE_EXHAUSTED  the device is smaller than it was
+  virtual absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
+                                                            gpumem::UniqueFd fd);
+
   // Bytes free by the driver's own count, whoever uses the rest.
   //   UNAVAILABLE  the driver does not say (no NVML)
   virtual absl::StatusOr<uint64_t> DriverFreeBytes() const = 0;

@@ -41,6 +41,11 @@ class FaultyDevice : public Device {
     return std::make_unique<FaultyAllocation>(*std::move(allocation), plan_, spec.kind, spec.bytes);
   }
 
+  absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
+                                                    gpumem::UniqueFd fd) override {
+    return device_->Adopt(spec, std::move(fd));
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     absl::Status fault = (*plan_)({.type = DeviceOp::Type::kDriverFreeBytes});
     if (!fault.ok()) return fault;

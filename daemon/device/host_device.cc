@@ -38,6 +38,17 @@ class MemfdDevice : public HostDevice {
     return std::make_unique<MemfdAllocation>(*std::move(share), *std::move(fd));
   }
 
+  absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
+                                                    gpumem::UniqueFd fd) override {
+    if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
+      return status;
+    }
+    if (absl::Status sized = CheckMemfd(fd.get(), spec.bytes); !sized.ok()) return sized;
+    absl::StatusOr<Share> share = Take(spec.bytes);
+    if (!share.ok()) return share.status();
+    return std::make_unique<MemfdAllocation>(*std::move(share), std::move(fd));
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return free_->get(); }
 
   absl::StatusOr<std::shared_ptr<void>> Reserve(uint64_t bytes) override {

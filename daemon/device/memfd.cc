@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -50,6 +51,18 @@ absl::Status MemfdError(int error, const char* call, uint64_t bytes) {
     default:
       return absl::InternalError(message);
   }
+}
+
+absl::Status CheckMemfd(int fd, uint64_t bytes) {
+  constexpr int kFixed = F_SEAL_SHRINK | F_SEAL_GROW;
+  struct stat info;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (fstat(fd, &info) == 0 && static_cast<uint64_t>(info.st_size) == bytes && seals != -1 &&
+      (seals & kFixed) == kFixed) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("this descriptor is not of shared memory of ", gpumem::FormatBytes(bytes)));
 }
 
 absl::StatusOr<gpumem::UniqueFd> MakeSealedMemfd(const std::string& name, uint64_t bytes) {

@@ -29,6 +29,10 @@ absl::StatusOr<std::optional<gpumem::UniqueFd>> MakeHugeMemfd(const std::string&
 // Makes all pages of a memfd be there. Statuses as above.
 absl::Status FillMemfd(int fd, uint64_t bytes);
 
+// Whether it is a memfd, of that size, that nobody can resize.
+//   INVALID_ARGUMENT  it is not
+absl::Status CheckMemfd(int fd, uint64_t bytes);
+
 // The status for a failed system call (`error` is its errno) on such memory.
 absl::Status MemfdError(int error, const char* call, uint64_t bytes);
 

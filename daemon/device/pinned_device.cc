@@ -37,21 +37,35 @@ class PinnedDevice : public Device {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
-    std::optional<Share> share = Share::Take(free_, spec.bytes);
-    if (!share.has_value()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the host memory to pin is used up: ", gpumem::FormatBytes(spec.bytes),
-                       " asked, ", gpumem::FormatBytes(free_->get()), " of ",
-                       gpumem::FormatBytes(info_.capacity_bytes), " free"));
-    }
+    absl::StatusOr<Share> share = Take(spec.bytes);
+    if (!share.ok()) return share.status();
     absl::StatusOr<UniqueFd> fd = Make(spec.bytes);
     if (!fd.ok()) return fd.status();
     return std::make_unique<MemfdAllocation>(*std::move(share), *std::move(fd));
   }
 
+  absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec, UniqueFd fd) override {
+    if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
+      return status;
+    }
+    if (absl::Status sized = CheckMemfd(fd.get(), spec.bytes); !sized.ok()) return sized;
+    absl::StatusOr<Share> share = Take(spec.bytes);
+    if (!share.ok()) return share.status();
+    return std::make_unique<MemfdAllocation>(*std::move(share), std::move(fd));
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return free_->get(); }
 
  private:
+  absl::StatusOr<Share> Take(uint64_t bytes) {
+    std::optional<Share> share = Share::Take(free_, bytes);
+    if (share.has_value()) return *std::move(share);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the host memory to pin is used up: ", gpumem::FormatBytes(bytes), " asked, ",
+                     gpumem::FormatBytes(free_->get()), " of ",
+                     gpumem::FormatBytes(info_.capacity_bytes), " free"));
+  }
+
   absl::StatusOr<UniqueFd> Make(uint64_t bytes) {
     absl::StatusOr<std::optional<UniqueFd>> huge = MakeHugeMemfd("gpumem:pinned", bytes);
     if (!huge.ok()) return huge.status();

@@ -172,7 +172,8 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
         .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
         .without_pressure = request.without_pressure(),
         .revocable = request.revocable(),
-        .waits = request.wait_ms() > 0};
+        .waits = request.wait_ms() > 0,
+        .request_id = request.request_id()};
   }
 
   static absl::Duration WaitOf(const v1::AcquireRequest& request) {
@@ -209,8 +210,9 @@ std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
   }
   v1::OpenResponse response;
   response.set_delivery_id(next_delivery_++);
-  absl::StatusOr<std::vector<LeaseView>> leases =
-      broker_->Open(call, tickets, request.revocable(), [&](const Broker::Handover& handover) {
+  absl::StatusOr<std::vector<LeaseView>> leases = broker_->Open(
+      call, tickets, request.revocable(), request.request_id(),
+      [&](const Broker::Handover& handover) {
         return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
       });
   if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
@@ -254,9 +256,32 @@ grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* 
              bool) -> std::optional<absl::StatusOr<v1::ReleaseResponse>> {
         std::vector<LeaseId> leases;
         for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
-        if (absl::Status done = broker_->Release(call, leases); !done.ok()) return done;
+        const std::vector<uint64_t> requests(release.request_ids().begin(),
+                                             release.request_ids().end());
+        if (absl::Status done = broker_->Release(call, leases, requests); !done.ok()) return done;
         return v1::ReleaseResponse();
       });
+}
+
+grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes* request,
+                                                   Bytes* response) {
+  Reactor* reactor = context->DefaultReactor();
+  const auto answer = [&]() -> absl::StatusOr<v1::ReconcileResponse> {
+    auto parsed = ParseRequest<v1::ReconcileRequest>(*request);
+    if (!parsed.ok()) return parsed.status();
+    std::vector<LeaseId> leases;
+    for (uint64_t lease : parsed->lease_ids()) leases.push_back(LeaseId{lease});
+    const std::vector<uint64_t> requests(parsed->request_ids().begin(),
+                                         parsed->request_ids().end());
+    absl::StatusOr<std::vector<LeaseId>> unknown =
+        broker_->Reconcile(TokenOf(*context), leases, requests);
+    if (!unknown.ok()) return unknown.status();
+    v1::ReconcileResponse reconciled;
+    for (LeaseId lease : *unknown) reconciled.add_unknown_lease_ids(ToInt(lease));
+    return reconciled;
+  }();
+  Answer(reactor, response, answer);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* BrokerService::RegisterIpcEvent(Context* context, const Bytes* request,

@@ -23,13 +23,14 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
             gpumem::v1::Broker::WithRawCallbackMethod_Share<
                 gpumem::v1::Broker::WithRawCallbackMethod_Release<
-                    gpumem::v1::Broker::WithRawCallbackMethod_RegisterIpcEvent<
-                        gpumem::v1::Broker::WithRawCallbackMethod_GetIpcEvents<
-                            gpumem::v1::Broker::WithRawCallbackMethod_UnregisterIpcEvent<
-                                gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
-                                    gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
-                                        gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                            gpumem::v1::Broker::Service>>>>>>>>>>>;
+                    gpumem::v1::Broker::WithRawCallbackMethod_Reconcile<
+                        gpumem::v1::Broker::WithRawCallbackMethod_RegisterIpcEvent<
+                            gpumem::v1::Broker::WithRawCallbackMethod_GetIpcEvents<
+                                gpumem::v1::Broker::WithRawCallbackMethod_UnregisterIpcEvent<
+                                    gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
+                                        gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
+                                            gpumem::v1::Broker::WithRawCallbackMethod_Watch<
+                                                gpumem::v1::Broker::Service>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -45,6 +46,7 @@ class BrokerService final : public RawBroker {
   Reactor* Open(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Share(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Release(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Reconcile(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* RegisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetIpcEvents(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;

@@ -190,4 +190,20 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
   return peer;
 }
 
+absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
+  const auto gone = [&] { return absl::NotFoundError(absl::StrCat("process ", pid, " is gone")); };
+  if (pid <= 0 || start_time == 0) return gone();
+  Peer peer;
+  peer.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!peer.pidfd.valid()) return gone();
+  peer.identity.pid = pid;
+  peer.identity.start_time = ParseStartTime(ReadProc(pid, "stat"));
+  peer.identity.cgroup = CgroupOf(pid);
+  peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+  // As in IdentifyPeer.
+  pollfd ended{peer.pidfd.get(), POLLIN, 0};
+  if (peer.identity.start_time != start_time || poll(&ended, 1, 0) != 0) return gone();
+  return peer;
+}
+
 }  // namespace gpumemd

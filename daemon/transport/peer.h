@@ -55,6 +55,11 @@ int64_t BootTime();
 //   UNAVAILABLE          it is gone already
 absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {});
 
+// The process that was known by this number and start time before, with what is known of it now.
+// Its uid and gids are left to the caller.
+//   NOT_FOUND  it is gone, or cannot be told from another that has its number now
+absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);
+
 // Sends a signal to the process behind the pidfd, never to one that has got its number since.
 //   NOT_FOUND  it is gone
 absl::Status SignalProcess(int pidfd, int signal);

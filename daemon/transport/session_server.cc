@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -65,8 +66,9 @@ absl::Status NoSuchSession(SessionId session) {
   return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
 }
 
-v1::ServerMessage GoodbyeOf(const absl::Status& why) {
+v1::ServerMessage GoodbyeOf(const absl::Status& why, bool stopping) {
   v1::ServerMessage message;
+  message.mutable_goodbye()->set_stopping(stopping);
   message.mutable_goodbye()->set_reason(Printable(why.message()));
   return message;
 }
@@ -101,6 +103,26 @@ void SessionServer::Start() {
 void SessionServer::SetRules(std::vector<Rule> rules) {
   absl::MutexLock lock(&mutex_);
   rules_ = std::move(rules);
+}
+
+void SessionServer::Adopt(SessionId session, Peer peer, TenantMatch match) {
+  auto connection = std::make_shared<Connection>();
+  connection->key = next_key_++;
+  connection->peer = std::move(peer);
+  connection->welcomed = true;
+  connection->session = session;
+  connection->match = std::move(match);
+  {
+    absl::MutexLock lock(&mutex_);
+    connections_.emplace(connection->key, connection);
+    sessions_.emplace(session, connection);
+  }
+  Watch(connection->peer.pidfd.get(), PidfdId(connection->key));
+}
+
+void SessionServer::LeaveSessions() {
+  absl::MutexLock lock(&mutex_);
+  leaves_sessions_ = true;
 }
 
 void SessionServer::Watch(int fd, uint64_t id) {
@@ -245,6 +267,44 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
     return absl::InvalidArgumentError(
         absl::StrCat("a ", what, "'s name is at most ", most, " printable characters"));
   }
+  const bool resumes = !hello.resume_token().empty();
+  absl::StatusOr<Broker::NewSession> session =
+      resumes ? Resume(connection, hello.resume_token()) : Open(connection, hello);
+  if (!session.ok()) return session.status();
+  greeting_.remove(connection);
+  connection->welcomed = true;
+  connection->session = session->id;
+  const TenantMatch& match = connection->match;
+  {
+    absl::MutexLock lock(&mutex_);
+    sessions_[session->id] = connection;
+  }
+  v1::ServerMessage reply;
+  v1::Welcome& welcome = *reply.mutable_welcome();
+  welcome.set_protocol_version(gpumem::kProtocolVersion);
+  welcome.set_session_id(ToInt(session->id));
+  welcome.set_token(session->token.data(), session->token.size());
+  welcome.set_tenant(match.tenant);
+  welcome.set_daemon_version(GPUMEM_VERSION);
+  welcome.set_rule(match.rule);
+  welcome.set_resumed(resumes);
+  welcome.set_generation(options_.generation);
+  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+    // Without the peers: with many devices the message would not fit into a packet.
+    v1::Device& added = *welcome.add_devices();
+    added = ToProto(device);
+    added.clear_peers();
+  }
+  spdlog::debug("session {}{}: {} (pid {}, uid {}) is tenant {} by {}", ToInt(session->id),
+                resumes ? " is resumed" : "", connection->peer.command,
+                connection->peer.identity.pid, connection->peer.identity.uid, match.tenant,
+                match.rule);
+  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), {},
+                             absl::InfinitePast());
+}
+
+absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& connection,
+                                                       const v1::Hello& hello) {
   absl::StatusOr<TenantMatch> match = [&] {
     absl::MutexLock lock(&mutex_);
     return MatchTenant(rules_, connection->peer.identity, hello.tenant());
@@ -252,41 +312,28 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
   if (!match.ok()) return match.status();
   // What is ambiguous about a cgroup is told with its path, which others choose.
   match->rule = Printable(match->rule);
-
-  absl::StatusOr<Broker::NewSession> session =
-      broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
-                                           .client_name = hello.client_name(),
-                                           .command = connection->peer.command,
-                                           .rule = match->rule,
-                                           .certain = connection->peer.certain});
-  if (!session.ok()) return session.status();
-  greeting_.remove(connection);
-  connection->welcomed = true;
-  connection->session = session->id;
   connection->match = *match;
-  {
+  return broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
+                                              .client_name = hello.client_name(),
+                                              .command = connection->peer.command,
+                                              .rule = match->rule,
+                                              .certain = connection->peer.certain});
+}
+
+absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& connection,
+                                                         const std::string& token) {
+  absl::StatusOr<Broker::Resumed> resumed = broker_->Resume(token, connection->peer.identity);
+  if (!resumed.ok()) return resumed.status();
+  // Its process is watched by the new connection from here on.
+  if (const ConnectionPtr adopted = FindSession(resumed->id); adopted != nullptr) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, adopted->peer.pidfd.get(), nullptr);
+    connection->match = adopted->match;
     absl::MutexLock lock(&mutex_);
-    sessions_.emplace(session->id, connection);
+    connections_.erase(adopted->key);
   }
-  v1::ServerMessage reply;
-  v1::Welcome& welcome = *reply.mutable_welcome();
-  welcome.set_protocol_version(gpumem::kProtocolVersion);
-  welcome.set_session_id(ToInt(session->id));
-  welcome.set_token(session->token.data(), session->token.size());
-  welcome.set_tenant(match->tenant);
-  welcome.set_daemon_version(GPUMEM_VERSION);
-  welcome.set_rule(match->rule);
-  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
-    // Without the peers: with many devices the message would not fit into a packet.
-    v1::Device& added = *welcome.add_devices();
-    added = ToProto(device);
-    added.clear_peers();
-  }
-  spdlog::debug("session {}: {} (pid {}, uid {}) is tenant {} by {}", ToInt(session->id),
-                connection->peer.command, connection->peer.identity.pid,
-                connection->peer.identity.uid, match->tenant, match->rule);
-  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), {},
-                             absl::InfinitePast());
+  Broker::NewSession session{.id = resumed->id};
+  std::memcpy(session.token.data(), token.data(), session.token.size());
+  return session;
 }
 
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
@@ -333,20 +380,22 @@ absl::StatusOr<SessionServer::Recognition> SessionServer::WhoIs(SessionId sessio
 
 void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& why) {
   std::shared_ptr<const UniqueFd> socket;
+  bool leaves = false;
   {
     absl::MutexLock lock(&mutex_);
+    leaves = leaves_sessions_;
     socket = std::exchange(connection->socket, nullptr);
     // A session stays, without its socket, until the broker forgets it.
     if (!connection->welcomed) connections_.erase(connection->key);
   }
   if (socket != nullptr) {
-    SendLast(socket->get(), connection->welcomed ? GoodbyeOf(why) : RefusalOf(why));
+    SendLast(socket->get(), connection->welcomed ? GoodbyeOf(why, leaves) : RefusalOf(why));
     // Deliver may still hold the descriptor: end it for the peer all the same.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
     shutdown(socket->get(), SHUT_RDWR);
     if (connection->welcomed) {
       spdlog::debug("session {} ended: {}", ToInt(connection->session), Printable(why.message()));
-      broker_->SocketClosed(connection->session);
+      if (!leaves) broker_->SocketClosed(connection->session);
       on_ended_(connection->session);
     } else {
       spdlog::info("refused {} (pid {}, uid {}): {}", connection->peer.command,

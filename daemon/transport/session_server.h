@@ -8,6 +8,8 @@
 //   accepted ── Hello ok ──▶ live ── socket closed ──▶ watched ── pidfd ──▶ forgotten
 //       └─ Refusal, timeout ─▶ closed                     (only while its process may
 //                                                          still map memory)
+//
+// A session of an earlier daemon (Adopt) is watched, and live again when its client comes for it.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@
 #include "daemon/core/broker.h"
 #include "daemon/core/rules.h"
 #include "daemon/transport/peer.h"
+#include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumemd {
 
@@ -36,6 +39,7 @@ struct SessionServerOptions {
   // Connections that have not said Hello yet; those silent for longest give way.
   uint32_t max_greeting = 1024;
   uint32_t max_greeting_per_uid = 256;
+  uint64_t generation = 0;  // of this daemon, for Welcome
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
   // Acceptance says what for; tests set it.
@@ -58,6 +62,13 @@ class SessionServer {
   SessionServer& operator=(const SessionServer&) = delete;
   // Rules for those who connect from now on. Thread-safe.
   void SetRules(std::vector<Rule> rules);
+
+  // A session that an earlier daemon began, whose client has not come back for it: its process is
+  // watched from now on. Before Start.
+  void Adopt(SessionId session, Peer peer, TenantMatch match);
+  // What Goodbye says from now on: that it is the daemon that ends, and not its sessions. Nothing
+  // is told to the broker any more. Thread-safe.
+  void LeaveSessions();
 
   // Sends a Delivery to the session's own socket. Thread-safe.
   //   UNAVAILABLE         the session's socket is closed
@@ -114,6 +125,11 @@ class SessionServer {
   void MakeRoomFor(uid_t uid);
   void OnSocket(const ConnectionPtr& connection);
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
+  absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
+                                          const gpumem::v1::Hello& hello);
+  // The session that the client has begun with an earlier daemon.
+  absl::StatusOr<Broker::NewSession> Resume(const ConnectionPtr& connection,
+                                            const std::string& token);
   void EndExpiredGreetings();
   // Sends a last message, if any, closes the socket, and tells the broker.
   void Close(const ConnectionPtr& connection, const absl::Status& why);
@@ -132,6 +148,7 @@ class SessionServer {
   std::vector<Rule> rules_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, ConnectionPtr> connections_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SessionId, ConnectionPtr> sessions_ ABSL_GUARDED_BY(mutex_);
+  bool leaves_sessions_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Only the serving thread's.
   uint64_t next_key_ = 1;

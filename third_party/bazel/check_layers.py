@@ -20,8 +20,11 @@ LAYERS = {
     "client": ("common", "proto"),
     "daemon/device": ("common",),
     "daemon/core": ("common", "daemon/device/device.h", "proto"),
+    "daemon/fd_store": ("common", "daemon/device/start_thread.h"),
+    "daemon/keeper": ("common",),
     "daemon/transport": ("common", "daemon/core", "daemon/device/device.h", "proto"),
-    "daemon": ("common", "daemon/core", "daemon/device", "daemon/transport", "proto"),
+    "daemon": ("common", "daemon/core", "daemon/device", "daemon/fd_store",
+               "daemon/transport", "proto"),
     "tests": ("client", "common", "daemon/...", "proto"),
 }
 # Unit tests put a part of the daemon together with real neighbours.

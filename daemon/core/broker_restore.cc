@@ -1,0 +1,72 @@
+// Going on where an earlier broker ended.
+#include <utility>
+
+#include "daemon/core/broker.h"
+
+namespace gpumemd {
+
+Broker::Restored Broker::Restore(Inheritance inheritance) {
+  std::vector<std::pair<SegmentId, absl::Status>> refused;
+  Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
+  absl::MutexLock lock(&mutex_);
+  for (auto& [id, fd] : inheritance.memory) {
+    auto record = inheritance.image.segments.find(id);
+    if (record == inheritance.image.segments.end()) continue;  // it was never granted
+    const journal::Segment& segment = record->second;
+    for (const auto& device : devices_) {
+      if (device->info().uuid != segment.device_uuid.view()) continue;
+      absl::StatusOr<std::unique_ptr<Allocation>> memory =
+          device->Adopt({.kind = segment.kind, .bytes = segment.bytes}, std::move(fd));
+      if (!memory.ok()) {
+        refused.emplace_back(id, memory.status());
+        continue;
+      }
+      memory_.emplace(id, *std::move(memory));
+      survivors.memory.insert(id);
+    }
+  }
+  Restored restored{ledger_.Restore(inheritance.image, survivors), std::move(refused)};
+  absl::erase_if(memory_, [this](const auto& memory) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !ledger_.HasSegment(memory.first);
+  });
+  if (continuity_ != nullptr) {
+    continuity_->Begin(ledger_.Image());
+    ledger_.KeepChanges();
+    survivable_ = true;
+  }
+  Pump();
+  return restored;
+}
+
+void Broker::Freeze() {
+  absl::MutexLock lock(&mutex_);
+  survivable_ = false;
+}
+
+absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<SessionId> session = FindSession(token);
+  if (!session.ok()) {
+    return absl::NotFoundError(
+        "this daemon does not know the session, or has ended it: connect for a new one");
+  }
+  if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
+  return Resumed{*session, *ledger_.TenantOf(*session)};
+}
+
+absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
+                                                       absl::Span<const LeaseId> leases,
+                                                       absl::Span<const uint64_t> requests) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<SessionId> session = FindSession(token);
+  if (!session.ok()) return session.status();
+  if (ledger_.presence(*session) == Presence::kAway) {
+    return absl::UnauthenticatedError(
+        "the session's client has to come back for it first, with a Hello on the session socket");
+  }
+  absl::StatusOr<std::vector<LeaseId>> unknown = ledger_.Reconcile(*session, leases, requests);
+  Pump();
+  return unknown;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,105 @@
+// The journal as a file in memory (memfd_create(2)), that outlives the daemon for as long as the
+// service manager, or the keeper, has its descriptor (sd_notify(3): FDSTORE=1).
+//
+// It is one file for good: when the log in it is full, what still counts is written to other pages
+// of the same file, which grows for that where it must, and the pages left behind go back to the
+// kernel (journal_log.h). So its descriptor is stored once, when the file is made, and no moment
+// depends on what the service manager does. The file cannot shrink (F_SEAL_SHRINK, fcntl(2)): no
+// access to the mapping can fail. Its pages are there before they are written to, so that want of
+// memory is a status and no signal.
+//
+// Memory: of the log's records 256 bytes each, and room for half as many more, at least 1 MiB;
+// twice that for the moment in which a full log is written to other pages.
+//
+// Not thread-safe: under the mutex of whoever has the ledger.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/unique_fd.h"
+#include "daemon/core/journal_image.h"
+#include "daemon/core/journal_log.h"
+
+namespace gpumemd {
+
+// This boot, and this process's PID namespace.
+//   UNAVAILABLE  /proc does not say
+absl::StatusOr<JournalIdentity> ReadJournalIdentity(uint32_t number);
+
+// Which of several files that were found is the journal: of those that are complete the one with
+// the highest number. Its index in `fds`, which stay the caller's. There are several where a daemon
+// was killed between having a new one kept and having the old one let go.
+//   NOT_FOUND            none is complete: there is no state to go on with
+//   DATA_LOSS, FAILED_PRECONDITION  as JournalFile::ReadHeader says of the first that cannot be
+//                        told: it could be the newest
+absl::StatusOr<size_t> ChooseJournal(absl::Span<const int> fds);
+
+class JournalFile {
+ public:
+  // An empty one.
+  //   RESOURCE_EXHAUSTED  no memory for it, or no descriptor
+  static absl::StatusOr<std::unique_ptr<JournalFile>> Create(const JournalIdentity& identity);
+
+  // Goes on with one that another daemon, which has ended, has written. What it says has been
+  // checked, and so have its references (JournalImage::CheckReferences); whether its pids still
+  // mean something (header.identity) is the caller's to check. Where this fails, nothing has
+  // changed in the file.
+  //   DATA_LOSS            what is in it is damaged, or is no journal
+  //   FAILED_PRECONDITION  its version is one that this daemon does not read
+  //   RESOURCE_EXHAUSTED   it cannot be mapped
+  struct Adopted;
+  static absl::StatusOr<Adopted> Adopt(gpumem::UniqueFd fd);
+
+  // What a file is, without what is in it; the descriptor stays the caller's.
+  //   as ReadJournalHeader, and DATA_LOSS where it is no file that Create made
+  static absl::StatusOr<JournalHeader> ReadHeader(int fd);
+
+  JournalFile(const JournalFile&) = delete;
+  JournalFile& operator=(const JournalFile&) = delete;
+  ~JournalFile();
+
+  // Whole, or not at all; it survives this process from the moment at which this returns. Takes
+  // less than a microsecond, and where the log is full some ten for each 64 KiB of it.
+  //   RESOURCE_EXHAUSTED   there is no memory for a log that is full: the batch is not in it, and
+  //                        the file says so to who reads it, until a Rewrite
+  //   DATA_LOSS            the same, since somebody has written over it
+  //   FAILED_PRECONDITION  an earlier one failed, and there was no Rewrite since
+  absl::Status Append(absl::Span<const journal::Change> batch);
+
+  // The whole state in place of what is in it, at once.
+  //   RESOURCE_EXHAUSTED  no memory for it; it stays as it was
+  absl::Status Rewrite(const JournalImage& image);
+
+  // The descriptor to store. Close-on-exec; this object's.
+  int fd() const { return fd_.get(); }
+  // Bytes of memory that the file has now.
+  size_t bytes() const { return kJournalPageBytes + log_.area().bytes(); }
+  // How often the log was written to other pages.
+  uint64_t compactions() const { return compactions_; }
+
+ private:
+  class Pages;
+
+  JournalFile(gpumem::UniqueFd fd, std::unique_ptr<Pages> pages, JournalLog log);
+
+  absl::StatusOr<JournalArea> MakeRoom(size_t records);
+  absl::Status Compact(size_t more);
+
+  const gpumem::UniqueFd fd_;
+  const std::unique_ptr<Pages> pages_;
+  JournalLog log_;
+  bool behind_ = false;
+  uint64_t compactions_ = 0;
+};
+
+struct JournalFile::Adopted {
+  std::unique_ptr<JournalFile> file;
+  JournalContents contents;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,297 @@
+// Daemons that are killed while they write: between any two instructions of the log, at every
+// system call of the file, and at random, over and over. What they leave is the state after some
+// whole batch, and no earlier one than they had seen written.
+#include <gtest/gtest.h>
+#include <linux/prctl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/journal_chance.h"
+#include "daemon/core/journal_log.h"
+#include "daemon/journal_file.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+using journal::Change;
+using journal::Put;
+
+constexpr int kNotTraced = 77;  // an exit code: it may not be traced here
+
+// A forked child of this process, which has one thread. Killed and reaped at its end.
+class Writer {
+ public:
+  explicit Writer(const std::function<void()>& work, bool traced = false) : pid_(fork()) {
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (traced) {
+      if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotTraced);
+      raise(SIGSTOP);
+    }
+    work();
+    _exit(0);
+  }
+  Writer(const Writer&) = delete;
+  ~Writer() { Kill(); }
+
+  pid_t pid() const { return pid_; }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    int status;
+    while (waitpid(pid_, &status, 0) == pid_ && !WIFEXITED(status) && !WIFSIGNALED(status)) {
+    }
+    pid_ = -1;
+  }
+  // Of one that is traced: until the next stop. False at its end.
+  bool Next(__ptrace_request how) {
+    if (!started_) {
+      started_ = true;
+      if (!Stopped()) return false;
+    }
+    return ptrace(how, pid_, nullptr, nullptr) == 0 && Stopped();
+  }
+  int exit_code() const { return exit_code_; }
+
+ private:
+  bool Stopped() {
+    int status = 0;
+    if (waitpid(pid_, &status, 0) != pid_) return false;
+    if (WIFSTOPPED(status)) return true;
+    exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    pid_ = -1;
+    return false;
+  }
+
+  pid_t pid_;
+  bool started_ = false;
+  int exit_code_ = -1;
+};
+
+// Memory that a child shares.
+template <typename T>
+class Shared {
+ public:
+  explicit Shared(size_t count)
+      : bytes_(count * sizeof(T)),
+        data_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    EXPECT_NE(data_, MAP_FAILED);
+  }
+  Shared(const Shared&) = delete;
+  ~Shared() { munmap(data_, bytes_); }
+  T* get() const { return static_cast<T*>(data_); }
+
+ private:
+  const size_t bytes_;
+  void* const data_;
+};
+
+// Appends, or compacts first where it must.
+void AppendTo(JournalLog& log, absl::Span<const Change> batch) {
+  if (log.Append(batch)) return;
+  const absl::StatusOr<JournalLog::Live> live = log.FindLive();
+  if (!live.ok()) abort();
+  log.Compact(log.Place(2), *live);
+  if (!log.Append(batch)) abort();
+}
+
+TEST(JournalKill, BetweenAnyTwoInstructions) {
+  constexpr size_t kBytes = 5 * kJournalPageBytes;
+  const Shared<uint8_t> memory(kBytes);
+  const absl::Span<uint8_t> bytes(memory.get(), kBytes);
+  JournalLog log = JournalLog::Create(bytes, {}, {.page = 1, .pages = 2});
+  // Few keys, so that two pages hold what counts.
+  std::vector<std::vector<Change>> batches;
+  for (uint32_t i = 1; i <= 24; ++i) {
+    batches.push_back({Put(journal::Exposure{SessionId{1}, SegmentId{1}, i}),
+                       Put(journal::Exposure{SessionId{1}, SegmentId{2 + i % 6}, i}),
+                       Put(journal::Session{.id = SessionId{1 + i % 3}, .start_time = i})});
+  }
+  batches.push_back({journal::Erase<journal::Session>(SessionId{1})});
+  std::vector<JournalImage> states(1);
+  for (const std::vector<Change>& batch : batches) {
+    states.push_back(states.back());
+    for (const Change& change : batch) states.back().Apply(change);
+  }
+
+  Writer writer(
+      [&] {
+        for (const std::vector<Change>& batch : batches) AppendTo(log, batch);
+      },
+      /*traced=*/true);
+  std::vector<uint8_t> seen(bytes.begin(), bytes.end());
+  size_t state = 0, steps = 0, changes = 0, torn = 0;
+  while (writer.Next(PTRACE_SINGLESTEP)) {
+    ++steps;
+    if (std::memcmp(seen.data(), bytes.data(), kBytes) == 0) continue;
+    ++changes;
+    seen.assign(bytes.begin(), bytes.end());
+    const absl::StatusOr<JournalContents> read = ReadJournal(bytes);
+    ASSERT_TRUE(read.ok()) << read.status() << " after " << steps << " instructions";
+    if (read->dropped > 0) ++torn;
+    if (state + 1 < states.size() && read->image == states[state + 1]) ++state;
+    ASSERT_TRUE(read->image == states[state])
+        << "neither batch " << state << " nor the next, after " << steps << " instructions";
+  }
+  if (writer.exit_code() == kNotTraced) GTEST_SKIP() << "no process can be traced here";
+  ASSERT_EQ(writer.exit_code(), 0);
+  EXPECT_EQ(state, batches.size());
+  EXPECT_GT(torn, 100u);  // half-written batches were seen
+  EXPECT_GT(changes, 500u);
+}
+
+// Batches by chance, each with its number in it.
+class Batches {
+ public:
+  explicit Batches(uint64_t seed, size_t most) : chance_(seed), most_(most) {}
+  std::vector<Change> Next() {
+    std::vector<Change> batch = chance_.Batch(most_);
+    std::erase_if(batch, [](const Change& change) {  // what would refer to something
+      return !std::holds_alternative<journal::Session>(change.object) &&
+             !std::holds_alternative<journal::Segment>(change.object) &&
+             !std::holds_alternative<journal::Counters>(change.object);
+    });
+    batch.push_back(Put(journal::Session{.id = kMark, .start_time = ++number_}));
+    return batch;
+  }
+  uint64_t number() const { return number_; }
+
+  // How many of them an image has.
+  static uint64_t In(const JournalImage& image) {
+    const auto mark = image.sessions.find(kMark);
+    return mark == image.sessions.end() ? 0 : mark->second.start_time;
+  }
+
+ private:
+  static constexpr SessionId kMark{1000};
+
+  JournalChance chance_;
+  const size_t most_;
+  uint64_t number_ = 0;
+};
+
+void Follow(JournalImage& model, Batches& batches, uint64_t until) {
+  while (batches.number() < until) {
+    for (const Change& change : batches.Next()) model.Apply(change);
+  }
+}
+
+JournalFile::Adopted Adopt(int fd) {
+  absl::StatusOr<JournalFile::Adopted> adopted = JournalFile::Adopt(UniqueFd(dup(fd)));
+  EXPECT_EQ(adopted.status().ToString(), "OK");
+  return *std::move(adopted);
+}
+
+// Kills at every system call on the way through compactions, of which one has the file grow.
+TEST(JournalKill, AtEverySystemCall) {
+  for (int stop = 1;; ++stop) {
+    SCOPED_TRACE(absl::StrCat("stop ", stop));
+    ASSERT_LT(stop, 1000);
+    absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create({});
+    ASSERT_TRUE(file.ok());
+    const UniqueFd kept(dup((*file)->fd()));
+    Batches batches(5, 3000);
+    uint64_t before = 0;
+    while ((*file)->compactions() == 0) {
+      Batches next = batches;
+      const std::vector<Change> batch = next.Next();
+      if (batch.size() + 1 > ((*file)->bytes() - kJournalPageBytes) / kJournalRecordBytes) break;
+      ASSERT_TRUE((*file)->Append(batch).ok());
+      batches = next;
+      before = batches.number();
+      if (before == 3) break;
+    }
+    bool ended = false;
+    {
+      Writer writer(
+          [&] {
+            Batches mine = batches;
+            for (int i = 0; i < 12; ++i) {
+              if (!(*file)->Append(mine.Next()).ok()) abort();
+            }
+            if ((*file)->compactions() < 2) abort();
+          },
+          /*traced=*/true);
+      for (int i = 0; i < stop && !ended; ++i) ended = !writer.Next(PTRACE_SYSCALL);
+      if (ended && writer.exit_code() == kNotTraced)
+        GTEST_SKIP() << "no process can be traced here";
+      if (ended) ASSERT_EQ(writer.exit_code(), 0);
+    }
+    file->reset();
+    JournalFile::Adopted adopted = Adopt(kept.get());
+    ASSERT_GE(Batches::In(adopted.contents.image), before);
+    JournalImage model;
+    Batches all(5, 3000);
+    Follow(model, all, Batches::In(adopted.contents.image));
+    ASSERT_TRUE(adopted.contents.image == model);
+    const std::vector<Change> batch = all.Next();
+    ASSERT_TRUE(adopted.file->Append(batch).ok());
+    for (const Change& change : batch) model.Apply(change);
+    ASSERT_TRUE(Adopt(kept.get()).contents.image == model);
+    if (ended) {
+      EXPECT_EQ(all.number(), before + 13);
+      EXPECT_GT(stop, 10);
+      return;
+    }
+  }
+}
+
+TEST(JournalKill, TwoHundredTimesAtRandom) {
+  absl::StatusOr<std::unique_ptr<JournalFile>> made = JournalFile::Create({});
+  ASSERT_TRUE(made.ok());
+  const UniqueFd kept(dup((*made)->fd()));
+  made->reset();
+  const Shared<std::atomic<uint64_t>> reported(1);
+  JournalChance chance(17);
+  Batches batches(9, 500);
+  JournalImage model;
+  uint64_t torn = 0;
+  for (uint32_t killed = 1; killed <= 200; ++killed) {
+    SCOPED_TRACE(absl::StrCat("kill ", killed));
+    const uint64_t from = batches.number();
+    {
+      Writer writer([&] {
+        absl::StatusOr<JournalFile::Adopted> adopted =
+            JournalFile::Adopt(UniqueFd(dup(kept.get())));
+        if (!adopted.ok()) abort();
+        while (adopted->file->Append(batches.Next()).ok()) *reported.get() = batches.number();
+        abort();
+      });
+      const uint64_t wait_for = from + 1 + chance.Below(40);
+      while (*reported.get() < wait_for) {
+        ASSERT_EQ(waitpid(writer.pid(), nullptr, WNOHANG), 0) << "it ended by itself";
+      }
+      for (uint64_t spin = chance.Below(20000); spin > 0; --spin) (void)reported.get()->load();
+      writer.Kill();
+    }
+    const uint64_t least = *reported.get();
+    const JournalFile::Adopted adopted = Adopt(kept.get());
+    // Adopted by the child, and here.
+    ASSERT_EQ(adopted.contents.header.generation, 1 + 2 * killed);
+    const uint64_t is = Batches::In(adopted.contents.image);
+    ASSERT_GE(is, least);
+    ASSERT_LE(is, least + 1);  // one was written, and not yet reported
+    if (adopted.contents.dropped > 0) ++torn;
+    Follow(model, batches, is);
+    ASSERT_TRUE(adopted.contents.image == model);
+  }
+  RecordProperty("torn", static_cast<int>(torn));
+  EXPECT_GT(batches.number(), 2000u);
+}
+
+}  // namespace
+}  // namespace gpumemd

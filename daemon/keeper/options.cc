@@ -1,0 +1,104 @@
+#include "daemon/keeper/options.h"
+
+#include <getopt.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "common/version.h"
+
+namespace gpumemd::keeper {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: gpumem-keeper [OPTIONS] [--] COMMAND [ARGUMENTS]
+
+Runs the daemon, as in `gpumem-keeper -- gpumemd --config FILE`, keeps the descriptors of its
+memory for it, and runs it again with all of them when it dies: for places without systemd, whose
+FD store it speaks the protocol of (sd_notify(3), sd_listen_fds(3)). Keeper and daemon run as the
+same user. In a container it can be process 1.
+
+  --max-fds N              keep at most so many descriptors (16384; fewer where the limit of open
+                           files is lower)
+  --healthy-after SECONDS  a daemon that dies within this time is restarted later and later, up to
+                           5 seconds later; another at once (10)
+  --help, --version
+
+Signals: SIGTERM, SIGINT and SIGHUP are passed on to the daemon. After SIGTERM or SIGINT the keeper
+ends with the daemon, and what it kept is gone; so it does when the daemon ends with 0 by itself.
+When the keeper itself is killed, the daemon lives on with nobody to keep its memory.
+$NOTIFY_SOCKET: what the daemon says about its state (READY=1, STATUS=, ...) is passed on there.
+$TMPDIR, $XDG_RUNTIME_DIR, /run or /tmp, the first that can be written: for the daemon's socket.
+
+Exit codes: the daemon's, or 128 and the signal that ended it; 2 for wrong usage, and when the
+daemon ends with 2 (wrong flags or configuration) at its first start; 127 when it cannot be run.
+)";
+
+bool ParseNumber(const char* text, double low, double high, double& number) {
+  const char* end = text + strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, number);
+  return error == std::errc() && stop == end && std::isfinite(number) && number >= low &&
+         number <= high;
+}
+
+}  // namespace
+
+std::optional<Options> ParseOptions(int argc, char** argv, int& exit_code) {
+  enum { kMaxFds = 1, kHealthyAfter, kHelp, kVersion };
+  static const option kLong[] = {{"max-fds", required_argument, nullptr, kMaxFds},
+                                 {"healthy-after", required_argument, nullptr, kHealthyAfter},
+                                 {"help", no_argument, nullptr, kHelp},
+                                 {"version", no_argument, nullptr, kVersion},
+                                 {}};
+  const auto complain = [&exit_code] {
+    fputs("See gpumem-keeper --help.\n", stderr);
+    exit_code = 2;
+    return std::nullopt;
+  };
+  Options options;
+  double number = 0;
+  while (true) {
+    // "+": what follows the command is the command's.
+    const int found = getopt_long(argc, argv, "+", kLong, nullptr);
+    if (found == -1) break;
+    switch (found) {
+      case kMaxFds:
+        if (!ParseNumber(optarg, 1, 1'000'000, number) || number != std::floor(number)) {
+          fprintf(stderr, "gpumem-keeper: --max-fds has to be 1 to 1000000, not \"%s\"\n", optarg);
+          return complain();
+        }
+        options.max_fds = static_cast<size_t>(number);
+        break;
+      case kHealthyAfter:
+        if (!ParseNumber(optarg, 0, 86'400, number)) {
+          fprintf(stderr,
+                  "gpumem-keeper: --healthy-after has to be 0 to 86400 seconds, not \"%s\"\n",
+                  optarg);
+          return complain();
+        }
+        options.healthy_after =
+            std::chrono::milliseconds(static_cast<long>(std::ceil(number * 1000)));
+        break;
+      case kHelp:
+        fputs(kUsage, stdout);
+        exit_code = 0;
+        return std::nullopt;
+      case kVersion:
+        puts("gpumem-keeper " GPUMEM_VERSION);
+        exit_code = 0;
+        return std::nullopt;
+      default:  // getopt_long has said what is wrong
+        return complain();
+    }
+  }
+  options.command.assign(argv + optind, argv + argc);
+  if (options.command.empty()) {
+    fputs("gpumem-keeper: no command to run\n", stderr);
+    return complain();
+  }
+  return options;
+}
+
+}  // namespace gpumemd::keeper

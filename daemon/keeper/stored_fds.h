@@ -1,0 +1,49 @@
+// The descriptors that the keeper keeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/unique_fd.h"
+
+namespace gpumemd::keeper {
+
+// In the order of storing. Not thread-safe.
+class StoredFds {
+ public:
+  // execve(2) takes no environment string longer than this (MAX_ARG_STRLEN), and the names go to
+  // the daemon as one.
+  static constexpr size_t kMaxNamesBytes = 128 * 1024 - sizeof("LISTEN_FDNAMES=");
+
+  explicit StoredFds(size_t max_fds) : max_fds_(max_fds) {}
+
+  // Whether there was room; where not, the descriptor is closed. A name can be used again.
+  bool Add(std::string_view name, gpumem::UniqueFd fd);
+  // Closes all of this name; how many.
+  size_t Remove(const std::string& name);
+
+  size_t size() const { return fds_.size(); }
+  bool empty() const { return fds_.empty(); }
+  // Numbers of the descriptors, and their names with ':' between them.
+  std::vector<int> Numbers() const;
+  std::string Names() const;
+
+ private:
+  struct Stored {
+    std::string name;
+    gpumem::UniqueFd fd;
+  };
+
+  const size_t max_fds_;
+  uint64_t next_ = 0;
+  size_t names_bytes_ = 0;  // with what separates them
+  std::map<uint64_t, Stored> fds_;
+  std::unordered_map<std::string, std::vector<uint64_t>> by_name_;  // keys in fds_
+};
+
+}  // namespace gpumemd::keeper
