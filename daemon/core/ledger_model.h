@@ -86,6 +86,8 @@ class LedgerModel {
   absl::Status Restart(const Ledger::Survivors& survivors, const Ledger::Restored& answer);
   absl::Status Regrant(SessionId session, uint64_t request, uint32_t count,
                        const std::optional<Operation>& answer);
+  void DropRegrants(SessionId session, const std::vector<uint64_t>& requests);
+  absl::Status Resume(SessionId session, const PeerIdentity& peer, const absl::Status& answer);
   absl::Status Reconcile(SessionId session, const std::vector<LeaseId>& leases,
                          const std::set<uint64_t>& requests,
                          const absl::StatusOr<std::vector<LeaseId>>& answer);
@@ -143,6 +145,7 @@ class LedgerModel {
     absl::Time opened;
     bool live = true;
     bool process_gone = false;
+    Presence presence = Presence::kHere;
     uint32_t calls = 0;
   };
   struct Lease {
@@ -368,6 +371,8 @@ class LedgerModel {
   void ForgetSegment(SegmentId segment);
   // What becomes of a segment that nobody holds any more.
   void Rest(SegmentId segment);
+  // Whether a release of it is believed.
+  bool Trusts(const Lease& lease) const;
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
   void Unmap(SessionId session, SegmentId segment);           // once

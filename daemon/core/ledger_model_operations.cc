@@ -131,6 +131,11 @@ absl::Status LedgerModel::DriverDenial(SessionId session, size_t device, uint64_
                        devices_[device].capacity_bytes});
 }
 
+bool LedgerModel::Trusts(const Lease& lease) const {
+  return QuotaOf(sessions_.at(lease.session).tenant).release == ReleasePolicy::kTrust &&
+         QuotaOf(OwnerOf(lease.segment)).release == ReleasePolicy::kTrust;
+}
+
 absl::Status LedgerModel::Release(SessionId id, absl::Span<const LeaseId> leases,
                                   const absl::Status& answer) {
   if (!Live(id)) return ExpectCode(answer, absl::StatusCode::kAborted);
@@ -141,12 +146,7 @@ absl::Status LedgerModel::Release(SessionId id, absl::Span<const LeaseId> leases
       return ExpectCode(answer, absl::StatusCode::kNotFound);
     }
   }
-  for (LeaseId lease : distinct) {
-    const auto trusts = [&](const std::string& tenant) {
-      return tenants_.at(tenant).quota.release == ReleasePolicy::kTrust;
-    };
-    EndLease(lease, trusts(sessions_.at(id).tenant) && trusts(OwnerOf(leases_.at(lease).segment)));
-  }
+  for (LeaseId lease : distinct) EndLease(lease, Trusts(leases_.at(lease)));
   return ExpectCode(answer, absl::StatusCode::kOk);
 }
 

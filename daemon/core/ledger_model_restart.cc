@@ -62,6 +62,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   std::vector<SessionId> dead;
   for (auto& [id, session] : sessions_) {
     session.calls = 0;
+    session.presence = Presence::kAway;
     if (!survivors.sessions.contains(id)) dead.push_back(id);
   }
   for (SessionId id : dead) ForgetSession(id);
@@ -126,7 +127,7 @@ absl::Status LedgerModel::Regrant(SessionId session, uint64_t request, uint32_t 
     regrants_.erase(it);
   }
   if (leases.empty() || leases.size() != count || lost) {
-    for (LeaseId lease : leases) EndLease(lease, /*unmapped=*/false);
+    for (LeaseId lease : leases) EndLease(lease, Trusts(leases_.at(lease)));
     return answer ? Wrong("granted once more what is not there") : absl::OkStatus();
   }
   if (!answer || ToInt(answer->id) <= last_operation_ || answer->session != session ||
@@ -145,12 +146,34 @@ absl::Status LedgerModel::Regrant(SessionId session, uint64_t request, uint32_t 
   return absl::OkStatus();
 }
 
+void LedgerModel::DropRegrants(SessionId session, const std::vector<uint64_t>& requests) {
+  for (uint64_t request : requests) {
+    auto it = regrants_.find({session, request});
+    if (it == regrants_.end()) continue;
+    const std::vector<LeaseId> leases = it->second;
+    regrants_.erase(it);
+    for (LeaseId lease : leases) {
+      if (leases_.contains(lease)) EndLease(lease, Trusts(leases_.at(lease)));
+    }
+  }
+}
+
+absl::Status LedgerModel::Resume(SessionId id, const PeerIdentity& peer,
+                                 const absl::Status& answer) {
+  const bool waits = Live(id) && sessions_.at(id).presence == Presence::kAway &&
+                     sessions_.at(id).peer.pid == peer.pid &&
+                     sessions_.at(id).peer.start_time == peer.start_time;
+  if (waits) sessions_.at(id).presence = Presence::kReturning;
+  return ExpectCode(answer, waits ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
+}
+
 absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& leases,
                                     const std::set<uint64_t>& requests,
                                     const absl::StatusOr<std::vector<LeaseId>>& answer) {
   if (!Live(id)) return ExpectCode(answer.status(), absl::StatusCode::kAborted);
+  sessions_.at(id).presence = Presence::kHere;
   const auto trusts = [&](const std::string& tenant) {
-    return tenants_.at(tenant).quota.release == ReleasePolicy::kTrust;
+    return QuotaOf(tenant).release == ReleasePolicy::kTrust;
   };
   const std::string tenant = sessions_.at(id).tenant;
   std::vector<LeaseId> unknown, ended;
@@ -163,9 +186,7 @@ absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& le
     const bool asked = lease.request_id > 0 && requests.contains(lease.request_id);
     if (lease.session == id && !kept && !asked) ended.push_back(lease_id);
   }
-  for (LeaseId lease : ended) {
-    EndLease(lease, trusts(tenant) && trusts(OwnerOf(leases_.at(lease).segment)));
-  }
+  for (LeaseId lease : ended) EndLease(lease, Trusts(leases_.at(lease)));
   std::erase_if(regrants_, [&](const auto& entry) {
     return entry.first.first == id && !requests.contains(entry.first.second);
   });

@@ -60,6 +60,32 @@ class ModelRestarts : public ModelSteps {
                  request, " x ", count, " -> ", answer ? absl::StrCat(ToInt(answer->id)) : "no");
   }
 
+  absl::Status DropRegrants() {
+    if (model_.sessions().empty()) return absl::OkStatus();
+    SessionId session = chance_.Of(model_.sessions()).first;
+    std::vector<uint64_t> requests = {chance_.Below(12)};
+    if (!model_.regrants().empty() && chance_.In100(90)) {
+      const auto& [key, leases] = chance_.Of(model_.regrants());
+      if (model_.sessions().contains(key.first)) session = key.first;
+      requests.push_back(key.second);
+    }
+    ledger_.DropRegrants(session, requests);
+    model_.DropRegrants(session, requests);
+    return After(absl::OkStatus(), "DropRegrants ", ToInt(session));
+  }
+
+  absl::Status Resume() {
+    const SessionId session = AnySession();
+    const auto it = model_.sessions().find(session);
+    PeerIdentity peer = it == model_.sessions().end() ? PeerIdentity() : it->second.peer;
+    if (chance_.In100(10)) ++peer.start_time;
+    if (chance_.In100(5)) ++peer.pid;
+    const absl::Status answer = ledger_.Resume(session, peer);
+    if (answer.ok()) Met("resumed");
+    return After(model_.Resume(session, peer, answer), "Resume ", ToInt(session), " -> ",
+                 Tell(answer));
+  }
+
   // A session comes back with most of its leases and some of its requests.
   absl::Status Reconcile() {
     SessionId session = AnyHolder();

@@ -181,7 +181,8 @@ class Episode : public ModelRestarts {
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
     if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
     if (!model_.regrants().empty() && chance_.In100(5)) {
-      return chance_.In100(65) ? Regrant() : Reconcile();
+      const uint64_t die = chance_.Below(100);
+      return die < 50 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
     }
     uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {
@@ -330,6 +331,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "lost by a restart",
                            "granted once more",
                            "not granted once more",
+                           "resumed",
                            "reconciled",
                            "reconciled, but for some",
                            "reconciled, and gave up what it had",

@@ -161,6 +161,47 @@ TEST_F(LedgerReconcileTest, ASessionThatEndsWhileItIsHandedOverIsToldSo) {
   EXPECT_FALSE(ledger.Regrant(session, 5, 1));
 }
 
+TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
+  const SessionId session = OpenSessionOf("a", 42), other = OpenSessionOf("a", 43);
+  const PeerIdentity peer = {.pid = 42, .start_time = 7};
+  const auto presence = [&] { return ledger.ListSessions("a")->at(0).presence; };
+  EXPECT_EQ(presence(), Presence::kHere);
+  EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound) << "it is not away";
+  Restart();
+  EXPECT_EQ(presence(), Presence::kAway);
+  // Another process, also where it has got the same pid.
+  EXPECT_EQ(ledger.Resume(other, peer).code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.Resume(session, {.pid = 42, .start_time = 8}).code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.Resume(SessionId{99}, peer).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.Resume(session, peer).ok());
+  EXPECT_EQ(presence(), Presence::kReturning);
+  EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound) << "once";
+  EXPECT_TRUE(ledger.Reconcile(session, {}, {}).ok());
+  EXPECT_EQ(presence(), Presence::kHere);
+  // One that comes back and is cut off again is over.
+  Restart();
+  ledger.SocketClosed(session);
+  EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound);
+}
+
+TEST_F(LedgerReconcileTest, WhatItWillNotAskForAgainEnds) {
+  Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
+  const SessionId session = OpenSession("a"), strict = OpenSession("strict");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  const std::vector<Operation::Item> kept = AcquireBy(session, 6, 1);
+  const std::vector<Operation::Item> lingers = AcquireBy(strict, 5, 1);
+  ledger.DropRegrants(session, {5});  // means nothing to the daemon that has granted it
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
+  Restart();
+  Release(session, {items[1]});
+  ledger.DropRegrants(session, {5, 9});
+  ledger.DropRegrants(strict, {5});
+  EXPECT_FALSE(ledger.Regrant(session, 5, 2));
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(lingers[0].segment), SegmentState::kLingering);
+  EXPECT_EQ(StateOf(kept[0].segment), SegmentState::kLeased);
+}
+
 TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
   const SessionId session = OpenSession("a"), other = OpenSession("a");
   const Operation::Item kept = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
