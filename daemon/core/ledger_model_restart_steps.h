@@ -33,12 +33,13 @@ class ModelRestarts : public ModelSteps {
     ledger_.SetRevocationTimes(times);
     ledger_.Configure(configured_, defaults_, overridden);
     const Ledger::Restored restored = ledger_.Restore(image_, survivors);
-    image_ = ledger_.Image();
+    const JournalImage before = std::exchange(image_, ledger_.Image());
     ledger_.KeepChanges();
 
     granted_waiters_.clear();  // numbers of waiters begin anew
     if (!restored.lost.empty()) Met("lost by a restart");
-    const absl::Status verdict = model_.Restart(survivors, restored);
+    absl::Status verdict = model_.Restart(survivors, restored);
+    if (verdict.ok()) verdict = CheckInherited(before);
     return After(verdict, "killed; ", survivors.sessions.size(), " sessions, of which ",
                  restored.sessions, " go on, and ", restored.leases, " leases");
   }
@@ -53,6 +54,15 @@ class ModelRestarts : public ModelSteps {
       if (chance_.In100(95)) session = key.first;
       request = key.second;
       if (chance_.In100(85)) count = static_cast<uint32_t>(leases.size());
+    }
+    if (!model_.leases().empty() && chance_.In100(20)) {  // also one that was not there before
+      const LedgerModel::Lease& chosen = chance_.Of(model_.leases()).second;
+      session = chosen.session;
+      request = chosen.request_id;
+      count = 0;
+      for (const auto& [id, lease] : model_.leases()) {
+        count += lease.session == session && lease.request_id == request ? 1 : 0;
+      }
     }
     const std::optional<Operation> answer = ledger_.Regrant(session, request, count);
     Met(answer ? "granted once more" : "not granted once more");
@@ -102,7 +112,7 @@ class ModelRestarts : public ModelSteps {
       if (key.first == session && chance_.In100(50)) requests.insert(key.second);
     }
     if (chance_.In100(20)) leases.push_back(AnyLeaseOf(session));
-    if (chance_.In100(5)) requests.insert(chance_.Below(4));  // 0: no request
+    if (chance_.In100(15)) requests.insert(chance_.Below(4));  // 0: no request
     const uint64_t before = ExposedIn(session);
     const auto answer =
         ledger_.Reconcile(session, leases, std::vector<uint64_t>(requests.begin(), requests.end()));
@@ -121,6 +131,43 @@ class ModelRestarts : public ModelSteps {
   }
 
  private:
+  // What the journal says of those who go on is as before.
+  absl::Status CheckInherited(const JournalImage& before) const {
+    const auto same = [](const auto& now, const auto& then) {
+      return std::all_of(now.begin(), now.end(), [&](const auto& entry) {
+        auto it = then.find(entry.first);
+        return it != then.end() && it->second == entry.second;
+      });
+    };
+    auto segments = before.segments;
+    for (auto& [id, segment] : segments) {
+      auto it = image_.segments.find(id);
+      if (it != image_.segments.end()) segment.lost |= it->second.lost;
+    }
+    auto sessions = before.sessions;  // of no sort where what they could map is gone
+    for (auto& [id, session] : sessions) {
+      auto it = image_.sessions.find(id);
+      if (it != image_.sessions.end()) session.revocable &= it->second.revocable;
+    }
+    auto events = before.ipc_events;
+    for (auto& [id, event] : events) {
+      if (!image_.leases.contains(event.lease)) event.lease = {};
+    }
+    // A process that was several sessions has open as one what they had.
+    const auto smaller = [&](const auto& entry) {
+      auto it = before.pool_imports.find(entry.first);
+      return it != before.pool_imports.end() && entry.second.count < it->second.count;
+    };
+    const bool imports =
+        std::none_of(image_.pool_imports.begin(), image_.pool_imports.end(), smaller);
+    if (imports && same(image_.sessions, sessions) && same(image_.segments, segments) &&
+        same(image_.leases, before.leases) && same(image_.exposures, before.exposures) &&
+        same(image_.ipc_events, events)) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError("what goes on is not what it was");
+  }
+
   // How many segments the session's process may map.
   uint64_t ExposedIn(SessionId session) {
     uint64_t exposed = 0;

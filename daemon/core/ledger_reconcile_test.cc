@@ -116,8 +116,8 @@ TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
   EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "another count";
   EXPECT_FALSE(ledger.Regrant(session, 5, 2)) << "their leases have ended";
   Release(session, {released});
-  EXPECT_FALSE(ledger.Regrant(session, 6, 1)) << "it was released";
-  EXPECT_FALSE(ledger.Regrant(session, 6, 0)) << "of nothing there is nothing to hand over";
+  EXPECT_FALSE(ledger.Regrant(session, 6, 0)) << "it was released, and nothing is handed over";
+  EXPECT_FALSE(ledger.Regrant(session, 6, 1));
   EXPECT_FALSE(ledger.Regrant(session, 8, 1)) << "it is lost";
   EXPECT_FALSE(ledger.Regrant(session, 0, 1));
   EXPECT_FALSE(ledger.Regrant(OpenSession("a"), 7, 2)) << "another session's";
@@ -246,6 +246,9 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   // What belongs to a tenant that does not trust its releases, by whomever.
   const Operation::Item foreign = AcquireOne(strict, kGranule);
   ASSERT_TRUE(ledger.BeginOpen(session, {Share(strict, foreign.lease, TicketScope::kAny)}).ok());
+  // And what a tenant is handed of others that is not trusted itself.
+  const Secret for_all = Share(session, twice.lease, TicketScope::kAny);
+  ASSERT_TRUE(ledger.BeginOpen(strict, {for_all}).ok());
   Restart();
   EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kLingering);
   EXPECT_THAT(*ledger.Reconcile(session, {twice.lease}, {}), IsEmpty());
@@ -255,8 +258,9 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   Record();
   EXPECT_EQ(image.exposures.at({session, twice.segment}).count, 1u);
   EXPECT_TRUE(image.exposures.contains({session, foreign.segment}));
+  EXPECT_TRUE(image.exposures.contains({strict, twice.segment}));
   Release(session, {twice});
-  EXPECT_EQ(StateOf(twice.segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(twice.segment), SegmentState::kLingering);
   ledger.ProcessGone(strict);
   EXPECT_EQ(StateOf(held_back.items[0].segment), SegmentState::kReleasing);
   EXPECT_EQ(StateOf(foreign.segment), SegmentState::kLingering) << "the other may map it";

@@ -12,16 +12,6 @@ using testing::UnorderedElementsAre;
 
 using LedgerRestoreTest = LedgerRestartFixture;
 
-TEST_F(LedgerRestoreTest, NothingIsKeptOfALedgerThatIsNotAskedTo) {
-  Ledger other({Device("GPU-1", {Kind::kVmm})}, {}, [this] { return now; });
-  ASSERT_TRUE(other.OpenSession("a", {}, NewSecret()).ok());
-  EXPECT_THAT(other.TakeChanges(), IsEmpty());
-  other.KeepChanges();
-  ASSERT_TRUE(other.OpenSession("a", {}, NewSecret()).ok());
-  EXPECT_EQ(other.TakeChanges().size(), 2u);  // the session, and the number of the one before
-  EXPECT_THAT(other.TakeChanges(), IsEmpty());
-}
-
 TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   const Secret token = NewSecret();
   const SessionId session =
@@ -271,6 +261,8 @@ TEST_F(LedgerRestoreTest, MissingMemoryIsToldWithWhoseItWas) {
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
   EXPECT_EQ(Usage("a").charged, 2 * kGranule);
   EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
+  Restart();  // nor is it found again by a later daemon
+  EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
 }
 
 TEST_F(LedgerRestoreTest, WhatWasOnADeviceThatIsGoneIsGone) {
@@ -309,21 +301,6 @@ TEST_F(LedgerRestoreTest, WhoWasBeingHandedASegmentMayMapIt) {
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
 }
 
-TEST_F(LedgerRestoreTest, NoNumberIsGivenOutTwice) {
-  const SessionId session = OpenSession("a");
-  const Operation begun = Begin(session, kGranule, 2);  // its leases never come to be
-  const SessionId gone = OpenSession("a");
-  ledger.ProcessGone(gone);
-  const IpcEventId event = *ledger.RegisterEvent(session, {.name = "x"}, "GPU-1", {});
-  ASSERT_TRUE(ledger.UnregisterEvent(session, event).ok());
-  Restart();
-  EXPECT_GT(OpenSession("a"), gone);
-  const Operation::Item item = AcquireOne(session, kGranule);
-  EXPECT_GT(item.lease, begun.items[1].lease);
-  EXPECT_GT(item.segment, begun.items[1].segment);
-  EXPECT_GT(*ledger.RegisterEvent(session, {.name = "x"}, "GPU-1", {}), event);
-}
-
 TEST_F(LedgerRestoreTest, EventsGoOn) {
   const SessionId session = OpenSession("a"), other = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
@@ -336,6 +313,7 @@ TEST_F(LedgerRestoreTest, EventsGoOn) {
   const IpcEventId hidden = *ledger.RegisterEvent(session, {.lease = ended.lease}, "GPU-1", {});
   ASSERT_TRUE(ledger.RegisterEvent(dead, {.name = "of the dead"}, "GPU-1", {}).ok());
   ASSERT_TRUE(ledger.GetEvents(other, {.lease = opened.lease}).ok());  // hands it out
+  const IpcEventId unseen = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {});
   Release(session, {ended});
 
   Restart({.dead = {dead}});
@@ -345,12 +323,12 @@ TEST_F(LedgerRestoreTest, EventsGoOn) {
   EXPECT_EQ(found->at(0).session, session);
   EXPECT_EQ(found->at(0).device_uuid, "GPU-1");
   EXPECT_EQ(found->at(0).handle, handle);
-  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened.lease})->at(0).id, beside);
+  EXPECT_EQ(*ledger.UnregisterEvent(session, beside), true);
+  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened.lease})->at(0).id, unseen);
   // Its lease has ended, so nobody finds it, but it is there until its session ends it.
   EXPECT_EQ(ledger.GetEvents(other, {.lease = opened_ended.lease}).status().code(),
             StatusCode::kNotFound);
   EXPECT_EQ(*ledger.UnregisterEvent(session, hidden), false);
-  EXPECT_EQ(*ledger.UnregisterEvent(session, beside), true);
   EXPECT_EQ(ledger.RegisterEvent(other, {.name = "done"}, "GPU-1", {}).status().code(),
             StatusCode::kAlreadyExists);
   EXPECT_EQ(ledger.GetEvents(other, {.name = "of the dead"}).status().code(),
@@ -412,16 +390,21 @@ TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
 TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
+  const Operation::Item opened = OpenTicket(session, Share(session, item.lease));
+  AcquireKind(session, Kind::kMempool);
+  AcquireKind(session, Kind::kMempool);
   Restart();
+  EXPECT_EQ(image.exposures.at({session, item.segment}).count, 2u);
+  EXPECT_EQ(image.pool_imports.at({session, std::string("GPU-1")}).count, 2u);
   const JournalImage before = image;
   Restart();  // checks that what was recorded is what there is
   EXPECT_TRUE(image == before) << "a restart at which nobody is gone changes nothing";
   const Operation::Item other = AcquireOne(session, kGranule);
-  Release(session, {item});
+  Release(session, {item, opened});
   Restart();
   EXPECT_EQ(StateOf(item.segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(other.segment), SegmentState::kLeased);
-  EXPECT_EQ(image.leases.size(), 1u);
+  EXPECT_EQ(image.leases.size(), 3u);
 }
 
 }  // namespace
