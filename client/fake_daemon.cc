@@ -167,7 +167,8 @@ class FakeDaemon::Service : public v1::Broker::Service {
     const uint64_t session = SessionOf(*context, /*reconciles=*/true);
     if (session == 0) return NoSession();
     if (daemon_->script_.reconcile) {
-      grpc::Status status = daemon_->script_.reconcile(*request);
+      grpc::Status status =
+          daemon_->script_.reconcile([context] { return context->IsCancelled(); }, *request);
       if (!status.ok()) return status;
     }
     const std::set<uint64_t> leases(request->lease_ids().begin(), request->lease_ids().end());
@@ -233,7 +234,8 @@ class FakeDaemon::Service : public v1::Broker::Service {
     response->set_event_id(registered.event.event_id());
     daemon_->events_[response->event_id()] = registered;
     lock.unlock();
-    return daemon_->script_.register_event ? daemon_->script_.register_event() : grpc::Status::OK;
+    if (!daemon_->script_.register_event) return grpc::Status::OK;
+    return daemon_->script_.register_event([context] { return context->IsCancelled(); });
   }
 
   grpc::Status GetIpcEvents(grpc::ServerContext* context, const v1::GetIpcEventsRequest* request,
@@ -416,6 +418,16 @@ std::vector<v1::Device> FakeDaemon::Devices() const {
 
 grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& request,
                                v1::AcquireResponse* response) {
+  const std::vector<v1::Lease> leases = GrantSilently(session, request, response);
+  std::vector<int> fds;
+  for (const v1::Lease& lease : leases) fds.push_back(Memory(lease));
+  Deliver(session, response->delivery_id(), leases, fds);
+  return grpc::Status::OK;
+}
+
+std::vector<v1::Lease> FakeDaemon::GrantSilently(uint64_t session,
+                                                 const v1::AcquireRequest& request,
+                                                 v1::AcquireResponse* response) {
   const uint64_t bytes = (request.bytes() + kGranularity - 1) / kGranularity * kGranularity;
   const v1::Kind kind = request.kind() == v1::KIND_UNSPECIFIED ? v1::KIND_VMM : request.kind();
   std::vector<v1::Lease> leases = GrantedFor(session, request.request_id());
@@ -425,14 +437,9 @@ grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& reque
     }
     SetOwner(leases, session, request.request_id());
   }
-  std::vector<int> fds;
-  for (const v1::Lease& lease : leases) {
-    fds.push_back(Memory(lease));
-    *response->add_leases() = lease;
-  }
+  for (const v1::Lease& lease : leases) *response->add_leases() = lease;
   response->set_delivery_id(NewDeliveryId());
-  Deliver(session, response->delivery_id(), leases, fds);
-  return grpc::Status::OK;
+  return leases;
 }
 
 v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind, bool revocable) {
@@ -539,6 +546,11 @@ void FakeDaemon::Tell(const v1::Event& event) {
   watches_changed_.notify_all();
 }
 
+void FakeDaemon::ForgetEvents() {
+  std::lock_guard lock(mutex_);
+  told_.clear();
+}
+
 void FakeDaemon::EndWatches(const grpc::Status& status) {
   std::lock_guard lock(mutex_);
   watches_end_ = status;
@@ -550,11 +562,12 @@ void FakeDaemon::AwaitWatches(size_t count) {
   watches_changed_.wait(lock, [&] { return watches_ == count; });
 }
 
-void FakeDaemon::Goodbye(uint64_t session, const std::string& reason) {
+void FakeDaemon::Goodbye(uint64_t session, const std::string& reason, bool stopping) {
   v1::ServerMessage message;
   message.mutable_goodbye()->set_reason(reason);
+  message.mutable_goodbye()->set_stopping(stopping);
   Send(SocketOf(session), message);
-  Hangup(session);
+  if (!stopping) Hangup(session);
 }
 
 void FakeDaemon::Hangup(uint64_t session) {

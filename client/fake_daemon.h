@@ -40,7 +40,9 @@ class FakeDaemon {
     std::function<bool(int socket, uint64_t session)> hello;
     // Meets who wants a session back; closes the connection where it says false.
     std::function<bool(int socket, const v1::Hello&)> resume;
-    std::function<grpc::Status(const v1::ReconcileRequest&)> reconcile;
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled,
+                               const v1::ReconcileRequest&)>
+        reconcile;
     std::function<grpc::Status(uint64_t session, const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire;
     // The same where it also wants to know whether the client still waits for the answer.
@@ -50,8 +52,9 @@ class FakeDaemon {
     std::function<grpc::Status(const v1::ShareRequest&)> share;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
     std::function<grpc::Status()> usage;
-    std::function<grpc::Status()> register_event;  // once it is registered
-    std::vector<v1::Device> devices;               // empty: kDevice and kPinnedDevice
+    // Once it is registered.
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
+    std::vector<v1::Device> devices;  // empty: kDevice and kPinnedDevice
   };
 
   explicit FakeDaemon(Script script = {});
@@ -64,6 +67,9 @@ class FakeDaemon {
   // Parts that scripts are made of.
   grpc::Status Grant(uint64_t session, const v1::AcquireRequest& request,
                      v1::AcquireResponse* response);
+  // The same, but for its Delivery.
+  std::vector<v1::Lease> GrantSilently(uint64_t session, const v1::AcquireRequest& request,
+                                       v1::AcquireResponse* response);
   v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM, bool revocable = false);
   // A lease's memory, as long as the lease lives. Of no kind but vmm and pinned.
   int Memory(const v1::Lease& lease);
@@ -89,12 +95,15 @@ class FakeDaemon {
 
   // Tells every Watch, also those to come.
   void Tell(const v1::Event& event);
+  // Watches to come are not told what was told until now.
+  void ForgetEvents();
   // Ends every Watch.
   void EndWatches(const grpc::Status& status);
   // Waits until there are as many Watches.
   void AwaitWatches(size_t count);
 
-  void Goodbye(uint64_t session, const std::string& reason);
+  // The end of the session, or of the daemon.
+  void Goodbye(uint64_t session, const std::string& reason, bool stopping = false);
   // Closes a session's socket without a word, and knows it no more.
   void Hangup(uint64_t session);
   // Ends everything so, as a crash does; alternately the sessions' sockets first, and the calls.

@@ -49,6 +49,12 @@ bool MayStillHold(const absl::Status& release) {
          absl::IsUnavailable(release);
 }
 
+absl::Status LostError() {
+  return absl::FailedPreconditionError(
+      "the segment is lost: the daemon that held it has died, and the one that came after does not "
+      "know it; copy out what matters, release it, and acquire another");
+}
+
 absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
 
 std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
@@ -263,12 +269,12 @@ absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time d
 
 absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request,
                                                  absl::Time deadline) {
+  // First, since this may bring the session back, and so may the call.
+  const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+  if (!connection.ok()) return connection.status();
+  if (book_.IsLost(request.lease_id())) return LostError();
   absl::StatusOr<v1::ShareResponse> response = Ask(&v1::Broker::Stub::Share, request, deadline);
-  if (!response.ok() && book_.IsLost(request.lease_id())) {
-    return absl::FailedPreconditionError(
-        "the segment is lost: the daemon that holds it has died, and the one that came after does "
-        "not know it; copy out what matters, release it, and acquire another");
-  }
+  if (!response.ok() && book_.IsLost(request.lease_id())) return LostError();
   return response;
 }
 
@@ -479,6 +485,7 @@ void Session::PayOwed(Connection& connection, absl::Time deadline) {
   }
   if (owed.empty()) return;
   for (LeaseBook::Debt& debt : owed) book_.Owe(std::move(debt));
+  if (connection.ended()) return;  // the next daemon is another matter
   absl::MutexLock lock(&mutex_);
   pay_after_ = absl::Now() + kPatience;
 }
