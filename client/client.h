@@ -8,12 +8,18 @@
 //
 // Threads: every function here may be called from any thread. One Segment is used by
 // one thread at a time, like any value.
-// CUDA: nothing here survives cudaDeviceReset(), which ends the context that the memory of kinds
-// mempool and ipc, registered memory and events are open in; connect in another process then.
-// Sizes are bytes. Errors say in one sentence what was wrong and what would help; a
-// refusal for want of memory also carries the machine-readable Denial (denial()).
-// Statuses that every call may return beside those named with it:
-//   UNAVAILABLE         the daemon is draining or gone; memory that is mapped stays mapped
+// A daemon that dies comes back, and with it the session: the same id, leases and tickets; pointers
+// never change. A call that it dies under is made again with the next one, within its own time, and
+// gets nothing twice; one that finds none waits for it so long. Nothing has to be done for that.
+// Where the next one does not know the session, it is over: every call says so (UNAVAILABLE), what
+// is mapped stays mapped, and a new Client begins anew. CUDA: nothing here survives
+// cudaDeviceReset(), which ends the context that the memory of kinds mempool and ipc, registered
+// memory and events are open in; connect in another process then. Sizes are bytes. Errors say in
+// one sentence what was wrong and what would help; a refusal for want of memory also carries the
+// machine-readable Denial (denial()). Statuses that every call may return beside those named with
+// it:
+//   UNAVAILABLE         the daemon is draining; or it was gone, and none came back in time; or the
+//                       session is over. Memory that is mapped stays mapped
 //   DEADLINE_EXCEEDED   the daemon did not answer in time
 //   RESOURCE_EXHAUSTED  the tenant has too many calls in flight
 //   FAILED_PRECONDITION in a child after fork(), Connect included: fork before the first
@@ -72,6 +78,8 @@ struct ConnectOptions {
   std::string name;
   // How long connecting may take, and each call whose options say nothing else.
   absl::Duration timeout = absl::Seconds(30);
+  // Whether the session goes on with the next daemon where its own dies. Else it ends with that.
+  bool reconnect = true;
 };
 
 // What a GPU can do with another's memory.
@@ -327,7 +335,8 @@ class Segment {
   //                        of kind mempool, since its pool opens all that the tenant has in it
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
-  // What the destructor does, with its status. The memory is unmapped in any case.
+  // What the destructor does, with its status. The memory is unmapped in any case, and the lease
+  // ends as soon as there is a daemon to hear it; the destructor does not wait for one.
   //   FAILED_PRECONDITION  not valid
   absl::Status Release();
 
@@ -402,9 +411,9 @@ struct EventOptions {
   DeviceName device;
 };
 
-// The segments' CUDA context in the daemon is gone (kinds mempool and ipc). What is open
-// stays readable and writable, and nobody can open it any more: copy out what matters,
-// release, and acquire again.
+// The segments' CUDA context in the daemon is gone (kinds mempool and ipc), or the daemon died and
+// the next one does not know them. What is open stays readable and writable, and nobody can open it
+// any more: copy out what matters, release, and acquire again.
 struct SegmentsLost {
   std::vector<uint64_t> lease_ids;  // all of this session's
 };
@@ -429,7 +438,8 @@ struct Revocation {
 };
 
 // What the daemon has to say. Empty functions are not called; all are called in one thread
-// of the Watch.
+// of the Watch. Where the daemon dies the Watch goes on with the next one, and brings the session
+// back by itself.
 struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
   std::function<void(bool draining)> draining;
@@ -437,9 +447,9 @@ struct WatchHandlers {
   std::function<void(const Revocation&)> revocation;
   // The tenant's quota was changed while it is in use.
   std::function<void(const Quota&)> quota_changed;
-  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, the daemon is
-  // gone, or a handler kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the
-  // tenant has too many (Denial).
+  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, or a handler
+  // kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the tenant has too many
+  // (Denial).
   std::function<void(const absl::Status&)> ended;
 };
 
@@ -503,7 +513,8 @@ class Client {
                                                 const OpenOptions& options = {});
 
   // Makes an interprocess event and tells the daemon of it, until it ends or its session
-  // does.
+  // does. UNAVAILABLE where the daemon dies meanwhile: then it may know the name, for as long as
+  // the session lives (ALREADY_EXISTS).
   //   INVALID_ARGUMENT    neither a name nor a segment, or both, or a name that is none; or a
   //                       Segment that is not this Client's, or not valid
   //   ALREADY_EXISTS      the tenant has an event of that name

@@ -69,6 +69,20 @@ absl::Status Deliveries::Poll() {
   return end_;
 }
 
+absl::Status Deliveries::AwaitEnd(absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !reading_; };
+  while (end_.ok() && mutex_.AwaitWithDeadline(absl::Condition(&free), until) && ReadOne(until)) {
+  }
+  Sweep();
+  return end_;
+}
+
+bool Deliveries::over() {
+  absl::MutexLock lock(&mutex_);
+  return over_;
+}
+
 absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
   absl::MutexLock lock(&mutex_);
   if (auto found = pools_.find(pool_id); found != pools_.end() && found->second.valid()) {
@@ -121,6 +135,7 @@ bool Deliveries::ReadOne(absl::Time deadline) {
           "connect again");
       return false;
     default:
+      over_ = true;
       end_ = absl::UnavailableError(
           absl::StrCat("the session is broken: ", message.status().message()));
       return false;
@@ -130,11 +145,13 @@ bool Deliveries::ReadOne(absl::Time deadline) {
 void Deliveries::Take(UnixMessage message) {
   v1::ServerMessage parsed;
   if (!parsed.ParseFromString(message.bytes)) {
+    over_ = true;
     end_ = absl::UnavailableError(
         "the session is broken: the daemon sent what is no message of the protocol");
     return;
   }
   if (parsed.has_goodbye()) {
+    over_ = !parsed.goodbye().stopping();
     end_ = absl::UnavailableError(
         absl::StrCat("the daemon has ended the session: ", parsed.goodbye().reason()));
   } else if (parsed.has_delivery()) {

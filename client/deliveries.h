@@ -69,6 +69,11 @@ class Deliveries {
   // Reads what has arrived, without waiting. UNAVAILABLE, with the daemon's reason,
   // once the session has ended.
   absl::Status Poll();
+  // The same, waiting for the end until then.
+  absl::Status AwaitEnd(absl::Time until);
+  // Whether the session has ended for good. Else, where Poll() says that it has ended, the daemon
+  // is gone, and the next one may know the session.
+  bool over();
 
   // The descriptor of a pool that a Delivery has brought; it is not given twice, unless it is
   // returned, or forgotten and sent again.
@@ -107,7 +112,8 @@ class Deliveries {
   const absl::Duration answer_follows_;
   absl::Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: the session is over, and why
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: it has ended, and why
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t newest_call_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);    // under way; but for
   std::set<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);  // those that wait for memory

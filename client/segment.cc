@@ -65,7 +65,7 @@ void Segment::State::Unmap() {
   fd.reset();
   if (mapped.pool == nullptr) return;
   mapped.pool.reset();
-  session->pools().DropDead();
+  session->DropDeadPools();
 }
 
 absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
