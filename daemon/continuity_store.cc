@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/failpoint.h"
 #include "daemon/fd_store/fd_name.h"
 #include "spdlog/spdlog.h"
 
@@ -123,6 +124,7 @@ void ContinuityStore::Begin(const JournalImage& image) {
     Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
                                          "): when this daemon dies, all memory is lost."));
   }
+  Failpoint("begin-written");
   std::vector<SegmentId> unknown;
   for (SegmentId id : std::exchange(stored_, {})) {
     if (!image.segments.contains(id)) unknown.push_back(id);

@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 namespace {
@@ -84,7 +85,10 @@ absl::Status Broker::Call::BecomeWatch() {
 void Broker::Record() {
   if (!survivable_) return;
   const std::vector<journal::Change> changes = ledger_.TakeChanges();
-  if (!changes.empty()) continuity_->Write(changes);
+  if (changes.empty()) return;
+  Failpoint("record-before");
+  continuity_->Write(changes);
+  Failpoint("record-after");
 }
 
 void Broker::Pump() {
@@ -158,7 +162,9 @@ void Broker::DisposeLoop(size_t lane) {
     if (survivable) {
       std::vector<SegmentId> ids;
       for (const Doomed& doomed : batch) ids.push_back(doomed.id);
+      Failpoint("let-go-before");
       continuity_->LetGo(ids);
+      Failpoint("let-go-after");
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
@@ -239,7 +245,9 @@ absl::Status Broker::Create(const Operation& operation) {
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     if (!memory.ok()) return memory.status();
     if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+      Failpoint("keep-before");
       continuity_->Keep(item.segment, (*memory)->fd());
+      Failpoint("keep-after");
     }
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
@@ -283,7 +291,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
       handover.items.push_back({std::move(lease), memory.fd()});
     }
   }
+  Failpoint("deliver-before");
   if (absl::Status sent = deliver(handover); !sent.ok()) return sent;
+  Failpoint("deliver-after");
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));

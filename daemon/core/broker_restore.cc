@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "daemon/core/broker.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 
@@ -30,7 +31,9 @@ Broker::Restored Broker::Restore(Inheritance inheritance) {
     return !ledger_.HasSegment(memory.first);
   });
   if (continuity_ != nullptr) {
+    Failpoint("begin-before");
     continuity_->Begin(ledger_.Image());
+    Failpoint("begin-after");
     ledger_.KeepChanges();
     survivable_ = true;
   }

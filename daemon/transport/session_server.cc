@@ -19,6 +19,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/failpoint.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/peer_socket.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -279,6 +280,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
     absl::MutexLock lock(&mutex_);
     sessions_[session->id] = connection;
   }
+  Failpoint("welcome-before");
   v1::ServerMessage reply;
   v1::Welcome& welcome = *reply.mutable_welcome();
   welcome.set_protocol_version(gpumem::kProtocolVersion);
