@@ -240,6 +240,32 @@ TEST_F(FdCratesTest, WithTooFewDescriptorsNothingIsLost) {
   EXPECT_EQ(Found(crates).size(), 60);
 }
 
+TEST_F(FdCratesTest, TooManyInQueuesIsRefusedAndTheRestStays) {
+  const int code = InChild([&] {
+    const std::unique_ptr<FdStore> store = manager_.Start();
+    // Somebody without capabilities, and without other processes.
+    const uid_t user = 1'000'000 + static_cast<uid_t>(::getpid());
+    if (::setresuid(user, user, user) != 0) return 77;
+    const rlimit limit = {100, 100};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    FdCrates crates(*store);
+    absl::Status status;
+    size_t stored = 0;
+    for (; status.ok() && stored < 200; ++stored) {
+      status = crates.Store(NameOf(static_cast<off_t>(stored)), NewFile().get());
+    }
+    if (!absl::IsResourceExhausted(status)) return 1;
+    if (crates.size() != stored - 1) return 2;
+    // Where some leave, others fit. (The kernel counts a moment later than it answers.)
+    for (size_t i = 0; i < 8; ++i) {
+      if (!crates.Remove(NameOf(static_cast<off_t>(i))).ok()) return 3;
+    }
+    return crates.Store("s300", NewFile().get()).ok() ? 0 : 4;
+  });
+  if (code == 77) GTEST_SKIP() << "being another user takes root";
+  EXPECT_EQ(code, 0);
+}
+
 TEST_F(FdCratesTest, WithoutAManagerItSaysSo) {
   FdStore nobody;
   FdCrates crates(nobody);
