@@ -167,6 +167,16 @@ TEST_F(KeeperTest, TheLastWordsOfTheDyingCount) {
   EXPECT_EQ(puppet.Ask("read late"), "y");
 }
 
+TEST_F(KeeperTest, KeepsCratesToo) {
+  Run({});
+  Puppet puppet = Next();
+  EXPECT_EQ(puppet.Ask("pack-many s 40"), "OK");
+  EXPECT_EQ(puppet.Ask("unpack-many s 39"), "OK");
+  puppet = NextAfterKill(puppet);
+  EXPECT_EQ(puppet.Ask("names"), "s39.");
+  EXPECT_EQ(puppet.Ask("read s39"), "39");
+}
+
 TEST_F(KeeperTest, TheServiceGetsNothingElse) {
   const UniqueFd inherited_by_mistake(dup(STDIN_FILENO));  // across exec
   Run({"--max-fds", "7"}, {},
