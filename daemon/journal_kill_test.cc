@@ -180,7 +180,7 @@ class Batches {
   static constexpr SessionId kMark{1000};
 
   JournalChance chance_;
-  const size_t most_;
+  size_t most_;
   uint64_t number_ = 0;
 };
 
@@ -198,6 +198,7 @@ JournalFile::Adopted Adopt(int fd) {
 
 // Kills at every system call on the way through compactions, of which one has the file grow.
 TEST(JournalKill, AtEverySystemCall) {
+  constexpr int kBatches = 30;
   for (int stop = 1;; ++stop) {
     SCOPED_TRACE(absl::StrCat("stop ", stop));
     ASSERT_LT(stop, 1000);
@@ -205,22 +206,14 @@ TEST(JournalKill, AtEverySystemCall) {
     ASSERT_TRUE(file.ok());
     const UniqueFd kept(dup((*file)->fd()));
     Batches batches(5, 3000);
-    uint64_t before = 0;
-    while ((*file)->compactions() == 0) {
-      Batches next = batches;
-      const std::vector<Change> batch = next.Next();
-      if (batch.size() + 1 > ((*file)->bytes() - kJournalPageBytes) / kJournalRecordBytes) break;
-      ASSERT_TRUE((*file)->Append(batch).ok());
-      batches = next;
-      before = batches.number();
-      if (before == 3) break;
-    }
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE((*file)->Append(batches.Next()).ok());
+    const uint64_t before = batches.number();
     bool ended = false;
     {
       Writer writer(
           [&] {
             Batches mine = batches;
-            for (int i = 0; i < 12; ++i) {
+            for (int i = 0; i < kBatches; ++i) {
               if (!(*file)->Append(mine.Next()).ok()) abort();
             }
             if ((*file)->compactions() < 2) abort();
@@ -229,7 +222,9 @@ TEST(JournalKill, AtEverySystemCall) {
       for (int i = 0; i < stop && !ended; ++i) ended = !writer.Next(PTRACE_SYSCALL);
       if (ended && writer.exit_code() == kNotTraced)
         GTEST_SKIP() << "no process can be traced here";
-      if (ended) ASSERT_EQ(writer.exit_code(), 0);
+      if (ended) {
+        ASSERT_EQ(writer.exit_code(), 0);
+      }
     }
     file->reset();
     JournalFile::Adopted adopted = Adopt(kept.get());
@@ -243,7 +238,7 @@ TEST(JournalKill, AtEverySystemCall) {
     for (const Change& change : batch) model.Apply(change);
     ASSERT_TRUE(Adopt(kept.get()).contents.image == model);
     if (ended) {
-      EXPECT_EQ(all.number(), before + 13);
+      EXPECT_EQ(all.number(), before + kBatches + 1);
       EXPECT_GT(stop, 10);
       return;
     }
