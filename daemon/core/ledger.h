@@ -25,6 +25,9 @@
 //
 // What is leased as revocable can be taken back for those who go first (ledger_revocation.cc).
 //
+// A publication is a named list of segments that outlives its publisher; attaching to it is an
+// operation like opening (ledger_publications.cc).
+//
 // A segment without leases is kept for reuse (retained), or charged until the processes
 // that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
 // given back to the driver, and Destroyed() ends its charge. What comes from a memory pool
@@ -38,7 +41,8 @@
 //     may still map it holds it
 //   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
 //     while draining
-//   - every lease has one live session, and so has every waiter
+//   - every lease has one live session, and so has every waiter; a publication holds its segments
+//     as a lease does, without a session, and nothing but its own end ends that
 //   - a process holds firm leases or revocable ones
 #pragma once
 
@@ -88,10 +92,17 @@ struct Bounds {
   uint32_t max_events_per_tenant = 16384;
   uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
   uint32_t max_events_per_segment = 64;
+  uint32_t max_publications = 4096;
+  uint64_t max_metadata_bytes = uint64_t{256} << 20;  // of all publications
+  uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
 };
 
 // Segments that one operation may touch: what one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
+
+// Of one publication.
+inline constexpr size_t kMaxPublicationSegments = 4096;
+inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
 
 struct AcquireSpec {
   std::string device_uuid;   // empty: the first device that makes the kind
@@ -105,13 +116,30 @@ struct AcquireSpec {
   bool waits = false;              // also for what others hold
 };
 
+struct PublishSpec {
+  std::string name;
+  std::vector<LeaseId> leases;  // their segments, in this order
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool ephemeral = false;  // it ends with its publisher's session
+  absl::Duration expire_after = absl::InfiniteDuration();  // without anybody attached
+  uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
+};
+
+struct AttachSpec {
+  std::string name;      // of the session's tenant, or "TENANT/NAME"
+  uint64_t version = 0;  // this or a later one; 0: the newest that is there
+  bool revocable = false;
+};
+
 // What Begin… decided. For each segment, whether it still has to be created.
 struct Operation {
   OperationId id{};
   SessionId session{};
   size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
   Kind kind = Kind::kVmm;
-  bool revocable = false;  // the leases
+  bool revocable = false;                    // the leases
+  std::optional<PublicationId> publication;  // of an Attach
   struct Item {
     LeaseId lease{};
     SegmentId segment{};
@@ -121,7 +149,7 @@ struct Operation {
   std::vector<Item> items;
 };
 
-// What BeginAcquire decided: one of the two.
+// What BeginAcquire or BeginAttach decided: one of the two.
 struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;
@@ -237,6 +265,48 @@ class Ledger {
   // A denial by the driver, counted like any other.
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
+
+  // --- Publications (ledger_publications.cc) ---------------------------------------
+
+  // Statuses as proto/gpumem/v1/broker.proto says.
+  struct Published {
+    PublicationId id{};
+    uint64_t version = 0;
+    bool again = false;  // the request was answered so before; nothing has changed
+  };
+  absl::StatusOr<Published> Publish(SessionId session, const PublishSpec& spec);
+
+  // An operation on all segments of the publication; or a waiter, where spec.version is not there
+  // yet: its call counts as waiting, and not as in flight.
+  absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec);
+  // Waiters that wait no longer, since the last call: their calls are in flight again, and
+  // BeginAttach is to say what becomes of them. Their version is there, their session has ended, or
+  // the daemon drains.
+  std::vector<WaiterId> TakeAttachable();
+  // The waiter goes, its call is in flight again. DEADLINE_EXCEEDED where the wait has `expired`;
+  // CANCELLED where its client is gone.
+  absl::Status EndAttachWait(WaiterId waiter, bool expired);
+
+  // The version that it was.
+  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name);
+  // The same by an operator, of "TENANT/NAME".
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);
+
+  // When ExpirePublications has something to end next.
+  absl::Time NextExpiry() const;
+  void ExpirePublications();
+
+  // Publications that have ended since the last call, each exactly once: those that were replaced,
+  // too. Nothing needs to be kept for them.
+  std::vector<PublicationId> TakeEndedPublications();
+
+  absl::StatusOr<PublicationView> GetPublication(PublicationId id) const;
+  // An empty name means all tenants.
+  //   NOT_FOUND  no such tenant
+  absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
+  // Of these, those that the session may attach to. A tenant without any is no error.
+  absl::StatusOr<std::vector<PublicationView>> ListAttachable(SessionId session,
+                                                              absl::string_view tenant) const;
 
   // --- Revocation (ledger_revocation.cc) -------------------------------------------
 
@@ -357,6 +427,8 @@ class Ledger {
   using Segment = records::Segment;
   using Process = records::Process;
   using Lease = records::Lease;
+  using Publication = records::Publication;
+  using PublicationName = std::pair<std::string, std::string>;  // its tenant's and its own
   using TicketEntry = records::TicketEntry;
   using Request = records::Request;
   using Waiter = records::Waiter;
@@ -483,6 +555,27 @@ class Ledger {
   uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
   uint64_t UnbrokeredOf(SessionId session) const;
 
+  // Publications.
+  absl::StatusOr<std::vector<SegmentId>> Publishable(const Session& session,
+                                                     const PublishSpec& spec) const;
+  absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
+                                    uint64_t metadata_bytes) const;
+  uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
+  static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
+                                                   absl::string_view own_tenant);
+  // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
+  const Publication* FindPublication(const PublicationName& name, const Tenant* reader) const;
+  static bool MayAttach(const Publication& publication, const Tenant& reader);
+  void CountPublication(Tenant& tenant, int change);
+  // Its name's last version is remembered, unless the next one takes its place.
+  void EndPublication(PublicationId id, bool replaced = false);
+  // One lease that was got through it, or was about to be, has ended.
+  void Detach(std::optional<PublicationId> publication, SessionId session);
+  absl::Time ExpiryOf(const Publication& publication) const;
+  void RemoveAttachWaiter(WaiterId id);
+  PublicationView View(PublicationId id, const Publication& publication) const;
+  absl::Status CheckPublications() const;
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   void EndLease(LeaseId id, bool unmapped);
@@ -522,6 +615,15 @@ class Ledger {
   uint64_t next_waiter_ = 1;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
   bool queue_moves_ = false;  // since it was last looked at somebody may fit
+
+  absl::btree_map<PublicationId, Publication> publications_;
+  absl::btree_map<PublicationName, PublicationId> by_name_;  // the newest of each
+  absl::btree_set<std::pair<absl::Time, PublicationId>> expiries_;
+  std::vector<PublicationId> ended_publications_;
+  uint64_t metadata_bytes_ = 0;
+  uint64_t next_publication_ = 1;
+  std::map<WaiterId, records::AttachWaiter> attach_waiters_;
+  std::vector<WaiterId> attachable_;
 
   std::map<ProcessKey, Process> processes_;
   RevocationTimes revocation_times_;

@@ -25,6 +25,7 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
   leases_.erase(it);
   events_.LeaseEnded(id);
   sessions_.at(lease.session)->leases.erase(id);
+  Detach(lease.publication, lease.session);
   Segment& segment = *segments_.at(lease.segment);
   --segment.leases;
   if (unmapped) Unexpose(lease.segment, segment, lease.session, /*all=*/false);
@@ -32,7 +33,7 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
 }
 
 void Ledger::Settle(SegmentId id, Segment& segment) {
-  if (segment.leases > 0) {
+  if (segment.leases > 0 || segment.publications > 0) {
     segment.charge.MoveTo(SegmentState::kLeased);
   } else if (segment.pins > 0) {
     segment.charge.MoveTo(SegmentState::kPending);
