@@ -114,6 +114,7 @@ struct Denial {
     kGuarantees,  // what is free is guaranteed to others
     kQueue,       // what is free is waited for by requests that go first
     kUnbrokered,  // the tenant uses memory that it took past the daemon
+    kMaxPublications,
   };
   struct Holder {
     std::string tenant;
@@ -167,6 +168,7 @@ struct Usage {
   uint32_t segments = 0;
   uint32_t sessions = 0;
   uint32_t waiting = 0;  // requests that wait for memory
+  uint32_t publications = 0;
 };
 
 // What this client's tenant may hold. What is not set has no limit of its own: bytes are bounded by
@@ -186,6 +188,7 @@ struct Quota {
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;  // calls that wait for an answer
   std::optional<uint32_t> max_waiting;    // requests that wait for memory
+  std::optional<uint32_t> max_publications;
   int32_t priority = 0;                   // among who waits and borrows: the higher first
   bool revocable = false;                 // all of its leases are
   std::string parent;                     // under whose quota it is, too; empty: nobody's
