@@ -28,6 +28,9 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 // looks for itself.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
+// How often it reads the socket where the daemon may wait for that: what comes in many messages
+// does not fit into the socket's buffer.
+constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
 
 // "unix:PATH", escaped as gRPC's URIs want it.
 std::string UnixUri(absl::string_view path) {
@@ -56,8 +59,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
   // A daemon that is just starting is there in milliseconds.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // The largest answers list 253 leases or all devices.
-  args.SetMaxReceiveMessageSize(1 << 20);
+  // The largest answers list 4096 leases and 1 MiB of metadata, or all publications.
+  args.SetMaxReceiveMessageSize(8 << 20);
   return grpc::CreateCustomChannel(UnixUri(path), grpc::InsecureChannelCredentials(), args);
 }
 
@@ -200,45 +203,94 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
   if (disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) return Cancelled();
   absl::StatusOr<Grant> grant = [&] {
     Deliveries::Call call(deliveries_.get(), /*waits=*/true);
-    absl::StatusOr<v1::AcquireResponse> response = CallWaiting(request, deadline, disturbance);
+    absl::StatusOr<v1::AcquireResponse> response = CallWaiting(
+        &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance, /*waits=*/true);
     // It was sent before the answer: the end of a long wait says nothing of how long it may take.
     return TakeGrant(call, response, static_cast<int>(std::max(request.count(), 1u)),
                      std::min(deadline, Deadline(std::nullopt)));
   }();
-  if (absl::IsCancelled(grant.status())) {
-    // It may have been granted just then. Once the daemon, which has heard of the end before, has
-    // answered another call, what it sent is here: it is given back.
-    Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), absl::Now() + kPatience)
-        .status()
-        .IgnoreError();
-    Prepare(absl::Now() + kPatience).IgnoreError();
-  }
+  if (absl::IsCancelled(grant.status())) SettleCancelled();
   return grant;
 }
 
-absl::StatusOr<v1::AcquireResponse> Session::CallWaiting(const v1::AcquireRequest& request,
-                                                         absl::Time deadline,
-                                                         const Disturbance& disturbance) {
+void Session::SettleCancelled() {
+  // Once the daemon, which has heard of the end before, has answered another call, what it sent is
+  // here: it is given back.
+  Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), absl::Now() + kPatience)
+      .status()
+      .IgnoreError();
+  Prepare(absl::Now() + kPatience).IgnoreError();
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::CallWaiting(AsyncMethod<Request, Response> method,
+                                              const Request& request, absl::Time deadline,
+                                              const Disturbance& disturbance, bool waits) {
   Interrupt* const interrupt = disturbance.interrupt.get();
   bool gave_up = false;
   const auto look = [&] {
-    if (!Prepare(absl::Now() + kPatience).ok()) return false;  // Explain() says why
+    if (!Prepare(absl::Now() + kPatience).ok()) return absl::ZeroDuration();  // Explain() says why
     gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
               (disturbance.look && disturbance.look());
-    return !gave_up;
+    if (gave_up) return absl::ZeroDuration();
+    if (!waits || deliveries_->HasPart()) return kReadEvery;
+    return disturbance.look ? kOwnLookEvery : kLookEvery;
   };
   grpc::ClientContext context;
   SetUp(context, deadline);
-  v1::AcquireResponse response;
-  const grpc::Status status =
-      internal::AcquireWaiting(*stub_, context, request, &response, interrupt,
-                               disturbance.look ? kOwnLookEvery : kLookEvery, look);
+  Response response;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+  const grpc::Status status = WaitForAnswer(
+      context,
+      [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
+        reader = (stub_.get()->*method)(&context, request, queue);
+        reader->Finish(&response, end, tag);
+      },
+      interrupt, look);
   if (status.ok()) return response;
   absl::Status explained = Explain(status);
   if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && deliveries_->Poll().ok()) {
     return Cancelled();
   }
   return explained;
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& request,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance) {
+  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
+  if (disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) return Cancelled();
+  const bool waits = request.wait_for_version() > 0;
+  v1::AttachResponse answer;
+  absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
+    Deliveries::Call call(deliveries_.get(), waits);
+    absl::StatusOr<v1::AttachResponse> response =
+        CallWaiting(&v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
+    const int count = response.ok() ? response->leases_size() : 0;
+    absl::StatusOr<Grant> granted =
+        TakeGrant(call, response, count, std::min(deadline, Deadline(std::nullopt)));
+    if (response.ok()) answer = *std::move(response);
+    return granted;
+  }();
+  if (absl::IsCancelled(grant.status())) SettleCancelled();
+  if (!grant.ok()) return grant.status();
+  answer.clear_leases();
+  return Attached{*std::move(grant), std::move(answer)};
+}
+
+absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
+                                                     absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Publish, request, deadline);
+}
+
+absl::StatusOr<v1::UnpublishResponse> Session::Unpublish(const v1::UnpublishRequest& request,
+                                                         absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Unpublish, request, deadline);
+}
+
+absl::StatusOr<v1::ListPublicationsResponse> Session::ListPublications(
+    const v1::ListPublicationsRequest& request, absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::ListPublications, request, deadline);
 }
 
 absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {

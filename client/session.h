@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -83,6 +84,22 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
                                        const Disturbance& disturbance);
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
+
+  absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
+                                              absl::Time deadline);
+  // The leases are not in the response, but in the Grant. As AcquireWaiting.
+  struct Attached {
+    Grant grant;
+    v1::AttachResponse response;
+  };
+  absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
+                                  const Disturbance& disturbance);
+  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
+                                                  absl::Time deadline);
+  absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
+      const v1::ListPublicationsRequest& request, absl::Time deadline);
+  // For requests that name one: never the same twice.
+  uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
   absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
@@ -143,15 +160,24 @@ class Session : public std::enable_shared_from_this<Session> {
                                   int count, absl::Time deadline);
   // What every call carries. Without an end where the deadline has none.
   void SetUp(grpc::ClientContext& context, absl::Time deadline) const;
-  absl::StatusOr<v1::AcquireResponse> CallWaiting(const v1::AcquireRequest& request,
-                                                  absl::Time deadline,
-                                                  const Disturbance& disturbance);
+  // A call in whose time others go on: `method` is one of the stub's that begin a call. `waits`:
+  // it may take long; else it looks at the socket so often that the daemon need not wait for it.
+  template <typename Request, typename Response>
+  using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
+      v1::Broker::Stub::*)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallWaiting(AsyncMethod<Request, Response> method,
+                                       const Request& request, absl::Time deadline,
+                                       const Disturbance& disturbance, bool waits);
+  // Whoever cancelled a call may have been granted what it asked for just then: gives it back.
+  void SettleCancelled();
   // What is to be done before each call: is the session alive, and is anything owed?
   absl::Status Prepare(absl::Time deadline);
   absl::Status ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline);
   void PayOwed(absl::Time deadline);
 
   const pid_t pid_;
+  std::atomic<uint64_t> last_request_id_{0};
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string runtime_dir_;

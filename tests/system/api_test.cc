@@ -327,8 +327,9 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
 TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
   const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
   for (const char* method : kMethodsWithToken) {
-    EXPECT_STATUS(CallBytes(channel, Method(method), std::string(64 * 1024 + 1, 'x'), token()),
-                  kResourceExhausted, "larger than max");
+    EXPECT_STATUS(
+        CallBytes(channel, Method(method), std::string((1 << 20) + 128 * 1024 + 1, 'x'), token()),
+        kResourceExhausted, "larger than max");
   }
   const auto context = testing::ContextWith(token());
   context->AddMetadata("x-large", std::string(100000, 'x'));
