@@ -122,6 +122,7 @@ struct Denial {
     kGuarantees,  // what is free is guaranteed to others
     kQueue,       // what is free is waited for by requests that go first
     kUnbrokered,  // the tenant uses memory that it took past the daemon
+    kMaxPublications,
   };
   struct Holder {
     std::string tenant;
@@ -175,6 +176,7 @@ struct Usage {
   uint32_t segments = 0;
   uint32_t sessions = 0;
   uint32_t waiting = 0;  // requests that wait for memory
+  uint32_t publications = 0;
 };
 
 // What this client's tenant may hold. What is not set has no limit of its own: bytes are bounded by
@@ -194,9 +196,10 @@ struct Quota {
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;  // calls that wait for an answer
   std::optional<uint32_t> max_waiting;    // requests that wait for memory
-  int32_t priority = 0;                   // among who waits and borrows: the higher first
-  bool revocable = false;                 // all of its leases are
-  std::string parent;                     // under whose quota it is, too; empty: nobody's
+  std::optional<uint32_t> max_publications;
+  int32_t priority = 0;    // among who waits and borrows: the higher first
+  bool revocable = false;  // all of its leases are
+  std::string parent;      // under whose quota it is, too; empty: nobody's
   std::vector<Device> devices;
 };
 
@@ -277,6 +280,11 @@ enum class TicketScope {
 class AddressRange;
 struct MapOptions;
 
+class Attachment;  // these: client/publication.h
+struct AttachOptions;
+struct PublicationInfo;
+struct PublishOptions;
+
 // A lease on one segment, mapped into this process. Move-only; its end unmaps the
 // memory and releases the lease. The caller makes sure that no GPU work uses the
 // memory by then.
@@ -341,6 +349,7 @@ class Segment {
   absl::Status Release();
 
  private:
+  friend class Attachment;
   friend class Client;
   friend class Pool;
   struct State;
@@ -534,6 +543,44 @@ class Client {
   //   NOT_FOUND         there are none
   //   and as OpenEvent, where there are some and none can be opened
   absl::StatusOr<std::vector<Event>> OpenEvents(const Segment& segment);
+
+  // Publications (client/publication.h). Names are 1 to 64 letters, digits, '.', '_' and '-', of
+  // this Client's tenant; "TENANT/NAME" is another tenant's.
+
+  // Publishes segments, 1 to 4096 of this Client's, as the next version of the name: 1 for a new
+  // one. Answers which. The Segments stay the caller's, and may be released at once.
+  //   INVALID_ARGUMENT    a name that is none; no segments, too many, or one twice; too much
+  //                       metadata; or a Segment that is not this Client's, or not valid
+  //   FAILED_PRECONDITION a segment is another tenant's, is revocable or lost, or is of a kind
+  //   other
+  //                       than vmm and pinned
+  //   RESOURCE_EXHAUSTED  the tenant has too many publications, or the daemon too many or too much
+  //                       metadata (Denial)
+  absl::StatusOr<uint64_t> Publish(absl::string_view name, absl::Span<const Segment> segments,
+                                   const PublishOptions& options);
+  absl::StatusOr<uint64_t> Publish(absl::string_view name,
+                                   absl::Span<const Segment* const> segments,
+                                   const PublishOptions& options);
+  // Maps all segments of a publication: one call, and those of one device and kind in one range of
+  // addresses. Needs as many file descriptors as it has segments while it maps them (ulimit -n).
+  //   INVALID_ARGUMENT    a name that is none; or as Open
+  //   NOT_FOUND           there is no such publication, or this tenant may not attach to it; or
+  //   this
+  //                       process does not see a device
+  //   DEADLINE_EXCEEDED   the version was not there in time
+  //   CANCELLED           by options.cancel
+  //   FAILED_PRECONDITION the process holds memory of the other sort (revocable or not); or as Open
+  //   RESOURCE_EXHAUSTED  too many requests wait, or the session has too many leases (Denial); out
+  //                       of file descriptors or addresses
+  //   UNIMPLEMENTED       as Open
+  absl::StatusOr<Attachment> Attach(absl::string_view name, const AttachOptions& options);
+  // Ends a publication of this Client's tenant: nobody attaches to it any more, and who has it
+  // attached keeps it. Answers which version was the newest.
+  //   NOT_FOUND          there is none that this tenant may know of
+  //   PERMISSION_DENIED  it is another tenant's
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view name);
+  // Those that this Client may attach to, by tenant and name; of one tenant, or of all (empty).
+  absl::StatusOr<std::vector<PublicationInfo>> ListPublications(absl::string_view tenant = "");
 
   // Calls the handlers when the daemon has something to say, until the Watch ends. What was
   // lost before is told at once.

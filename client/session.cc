@@ -28,6 +28,9 @@ constexpr absl::Duration kDying = absl::Seconds(10);
 // looks for itself.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
+// How often it reads the socket where the daemon may wait for that: what comes in many messages
+// does not fit into the socket's buffer.
+constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
 
 // gRPC keeps threads and an epoll set for the whole process; a child that went on using
 // them would take its parent's events. FAILED_PRECONDITION there.
@@ -214,21 +217,14 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, a
     absl::StatusOr<Grant> grant = [&] {
       Deliveries::Call call(&(*connection)->deliveries(), /*waits=*/true);
       absl::StatusOr<v1::AcquireResponse> response =
-          CallWaiting(**connection, request, deadline, disturbance);
+          CallWaiting(**connection, &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance,
+                      /*waits=*/true);
       // It was sent before the answer: the end of a long wait says nothing of how long it may take.
       return TakeGrant(*connection, call, booked, response,
                        static_cast<int>(std::max(request.count(), 1u)),
                        std::min(deadline, Deadline(std::nullopt)));
     }();
-    if (absl::IsCancelled(grant.status())) {
-      // It may have been granted just then. Once the daemon, which has heard of the end before, has
-      // answered another call, what it sent is here: it is given back.
-      v1::GetUsageResponse usage;
-      (*connection)
-          ->Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
-                 absl::Now() + kPatience);
-      Forget({});
-    }
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
     if (!HasEnded(**connection, grant.status())) return grant;
     if (wait_ends == absl::InfiniteFuture()) continue;
     // It has waited for some of it already.
@@ -237,30 +233,95 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, a
   }
 }
 
-absl::StatusOr<v1::AcquireResponse> Session::CallWaiting(Connection& connection,
-                                                         const v1::AcquireRequest& request,
-                                                         absl::Time deadline,
-                                                         const Disturbance& disturbance) {
+void Session::SettleCancelled(Connection& connection) {
+  // Once the daemon, which has heard of the end before, has answered another call, what it sent is
+  // here: it is given back.
+  v1::GetUsageResponse usage;
+  connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
+                  absl::Now() + kPatience);
+  Forget({});
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
+                                              AsyncMethod<Request, Response> method,
+                                              const Request& request, absl::Time deadline,
+                                              const Disturbance& disturbance, bool waits) {
   Interrupt* const interrupt = disturbance.interrupt.get();
   bool gave_up = false;
   const auto look = [&] {
-    if (connection.ended()) return false;  // Explain() says why
+    if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
     PayOwed(connection, absl::Now() + kPatience);
     gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
               (disturbance.look && disturbance.look());
-    return !gave_up;
+    if (gave_up) return absl::ZeroDuration();
+    if (!waits || connection.deliveries().HasPart()) return kReadEvery;
+    return disturbance.look ? kOwnLookEvery : kLookEvery;
   };
   grpc::ClientContext context;
   connection.SetUp(context, deadline);
-  v1::AcquireResponse response;
-  const grpc::Status status =
-      internal::AcquireWaiting(connection.stub(), context, request, &response, interrupt,
-                               disturbance.look ? kOwnLookEvery : kLookEvery, look);
+  Response response;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+  const grpc::Status status = WaitForAnswer(
+      context,
+      [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
+        reader = (connection.stub().*method)(&context, request, queue);
+        reader->Finish(&response, end, tag);
+      },
+      interrupt, look);
   if (status.ok()) return response;
   if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && !connection.ended()) {
     return Cancelled();
   }
   return Explain(connection, status, deadline);
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  const bool waits = asked.wait_for_version() > 0;
+  v1::AttachRequest request = asked;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(interrupt, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    v1::AttachResponse answer;
+    absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
+      Deliveries::Call call(&(*connection)->deliveries(), waits);
+      absl::StatusOr<v1::AttachResponse> response = CallWaiting(
+          **connection, &v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
+      const int count = response.ok() ? response->leases_size() : 0;
+      absl::StatusOr<Grant> granted = TakeGrant(*connection, call, booked, response, count,
+                                                std::min(deadline, Deadline(std::nullopt)));
+      if (response.ok()) answer = *std::move(response);
+      return granted;
+    }();
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (grant.ok()) {
+      answer.clear_leases();
+      return Attached{*std::move(grant), std::move(answer)};
+    }
+    if (!HasEnded(**connection, grant.status())) return grant.status();
+  }
+}
+
+absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
+                                                     absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Publish, request, deadline);
+}
+
+absl::StatusOr<v1::UnpublishResponse> Session::Unpublish(const v1::UnpublishRequest& request,
+                                                         absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Unpublish, request, deadline);
+}
+
+absl::StatusOr<v1::ListPublicationsResponse> Session::ListPublications(
+    const v1::ListPublicationsRequest& request, absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::ListPublications, request, deadline);
 }
 
 absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {

@@ -16,6 +16,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -96,6 +97,22 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
                                        const Disturbance& disturbance);
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
+
+  absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
+                                              absl::Time deadline);
+  // The leases are not in the response, but in the Grant. As AcquireWaiting.
+  struct Attached {
+    Grant grant;
+    v1::AttachResponse response;
+  };
+  absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
+                                  const Disturbance& disturbance);
+  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
+                                                  absl::Time deadline);
+  absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
+      const v1::ListPublicationsRequest& request, absl::Time deadline);
+  // For requests that name one: never the same twice.
+  uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
   absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
@@ -169,10 +186,18 @@ class Session : public std::enable_shared_from_this<Session> {
                                   LeaseBook::Request& request,
                                   const absl::StatusOr<Response>& response, int count,
                                   absl::Time deadline);
-  absl::StatusOr<v1::AcquireResponse> CallWaiting(Connection& connection,
-                                                  const v1::AcquireRequest& request,
-                                                  absl::Time deadline,
-                                                  const Disturbance& disturbance);
+  // A call in whose time others go on: `method` is one of the stub's that begin a call. `waits`:
+  // it may take long; else it looks at the socket so often that the daemon need not wait for it.
+  template <typename Request, typename Response>
+  using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
+      v1::Broker::Stub::*)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallWaiting(Connection& connection,
+                                       AsyncMethod<Request, Response> method,
+                                       const Request& request, absl::Time deadline,
+                                       const Disturbance& disturbance, bool waits);
+  // Whoever cancelled a call may have been granted what it asked for just then: gives it back.
+  void SettleCancelled(Connection& connection);
 
   // Whether a call that failed so over this connection may be asked again over another.
   bool HasEnded(Connection& connection, const absl::Status& status) const;
@@ -188,6 +213,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void PayOwed(Connection& connection, absl::Time deadline);
 
   const pid_t pid_;
+  std::atomic<uint64_t> last_request_id_{0};
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string runtime_dir_;

@@ -1,12 +1,11 @@
 #include "daemon/continuity_store.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/failpoint.h"
-#include "daemon/fd_store/fd_name.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -17,7 +16,10 @@ using gpumem::UniqueFd;
 constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 
+constexpr char kMetadataKind = 'm';
+
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
+std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
 
 // The same words wherever the daemon cannot go on with what it finds: nothing may be touched, and
 // only the operator can decide to give it up.
@@ -60,10 +62,14 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
 
   for (NamedFd& each : *packed) {
     const std::optional<FdName> name = ParseFdName(each.name);
-    if (!name || name->kind != kSegmentKind) continue;
-    const SegmentId id{name->number};
-    it->stored_.push_back(id);
-    if (chosen.ok()) it->found_.memory.emplace(id, std::move(each.fd));
+    if (!name || (name->kind != kSegmentKind && name->kind != kMetadataKind)) continue;
+    it->stored_.push_back(*name);
+    if (!chosen.ok()) continue;
+    if (name->kind == kSegmentKind) {
+      it->found_.memory.emplace(SegmentId{name->number}, std::move(each.fd));
+    } else {
+      it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
+    }
   }
   std::string kept;
   if (chosen.ok()) {
@@ -125,11 +131,12 @@ void ContinuityStore::Begin(const JournalImage& image) {
                                          "): when this daemon dies, all memory is lost."));
   }
   Failpoint("begin-written");
-  std::vector<SegmentId> unknown;
-  for (SegmentId id : std::exchange(stored_, {})) {
-    if (!image.segments.contains(id)) unknown.push_back(id);
+  for (const FdName& each : std::exchange(stored_, {})) {
+    const bool known = each.kind == kSegmentKind
+                           ? image.segments.contains(SegmentId{each.number})
+                           : image.publications.contains(PublicationId{each.number});
+    if (!known) LetGo(ToString(each), "what nobody needs any more");
   }
-  LetGo(unknown);
 }
 
 void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
@@ -139,24 +146,36 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
   }
 }
 
-void ContinuityStore::Keep(SegmentId segment, int fd) {
-  const absl::Status stored = crates_.Store(NameOf(segment), fd);
+void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
+  const absl::Status stored = crates_.Store(name, fd);
   if (stored.ok()) return;
   Tell(&memory_trouble_,
-       absl::StrCat("The service manager does not take the memory of segment ", ToInt(segment),
-                    " (", stored.message(),
-                    "): of this, and perhaps of others, nothing is left when this daemon dies."));
+       absl::StrCat("The service manager does not take ", what, " (", stored.message(),
+                    "): of this, and perhaps of more, nothing is left when this daemon dies."));
+}
+
+void ContinuityStore::LetGo(const std::string& name, const std::string& what) {
+  const absl::Status removed = crates_.Remove(name);
+  if (removed.ok() || absl::IsNotFound(removed)) return;
+  Tell(&memory_trouble_,
+       absl::StrCat("Out of the service manager's store could not be taken ", what, " (",
+                    removed.message(), "): its memory is not free, though it counts so."));
+}
+
+void ContinuityStore::Keep(SegmentId segment, int fd) {
+  Keep(NameOf(segment), fd, absl::StrCat("the memory of segment ", ToInt(segment)));
 }
 
 void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
-  for (SegmentId id : segments) {
-    const absl::Status removed = crates_.Remove(NameOf(id));
-    if (removed.ok() || absl::IsNotFound(removed)) continue;
-    Tell(&memory_trouble_,
-         absl::StrCat("The memory of segment ", ToInt(id),
-                      " could not be taken out of the service manager's store (", removed.message(),
-                      "): it is not free, though it counts so."));
-  }
+  for (SegmentId id : segments) LetGo(NameOf(id), absl::StrCat("segment ", ToInt(id)));
+}
+
+void ContinuityStore::Keep(PublicationId publication, int fd) {
+  Keep(NameOf(publication), fd, absl::StrCat("the metadata of publication ", ToInt(publication)));
+}
+
+void ContinuityStore::LetGo(PublicationId publication) {
+  LetGo(NameOf(publication), absl::StrCat("the metadata of publication ", ToInt(publication)));
 }
 
 }  // namespace gpumemd

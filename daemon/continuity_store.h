@@ -18,6 +18,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
 #include "daemon/fd_store/fd_crates.h"
+#include "daemon/fd_store/fd_name.h"
 #include "daemon/fd_store/fd_store.h"
 #include "daemon/journal_file.h"
 
@@ -38,6 +39,7 @@ class ContinuityStore final : public Continuity {
   struct Found {
     JournalImage image;
     absl::flat_hash_map<SegmentId, gpumem::UniqueFd> memory;
+    absl::flat_hash_map<PublicationId, gpumem::UniqueFd> metadata;
     // The pids in the image mean nothing here: they are of another PID namespace.
     bool strange_pids = false;
   };
@@ -52,9 +54,13 @@ class ContinuityStore final : public Continuity {
   void Write(absl::Span<const journal::Change> batch) override;
   void Keep(SegmentId segment, int fd) override;
   void LetGo(absl::Span<const SegmentId> segments) override;
+  void Keep(PublicationId publication, int fd) override;
+  void LetGo(PublicationId publication) override;
 
  private:
   explicit ContinuityStore(FdStore* store) : store_(store), crates_(*store) {}
+  void Keep(const std::string& name, int fd, const std::string& what);
+  void LetGo(const std::string& name, const std::string& what);
   // Once for each sort of trouble, until it is over.
   void Tell(std::string* trouble, std::string sentence) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -63,7 +69,7 @@ class ContinuityStore final : public Continuity {
   std::unique_ptr<JournalFile> file_;  // under the broker's mutex
   uint32_t generation_ = 1;
   Found found_;
-  std::vector<SegmentId> stored_;  // that the crates had at the start
+  std::vector<FdName> stored_;  // that the crates had at the start
 
   mutable absl::Mutex mutex_;
   std::string manager_trouble_ ABSL_GUARDED_BY(mutex_);

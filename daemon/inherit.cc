@@ -45,7 +45,8 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
   const size_t dead = image.sessions.size() - survivors.size();
   sentences.push_back(
       absl::StrCat("taken over from the daemon before this one: ", restored.sessions, " sessions, ",
-                   restored.leases, " leases, ", restored.segments, " segments; ", dead,
+                   restored.leases, " leases, ", restored.segments, " segments, ",
+                   restored.publications, " publications; ", dead,
                    dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
   for (const auto& [segment, why] : restored.refused) {
     sentences.push_back(
@@ -64,6 +65,15 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
         IsContextBound(lost.kind) ? ", which lived in the earlier daemon's CUDA context"
                                   : ", whose descriptor the service manager did not hand over",
         "; mapped by ", holders, ", who can go on with it and share it no more"));
+  }
+  for (const Ledger::Restored::LostPublication& lost : restored.lost_publications) {
+    sentences.push_back(absl::StrCat(
+        "lost: publication ", lost.tenant, "/", lost.name, ", version ", lost.version, ": ",
+        lost.segments.empty()
+            ? std::string("its metadata was not handed over by the service manager")
+            : absl::StrCat("of its segments ", lost.segments.size(),
+                           " were not handed over by the service manager"),
+        "; who is attached keeps what it has"));
   }
   return sentences;
 }

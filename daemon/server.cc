@@ -25,8 +25,9 @@ namespace {
 
 using gpumem::UniqueFd;
 
-// A request is small: the largest is an Open of 253 tickets.
-constexpr int kMaxRequestBytes = 64 * 1024;
+// The largest request is a Publish of 1 MiB of metadata and 4096 leases. Operators' are small.
+constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
+constexpr int kMaxAdminRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeTimeoutMs = 5000;
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
@@ -115,13 +116,13 @@ absl::Status CheckRuntimeDir(const std::string& path) {
   return absl::OkStatus();
 }
 
-void SetLimits(grpc::ServerBuilder& builder, const char* name) {
+void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_bytes) {
   grpc::ResourceQuota quota(name);
   quota.Resize(kMaxTransportBytes).SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
   // Not one for each core, which may be more than there may be threads.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder.SetMaxReceiveMessageSize(max_request_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
@@ -191,7 +192,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
 void Server::Inherit() {
   if (continuity_ == nullptr) return;
   ContinuityStore::Found found = continuity_->TakeFound();
-  Inheritance inheritance{.memory = std::move(found.memory)};
+  Inheritance inheritance{.memory = std::move(found.memory), .metadata = std::move(found.metadata)};
   if (found.strange_pids) {
     spdlog::warn(
         "the daemon before this one ran in another PID namespace: which of its sessions' processes "
@@ -263,7 +264,7 @@ absl::Status Server::Listen() {
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
-  SetLimits(api_builder, "api");
+  SetLimits(api_builder, "api", kMaxRequestBytes);
   api_builder.RegisterService(broker_service_.get());
   api_listener_ = std::make_unique<GrpcListener>(*std::move(api), &api_builder);
   api_server_ = api_builder.BuildAndStart();
@@ -271,7 +272,7 @@ absl::Status Server::Listen() {
   // For this one; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder admin_builder;
-  SetLimits(admin_builder, "admin");
+  SetLimits(admin_builder, "admin", kMaxAdminRequestBytes);
   admin_builder.RegisterService(admin_service_.get());
   // Also where the socket's mode would let others in.
   const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {

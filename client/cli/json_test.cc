@@ -39,7 +39,7 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
             R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
             R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
             R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
-            R"("release":null,"parent":""})"
+            R"("release":null,"parent":"","max_publications":null})"
             "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
             "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");

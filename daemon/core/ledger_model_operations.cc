@@ -75,7 +75,10 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
     if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
-    if (live) leases_[item.lease] = {operation.session, item.segment, {}};
+    if (live)
+      leases_[item.lease] = {.session = operation.session,
+                             .segment = item.segment,
+                             .publication = operation.publication};
     if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
     if (live && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
     Rest(item.segment);

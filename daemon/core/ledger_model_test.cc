@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/ledger_model_steps.h"
+#include "daemon/core/ledger_model_publishers.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -25,9 +25,9 @@ namespace {
 
 constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
 
-class Episode : public ModelSteps {
+class Episode : public ModelPublishers {
  public:
-  using ModelSteps::ModelSteps;
+  using ModelPublishers::ModelPublishers;
 
   // The first thing that is wrong.
   absl::Status Run(uint64_t calls) {
@@ -148,6 +148,7 @@ class Episode : public ModelSteps {
           if (absl::Status s = EndCall(each); !s.ok()) return s;
         }
       }
+      if (absl::Status s = UnpublishAll(); !s.ok()) return s;
       if (absl::Status s = Settle(); !s.ok()) return s;
     }
     if (granted_waiters_.contains(waiter)) {
@@ -198,18 +199,23 @@ class Episode : public ModelSteps {
       return socket_first ? ProcessGone(session) : SocketClosed(session);
     }
     if (falls_on(8)) return BeginCall();
-    if (falls_on(35)) return EndCall();
-    if (falls_on(215)) return Acquire();
-    if (falls_on(25)) return EndWait();
+    if (falls_on(27)) return EndCall();
+    if (falls_on(185)) return Acquire();
+    if (falls_on(17)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
     if (falls_on(10)) return SetUnbrokered(chance_.In100(35));
     if (falls_on(6)) return Crowd(chance_.Below(3));
     if (falls_on(10)) return GuaranteeProbe();
     if (chance_.Below(400) == 0) return StarvationProbe();
-    if (falls_on(100)) return BeginOpen();
-    if (falls_on(200)) return FinishOperation();
-    if (falls_on(70)) return Release();
+    if (falls_on(85)) return BeginOpen();
+    if (falls_on(32)) return Publish();
+    if (falls_on(38)) return Attach();
+    if (falls_on(5)) return EndAttachWait();
+    if (falls_on(5)) return Unpublish();
+    if (falls_on(6)) return ExpirePublications();
+    if (falls_on(185)) return FinishOperation();
+    if (falls_on(60)) return Release();
     if (falls_on(30)) return Share();
     if (falls_on(10)) return SetQuota();
     if (falls_on(3)) return Configure();
@@ -240,6 +246,8 @@ class Episode : public ModelSteps {
       if (die == 3 && !next(ProcessGone(SessionToEnd()))) return status;
     }
     if (!model_.waiters().empty()) return absl::InternalError("a waiter outlived its session");
+    if (!model_.attach_waiters().empty()) return absl::InternalError("a wait to attach lasts");
+    if (!next(UnpublishAll())) return status;
     if (!next(TakeDoomed())) return status;
     while (!model_.in_destruction().empty()) {
       if (!next(Destroyed())) return status;
@@ -311,6 +319,16 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "events beside a lease",
                            "event by name",
                            "an event that was handed out ends",
+                           "published",
+                           "published again",
+                           "published, and told so again",
+                           "attached",
+                           "attached across tenants",
+                           "waits for a version",
+                           "waited to attach, and is called",
+                           "unpublished",
+                           "expired",
+                           "CAUSE_MAX_PUBLICATIONS",
                            "CAUSE_DEVICE_LIMIT",
                            "CAUSE_TOTAL_LIMIT",
                            "CAUSE_CAPACITY",
