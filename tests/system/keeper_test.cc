@@ -77,7 +77,7 @@ class KeeperTest : public ::testing::Test {
   Puppet Next() {
     absl::StatusOr<Puppet> next = stage_->Next();
     EXPECT_TRUE(next.ok()) << next.status() << "\n" << Log();
-    return next.ok() ? *std::move(next) : Puppet(UniqueFd(), getpid());
+    return next.ok() ? *std::move(next) : Puppet();
   }
   Puppet NextAfterKill(const Puppet& puppet) {
     puppet.Kill(SIGKILL);
