@@ -350,14 +350,28 @@ TEST_F(KeeperTest, SignalsReachTheService) {
   }
 }
 
-TEST_F(KeeperTest, StoppingBetweenTwoLivesEndsAtOnce) {
-  Run({});
+TEST_F(KeeperTest, AProgramThatIsBeingReplacedIsTriedAgain) {
+  const std::string program = folder_ + "/service";
+  std::filesystem::create_symlink(ThisProgram(), program);
+  Run({}, {program, "--puppet", stage_->path()});
   Puppet puppet = Next();
-  for (int i = 0; i < 4; ++i) puppet = NextAfterKill(puppet);
-  puppet.Exit(9);
-  ASSERT_TRUE(Eventually([this] { return absl::StrContains(Log(), "again in 0.8 s"); }));
+  EXPECT_EQ(puppet.Ask("store a x"), "OK");
+  const auto vanish = [&] {
+    const size_t said = Log().size();
+    std::filesystem::remove(program);
+    puppet.Kill(SIGKILL);
+    EXPECT_TRUE(Eventually([&] {
+      return Log().find("cannot run " + program + ": No such file", said) != std::string::npos;
+    }));
+  };
+  vanish();
+  std::filesystem::create_symlink(ThisProgram(), program);
+  puppet = Next();
+  EXPECT_EQ(puppet.Ask("read a"), "x");
+  // And when it is stopped while nothing runs, it ends.
+  vanish();
   keeper_.Signal(SIGTERM);
-  EXPECT_EQ(Wait(), 9);
+  EXPECT_EQ(Wait(), 127);
 }
 
 TEST_F(KeeperTest, AServiceThatEndsWellEndsTheKeeper) {
