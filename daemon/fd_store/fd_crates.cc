@@ -29,7 +29,7 @@ constexpr absl::string_view kMark = "!";
 
 absl::Status Put(const UniqueFd& in, absl::string_view name, int fd) {
   // It never waits: a queue that is full is an error.
-  const absl::Status put = gpumem::SendMessage(
+  absl::Status put = gpumem::SendMessage(
       in.get(), name, fd < 0 ? absl::Span<const int>() : absl::MakeConstSpan(&fd, 1),
       absl::InfinitePast());
   if (!absl::IsDeadlineExceeded(put)) return put;
@@ -222,7 +222,7 @@ absl::Status FdCrates::AdoptWhole(uint64_t number, std::unique_ptr<Crate> adopte
       return absl::InternalError(absl::StrCat("the ends of crate ", number, " are no pair"));
     }
     NamedFd& one = **front;
-    const bool is_mark = absl::StartsWith(one.name, kMark);
+    const bool is_mark = absl::StartsWith(one.name, kMark), is_last = one.name == mark;
     if (!is_mark && !where_.contains(one.name)) {
       if (absl::Status put = Put(crate->in, one.name, one.fd.get()); !put.ok()) return put;
       crate->content.push_back(one.name);
@@ -230,7 +230,7 @@ absl::Status FdCrates::AdoptWhole(uint64_t number, std::unique_ptr<Crate> adopte
       found.push_back(std::move(one));
     }
     Drop(crate->out);
-    if (is_mark && one.name == mark) break;
+    if (is_last) break;
   }
   if (crate->content.size() < kCrateSize) with_room_.push_back(crate);
   return absl::OkStatus();

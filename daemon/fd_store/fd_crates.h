@@ -8,6 +8,9 @@
 // in the manager): 3 us to put one in, 8 us with the crates made on the way, 110 us to take any one
 // out, 60 ms to adopt them all; and PID 1 has one more crate to take in after every 32.
 //
+// Descriptors of CUDA's memory (VMM) were seen to behave so on an H200: the queue alone held the
+// memory when its owner was killed, another process read it right, and taking one out freed it.
+//
 // A queue is open at its front only. To take one out of the middle, those before it go round to
 // the end, each put in again before it leaves the front: whenever this process dies, each is in
 // there once or twice, and Adopt drops the second.

@@ -29,7 +29,7 @@
 
 #define EXPECT_CODE(expression, wanted)                   \
   do {                                                    \
-    const absl::Status is = (expression);                 \
+    const absl::Status& is = (expression);                \
     EXPECT_EQ(is.code(), absl::StatusCode::wanted) << is; \
   } while (false)
 

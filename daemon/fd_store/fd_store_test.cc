@@ -361,6 +361,19 @@ TEST(FdStoreLostTest, ASendThatFindsNobodyTellsOnce) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(FdStoreLostTest, NobodyIsToldWhoDoesNotListenAnyMore) {
+  Manager manager;
+  const std::unique_ptr<FdStore> store = manager.Start();
+  auto listener = std::make_unique<int>(0);
+  ASSERT_TRUE(store->Watch([&](const absl::Status&) { ++*listener; }).ok());
+  store->StopWatching();
+  EXPECT_EQ(*listener, 0);
+  listener.reset();
+  manager.Leave();
+  EXPECT_CODE(store->Store("s1", STDIN_FILENO), kUnavailable);
+  store->StopWatching();  // once more is no harm
+}
+
 TEST(FdStoreLostTest, OneThatWaitsForRoomIsWoken) {
   Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();

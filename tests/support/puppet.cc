@@ -208,7 +208,9 @@ void Puppet::Exit(int code) const {
   AwaitEnd();
 }
 
-void Puppet::Kill(int signal) const { kill(pid_, signal); }
+void Puppet::Kill(int signal) const {
+  if (pid_ > 0) kill(pid_, signal);
+}
 
 void Puppet::AwaitEnd() const {
   pollfd closed = {channel_.get(), POLLIN, 0};

@@ -18,7 +18,9 @@ namespace gpumem::testing {
 // service manager is its parent.
 class Puppet {
  public:
-  explicit Puppet(UniqueFd channel, pid_t pid) : channel_(std::move(channel)), pid_(pid) {}
+  // One that is not there: it answers with errors, and is not killed.
+  Puppet() = default;
+  Puppet(UniqueFd channel, pid_t pid) : channel_(std::move(channel)), pid_(pid) {}
 
   // As the test's PID namespace numbers it.
   pid_t pid() const { return pid_; }
@@ -47,7 +49,7 @@ class Puppet {
 
  private:
   UniqueFd channel_;
-  pid_t pid_;
+  pid_t pid_ = 0;
 };
 
 // The test's end.

@@ -63,7 +63,7 @@ class SystemdTest : public ::testing::Test {
   Puppet Next() {
     absl::StatusOr<Puppet> next = stage_->Next();
     EXPECT_TRUE(next.ok()) << next.status() << "\n" << machine_->Log();
-    return next.ok() ? *std::move(next) : Puppet(UniqueFd(), getpid());
+    return next.ok() ? *std::move(next) : Puppet();
   }
   Puppet NextAfterKill(const Puppet& puppet) {
     puppet.Kill(SIGKILL);
