@@ -235,7 +235,7 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
   uint64_t next = 1;
   const auto append = [&] {
     const Change change = Put(journal::Session{.id = SessionId{next++}});
-    const absl::Status status = file->Append({change});
+    absl::Status status = file->Append({change});
     if (status.ok()) model.Apply(change);
     return status;
   };

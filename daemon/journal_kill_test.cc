@@ -196,15 +196,21 @@ JournalFile::Adopted Adopt(int fd) {
   return *std::move(adopted);
 }
 
-// Kills at every system call on the way through compactions, of which one has the file grow.
-TEST(JournalKill, AtEverySystemCall) {
+// Kills at every system call on the way through compactions, of which one has the file grow. With
+// many segments in the log they give memory back, too.
+void KillAtEverySystemCall(uint64_t segments) {
   constexpr int kBatches = 30;
+  std::vector<Change> first;
+  for (uint64_t i = 1; i <= segments; ++i) {
+    first.push_back(Put(journal::Segment{.id = SegmentId{1000 + i}}));
+  }
   for (int stop = 1;; ++stop) {
     SCOPED_TRACE(absl::StrCat("stop ", stop));
     ASSERT_LT(stop, 1000);
     absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create({});
     ASSERT_TRUE(file.ok());
     const UniqueFd kept(dup((*file)->fd()));
+    ASSERT_TRUE((*file)->Append(first).ok());
     Batches batches(5, 3000);
     for (int i = 0; i < 3; ++i) ASSERT_TRUE((*file)->Append(batches.Next()).ok());
     const uint64_t before = batches.number();
@@ -230,6 +236,7 @@ TEST(JournalKill, AtEverySystemCall) {
     JournalFile::Adopted adopted = Adopt(kept.get());
     ASSERT_GE(Batches::In(adopted.contents.image), before);
     JournalImage model;
+    for (const Change& change : first) model.Apply(change);
     Batches all(5, 3000);
     Follow(model, all, Batches::In(adopted.contents.image));
     ASSERT_TRUE(adopted.contents.image == model);
@@ -244,6 +251,9 @@ TEST(JournalKill, AtEverySystemCall) {
     }
   }
 }
+
+TEST(JournalKill, AtEverySystemCallOfASmallLog) { KillAtEverySystemCall(0); }
+TEST(JournalKill, AtEverySystemCallOfALargeLog) { KillAtEverySystemCall(6000); }
 
 TEST(JournalKill, TwoHundredTimesAtRandom) {
   absl::StatusOr<std::unique_ptr<JournalFile>> made = JournalFile::Create({});
