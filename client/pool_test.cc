@@ -147,6 +147,18 @@ TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   EXPECT_EQ(pool->Stats().reserved_bytes, reserved - 2 * kMiB);
 }
 
+TEST(PoolTest, HearsOfPressureFromTheNextDaemonToo) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
+  ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
+  daemon.AwaitWatches(1);
+  daemon.Crash();
+  daemon.ComeBack();
+  daemon.AwaitWatches(1);  // though the pool makes no call
+  daemon.Tell(Press(2 * kMiB, 60000, absl::Seconds(2)));
+  EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes == 2 * kMiB; }));
+}
+
 TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {
   FakeDaemon daemon;
   absl::Notification told, go_on;
