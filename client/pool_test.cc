@@ -134,6 +134,21 @@ TEST(PoolTest, WhatIsFreedHereEndsTheWaitThere) {
   EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
 }
 
+TEST(PoolTest, WhatIsFreedHereEndsTheWaitForADaemonThatIsAway) {
+  SmallDaemon daemon(8 * kMiB);
+  auto pool = MakePool(daemon.fake(), {.wait = absl::Hours(1)});
+  const Block held = pool->Allocate(8 * kMiB, nullptr).value();
+  std::thread waiter([&] {
+    auto block = pool->Allocate(8 * kMiB, nullptr);
+    EXPECT_TRUE(block.ok()) << block.status();
+  });
+  daemon.AwaitWaiters(1);
+  daemon.fake().Crash();
+  EXPECT_TRUE(pool->Free(held, nullptr).ok());
+  waiter.join();
+  EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
+}
+
 TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   FakeDaemon daemon;
   auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
