@@ -344,9 +344,10 @@ class Segment {
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
   // What the destructor does, with its status. The memory is unmapped in any case, and the lease
-  // ends as soon as there is a daemon to hear it; the destructor does not wait for one.
+  // ends as soon as there is a daemon to hear it; the destructor does not wait for one, and this
+  // no longer than `timeout`.
   //   FAILED_PRECONDITION  not valid
-  absl::Status Release();
+  absl::Status Release(std::optional<absl::Duration> timeout = std::nullopt);
 
  private:
   friend class Attachment;

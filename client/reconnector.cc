@@ -189,8 +189,7 @@ absl::Status Reconnector::EndForGood(absl::Status why) {
   progress_.reset();
   absl::MutexLock lock(&mutex_);
   over_ = absl::UnavailableError(
-      absl::StrCat("the session has ended with its daemon, and the one that is there now does not "
-                   "take it over (",
+      absl::StrCat("the session is over: the daemon that is there now does not take it up again (",
                    why.message(), "); memory that is mapped stays mapped; connect again"));
   return over_;
 }

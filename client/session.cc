@@ -211,7 +211,7 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, a
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
-    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(interrupt, deadline);
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
     if (!connection.ok()) return connection.status();
     if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
     absl::StatusOr<Grant> grant = [&] {
@@ -438,7 +438,7 @@ absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
   return connection;
 }
 
-absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Interrupt* interrupt,
+absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance& disturbance,
                                                               absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   while (true) {
@@ -449,7 +449,10 @@ absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Interrupt* i
       return connection;
     }
     if (!MayComeBack(connection.status()) || absl::Now() >= deadline) return connection;
-    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    if ((disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) ||
+        (disturbance.look && disturbance.look())) {
+      return Cancelled();
+    }
   }
 }
 

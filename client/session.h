@@ -205,8 +205,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // What is to be done before each call: is there a connection, and is anything owed?
   absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
-  // The same, ended by the interrupt, too, which may be null.
-  absl::StatusOr<ConnectionPtr> PrepareUnless(const Interrupt* interrupt, absl::Time deadline);
+  // The same, which also ends where there is nothing to wait for any more: CANCELLED.
+  absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
   absl::Status Pay(Connection& connection, const LeaseBook::Debt& debt, absl::Time deadline);
   absl::Status ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
                            absl::Time deadline);
