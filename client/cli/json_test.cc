@@ -22,7 +22,8 @@ TEST(JsonTest, PrintsAllFieldsInOrder) {
   EXPECT_EQ(OneLine(ToJson(response)),
             R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
             R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
-            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false}]})"
+            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false,)"
+            R"("publications":0}]})"
             "\n");
 }
 

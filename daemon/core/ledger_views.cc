@@ -117,6 +117,7 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
                      .bytes = segment->charge.bytes(),
                      .state = segment->charge.state(),
                      .leases = segment->leases,
+                     .publications = segment->publications,
                      .lost = segment->lost,
                      .revocable = segment->charge.revocable(),
                      .age = now_() - segment->created};

@@ -111,6 +111,7 @@ struct SegmentView {
   SegmentState state = SegmentState::kPending;
   std::vector<SessionId> sessions;
   uint32_t leases = 0;
+  uint32_t publications = 0;  // that it is in
   bool lost = false;
   bool revocable = false;
   absl::Duration age;

@@ -174,6 +174,7 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
   proto.set_lost(segment.lost);
   proto.set_revocable(segment.revocable);
+  proto.set_publications(segment.publications);
   return proto;
 }
 
