@@ -8,12 +8,18 @@
 //
 // Threads: every function here may be called from any thread. One Segment is used by
 // one thread at a time, like any value.
-// CUDA: nothing here survives cudaDeviceReset(), which ends the context that the memory of kinds
-// mempool and ipc, registered memory and events are open in; connect in another process then.
-// Sizes are bytes. Errors say in one sentence what was wrong and what would help; a
-// refusal for want of memory also carries the machine-readable Denial (denial()).
-// Statuses that every call may return beside those named with it:
-//   UNAVAILABLE         the daemon is draining or gone; memory that is mapped stays mapped
+// A daemon that dies comes back, and with it the session: the same id, leases and tickets; pointers
+// never change. A call that it dies under is made again with the next one, within its own time, and
+// gets nothing twice; one that finds none waits for it so long. Nothing has to be done for that.
+// Where the next one does not know the session, it is over: every call says so (UNAVAILABLE), what
+// is mapped stays mapped, and a new Client begins anew. CUDA: nothing here survives
+// cudaDeviceReset(), which ends the context that the memory of kinds mempool and ipc, registered
+// memory and events are open in; connect in another process then. Sizes are bytes. Errors say in
+// one sentence what was wrong and what would help; a refusal for want of memory also carries the
+// machine-readable Denial (denial()). Statuses that every call may return beside those named with
+// it:
+//   UNAVAILABLE         the daemon is draining; or it was gone, and none came back in time; or the
+//                       session is over. Memory that is mapped stays mapped
 //   DEADLINE_EXCEEDED   the daemon did not answer in time
 //   RESOURCE_EXHAUSTED  the tenant has too many calls in flight
 //   FAILED_PRECONDITION in a child after fork(), Connect included: fork before the first
@@ -72,6 +78,8 @@ struct ConnectOptions {
   std::string name;
   // How long connecting may take, and each call whose options say nothing else.
   absl::Duration timeout = absl::Seconds(30);
+  // Whether the session goes on with the next daemon where its own dies. Else it ends with that.
+  bool reconnect = true;
 };
 
 // What a GPU can do with another's memory.
@@ -114,6 +122,7 @@ struct Denial {
     kGuarantees,  // what is free is guaranteed to others
     kQueue,       // what is free is waited for by requests that go first
     kUnbrokered,  // the tenant uses memory that it took past the daemon
+    kMaxPublications,
   };
   struct Holder {
     std::string tenant;
@@ -167,6 +176,7 @@ struct Usage {
   uint32_t segments = 0;
   uint32_t sessions = 0;
   uint32_t waiting = 0;  // requests that wait for memory
+  uint32_t publications = 0;
 };
 
 // What this client's tenant may hold. What is not set has no limit of its own: bytes are bounded by
@@ -186,9 +196,10 @@ struct Quota {
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;  // calls that wait for an answer
   std::optional<uint32_t> max_waiting;    // requests that wait for memory
-  int32_t priority = 0;                   // among who waits and borrows: the higher first
-  bool revocable = false;                 // all of its leases are
-  std::string parent;                     // under whose quota it is, too; empty: nobody's
+  std::optional<uint32_t> max_publications;
+  int32_t priority = 0;    // among who waits and borrows: the higher first
+  bool revocable = false;  // all of its leases are
+  std::string parent;      // under whose quota it is, too; empty: nobody's
   std::vector<Device> devices;
 };
 
@@ -269,6 +280,11 @@ enum class TicketScope {
 class AddressRange;
 struct MapOptions;
 
+class Attachment;  // these: client/publication.h
+struct AttachOptions;
+struct PublicationInfo;
+struct PublishOptions;
+
 // A lease on one segment, mapped into this process. Move-only; its end unmaps the
 // memory and releases the lease. The caller makes sure that no GPU work uses the
 // memory by then.
@@ -327,11 +343,14 @@ class Segment {
   //                        of kind mempool, since its pool opens all that the tenant has in it
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
-  // What the destructor does, with its status. The memory is unmapped in any case.
+  // What the destructor does, with its status. The memory is unmapped in any case, and the lease
+  // ends as soon as there is a daemon to hear it; the destructor does not wait for one, and this
+  // no longer than `timeout`.
   //   FAILED_PRECONDITION  not valid
-  absl::Status Release();
+  absl::Status Release(std::optional<absl::Duration> timeout = std::nullopt);
 
  private:
+  friend class Attachment;
   friend class Client;
   friend class Pool;
   struct State;
@@ -402,9 +421,9 @@ struct EventOptions {
   DeviceName device;
 };
 
-// The segments' CUDA context in the daemon is gone (kinds mempool and ipc). What is open
-// stays readable and writable, and nobody can open it any more: copy out what matters,
-// release, and acquire again.
+// The segments' CUDA context in the daemon is gone (kinds mempool and ipc), or the daemon died and
+// the next one does not know them. What is open stays readable and writable, and nobody can open it
+// any more: copy out what matters, release, and acquire again.
 struct SegmentsLost {
   std::vector<uint64_t> lease_ids;  // all of this session's
 };
@@ -429,7 +448,8 @@ struct Revocation {
 };
 
 // What the daemon has to say. Empty functions are not called; all are called in one thread
-// of the Watch.
+// of the Watch. Where the daemon dies the Watch goes on with the next one, and brings the session
+// back by itself.
 struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
   std::function<void(bool draining)> draining;
@@ -437,9 +457,9 @@ struct WatchHandlers {
   std::function<void(const Revocation&)> revocation;
   // The tenant's quota was changed while it is in use.
   std::function<void(const Quota&)> quota_changed;
-  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, the daemon is
-  // gone, or a handler kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the
-  // tenant has too many (Denial).
+  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, or a handler
+  // kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the tenant has too many
+  // (Denial).
   std::function<void(const absl::Status&)> ended;
 };
 
@@ -503,7 +523,8 @@ class Client {
                                                 const OpenOptions& options = {});
 
   // Makes an interprocess event and tells the daemon of it, until it ends or its session
-  // does.
+  // does. UNAVAILABLE where the daemon dies meanwhile: then it may know the name, for as long as
+  // the session lives (ALREADY_EXISTS).
   //   INVALID_ARGUMENT    neither a name nor a segment, or both, or a name that is none; or a
   //                       Segment that is not this Client's, or not valid
   //   ALREADY_EXISTS      the tenant has an event of that name
@@ -523,6 +544,44 @@ class Client {
   //   NOT_FOUND         there are none
   //   and as OpenEvent, where there are some and none can be opened
   absl::StatusOr<std::vector<Event>> OpenEvents(const Segment& segment);
+
+  // Publications (client/publication.h). Names are 1 to 64 letters, digits, '.', '_' and '-', of
+  // this Client's tenant; "TENANT/NAME" is another tenant's.
+
+  // Publishes segments, 1 to 4096 of this Client's, as the next version of the name: 1 for a new
+  // one. Answers which. The Segments stay the caller's, and may be released at once.
+  //   INVALID_ARGUMENT    a name that is none; no segments, too many, or one twice; too much
+  //                       metadata; or a Segment that is not this Client's, or not valid
+  //   FAILED_PRECONDITION a segment is another tenant's, is revocable or lost, or is of a kind
+  //   other
+  //                       than vmm and pinned
+  //   RESOURCE_EXHAUSTED  the tenant has too many publications, or the daemon too many or too much
+  //                       metadata (Denial)
+  absl::StatusOr<uint64_t> Publish(absl::string_view name, absl::Span<const Segment> segments,
+                                   const PublishOptions& options);
+  absl::StatusOr<uint64_t> Publish(absl::string_view name,
+                                   absl::Span<const Segment* const> segments,
+                                   const PublishOptions& options);
+  // Maps all segments of a publication: one call, and those of one device and kind in one range of
+  // addresses. Needs as many file descriptors as it has segments while it maps them (ulimit -n).
+  //   INVALID_ARGUMENT    a name that is none; or as Open
+  //   NOT_FOUND           there is no such publication, or this tenant may not attach to it; or
+  //   this
+  //                       process does not see a device
+  //   DEADLINE_EXCEEDED   the version was not there in time
+  //   CANCELLED           by options.cancel
+  //   FAILED_PRECONDITION the process holds memory of the other sort (revocable or not); or as Open
+  //   RESOURCE_EXHAUSTED  too many requests wait, or the session has too many leases (Denial); out
+  //                       of file descriptors or addresses
+  //   UNIMPLEMENTED       as Open
+  absl::StatusOr<Attachment> Attach(absl::string_view name, const AttachOptions& options);
+  // Ends a publication of this Client's tenant: nobody attaches to it any more, and who has it
+  // attached keeps it. Answers which version was the newest.
+  //   NOT_FOUND          there is none that this tenant may know of
+  //   PERMISSION_DENIED  it is another tenant's
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view name);
+  // Those that this Client may attach to, by tenant and name; of one tenant, or of all (empty).
+  absl::StatusOr<std::vector<PublicationInfo>> ListPublications(absl::string_view tenant = "");
 
   // Calls the handlers when the daemon has something to say, until the Watch ends. What was
   // lost before is told at once.

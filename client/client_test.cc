@@ -317,7 +317,7 @@ TEST(ClientTest, AfterAGoodbyeEveryCallSaysWhy) {
 
 TEST(ClientTest, MemoryOutlivesTheDaemon) {
   FakeDaemon daemon;
-  auto client = ConnectTo(daemon);
+  auto client = ConnectTo(daemon, absl::Milliseconds(300));
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   daemon.Crash();
   memset(segment.data(), 1, segment.size());

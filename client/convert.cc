@@ -36,6 +36,8 @@ Denial::Cause FromProto(v1::Denial::Cause cause) {
       return Denial::Cause::kQueue;
     case v1::Denial::CAUSE_UNBROKERED:
       return Denial::Cause::kUnbrokered;
+    case v1::Denial::CAUSE_MAX_PUBLICATIONS:
+      return Denial::Cause::kMaxPublications;
     default:
       return Denial::Cause::kUnknown;
   }
@@ -124,6 +126,7 @@ Usage FromProto(const v1::Usage& usage) {
   result.segments = usage.segments();
   result.sessions = usage.sessions();
   result.waiting = usage.waiting();
+  result.publications = usage.publications();
   for (const v1::DeviceUsage& device : usage.devices()) {
     result.devices.push_back({.device_uuid = device.device_uuid(),
                               .leased_bytes = device.leased_bytes(),
@@ -152,6 +155,7 @@ Quota FromProto(const v1::Quota& quota) {
   if (quota.has_max_sessions()) result.max_sessions = quota.max_sessions();
   if (quota.has_max_in_flight()) result.max_in_flight = quota.max_in_flight();
   if (quota.has_max_waiting()) result.max_waiting = quota.max_waiting();
+  if (quota.has_max_publications()) result.max_publications = quota.max_publications();
   result.priority = quota.priority();
   result.revocable = quota.revocable();
   result.parent = quota.parent();

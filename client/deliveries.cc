@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,19 +40,23 @@ absl::StatusOr<std::vector<UniqueFd>> Deliveries::Collect(uint64_t call, uint64_
                                                           absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    if (auto found = parked_.find(delivery_id); found != parked_.end()) {
+    if (auto found = parked_.find(delivery_id);
+        found != parked_.end() && found->second.parts_missing == 0) {
       auto parked = parked_.extract(found);
       return std::move(parked.mapped().fds);
     }
     if (!end_.ok()) return end_;
     if (reading_) {
       const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !reading_ || !end_.ok() || parked_.count(delivery_id) != 0;
+        auto found = parked_.find(delivery_id);
+        return !reading_ || !end_.ok() ||
+               (found != parked_.end() && found->second.parts_missing == 0);
       };
       if (mutex_.AwaitWithDeadline(absl::Condition(&changed), deadline)) continue;
     } else {
       // What was sent before the answer is here already, unless it was lost.
       if (ReadOne(call <= lossy_until_ ? absl::InfinitePast() : deadline) || !end_.ok()) continue;
+      parked_.erase(delivery_id);  // what of it has come: the caller knows its leases
       if (call <= lossy_until_) {
         return absl::ResourceExhaustedError(
             "this process could not take the file descriptors of its segments: it is at its limit "
@@ -69,6 +75,20 @@ absl::Status Deliveries::Poll() {
   return end_;
 }
 
+absl::Status Deliveries::AwaitEnd(absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !reading_; };
+  while (end_.ok() && mutex_.AwaitWithDeadline(absl::Condition(&free), until) && ReadOne(until)) {
+  }
+  Sweep();
+  return end_;
+}
+
+bool Deliveries::over() {
+  absl::MutexLock lock(&mutex_);
+  return over_;
+}
+
 absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
   absl::MutexLock lock(&mutex_);
   if (auto found = pools_.find(pool_id); found != pools_.end() && found->second.valid()) {
@@ -81,6 +101,12 @@ absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
   }
   return absl::InternalError(absl::StrCat("the daemon did not send the descriptor of memory pool ",
                                           pool_id, "; this is a defect of gpumem"));
+}
+
+bool Deliveries::HasPart() {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(parked_.begin(), parked_.end(),
+                     [](const auto& entry) { return entry.second.parts_missing > 0; });
 }
 
 void Deliveries::ReturnPool(uint64_t pool_id, UniqueFd fd) {
@@ -121,6 +147,7 @@ bool Deliveries::ReadOne(absl::Time deadline) {
           "connect again");
       return false;
     default:
+      over_ = true;
       end_ = absl::UnavailableError(
           absl::StrCat("the session is broken: ", message.status().message()));
       return false;
@@ -130,11 +157,13 @@ bool Deliveries::ReadOne(absl::Time deadline) {
 void Deliveries::Take(UnixMessage message) {
   v1::ServerMessage parsed;
   if (!parsed.ParseFromString(message.bytes)) {
+    over_ = true;
     end_ = absl::UnavailableError(
         "the session is broken: the daemon sent what is no message of the protocol");
     return;
   }
   if (parsed.has_goodbye()) {
+    over_ = !parsed.goodbye().stopping();
     end_ = absl::UnavailableError(
         absl::StrCat("the daemon has ended the session: ", parsed.goodbye().reason()));
   } else if (parsed.has_delivery()) {
@@ -168,7 +197,29 @@ void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
         absl::StrCat("the daemon sent ", fds.size(), " file descriptors for ", of_leases,
                      " segments and ", of_pools, " pools; this is a defect of gpumem"));
   }
-  parked_[delivery.delivery_id()] = std::move(parked);
+  AddPart(delivery, std::move(parked));
+}
+
+void Deliveries::AddPart(const v1::Delivery& delivery, Parked part) {
+  if (delivery.parts() <= 1) {
+    parked_[delivery.delivery_id()] = std::move(part);
+    return;
+  }
+  const auto [found, first] = parked_.try_emplace(delivery.delivery_id());
+  Parked& whole = found->second;
+  if (first) {
+    whole.fds = std::vector<UniqueFd>();
+    whole.parts_missing = delivery.parts();
+  }
+  whole.newest_call = part.newest_call;
+  whole.arrived = part.arrived;
+  whole.lease_ids.insert(whole.lease_ids.end(), part.lease_ids.begin(), part.lease_ids.end());
+  // Where one before was lost it never becomes whole, and nobody collects it.
+  if (whole.parts_missing != delivery.parts() - delivery.part()) return;
+  --whole.parts_missing;
+  if (!part.fds.ok()) whole.fds = part.fds.status();
+  if (!whole.fds.ok()) return;
+  std::move(part.fds->begin(), part.fds->end(), std::back_inserter(*whole.fds));
 }
 
 void Deliveries::Sweep() {

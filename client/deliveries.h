@@ -3,11 +3,11 @@
 //
 // There is no thread behind it. The daemon sends a Delivery before the call that it
 // belongs to is answered; whoever waits for one reads the socket for all, and parks
-// what is for others. A Delivery belongs to a call that began before it arrived: once
-// all of those have ended and none has taken it, it is abandoned. Its descriptors are
-// closed, and TakeAbandoned() says which leases came with it. A call that waits in the daemon's
-// queue may take hours, so it keeps none from being abandoned for longer than answers take to
-// follow their Delivery.
+// what is for others. A Delivery may come in several messages. It belongs to a call that began
+// before it arrived: once all of those have ended and none has taken it, it is abandoned. Its
+// descriptors are closed, and TakeAbandoned() says which leases came with it. A call that waits in
+// the daemon's queue may take hours, so it keeps none from being abandoned for longer than answers
+// take to follow their Delivery.
 //
 // The descriptor of a memory pool comes with the first Delivery that needs it, whosever that is:
 // it is kept here until somebody takes it. What comes of a pool while its descriptor is here or
@@ -69,12 +69,20 @@ class Deliveries {
   // Reads what has arrived, without waiting. UNAVAILABLE, with the daemon's reason,
   // once the session has ended.
   absl::Status Poll();
+  // The same, waiting for the end until then.
+  absl::Status AwaitEnd(absl::Time until);
+  // Whether the session has ended for good. Else, where Poll() says that it has ended, the daemon
+  // is gone, and the next one may know the session.
+  bool over();
 
   // The descriptor of a pool that a Delivery has brought; it is not given twice, unless it is
   // returned, or forgotten and sent again.
   //   RESOURCE_EXHAUSTED  it came and was lost: this process could open no more files
   //   INTERNAL            it never came
   absl::StatusOr<UniqueFd> TakePool(uint64_t pool_id);
+
+  // Whether a Delivery in several parts is on its way.
+  bool HasPart();
 
   void ReturnPool(uint64_t pool_id, UniqueFd fd);
   void ForgetPool(uint64_t pool_id);
@@ -87,8 +95,9 @@ class Deliveries {
   struct Parked {
     std::vector<uint64_t> lease_ids;
     absl::StatusOr<std::vector<UniqueFd>> fds;  // by lease
-    uint64_t newest_call;                       // the youngest that it can belong to
+    uint64_t newest_call = 0;                   // the youngest that it can belong to
     absl::Time arrived;
+    uint32_t parts_missing = 0;  // nobody collects it before all have come
   };
 
   uint64_t Begin(bool waits);
@@ -101,13 +110,15 @@ class Deliveries {
   void Take(UnixMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPart(const v1::Delivery& delivery, Parked part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
   const absl::Duration answer_follows_;
   absl::Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: the session is over, and why
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // not OK: it has ended, and why
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t newest_call_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<uint64_t> calls_ ABSL_GUARDED_BY(mutex_);    // under way; but for
   std::set<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);  // those that wait for memory

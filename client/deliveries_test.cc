@@ -53,6 +53,19 @@ class DeliveriesTest : public ::testing::Test {
     Send(message, fds);
   }
 
+  // One of several messages, with a descriptor for each lease.
+  void DeliverPart(uint64_t delivery_id, const std::vector<uint64_t>& leases, uint32_t part,
+                   uint32_t parts) {
+    v1::ServerMessage message;
+    v1::Delivery* const delivery = message.mutable_delivery();
+    delivery->set_delivery_id(delivery_id);
+    delivery->mutable_lease_ids()->Add(leases.begin(), leases.end());
+    delivery->mutable_fd_lease_ids()->Add(leases.begin(), leases.end());
+    delivery->set_part(part);
+    delivery->set_parts(parts);
+    Send(message, leases.size());
+  }
+
   void Send(const v1::ServerMessage& message, size_t fds) {
     const std::vector<int> sent(fds, daemon_.get());
     ASSERT_TRUE(SendMessage(daemon_.get(), message.SerializeAsString(), sent, Soon()).ok());
@@ -72,6 +85,43 @@ TEST_F(DeliveriesTest, CallsGetTheirOwnInAnyOrder) {
   EXPECT_EQ(second.Collect(2, Soon()).value().size(), 1u);
   EXPECT_EQ(first.Collect(1, Soon()).value().size(), 1u);
   EXPECT_THAT(deliveries_->TakeAbandoned(), IsEmpty());
+}
+
+TEST_F(DeliveriesTest, PartsAreCollectedAsOne) {
+  Deliveries::Call call(deliveries_.get());
+  DeliverPart(1, {11, 12}, 0, 3);
+  DeliverPart(1, {13, 14}, 1, 3);
+  Deliver(2, 99);  // another call's, in between
+  EXPECT_TRUE(deliveries_->Poll().ok());
+  EXPECT_TRUE(deliveries_->HasPart());
+  DeliverPart(1, {15}, 2, 3);
+  const auto fds = call.Collect(1, Soon());
+  ASSERT_TRUE(fds.ok()) << fds.status();
+  EXPECT_EQ(fds->size(), 5u);
+  for (const UniqueFd& fd : *fds) EXPECT_TRUE(fd.valid());
+  EXPECT_FALSE(deliveries_->HasPart());
+}
+
+TEST_F(DeliveriesTest, PartsThatNobodyTakesAreAbandonedTogether) {
+  const size_t before = OpenFds();
+  {
+    Deliveries::Call call(deliveries_.get());
+    DeliverPart(1, {11, 12}, 0, 3);
+    DeliverPart(1, {13}, 1, 3);
+    EXPECT_TRUE(deliveries_->Poll().ok());
+    EXPECT_EQ(OpenFds(), before + 3);
+  }
+  EXPECT_THAT(deliveries_->TakeAbandoned(), ElementsAre(ElementsAre(11, 12, 13)));
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(DeliveriesTest, WhatLacksAPartIsNeverCollected) {
+  Deliveries::Call call(deliveries_.get());
+  DeliverPart(1, {11}, 0, 3);
+  DeliverPart(1, {13}, 2, 3);
+  const auto fds = call.Collect(1, absl::Now());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(fds.status())) << fds.status();
+  EXPECT_FALSE(deliveries_->HasPart());  // the caller has given up
 }
 
 TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -92,8 +93,17 @@ class FakeDaemon::Service : public v1::Broker::Service {
                     v1::OpenResponse* response) override {
     const uint64_t session = SessionOf(*context);
     if (session == 0) return NoSession();
-    std::vector<v1::Lease> leases;
+    std::vector<v1::Lease> leases = daemon_->GrantedFor(session, request->request_id());
     std::vector<int> fds;
+    if (!leases.empty()) {
+      for (const v1::Lease& lease : leases) {
+        *response->add_leases() = lease;
+        fds.push_back(daemon_->Memory(lease));
+      }
+      response->set_delivery_id(daemon_->NewDeliveryId());
+      daemon_->Deliver(session, response->delivery_id(), leases, fds);
+      return grpc::Status::OK;
+    }
     for (const std::string& ticket : request->tickets()) {
       uint64_t lease_id = 0;
       if (!absl::SimpleAtoi(ticket, &lease_id)) return NoSuch("ticket");
@@ -106,7 +116,10 @@ class FakeDaemon::Service : public v1::Broker::Service {
       }
       lease.set_lease_id(daemon_->next_lease_++);
       Held& held = daemon_->leases_[lease.lease_id()];
-      held = {.lease = lease, .memory = UniqueFd(::dup(found->second.memory.get()))};
+      held = {.lease = lease,
+              .memory = UniqueFd(::dup(found->second.memory.get())),
+              .session = session,
+              .request = request->request_id()};
       leases.push_back(lease);
       if (HasFd(lease)) fds.push_back(held.memory.get());
       *response->add_leases() = lease;
@@ -130,7 +143,8 @@ class FakeDaemon::Service : public v1::Broker::Service {
   grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
                        v1::ReleaseResponse*) override {
     ++daemon_->release_calls_;
-    if (SessionOf(*context) == 0) return NoSession();
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
     if (daemon_->script_.release) {
       grpc::Status status = daemon_->script_.release(*request);
       if (!status.ok()) return status;
@@ -140,6 +154,38 @@ class FakeDaemon::Service : public v1::Broker::Service {
       if (daemon_->leases_.count(id) == 0) return NoSuch("lease");
     }
     for (uint64_t id : request->lease_ids()) daemon_->leases_.erase(id);
+    const std::set<uint64_t> requests(request->request_ids().begin(), request->request_ids().end());
+    std::erase_if(daemon_->leases_, [&](const auto& entry) {
+      return entry.second.session == session && requests.contains(entry.second.request);
+    });
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Reconcile(grpc::ServerContext* context, const v1::ReconcileRequest* request,
+                         v1::ReconcileResponse* response) override {
+    ++daemon_->reconcile_calls_;
+    const uint64_t session = SessionOf(*context, /*reconciles=*/true);
+    if (session == 0) return NoSession();
+    if (daemon_->script_.reconcile) {
+      grpc::Status status =
+          daemon_->script_.reconcile([context] { return context->IsCancelled(); }, *request);
+      if (!status.ok()) return status;
+    }
+    const std::set<uint64_t> leases(request->lease_ids().begin(), request->lease_ids().end());
+    const std::set<uint64_t> requests(request->request_ids().begin(), request->request_ids().end());
+    std::lock_guard lock(daemon_->mutex_);
+    std::erase_if(daemon_->leases_, [&](const auto& entry) {
+      const Held& held = entry.second;
+      return held.session == session && !leases.contains(entry.first) &&
+             (held.request == 0 || !requests.contains(held.request));
+    });
+    for (const uint64_t id : leases) {
+      const auto found = daemon_->leases_.find(id);
+      if (found == daemon_->leases_.end() || found->second.session != session) {
+        response->add_unknown_lease_ids(id);
+      }
+    }
+    daemon_->sessions_[session - 1].state = Known::State::kLive;
     return grpc::Status::OK;
   }
 
@@ -168,7 +214,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
                                 v1::RegisterIpcEventResponse* response) override {
     const uint64_t session = SessionOf(*context);
     if (session == 0) return NoSession();
-    std::lock_guard lock(daemon_->mutex_);
+    std::unique_lock lock(daemon_->mutex_);
     Registered registered;
     registered.request = *request;
     for (const auto& [id, other] : daemon_->events_) {
@@ -187,7 +233,9 @@ class FakeDaemon::Service : public v1::Broker::Service {
     registered.event.set_session_id(session);
     response->set_event_id(registered.event.event_id());
     daemon_->events_[response->event_id()] = registered;
-    return grpc::Status::OK;
+    lock.unlock();
+    if (!daemon_->script_.register_event) return grpc::Status::OK;
+    return daemon_->script_.register_event([context] { return context->IsCancelled(); });
   }
 
   grpc::Status GetIpcEvents(grpc::ServerContext* context, const v1::GetIpcEventsRequest* request,
@@ -249,12 +297,16 @@ class FakeDaemon::Service : public v1::Broker::Service {
   }
   static grpc::Status NoSession() { return {grpc::StatusCode::UNAUTHENTICATED, "no session"}; }
 
-  uint64_t SessionOf(const grpc::ServerContext& context) {
+  uint64_t SessionOf(const grpc::ServerContext& context, bool reconciles = false) {
     const auto token = context.client_metadata().find(kTokenMetadata);
     if (token == context.client_metadata().end()) return 0;
     std::lock_guard lock(daemon_->mutex_);
-    for (uint64_t id = 1; id <= daemon_->sockets_.size(); ++id) {
-      if (token->second == grpc::string_ref(TokenOf(id))) return id;
+    for (uint64_t id = 1; id <= daemon_->sessions_.size(); ++id) {
+      if (token->second != grpc::string_ref(TokenOf(id))) continue;
+      const Known::State state = daemon_->sessions_[id - 1].state;
+      const bool early = state == Known::State::kBack && !reconciles;
+      if (early) ++daemon_->early_calls_;
+      return early || state == Known::State::kAway ? 0 : id;
     }
     return 0;
   }
@@ -262,10 +314,16 @@ class FakeDaemon::Service : public v1::Broker::Service {
   FakeDaemon* const daemon_;
 };
 
-FakeDaemon::FakeDaemon(Script script)
-    : script_(std::move(script)), service_(std::make_unique<Service>(this)) {
+FakeDaemon::FakeDaemon(Script script) : script_(std::move(script)) {
   char name[] = "/tmp/fake-daemon-XXXXXX";
   runtime_dir_ = ::mkdtemp(name);
+  Serve();
+}
+
+void FakeDaemon::Serve() {
+  ++generation_;
+  next_delivery_ = 1;  // as a daemon that begins
+  service_ = std::make_unique<Service>(this);
   listener_ = ListenUnix(SocketPath(runtime_dir_, kSessionSocket), SOCK_SEQPACKET, 0600).value();
   grpc::ServerBuilder builder;
   builder.AddListeningPort("unix:" + SocketPath(runtime_dir_, kApiSocket),
@@ -286,23 +344,71 @@ void FakeDaemon::Accept() {
     ::poll(&wait, 1, -1);
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) return;  // Crash() has shut the listener down
-    std::unique_lock lock(mutex_);
-    sockets_.push_back(std::move(socket));
-    const uint64_t session = sockets_.size();
-    const int fd = sockets_.back().get();
-    lock.unlock();
-    if (!script_.hello) {
-      ReadHello(fd);
-      Send(fd, Welcome(session));
-    } else if (!script_.hello(fd, session)) {
-      Hangup(session);
-    }
+    Meet(std::move(socket));
   }
+}
+
+void FakeDaemon::Meet(UniqueFd socket) {
+  v1::Hello hello;
+  if (!script_.hello) {
+    hello = ReadHello(socket.get());
+    if (!hello.resume_token().empty()) return Resume(std::move(socket), hello);
+  }
+  std::unique_lock lock(mutex_);
+  sessions_.push_back({.socket = std::move(socket)});
+  const uint64_t session = sessions_.size();
+  const int fd = sessions_.back().socket.get();
+  lock.unlock();
+  if (!script_.hello) {
+    Send(fd, Welcome(session));
+  } else if (!script_.hello(fd, session)) {
+    Hangup(session);
+  }
+}
+
+void FakeDaemon::Resume(UniqueFd socket, const v1::Hello& hello) {
+  if (script_.resume && !script_.resume(socket.get(), hello)) return;
+  std::lock_guard lock(mutex_);
+  for (uint64_t id = 1; id <= sessions_.size(); ++id) {
+    Known& known = sessions_[id - 1];
+    if (hello.resume_token() != TokenOf(id) || known.state != Known::State::kAway) continue;
+    v1::ServerMessage message = Welcome(id);
+    message.mutable_welcome()->set_resumed(true);
+    message.mutable_welcome()->set_generation(generation_);
+    known.state = Known::State::kBack;
+    ++resumes_;
+    Send(socket.get(), message);
+    known.socket = std::move(socket);
+    return;
+  }
+  v1::ServerMessage message;
+  message.mutable_refusal()->set_code(static_cast<int>(grpc::StatusCode::NOT_FOUND));
+  message.mutable_refusal()->set_message("this daemon does not know the session");
+  Send(socket.get(), message);
 }
 
 int FakeDaemon::SocketOf(uint64_t session) {
   std::lock_guard lock(mutex_);
-  return sockets_.at(session - 1).get();
+  return sessions_.at(session - 1).socket.get();
+}
+
+std::vector<v1::Lease> FakeDaemon::GrantedFor(uint64_t session, uint64_t request) {
+  std::vector<v1::Lease> leases;
+  if (request == 0) return leases;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, held] : leases_) {
+    if (held.session == session && held.request == request) leases.push_back(held.lease);
+  }
+  return leases;
+}
+
+void FakeDaemon::SetOwner(const std::vector<v1::Lease>& leases, uint64_t session,
+                          uint64_t request) {
+  std::lock_guard lock(mutex_);
+  for (const v1::Lease& lease : leases) {
+    leases_.at(lease.lease_id()).session = session;
+    leases_.at(lease.lease_id()).request = request;
+  }
 }
 
 std::vector<v1::Device> FakeDaemon::Devices() const {
@@ -312,18 +418,28 @@ std::vector<v1::Device> FakeDaemon::Devices() const {
 
 grpc::Status FakeDaemon::Grant(uint64_t session, const v1::AcquireRequest& request,
                                v1::AcquireResponse* response) {
-  const uint64_t bytes = (request.bytes() + kGranularity - 1) / kGranularity * kGranularity;
-  const v1::Kind kind = request.kind() == v1::KIND_UNSPECIFIED ? v1::KIND_VMM : request.kind();
-  std::vector<v1::Lease> leases;
+  const std::vector<v1::Lease> leases = GrantSilently(session, request, response);
   std::vector<int> fds;
-  for (uint32_t i = 0; i < std::max(request.count(), 1u); ++i) {
-    leases.push_back(NewLease(bytes, kind, request.revocable()));
-    fds.push_back(Memory(leases.back()));
-    *response->add_leases() = leases.back();
-  }
-  response->set_delivery_id(NewDeliveryId());
+  for (const v1::Lease& lease : leases) fds.push_back(Memory(lease));
   Deliver(session, response->delivery_id(), leases, fds);
   return grpc::Status::OK;
+}
+
+std::vector<v1::Lease> FakeDaemon::GrantSilently(uint64_t session,
+                                                 const v1::AcquireRequest& request,
+                                                 v1::AcquireResponse* response) {
+  const uint64_t bytes = (request.bytes() + kGranularity - 1) / kGranularity * kGranularity;
+  const v1::Kind kind = request.kind() == v1::KIND_UNSPECIFIED ? v1::KIND_VMM : request.kind();
+  std::vector<v1::Lease> leases = GrantedFor(session, request.request_id());
+  if (leases.empty()) {
+    for (uint32_t i = 0; i < std::max(request.count(), 1u); ++i) {
+      leases.push_back(NewLease(bytes, kind, request.revocable()));
+    }
+    SetOwner(leases, session, request.request_id());
+  }
+  for (const v1::Lease& lease : leases) *response->add_leases() = lease;
+  response->set_delivery_id(NewDeliveryId());
+  return leases;
 }
 
 v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind, bool revocable) {
@@ -430,6 +546,11 @@ void FakeDaemon::Tell(const v1::Event& event) {
   watches_changed_.notify_all();
 }
 
+void FakeDaemon::ForgetEvents() {
+  std::lock_guard lock(mutex_);
+  told_.clear();
+}
+
 void FakeDaemon::EndWatches(const grpc::Status& status) {
   std::lock_guard lock(mutex_);
   watches_end_ = status;
@@ -441,28 +562,58 @@ void FakeDaemon::AwaitWatches(size_t count) {
   watches_changed_.wait(lock, [&] { return watches_ == count; });
 }
 
-void FakeDaemon::Goodbye(uint64_t session, const std::string& reason) {
+void FakeDaemon::Goodbye(uint64_t session, const std::string& reason, bool stopping) {
   v1::ServerMessage message;
   message.mutable_goodbye()->set_reason(reason);
+  message.mutable_goodbye()->set_stopping(stopping);
   Send(SocketOf(session), message);
-  Hangup(session);
+  if (!stopping) Hangup(session);
 }
 
 void FakeDaemon::Hangup(uint64_t session) {
   std::lock_guard lock(mutex_);
-  sockets_.at(session - 1).reset();
+  sessions_.at(session - 1).socket.reset();
+  sessions_.at(session - 1).state = Known::State::kGone;
 }
 
 void FakeDaemon::Crash() {
-  if (acceptor_.joinable()) {
-    ::shutdown(listener_.get(), SHUT_RDWR);
-    acceptor_.join();
-    listener_.reset();
-  }
+  if (!acceptor_.joinable()) return;
+  ::shutdown(listener_.get(), SHUT_RDWR);
+  acceptor_.join();
+  listener_.reset();
+  const auto hang_up = [this] {
+    std::lock_guard lock(mutex_);
+    for (const Known& known : sessions_) ::shutdown(known.socket.get(), SHUT_RDWR);
+  };
+  if (generation_ % 2 == 0) hang_up();
   server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  hang_up();
   std::lock_guard lock(mutex_);
-  for (UniqueFd& socket : sockets_) socket.reset();
-  leases_.clear();
+  for (Known& known : sessions_) {
+    known.socket.reset();
+    if (known.state != Known::State::kGone) known.state = Known::State::kAway;
+  }
+}
+
+void FakeDaemon::ComeBack(bool remembers) {
+  server_.reset();
+  if (!remembers) {
+    std::lock_guard lock(mutex_);
+    for (Known& known : sessions_) known.state = Known::State::kGone;
+    leases_.clear();
+    events_.clear();
+  }
+  Serve();
+}
+
+void FakeDaemon::LoseLease(uint64_t lease_id) {
+  std::lock_guard lock(mutex_);
+  leases_.erase(lease_id);
+}
+
+uint64_t FakeDaemon::granted() {
+  std::lock_guard lock(mutex_);
+  return next_lease_ - 1;
 }
 
 size_t FakeDaemon::live_leases() {

@@ -137,6 +137,7 @@ struct gpumem_connect_options {
   const char* tenant;      /* null: the first that the daemon's rules allow */
   const char* name;        /* null: the program's */
   uint64_t timeout_ms;     /* 0: 30 s */
+  int no_reconnect;        /* 1: the session ends with its daemon, and goes on with no other */
 };
 int gpumem_client_connect(const struct gpumem_connect_options* options, gpumem_client** client);
 /* The session lives on as long as anything that was made of it. */

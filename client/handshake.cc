@@ -42,8 +42,8 @@ absl::Status OtherProtocol(absl::string_view path, absl::string_view spoken) {
 
 }  // namespace
 
-absl::StatusOr<Welcomed> Greet(const std::string& runtime_dir, const ConnectOptions& options,
-                               absl::Time deadline) {
+absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting& greeting,
+                                  absl::Time deadline) {
   const std::string path = SocketPath(runtime_dir, kSessionSocket);
   absl::StatusOr<UniqueFd> socket = ConnectUnix(path, SOCK_SEQPACKET, deadline);
   if (absl::IsUnavailable(socket.status())) {
@@ -55,17 +55,25 @@ absl::StatusOr<Welcomed> Greet(const std::string& runtime_dir, const ConnectOpti
 
   v1::Hello hello;
   hello.set_protocol_version(kProtocolVersion);
-  hello.set_client_name(options.name.empty() ? ProgramName() : options.name);
-  hello.set_tenant(options.tenant);
+  hello.set_client_name(greeting.name.empty() ? ProgramName() : greeting.name);
+  hello.set_tenant(greeting.tenant);
+  hello.set_resume_token(greeting.resume_token);
   // A daemon that refuses without reading may be gone by now; what it said is still there.
   if (absl::Status sent = SendMessage(socket->get(), hello.SerializeAsString(), {}, deadline);
       !sent.ok() && !absl::IsUnavailable(sent)) {
     return sent;
   }
-  absl::StatusOr<UnixMessage> answer = ReceiveMessage(socket->get(), deadline);
+  return socket;
+}
+
+absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_dir,
+                                        absl::Time deadline, bool* refused) {
+  *refused = false;
+  const std::string path = SocketPath(runtime_dir, kSessionSocket);
+  absl::StatusOr<UnixMessage> answer = ReceiveMessage(socket, deadline);
   if (absl::IsDeadlineExceeded(answer.status())) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "the daemon on ", path, " did not answer within ", absl::FormatDuration(options.timeout)));
+    return absl::DeadlineExceededError(
+        absl::StrCat("the daemon on ", path, " did not answer in time"));
   }
   if (absl::IsUnavailable(answer.status())) {
     return absl::UnavailableError(absl::StrCat("the daemon on ", path,
@@ -75,17 +83,22 @@ absl::StatusOr<Welcomed> Greet(const std::string& runtime_dir, const ConnectOpti
   if (!answer.ok()) return answer.status();
 
   v1::ServerMessage message;
-  if (!message.ParseFromString(answer->bytes)) return OtherProtocol(path, "another protocol");
-  if (message.has_refusal()) return RefusalError(message.refusal());
+  if (!message.ParseFromString(answer->bytes)) {
+    *refused = true;
+    return OtherProtocol(path, "another protocol");
+  }
   if (message.has_goodbye()) {
     return absl::UnavailableError(
         absl::StrCat("the daemon on ", path, " is going away: ", message.goodbye().reason()));
   }
+  *refused = true;
+  if (message.has_refusal()) return RefusalError(message.refusal());
   if (!message.has_welcome()) return OtherProtocol(path, "another protocol");
   if (message.welcome().protocol_version() != kProtocolVersion) {
     return OtherProtocol(path, absl::StrCat("version ", message.welcome().protocol_version()));
   }
-  return Welcomed{.socket = *std::move(socket), .welcome = std::move(*message.mutable_welcome())};
+  *refused = false;
+  return std::move(*message.mutable_welcome());
 }
 
 }  // namespace gpumem::internal

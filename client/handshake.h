@@ -5,23 +5,29 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/client.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumem::internal {
 
-struct Welcomed {
-  UniqueFd socket;
-  v1::Welcome welcome;
+struct Greeting {
+  std::string name;          // empty: the program's
+  std::string tenant;        // empty: the first that the rules allow
+  std::string resume_token;  // empty: a new session
 };
 
-// Connects to the session socket in `runtime_dir`, says Hello and waits for the answer.
+// Connects to the session socket in `runtime_dir` and says Hello.
 //   UNAVAILABLE        no daemon there, or it went away
-//   DEADLINE_EXCEEDED  it did not answer
+//   DEADLINE_EXCEEDED  it does not accept connections
+absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting& greeting,
+                                  absl::Time deadline);
+
+// Waits for the answer to Hello. `refused`: whether it came from the daemon, and is no.
+//   UNAVAILABLE        the daemon went away
+//   DEADLINE_EXCEEDED  it has not answered; it may still
 //   UNIMPLEMENTED      it speaks another version of the protocol
 //   others             the daemon's refusal, in its words
-absl::StatusOr<Welcomed> Greet(const std::string& runtime_dir, const ConnectOptions& options,
-                               absl::Time deadline);
+absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_dir,
+                                        absl::Time deadline, bool* refused);
 
 }  // namespace gpumem::internal

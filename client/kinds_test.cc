@@ -347,6 +347,7 @@ TEST_F(KindsTest, TwoPoolsOfADeviceLiveSideBySide) {
 
 TEST_F(KindsTest, ADeadOwnersPoolIsLetGoWithItsLastSegment) {
   daemon_.SetContextPid(100);
+  ASSERT_TRUE(client_->GetUsage().ok());  // from here on gRPC opens nothing more
   const size_t before = OpenFds();
   Segment old_one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   const size_t of_a_pool = OpenFds() - before;

@@ -153,8 +153,8 @@ class Group {
     const std::string& device = mapped->lease.device_uuid();
     if (mapped->kind == Kind::kMempool) {
       absl::StatusOr<std::shared_ptr<const Pool>> pool =
-          session_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
-                               [&] { return ContextPid(session_, device); });
+          grant_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
+                             [&] { return ContextPid(session_, device); });
       if (!pool.ok()) return pool.status();
       mapped->pool = *std::move(pool);
     }

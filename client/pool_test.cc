@@ -134,6 +134,21 @@ TEST(PoolTest, WhatIsFreedHereEndsTheWaitThere) {
   EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
 }
 
+TEST(PoolTest, WhatIsFreedHereEndsTheWaitForADaemonThatIsAway) {
+  SmallDaemon daemon(8 * kMiB);
+  auto pool = MakePool(daemon.fake(), {.wait = absl::Hours(1)});
+  const Block held = pool->Allocate(8 * kMiB, nullptr).value();
+  std::thread waiter([&] {
+    auto block = pool->Allocate(8 * kMiB, nullptr);
+    EXPECT_TRUE(block.ok()) << block.status();
+  });
+  daemon.AwaitWaiters(1);
+  daemon.fake().Crash();
+  EXPECT_TRUE(pool->Free(held, nullptr).ok());
+  waiter.join();
+  EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
+}
+
 TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   FakeDaemon daemon;
   auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
@@ -145,6 +160,18 @@ TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes > 0; }));
   EXPECT_EQ(pool->Stats().given_under_pressure_bytes, 2 * kMiB);
   EXPECT_EQ(pool->Stats().reserved_bytes, reserved - 2 * kMiB);
+}
+
+TEST(PoolTest, HearsOfPressureFromTheNextDaemonToo) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
+  ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
+  daemon.AwaitWatches(1);
+  daemon.Crash();
+  daemon.ComeBack();
+  daemon.AwaitWatches(1);  // though the pool makes no call
+  daemon.Tell(Press(2 * kMiB, 60000, absl::Seconds(2)));
+  EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes == 2 * kMiB; }));
 }
 
 TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {

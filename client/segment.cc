@@ -65,7 +65,7 @@ void Segment::State::Unmap() {
   fd.reset();
   if (mapped.pool == nullptr) return;
   mapped.pool.reset();
-  session->pools().DropDead();
+  session->DropDeadPools();
 }
 
 absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
@@ -174,13 +174,13 @@ absl::Status Segment::Move(absl::Span<Segment* const> segments,
                                                        : MoveHost(mappings, range, address);
 }
 
-absl::Status Segment::Release() {
+absl::Status Segment::Release(std::optional<absl::Duration> timeout) {
   if (!valid()) return NotValid();
   const std::unique_ptr<State> state = std::move(state_);
   internal::Session& session = *state->session;
   state->Unmap();
   state->leased = false;
-  return session.Release({state->mapped.lease.lease_id()}, session.Deadline(std::nullopt));
+  return session.Release({state->mapped.lease.lease_id()}, session.Deadline(timeout));
 }
 
 }  // namespace gpumem

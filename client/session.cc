@@ -1,17 +1,12 @@
 #include "client/session.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <climits>
+#include <limits>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/handshake.h"
@@ -24,42 +19,18 @@ namespace {
 
 // How long a destructor or a rollback may wait for the daemon.
 constexpr absl::Duration kPatience = absl::Seconds(1);
+// How long a destructor may wait for a daemon that has come back to take its session over.
+constexpr absl::Duration kResumePatience = absl::Milliseconds(100);
+// How long a daemon that no longer answers may take to die. One that holds much memory takes some
+// time between the end of one socket and the other.
+constexpr absl::Duration kDying = absl::Seconds(10);
 // How often a thread that waits for memory sees to the session's other business, and to what it
 // looks for itself.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
-
-// "unix:PATH", escaped as gRPC's URIs want it.
-std::string UnixUri(absl::string_view path) {
-  std::string uri = "unix:";
-  for (const char c : path) {
-    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-        absl::string_view("/-._~").find(c) != absl::string_view::npos) {
-      uri.push_back(c);
-    } else {
-      absl::StrAppend(&uri, "%", absl::BytesToHexString(absl::string_view(&c, 1)));
-    }
-  }
-  return uri;
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
-  grpc::ChannelArguments args;
-  // A connection of its own, whatever else in this process talks to the daemon.
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Nothing that only matters on networks.
-  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
-  args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  // A daemon that is just starting is there in milliseconds.
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // The largest answers list 253 leases or all devices.
-  args.SetMaxReceiveMessageSize(1 << 20);
-  return grpc::CreateCustomChannel(UnixUri(path), grpc::InsecureChannelCredentials(), args);
-}
+// How often it reads the socket where the daemon may wait for that: what comes in many messages
+// does not fit into the socket's buffer.
+constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
 
 // gRPC keeps threads and an epoll set for the whole process; a child that went on using
 // them would take its parent's events. FAILED_PRECONDITION there.
@@ -81,6 +52,12 @@ bool MayStillHold(const absl::Status& release) {
          absl::IsUnavailable(release);
 }
 
+absl::Status LostError() {
+  return absl::FailedPreconditionError(
+      "the segment is lost: the daemon that held it has died, and the one that came after does not "
+      "know it; copy out what matters, release it, and acquire another");
+}
+
 absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
 
 std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
@@ -89,10 +66,21 @@ std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
   return ids;
 }
 
+// When a request that waits for so long has waited long enough.
+absl::Time WaitEnds(uint64_t wait_ms) {
+  if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return absl::InfiniteFuture();
+  }
+  return absl::Now() + absl::Milliseconds(static_cast<int64_t>(wait_ms));
+}
+
 }  // namespace
 
-Grant::Grant(std::shared_ptr<Session> session, std::vector<v1::Lease> leases)
-    : session_(std::move(session)), leases_(std::move(leases)) {}
+Grant::Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> connection,
+             std::vector<v1::Lease> leases)
+    : session_(std::move(session)),
+      connection_(std::move(connection)),
+      leases_(std::move(leases)) {}
 
 Grant::~Grant() {
   // The memory must be gone from here before its lease is.
@@ -105,16 +93,26 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   const absl::Time deadline = absl::Now() + options.timeout;
   const std::string runtime_dir =
       options.runtime_dir.empty() ? ClientRuntimeDir() : options.runtime_dir;
-  absl::StatusOr<Welcomed> welcomed = Greet(runtime_dir, options, deadline);
-  if (!welcomed.ok()) return welcomed.status();
+  const Greeting greeting = {.name = options.name, .tenant = options.tenant, .resume_token = ""};
+  absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir, greeting, deadline);
+  if (!socket.ok()) return socket.status();
+  bool refused = false;
+  absl::StatusOr<v1::Welcome> welcome = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
+  if (absl::IsDeadlineExceeded(welcome.status()) && !refused) {
+    return absl::DeadlineExceededError(absl::StrCat(welcome.status().message(), ": within ",
+                                                    absl::FormatDuration(options.timeout)));
+  }
+  if (!welcome.ok()) return welcome.status();
 
   const std::string api_path = SocketPath(runtime_dir, kApiSocket);
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(api_path);
-  if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
+  absl::StatusOr<UniqueFd> api = ConnectApi(api_path, deadline);
+  if (!api.ok()) {
     return absl::DeadlineExceededError(
         absl::StrCat("the daemon welcomed this process but does not answer on ", api_path,
                      " within ", absl::FormatDuration(options.timeout)));
   }
+  auto connection =
+      std::make_shared<Connection>(*std::move(socket), *std::move(api), welcome->token());
   // A forked child leaves it as it is, whole. Its locks may be held by threads that exist in the
   // parent only (even to destroy an absl::Mutex takes a lock that all of them share), gRPC's
   // threads are the parent's, and CUDA is not the child's to call.
@@ -122,22 +120,18 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     if (!session->forked()) delete session;
   };
   return std::shared_ptr<Session>(
-      new Session(std::move(welcomed->welcome), options.timeout, std::move(welcomed->socket),
-                  std::move(channel), runtime_dir),
-      end);
+      new Session(*std::move(welcome), options, greeting, runtime_dir, std::move(connection)), end);
 }
 
-Session::Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
-                 std::shared_ptr<grpc::Channel> channel, std::string runtime_dir)
+Session::Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
+                 std::string runtime_dir, ConnectionPtr connection)
     : pid_(::getpid()),
       welcome_(std::move(welcome)),
-      timeout_(timeout),
+      timeout_(options.timeout),
       runtime_dir_(std::move(runtime_dir)),
       api_path_(SocketPath(runtime_dir_, kApiSocket)),
-      channel_(std::move(channel)),
-      deliveries_(std::make_unique<Deliveries>(std::move(socket))),
-      pools_(std::make_unique<Pools>(deliveries_.get())),
-      stub_(v1::Broker::NewStub(channel_)) {}
+      reconnector_(std::move(connection), welcome_, std::move(greeting), runtime_dir_, &book_,
+                   options.reconnect) {}
 
 bool Session::forked() const { return ::getpid() != pid_; }
 
@@ -148,37 +142,51 @@ absl::Time Session::Deadline(std::optional<absl::Duration> timeout) const {
 template <typename Request, typename Response>
 absl::StatusOr<Response> Session::Ask(Method<Request, Response> method, const Request& request,
                                       absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  return Call(method, request, deadline);
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) return connection.status();
+    absl::StatusOr<Response> response = Call(**connection, method, request, deadline);
+    if (!HasEnded(**connection, response.status())) return response;
+  }
 }
 
 template <typename Request, typename Response>
-absl::StatusOr<Response> Session::Call(Method<Request, Response> method, const Request& request,
-                                       absl::Time deadline) {
-  grpc::ClientContext context;
-  SetUp(context, deadline);
+absl::StatusOr<Response> Session::Call(Connection& connection, Method<Request, Response> method,
+                                       const Request& request, absl::Time deadline) {
   Response response;
-  const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-  if (!status.ok()) return Explain(status);
+  const grpc::Status status = connection.Call(method, request, &response, deadline);
+  if (!status.ok()) return Explain(connection, status, deadline);
   return response;
 }
 
 template <typename Request, typename Response>
-absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method,
-                                            const Request& request, int count,
-                                            absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  Deliveries::Call call(deliveries_.get());
-  return TakeGrant(call, Call(method, request, deadline), count, deadline);
+absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method, Request request,
+                                            int count, absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) return connection.status();
+    Deliveries::Call call(&(*connection)->deliveries());
+    absl::StatusOr<Grant> grant = TakeGrant(
+        *connection, call, booked, Call(**connection, method, request, deadline), count, deadline);
+    if (!HasEnded(**connection, grant.status())) return grant;
+  }
 }
 
 template <typename Response>
-absl::StatusOr<Grant> Session::TakeGrant(Deliveries::Call& call,
+absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
+                                         LeaseBook::Request& request,
                                          const absl::StatusOr<Response>& response, int count,
                                          absl::Time deadline) {
   if (!response.ok()) return response.status();
-  Grant grant(shared_from_this(), {response->leases().begin(), response->leases().end()});
   absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
+  // The memory did not come, and never will from there: it is still to be asked for.
+  if (absl::IsUnavailable(fds.status())) return fds.status();
+  Grant grant(shared_from_this(), connection,
+              {response->leases().begin(), response->leases().end()});
+  request.Granted(IdsOf(grant.leases()));
   if (!fds.ok()) return fds.status();
   if (response->leases_size() != count || fds->size() != grant.leases().size()) {
     return absl::InternalError(absl::StrCat("asked for ", count, " segments, the daemon granted ",
@@ -194,51 +202,126 @@ absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::
                       static_cast<int>(std::max(request.count(), 1u)), deadline);
 }
 
-absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
-                                              absl::Time deadline, const Disturbance& disturbance) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  if (disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) return Cancelled();
-  absl::StatusOr<Grant> grant = [&] {
-    Deliveries::Call call(deliveries_.get(), /*waits=*/true);
-    absl::StatusOr<v1::AcquireResponse> response = CallWaiting(request, deadline, disturbance);
-    // It was sent before the answer: the end of a long wait says nothing of how long it may take.
-    return TakeGrant(call, response, static_cast<int>(std::max(request.count(), 1u)),
-                     std::min(deadline, Deadline(std::nullopt)));
-  }();
-  if (absl::IsCancelled(grant.status())) {
-    // It may have been granted just then. Once the daemon, which has heard of the end before, has
-    // answered another call, what it sent is here: it is given back.
-    Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), absl::Now() + kPatience)
-        .status()
-        .IgnoreError();
-    Prepare(absl::Now() + kPatience).IgnoreError();
+absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, absl::Time deadline,
+                                              const Disturbance& disturbance) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  const absl::Time wait_ends = WaitEnds(asked.wait_ms());
+  v1::AcquireRequest request = asked;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    absl::StatusOr<Grant> grant = [&] {
+      Deliveries::Call call(&(*connection)->deliveries(), /*waits=*/true);
+      absl::StatusOr<v1::AcquireResponse> response =
+          CallWaiting(**connection, &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance,
+                      /*waits=*/true);
+      // It was sent before the answer: the end of a long wait says nothing of how long it may take.
+      return TakeGrant(*connection, call, booked, response,
+                       static_cast<int>(std::max(request.count(), 1u)),
+                       std::min(deadline, Deadline(std::nullopt)));
+    }();
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (!HasEnded(**connection, grant.status())) return grant;
+    if (wait_ends == absl::InfiniteFuture()) continue;
+    // It has waited for some of it already.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max<int64_t>(0, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
   }
-  return grant;
 }
 
-absl::StatusOr<v1::AcquireResponse> Session::CallWaiting(const v1::AcquireRequest& request,
-                                                         absl::Time deadline,
-                                                         const Disturbance& disturbance) {
+void Session::SettleCancelled(Connection& connection) {
+  // Once the daemon, which has heard of the end before, has answered another call, what it sent is
+  // here: it is given back.
+  v1::GetUsageResponse usage;
+  connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
+                  absl::Now() + kPatience);
+  Forget({});
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
+                                              AsyncMethod<Request, Response> method,
+                                              const Request& request, absl::Time deadline,
+                                              const Disturbance& disturbance, bool waits) {
   Interrupt* const interrupt = disturbance.interrupt.get();
   bool gave_up = false;
   const auto look = [&] {
-    if (!Prepare(absl::Now() + kPatience).ok()) return false;  // Explain() says why
+    if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
+    PayOwed(connection, absl::Now() + kPatience);
     gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
               (disturbance.look && disturbance.look());
-    return !gave_up;
+    if (gave_up) return absl::ZeroDuration();
+    if (!waits || connection.deliveries().HasPart()) return kReadEvery;
+    return disturbance.look ? kOwnLookEvery : kLookEvery;
   };
   grpc::ClientContext context;
-  SetUp(context, deadline);
-  v1::AcquireResponse response;
-  const grpc::Status status =
-      internal::AcquireWaiting(*stub_, context, request, &response, interrupt,
-                               disturbance.look ? kOwnLookEvery : kLookEvery, look);
+  connection.SetUp(context, deadline);
+  Response response;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+  const grpc::Status status = WaitForAnswer(
+      context,
+      [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
+        reader = (connection.stub().*method)(&context, request, queue);
+        reader->Finish(&response, end, tag);
+      },
+      interrupt, look);
   if (status.ok()) return response;
-  absl::Status explained = Explain(status);
-  if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && deliveries_->Poll().ok()) {
+  if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && !connection.ended()) {
     return Cancelled();
   }
-  return explained;
+  return Explain(connection, status, deadline);
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  const bool waits = asked.wait_for_version() > 0;
+  v1::AttachRequest request = asked;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(interrupt, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    v1::AttachResponse answer;
+    absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
+      Deliveries::Call call(&(*connection)->deliveries(), waits);
+      absl::StatusOr<v1::AttachResponse> response = CallWaiting(
+          **connection, &v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
+      const int count = response.ok() ? response->leases_size() : 0;
+      absl::StatusOr<Grant> granted = TakeGrant(*connection, call, booked, response, count,
+                                                std::min(deadline, Deadline(std::nullopt)));
+      if (response.ok()) answer = *std::move(response);
+      return granted;
+    }();
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (grant.ok()) {
+      answer.clear_leases();
+      return Attached{*std::move(grant), std::move(answer)};
+    }
+    if (!HasEnded(**connection, grant.status())) return grant.status();
+  }
+}
+
+absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
+                                                     absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Publish, request, deadline);
+}
+
+absl::StatusOr<v1::UnpublishResponse> Session::Unpublish(const v1::UnpublishRequest& request,
+                                                         absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::Unpublish, request, deadline);
+}
+
+absl::StatusOr<v1::ListPublicationsResponse> Session::ListPublications(
+    const v1::ListPublicationsRequest& request, absl::Time deadline) {
+  return Ask(&v1::Broker::Stub::ListPublications, request, deadline);
 }
 
 absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {
@@ -247,7 +330,13 @@ absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time d
 
 absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request,
                                                  absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::Share, request, deadline);
+  // First, since this may bring the session back, and so may the call.
+  const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+  if (!connection.ok()) return connection.status();
+  if (book_.IsLost(request.lease_id())) return LostError();
+  absl::StatusOr<v1::ShareResponse> response = Ask(&v1::Broker::Stub::Share, request, deadline);
+  if (!response.ok() && book_.IsLost(request.lease_id())) return LostError();
+  return response;
 }
 
 absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
@@ -264,7 +353,17 @@ absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline
 
 absl::StatusOr<v1::RegisterIpcEventResponse> Session::RegisterIpcEvent(
     const v1::RegisterIpcEventRequest& request, absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::RegisterIpcEvent, request, deadline);
+  const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+  if (!connection.ok()) return connection.status();
+  absl::StatusOr<v1::RegisterIpcEventResponse> response =
+      Call(**connection, &v1::Broker::Stub::RegisterIpcEvent, request, deadline);
+  if (HasEnded(**connection, response.status())) {
+    // Asked again it might meet itself: ALREADY_EXISTS, or twice beside a lease.
+    return absl::UnavailableError(
+        "gpumemd died before it answered, and may know of the event or not; make another, under "
+        "another name");
+  }
+  return response;
 }
 
 absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
@@ -273,35 +372,52 @@ absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
 }
 
 absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterIpcEvent(uint64_t event_id) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
   v1::UnregisterIpcEventRequest request;
   request.set_event_id(event_id);
-  return Ask(&v1::Broker::Stub::UnregisterIpcEvent, request, absl::Now() + kPatience);
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumePatience);
+  if (!connection.ok()) return connection.status();
+  return Call(**connection, &v1::Broker::Stub::UnregisterIpcEvent, request,
+              absl::Now() + kPatience);
 }
 
-absl::StatusOr<std::unique_ptr<grpc::ClientReader<v1::Event>>> Session::Watch(
-    grpc::ClientContext* context) {
-  if (absl::Status status = Prepare(Deadline(std::nullopt)); !status.ok()) return status;
-  context->AddMetadata(kTokenMetadata, welcome_.token());
-  return stub_->Watch(context, v1::WatchRequest());
+absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context,
+                                                    absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
+  if (!connection.ok()) return connection.status();
+  PayOwed(**connection, absl::Now() + kPatience);
+  (*connection)->SetUp(*context, absl::InfiniteFuture());
+  EventStream stream;
+  stream.connection = *std::move(connection);
+  stream.reader = stream.connection->stub().Watch(context, v1::WatchRequest());
+  return stream;
 }
 
 absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadline) {
-  if (absl::Status status = Prepare(deadline); !status.ok()) return status;
-  absl::Status status = ReleaseOnce(lease_ids, deadline);
-  if (MayStillHold(status)) {
-    absl::MutexLock lock(&mutex_);
-    owed_.push_back(std::move(lease_ids));
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LeaseBook::Debt debt = book_.GiveUp(lease_ids);
+  while (!debt.empty()) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) {
+      book_.Owe(std::move(debt));
+      return connection.status();
+    }
+    // The daemon was told meanwhile that they are held no longer.
+    if ((*connection)->statement() > debt.statement) break;
+    absl::Status status = Pay(**connection, debt, deadline);
+    if (HasEnded(**connection, status)) continue;
+    if (MayStillHold(status)) book_.Owe(std::move(debt));
+    return status;
   }
-  return status;
+  return absl::OkStatus();
 }
 
 void Session::Forget(std::vector<uint64_t> lease_ids) {
   if (forked()) return;  // the leases are the parent's
-  {
-    absl::MutexLock lock(&mutex_);
-    owed_.push_back(std::move(lease_ids));
-  }
-  Prepare(absl::Now() + kPatience).IgnoreError();
+  book_.Owe(book_.GiveUp(lease_ids));
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumePatience);
+  if (connection.ok()) PayOwed(**connection, absl::Now() + kPatience);
 }
 
 void Session::Keep(std::shared_ptr<void> object) {
@@ -315,19 +431,45 @@ absl::Status Session::CheckProcess() const {
       "this process was forked from the one that connected; the session is its parent's");
 }
 
-void Session::SetUp(grpc::ClientContext& context, absl::Time deadline) const {
-  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
-  context.AddMetadata(kTokenMetadata, welcome_.token());
-}
-
-absl::Status Session::Prepare(absl::Time deadline) {
+absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  if (absl::Status status = deliveries_->Poll(); !status.ok()) return status;
-  PayOwed(std::min(deadline, absl::Now() + kPatience));
-  return absl::OkStatus();
+  absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
+  if (connection.ok()) PayOwed(**connection, std::min(deadline, absl::Now() + kPatience));
+  return connection;
 }
 
-absl::Status Session::Explain(const grpc::Status& status) {
+absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance& disturbance,
+                                                              absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  while (true) {
+    absl::StatusOr<ConnectionPtr> connection =
+        reconnector_.Get(std::min(deadline, absl::Now() + kOwnLookEvery));
+    if (connection.ok()) {
+      PayOwed(**connection, std::min(deadline, absl::Now() + kPatience));
+      return connection;
+    }
+    if (!MayComeBack(connection.status()) || absl::Now() >= deadline) return connection;
+    if ((disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) ||
+        (disturbance.look && disturbance.look())) {
+      return Cancelled();
+    }
+  }
+}
+
+bool Session::MayComeBack(const absl::Status& status) const {
+  return absl::IsUnavailable(status) && reconnector_.enabled() && reconnector_.over().ok();
+}
+
+bool Session::HasEnded(Connection& connection, const absl::Status& status) const {
+  return absl::IsUnavailable(status) && reconnector_.enabled() && connection.ended();
+}
+
+absl::Status Session::Explain(const EventStream& stream, const grpc::Status& status) {
+  return Explain(*stream.connection, status, absl::Now() + kDying);
+}
+
+absl::Status Session::Explain(Connection& connection, const grpc::Status& status,
+                              absl::Time deadline) {
   absl::Status result = FromGrpcStatus(status);
   if (result.ok()) result = absl::UnavailableError("the daemon has ended the session");
   switch (result.code()) {
@@ -336,47 +478,79 @@ absl::Status Session::Explain(const grpc::Status& status) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:
       // The end of the session explains all of these, and the daemon has said why.
-      if (absl::Status end = deliveries_->Poll(); !end.ok()) return end;
+      if (absl::Status end = connection.deliveries().Poll(); !end.ok()) return end;
       break;
     default:
       break;
   }
-  // What gRPC says by itself helps nobody. Where nobody here has cancelled the call, the daemon
-  // has, on its way out.
-  if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
-    result = absl::UnavailableError("the daemon has ended the call: it is going away");
-  }
   if (absl::IsDeadlineExceeded(result) && result.message() == "Deadline Exceeded") {
     return absl::DeadlineExceededError("the daemon did not answer in time");
   }
-  if (absl::IsUnavailable(result) && channel_->GetState(false) != GRPC_CHANNEL_READY) {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon no longer answers on ", api_path_, " (", result.message(), ")"));
+  if (!absl::IsUnavailable(result) && !absl::IsCancelled(result)) return result;
+  // The daemon's own word, or gRPC's that nobody is there? A dying daemon closes one socket before
+  // the other.
+  const absl::Time dead =
+      reconnector_.enabled() ? std::min(deadline, absl::Now() + kDying) : absl::InfinitePast();
+  absl::Duration pause = absl::Milliseconds(1);
+  while (!connection.Answers(std::min(deadline, absl::Now() + kPatience))) {
+    absl::Status end = connection.deliveries().AwaitEnd(std::min(dead, absl::Now() + pause));
+    if (!end.ok()) return end;
+    if (absl::Now() >= dead) {
+      return absl::UnavailableError(
+          absl::StrCat("the daemon no longer answers on ", api_path_, " (", result.message(), ")"));
+    }
+    pause = std::min(2 * pause, absl::Milliseconds(100));
+  }
+  // What gRPC says by itself helps nobody. Where nobody here has cancelled the call, the daemon
+  // has, on its way out.
+  if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
+    return absl::UnavailableError("the daemon has ended the call: it is going away");
   }
   return result;
 }
 
-absl::Status Session::ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline) {
-  v1::ReleaseRequest request;
-  request.mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
-  return Call(&v1::Broker::Stub::Release, request, deadline).status();
+absl::Status Session::Pay(Connection& connection, const LeaseBook::Debt& debt,
+                          absl::Time deadline) {
+  const absl::Status paid = ReleaseOnce(connection, debt, deadline);
+  // A lease that the daemon had lost when it came back has ended with that.
+  if (!absl::IsNotFound(paid) || connection.statement() == 0) return paid;
+  // All or nothing: then the others one by one.
+  absl::Status others;
+  for (const uint64_t id : debt.lease_ids) {
+    if (debt.lease_ids.size() == 1) break;
+    absl::Status status =
+        ReleaseOnce(connection, {.lease_ids = {id}, .statement = debt.statement}, deadline);
+    if (!absl::IsNotFound(status)) others.Update(status);
+  }
+  return others;
 }
 
-void Session::PayOwed(absl::Time deadline) {
-  std::vector<std::vector<uint64_t>> owed = deliveries_->TakeAbandoned();
+absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
+                                  absl::Time deadline) {
+  v1::ReleaseRequest request;
+  request.mutable_lease_ids()->Add(debt.lease_ids.begin(), debt.lease_ids.end());
+  request.mutable_request_ids()->Add(debt.request_ids.begin(), debt.request_ids.end());
+  return Call(connection, &v1::Broker::Stub::Release, request, deadline).status();
+}
+
+void Session::PayOwed(Connection& connection, absl::Time deadline) {
+  for (std::vector<uint64_t>& abandoned : connection.deliveries().TakeAbandoned()) {
+    // They were never held: the daemon's next statement would end them, but there may be none.
+    book_.Owe({.lease_ids = std::move(abandoned), .statement = connection.statement()});
+  }
   {
     absl::MutexLock lock(&mutex_);
-    std::move(owed_.begin(), owed_.end(), std::back_inserter(owed));
-    owed_.clear();
-    if (absl::Now() < pay_after_) owed_.swap(owed);
+    if (absl::Now() < pay_after_) return;
   }
+  std::vector<LeaseBook::Debt> owed = book_.TakeOwed(connection.statement());
   while (!owed.empty()) {
-    if (MayStillHold(ReleaseOnce(owed.back(), deadline))) break;
+    if (MayStillHold(Pay(connection, owed.back(), deadline))) break;
     owed.pop_back();
   }
   if (owed.empty()) return;
+  for (LeaseBook::Debt& debt : owed) book_.Owe(std::move(debt));
+  if (connection.ended()) return;  // the next daemon is another matter
   absl::MutexLock lock(&mutex_);
-  std::move(owed.begin(), owed.end(), std::back_inserter(owed_));
   pay_after_ = absl::Now() + kPatience;
 }
 

@@ -1,5 +1,10 @@
-// A client's connection to the daemon: the session socket and the gRPC channel beside
-// it. Knows the protocol; maps nothing, but keeps what a session's mappings share.
+// A client's session with the daemon, and with those that come after it where it dies. Knows the
+// protocol; maps nothing.
+//
+// A call that finds the daemon gone brings the session back first (Reconnector), and one that the
+// daemon dies under is asked again afterwards, unless said otherwise: until its deadline. Requests
+// for leases have numbers by which nothing is granted twice, and LeaseBook knows what there is to
+// be told.
 //
 // Thread-safe, without a thread of its own. In a child after fork() every call answers
 // FAILED_PRECONDITION and the session is never destroyed, since neither gRPC's locks nor
@@ -11,10 +16,11 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,9 +32,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/client.h"
-#include "client/deliveries.h"
+#include "client/connection.h"
 #include "client/interrupt.h"
+#include "client/lease_book.h"
 #include "client/pools.h"
+#include "client/reconnector.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -41,7 +49,9 @@ class Session;
 // released at its end.
 class Grant {
  public:
-  Grant(std::shared_ptr<Session> session, std::vector<v1::Lease> leases);
+  // `connection`: that their Delivery came over.
+  Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> connection,
+        std::vector<v1::Lease> leases);
   ~Grant();
   Grant(Grant&&) noexcept = default;
   Grant& operator=(Grant&&) = delete;
@@ -52,11 +62,15 @@ class Grant {
   void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
   std::vector<UniqueFd> TakeFds() { return std::move(fds_); }
 
+  // The memory pools that they may come from.
+  Pools& pools() const { return connection_->pools(); }
+
   // From here on somebody else answers for the leases.
   void Keep() { session_.reset(); }
 
  private:
   std::shared_ptr<Session> session_;
+  std::shared_ptr<Connection> connection_;
   std::vector<v1::Lease> leases_;
   std::vector<UniqueFd> fds_;
 };
@@ -83,32 +97,60 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
                                        const Disturbance& disturbance);
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
+
+  absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
+                                              absl::Time deadline);
+  // The leases are not in the response, but in the Grant. As AcquireWaiting.
+  struct Attached {
+    Grant grant;
+    v1::AttachResponse response;
+  };
+  absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
+                                  const Disturbance& disturbance);
+  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
+                                                  absl::Time deadline);
+  absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
+      const v1::ListPublicationsRequest& request, absl::Time deadline);
+  // For requests that name one: never the same twice.
+  uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
   absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
 
+  // Not asked again where the daemon dies meanwhile: UNAVAILABLE, and it may have heard of it.
   absl::StatusOr<v1::RegisterIpcEventResponse> RegisterIpcEvent(
       const v1::RegisterIpcEventRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetIpcEventsResponse> GetIpcEvents(const v1::GetIpcEventsRequest& request,
                                                         absl::Time deadline);
-  // For destructors: soon over.
+  // For destructors: soon over, and waits for no daemon that is not there.
   absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterIpcEvent(uint64_t event_id);
 
-  // What the daemon tells of by itself, until it or `context` ends.
-  absl::StatusOr<std::unique_ptr<grpc::ClientReader<v1::Event>>> Watch(
-      grpc::ClientContext* context);
-  // gRPC's status in our words. Of a stream, OK is the end of the session.
-  absl::Status Explain(const grpc::Status& status);
+  // What the daemon tells of by itself, until it or `context` ends. It is not begun again by
+  // itself.
+  struct EventStream {
+    std::shared_ptr<Connection> connection;
+    std::unique_ptr<grpc::ClientReader<v1::Event>> reader;
+  };
+  absl::StatusOr<EventStream> Watch(grpc::ClientContext* context, absl::Time deadline);
+  // How a stream ended, in our words. OK is the end of the session.
+  absl::Status Explain(const EventStream& stream, const grpc::Status& status);
+  // Whether that was the daemon's end and not the session's: another may come.
+  bool MayComeBack(const absl::Status& status) const;
 
-  // Ends leases, all or none. Where the daemon does not answer it is tried again later.
+  // Ends leases, all or none. Where the daemon does not answer it is tried again later. Those that
+  // are lost have ended.
   absl::Status Release(std::vector<uint64_t> lease_ids, absl::Time deadline);
 
   // The same for destructors and rollbacks: silent, and soon over. Any process may
   // call it.
   void Forget(std::vector<uint64_t> lease_ids);
 
-  Pools& pools() { return *pools_; }
+  // The leases that a daemon which came back did not know (SegmentsLost).
+  std::set<uint64_t> LostLeases() const { return book_.lost(); }
+
+  // To be called when a Segment has gone that had something of a memory pool.
+  void DropDeadPools() { reconnector_.current()->pools().DropDead(); }
   // Keeps `object` as long as the session lives.
   void Keep(std::shared_ptr<void> object);
 
@@ -118,53 +160,69 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status CheckProcess() const;
 
  private:
-  Session(v1::Welcome welcome, absl::Duration timeout, UniqueFd socket,
-          std::shared_ptr<grpc::Channel> channel, std::string runtime_dir);
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
+          std::string runtime_dir, ConnectionPtr connection);
   ~Session() = default;
 
   template <typename Request, typename Response>
-  using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
-                                                    Response*);
+  using Method = Connection::Method<Request, Response>;
 
-  // One call on the api socket, of a session that lives.
+  // One call on the api socket, again and again until a daemon has answered it.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request,
                                absl::Time deadline);
-  // The same without asking first whether it lives.
+  // The same over one connection, once.
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request,
-                                absl::Time deadline);
-  // A call that is answered with leases and a Delivery.
+  absl::StatusOr<Response> Call(Connection& connection, Method<Request, Response> method,
+                                const Request& request, absl::Time deadline);
+  // A call that is answered with leases and a Delivery; its request has a request_id.
   template <typename Request, typename Response>
-  absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, const Request& request,
-                                     int count, absl::Time deadline);
+  absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, Request request, int count,
+                                     absl::Time deadline);
   template <typename Response>
-  absl::StatusOr<Grant> TakeGrant(Deliveries::Call& call, const absl::StatusOr<Response>& response,
-                                  int count, absl::Time deadline);
-  // What every call carries. Without an end where the deadline has none.
-  void SetUp(grpc::ClientContext& context, absl::Time deadline) const;
-  absl::StatusOr<v1::AcquireResponse> CallWaiting(const v1::AcquireRequest& request,
-                                                  absl::Time deadline,
-                                                  const Disturbance& disturbance);
-  // What is to be done before each call: is the session alive, and is anything owed?
-  absl::Status Prepare(absl::Time deadline);
-  absl::Status ReleaseOnce(const std::vector<uint64_t>& lease_ids, absl::Time deadline);
-  void PayOwed(absl::Time deadline);
+  absl::StatusOr<Grant> TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
+                                  LeaseBook::Request& request,
+                                  const absl::StatusOr<Response>& response, int count,
+                                  absl::Time deadline);
+  // A call in whose time others go on: `method` is one of the stub's that begin a call. `waits`:
+  // it may take long; else it looks at the socket so often that the daemon need not wait for it.
+  template <typename Request, typename Response>
+  using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
+      v1::Broker::Stub::*)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallWaiting(Connection& connection,
+                                       AsyncMethod<Request, Response> method,
+                                       const Request& request, absl::Time deadline,
+                                       const Disturbance& disturbance, bool waits);
+  // Whoever cancelled a call may have been granted what it asked for just then: gives it back.
+  void SettleCancelled(Connection& connection);
+
+  // Whether a call that failed so over this connection may be asked again over another.
+  bool HasEnded(Connection& connection, const absl::Status& status) const;
+  absl::Status Explain(Connection& connection, const grpc::Status& status, absl::Time deadline);
+
+  // What is to be done before each call: is there a connection, and is anything owed?
+  absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
+  // The same, which also ends where there is nothing to wait for any more: CANCELLED.
+  absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
+  absl::Status Pay(Connection& connection, const LeaseBook::Debt& debt, absl::Time deadline);
+  absl::Status ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
+                           absl::Time deadline);
+  void PayOwed(Connection& connection, absl::Time deadline);
 
   const pid_t pid_;
+  std::atomic<uint64_t> last_request_id_{0};
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string runtime_dir_;
   const std::string api_path_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<Deliveries> deliveries_;
-  std::unique_ptr<Pools> pools_;
-  std::unique_ptr<v1::Broker::Stub> stub_;
+  LeaseBook book_;
+  Reconnector reconnector_;
 
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
-  // Leases to be released that the daemon has not heard of yet, as they were granted.
-  std::vector<std::vector<uint64_t>> owed_ ABSL_GUARDED_BY(mutex_);
   // The daemon did not answer the last time: until then it is not asked to release.
   absl::Time pay_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };

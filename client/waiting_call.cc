@@ -40,27 +40,31 @@ class Bell {
 
 }  // namespace
 
-grpc::Status AcquireWaiting(v1::Broker::Stub& stub, grpc::ClientContext& context,
-                            const v1::AcquireRequest& request, v1::AcquireResponse* response,
-                            Interrupt* interrupt, absl::Duration look_every,
-                            absl::FunctionRef<bool()> look) {
+grpc::Status WaitForAnswer(
+    grpc::ClientContext& context,
+    absl::FunctionRef<void(grpc::CompletionQueue* queue, grpc::Status* status, void* tag)> start,
+    Interrupt* interrupt, absl::FunctionRef<absl::Duration()> look) {
   grpc::CompletionQueue queue;
   Bell bell(&queue);
   std::optional<Interrupt::Listener> listener;
   if (interrupt != nullptr) listener.emplace(interrupt, [&bell] { bell.Ring(); });
-  const auto reader = stub.AsyncAcquire(&context, request, &queue);
   grpc::Status status;
-  reader->Finish(response, &status, /*tag=*/&status);
+  start(&queue, &status, /*tag=*/&status);
 
+  absl::Duration pause = absl::InfiniteDuration();
   bool waits = true;
   void* tag = nullptr;
   while (tag != &status) {
-    if (waits && !look()) {
-      waits = false;
-      context.TryCancel();
+    if (waits) {
+      pause = look();
+      waits = pause > absl::ZeroDuration();
+      if (!waits) {
+        pause = absl::InfiniteDuration();
+        context.TryCancel();
+      }
     }
     bool ok = false;
-    const absl::Time next = absl::Now() + look_every;
+    const absl::Time next = absl::Now() + pause;
     if (queue.AsyncNext(&tag, &ok, absl::ToChronoTime(next)) != grpc::CompletionQueue::GOT_EVENT) {
       tag = nullptr;
     } else if (tag == &bell) {

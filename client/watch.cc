@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "client/abandon.h"
 #include "client/convert.h"
 #include "common/node_clock.h"
@@ -37,20 +41,25 @@ class Reader {
   Reader(std::shared_ptr<Session> session, WatchHandlers handlers)
       : session_(std::move(session)), handlers_(std::move(handlers)) {}
 
+  // Where the daemon is not there, Run() waits for it.
   absl::Status Start() {
-    auto stream = session_->Watch(&context_);
-    if (!stream.ok()) return stream.status();
-    stream_ = *std::move(stream);
-    return absl::OkStatus();
+    absl::Status status = Begin(absl::Now() + kLookEvery);
+    return session_->MayComeBack(status) ? absl::OkStatus() : status;
   }
 
-  // Calls the handlers until the stream ends.
+  // Calls the handlers until the stream ends, and the session does with it.
   void Run() {
-    v1::Event event;
-    while (stream_->Read(&event)) {
-      if (!cancelled_) Tell(event);
+    TellLost();
+    absl::Status end = ReadAll();
+    while (!cancelled_ && session_->MayComeBack(end)) {
+      end = Begin(absl::Now() + kLookEvery);
+      if (!end.ok()) continue;
+      // What this daemon has to say of these it says by itself.
+      lost_by_daemon_.clear();
+      if (std::exchange(draining_, false) && handlers_.draining) handlers_.draining(false);
+      TellLost();
+      end = ReadAll();
     }
-    absl::Status end = session_->Explain(stream_->Finish());
     // Nobody here has cancelled it.
     if (absl::IsCancelled(end)) {
       end = absl::UnavailableError(
@@ -60,19 +69,54 @@ class Reader {
   }
 
   void Cancel() {
+    absl::MutexLock lock(&mutex_);
     cancelled_ = true;
-    context_.TryCancel();
+    if (context_ != nullptr) context_->TryCancel();
   }
 
   bool forked() const { return session_->forked(); }
 
  private:
+  // How often a thread that waits for a daemon looks whether anybody waits for the thread.
+  static constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+
+  absl::Status Begin(absl::Time deadline) {
+    stream_ = {};
+    auto context = std::make_unique<grpc::ClientContext>();
+    absl::StatusOr<Session::EventStream> stream = session_->Watch(context.get(), deadline);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    absl::MutexLock lock(&mutex_);
+    context_ = std::move(context);
+    if (cancelled_) context_->TryCancel();
+    return absl::OkStatus();
+  }
+
+  // Reads to the stream's end, and answers why it ended.
+  absl::Status ReadAll() {
+    if (stream_.reader == nullptr) return absl::UnavailableError("there was no daemon");
+    v1::Event event;
+    while (stream_.reader->Read(&event)) {
+      if (!cancelled_) Tell(event);
+    }
+    const grpc::Status status = stream_.reader->Finish();
+    absl::Status end = cancelled_ ? absl::OkStatus() : session_->Explain(stream_, status);
+    // The daemon's own word that this stream has ended is for whoever has it.
+    if (absl::IsUnavailable(end) && !stream_.connection->ended()) {
+      end = absl::CancelledError(end.message());
+    }
+    return end;
+  }
+
   void Tell(const v1::Event& event) {
-    if (event.has_segments_lost() && handlers_.segments_lost) {
+    if (event.has_segments_lost()) {
       const auto& ids = event.segments_lost().lease_ids();
-      handlers_.segments_lost({.lease_ids = {ids.begin(), ids.end()}});
-    } else if (event.has_draining() && handlers_.draining) {
-      handlers_.draining(event.draining().draining());
+      lost_by_daemon_ = {ids.begin(), ids.end()};
+      lost_told_ = session_->LostLeases();
+      TellAllLost();
+    } else if (event.has_draining()) {
+      draining_ = event.draining().draining();
+      if (handlers_.draining) handlers_.draining(draining_);
     } else if (event.has_pressure() && handlers_.pressure) {
       TellPressure(event.pressure(), AgeOf(event));
     } else if (event.has_revocation() && handlers_.revocation) {
@@ -83,6 +127,21 @@ class Reader {
     } else if (event.has_quota_changed() && handlers_.quota_changed) {
       handlers_.quota_changed(FromProto(event.quota_changed().quota()));
     }
+  }
+
+  // What a daemon that came back did not know, where there is something new.
+  void TellLost() {
+    if (cancelled_) return;
+    std::set<uint64_t> lost = session_->LostLeases();
+    if (std::includes(lost_told_.begin(), lost_told_.end(), lost.begin(), lost.end())) return;
+    lost_told_ = std::move(lost);
+    TellAllLost();
+  }
+
+  void TellAllLost() {
+    std::set<uint64_t> all = lost_told_;
+    all.insert(lost_by_daemon_.begin(), lost_by_daemon_.end());
+    if (handlers_.segments_lost) handlers_.segments_lost({.lease_ids = {all.begin(), all.end()}});
   }
 
   void TellPressure(const v1::Pressure& pressure, absl::Duration age) {
@@ -96,9 +155,14 @@ class Reader {
 
   const std::shared_ptr<Session> session_;
   const WatchHandlers handlers_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::Event>> stream_;
+  absl::Mutex mutex_;
+  std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // outlives stream_
   std::atomic<bool> cancelled_ = false;
+  // Of the thread.
+  Session::EventStream stream_;
+  std::set<uint64_t> lost_by_daemon_;  // as it said last
+  std::set<uint64_t> lost_told_;       // of the others
+  bool draining_ = false;
 };
 
 class ThreadedWatch : public Watch {

@@ -305,9 +305,9 @@ TEST(WatchTest, OutlivesItsClient) {
   daemon.AwaitWatches(0);
 }
 
-TEST(WatchTest, ACrashOfTheDaemonEndsIt) {
+TEST(WatchTest, ACrashOfTheDaemonEndsItWhereTheSessionEndsWithIt) {
   FakeDaemon daemon;
-  auto client = ConnectTo(daemon);
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).value();
   Heard heard;
   auto watch = client->StartWatch(heard.Handlers()).value();
   daemon.AwaitWatches(1);

@@ -123,6 +123,9 @@ Sentence Tell(const v1::Denial& d) {
               "free that first, or end the processes (gpumemctl ps shows which)"};
     case v1::Denial::CAUSE_MAX_SEGMENTS:
       return CountLimit(d, who, "segment", "release some, ask for fewer and larger ones,");
+    case v1::Denial::CAUSE_MAX_PUBLICATIONS:
+      return CountLimit(d, who, "publication",
+                        "unpublish some (gpumemctl publications lists them)");
     case v1::Denial::CAUSE_MAX_SESSIONS:
       return CountLimit(d, who, "session", "end some of its processes (gpumemctl ps lists them)");
     case v1::Denial::CAUSE_MAX_IN_FLIGHT:

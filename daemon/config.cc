@@ -157,6 +157,7 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   reader->Read("guarantee", SizeLimitForm("the device"), &quota->guarantee);
   reader->Read("priority", IntegerForm(-1000, 1000), &quota->priority);
   reader->Read("max_waiting", count, &quota->max_waiting);
+  reader->Read("max_publications", count, &quota->max_publications);
   reader->Read("kind",
                OneOfForm<Kind>({{"vmm", Kind::kVmm},
                                 {"mempool", Kind::kMempool},
@@ -291,6 +292,7 @@ Config DefaultConfig() {
   config.tenant_defaults.max_sessions = 256;
   config.tenant_defaults.max_in_flight = 64;
   config.tenant_defaults.max_waiting = 256;
+  config.tenant_defaults.max_publications = 256;
   config.rules.push_back(EverybodyRule());
   return config;
 }

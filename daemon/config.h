@@ -50,6 +50,7 @@ struct QuotaConfig {
   std::map<std::string, SizeLimit> device_guarantees;  // by UUID; goes before guarantee
   int32_t priority = 0;
   std::optional<uint32_t> max_waiting;
+  std::optional<uint32_t> max_publications;
   std::optional<Kind> kind;
   bool scrub = false;
   bool revocable = false;

@@ -25,6 +25,7 @@ std::vector<std::string> Differences(const QuotaConfig& a, const QuotaConfig& b)
   compare("max_sessions", a.max_sessions, b.max_sessions);
   compare("max_in_flight", a.max_in_flight, b.max_in_flight);
   compare("max_waiting", a.max_waiting, b.max_waiting);
+  compare("max_publications", a.max_publications, b.max_publications);
   compare("max_retained", a.max_retained, b.max_retained);
   compare("priority", a.priority, b.priority);
   compare("kind", a.kind, b.kind);

@@ -29,6 +29,7 @@ Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devic
               .max_sessions = config.max_sessions,
               .max_in_flight = config.max_in_flight,
               .max_waiting = config.max_waiting,
+              .max_publications = config.max_publications,
               .priority = config.priority,
               .kind = config.kind,
               .scrub = config.scrub,

@@ -50,6 +50,7 @@ TEST(ConfigTenants, ReadsEveryKeyOfAQuota) {
 [tenant_defaults]
 priority = -1000
 max_waiting = 7
+max_publications = 8
 kind = "vmm"
 scrub = true
 revocable = true
@@ -73,6 +74,7 @@ device = [{uuid = "GPU-1", guarantee = "25%"}, {uuid = "GPU-2", limit = "50%", g
                              .max_in_flight = 64,
                              .priority = -1000,
                              .max_waiting = 7,
+                             .max_publications = 8,
                              .kind = Kind::kVmm,
                              .scrub = true,
                              .revocable = true,
@@ -94,6 +96,7 @@ device = [{uuid = "GPU-1", guarantee = "25%"}, {uuid = "GPU-2", limit = "50%", g
                    .max_sessions = 256,
                    .max_in_flight = 64,
                    .max_waiting = 0,
+                   .max_publications = 8,
                    .guarantee_bytes = 40 * kGiB,
                    .device_guarantees = {{"GPU-1", 20 * kGiB}, {"GPU-2", 7}},
                    .priority = 1000,

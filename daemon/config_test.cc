@@ -142,6 +142,7 @@ default = true
                        .max_in_flight = 3,
                        .max_retained = SizeLimit{.percent = 12.5},
                        .max_waiting = 256,
+                       .max_publications = 256,
                        .release = ReleasePolicy::kOnExit};
   EXPECT_EQ(config->tenant_defaults, defaults);
   QuotaConfig training = defaults;
@@ -369,6 +370,7 @@ limit = "2GiB"
 guarantee = "1GiB"
 priority = 1
 max_waiting = 1
+max_publications = 1
 kind = "ipc"
 scrub = true
 revocable = true
@@ -386,7 +388,8 @@ uid = 2
       ConfigChanges(before, after),
       ElementsAre("tenant_defaults: changed max_sessions",
                   "tenant \"a\": changed limit, guarantee, device, max_sessions, "
-                  "max_waiting, priority, kind, scrub, revocable, parent, release",
+                  "max_waiting, max_publications, priority, kind, scrub, revocable, parent, "
+                  "release",
                   "tenant \"c\": new", "tenant \"b\": no longer configured",
                   "rules: changed (1 now); sessions stay what they are", "log_level: changed"));
 }

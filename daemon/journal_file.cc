@@ -27,7 +27,8 @@ namespace {
 
 // Room for this many records, however few there are: a small log is full so seldom that writing it
 // anew costs next to nothing.
-constexpr size_t kMinRecords = (size_t{1} << 20) / kJournalRecordBytes - 1;
+constexpr size_t kMinBytes = size_t{1} << 20;
+constexpr size_t kMinRecords = kMinBytes / kJournalRecordBytes - 1;
 
 constexpr size_t kMaxRecords = std::numeric_limits<uint32_t>::max() / 16;  // 64 GiB of them
 
@@ -95,8 +96,11 @@ class JournalFile::Pages {
   // Gives all memory back but for the header's and the area's. Where that cannot be, the memory
   // stays with the file, and that is all.
   void KeepOnly(int fd, JournalArea area) const {
+    // Of small logs the next area is made of what this one leaves: most of what a compaction takes
+    // is the kernel's work with pages.
+    const size_t keep = area.bytes() <= kMinBytes ? kMinBytes : 0;
     const auto punch = [&](size_t begin, size_t end) {
-      if (begin >= end) return;
+      if (end <= begin + keep) return;
       (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                       static_cast<off_t>(end - begin));
     };
@@ -190,6 +194,11 @@ absl::StatusOr<JournalFile::Adopted> JournalFile::Adopt(UniqueFd fd) {
   return Adopted{
       std::unique_ptr<JournalFile>(new JournalFile(std::move(fd), *std::move(pages), log)),
       *std::move(contents)};
+}
+
+size_t JournalFile::bytes() const {
+  struct stat found = {};
+  return fstat(fd_.get(), &found) == 0 ? static_cast<size_t>(found.st_blocks) * 512 : 0;
 }
 
 absl::Status JournalFile::Append(absl::Span<const Change> batch) {

@@ -180,7 +180,7 @@ class Batches {
   static constexpr SessionId kMark{1000};
 
   JournalChance chance_;
-  const size_t most_;
+  size_t most_;
   uint64_t number_ = 0;
 };
 
@@ -196,31 +196,30 @@ JournalFile::Adopted Adopt(int fd) {
   return *std::move(adopted);
 }
 
-// Kills at every system call on the way through compactions, of which one has the file grow.
-TEST(JournalKill, AtEverySystemCall) {
+// Kills at every system call on the way through compactions, of which one has the file grow. With
+// many segments in the log they give memory back, too.
+void KillAtEverySystemCall(uint64_t segments) {
+  constexpr int kBatches = 30;
+  std::vector<Change> first;
+  for (uint64_t i = 1; i <= segments; ++i) {
+    first.push_back(Put(journal::Segment{.id = SegmentId{1000 + i}}));
+  }
   for (int stop = 1;; ++stop) {
     SCOPED_TRACE(absl::StrCat("stop ", stop));
     ASSERT_LT(stop, 1000);
     absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create({});
     ASSERT_TRUE(file.ok());
     const UniqueFd kept(dup((*file)->fd()));
+    ASSERT_TRUE((*file)->Append(first).ok());
     Batches batches(5, 3000);
-    uint64_t before = 0;
-    while ((*file)->compactions() == 0) {
-      Batches next = batches;
-      const std::vector<Change> batch = next.Next();
-      if (batch.size() + 1 > ((*file)->bytes() - kJournalPageBytes) / kJournalRecordBytes) break;
-      ASSERT_TRUE((*file)->Append(batch).ok());
-      batches = next;
-      before = batches.number();
-      if (before == 3) break;
-    }
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE((*file)->Append(batches.Next()).ok());
+    const uint64_t before = batches.number();
     bool ended = false;
     {
       Writer writer(
           [&] {
             Batches mine = batches;
-            for (int i = 0; i < 12; ++i) {
+            for (int i = 0; i < kBatches; ++i) {
               if (!(*file)->Append(mine.Next()).ok()) abort();
             }
             if ((*file)->compactions() < 2) abort();
@@ -229,12 +228,15 @@ TEST(JournalKill, AtEverySystemCall) {
       for (int i = 0; i < stop && !ended; ++i) ended = !writer.Next(PTRACE_SYSCALL);
       if (ended && writer.exit_code() == kNotTraced)
         GTEST_SKIP() << "no process can be traced here";
-      if (ended) ASSERT_EQ(writer.exit_code(), 0);
+      if (ended) {
+        ASSERT_EQ(writer.exit_code(), 0);
+      }
     }
     file->reset();
     JournalFile::Adopted adopted = Adopt(kept.get());
     ASSERT_GE(Batches::In(adopted.contents.image), before);
     JournalImage model;
+    for (const Change& change : first) model.Apply(change);
     Batches all(5, 3000);
     Follow(model, all, Batches::In(adopted.contents.image));
     ASSERT_TRUE(adopted.contents.image == model);
@@ -243,12 +245,15 @@ TEST(JournalKill, AtEverySystemCall) {
     for (const Change& change : batch) model.Apply(change);
     ASSERT_TRUE(Adopt(kept.get()).contents.image == model);
     if (ended) {
-      EXPECT_EQ(all.number(), before + 13);
+      EXPECT_EQ(all.number(), before + kBatches + 1);
       EXPECT_GT(stop, 10);
       return;
     }
   }
 }
+
+TEST(JournalKill, AtEverySystemCallOfASmallLog) { KillAtEverySystemCall(0); }
+TEST(JournalKill, AtEverySystemCallOfALargeLog) { KillAtEverySystemCall(6000); }
 
 TEST(JournalKill, TwoHundredTimesAtRandom) {
   absl::StatusOr<std::unique_ptr<JournalFile>> made = JournalFile::Create({});

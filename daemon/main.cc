@@ -20,6 +20,7 @@
 #include "common/version.h"
 #include "daemon/config.h"
 #include "daemon/device/context_process.h"
+#include "daemon/fd_store/fd_store.h"
 #include "daemon/server.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -199,14 +200,21 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  absl::StatusOr<std::unique_ptr<FdStore>> store = FdStore::FromEnvironment();
+  if (!store.ok()) {
+    spdlog::error("{}", std::string(store.status().message()));
+    return 1;
+  }
   Reloading reloading{.done = [](const Config& taken) { SetLogLevel(taken.log_level); }};
   if (!flags.config_file.empty()) reloading.load = [&flags] { return Load(flags); };
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*config, reloading);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*config, reloading, store->get());
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return 1;
   }
   spdlog::info("{}", (*server)->Summary());
+  // Without a manager, or one that listens, there is nobody to be told.
+  (*store)->NotifyReady((*server)->Summary()).IgnoreError();
   while (true) {
     int signal = 0;
     sigwait(&signals, &signal);
@@ -217,6 +225,7 @@ int Main(int argc, char** argv) {
     spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");
     break;
   }
+  (*store)->NotifyStopping("stopping").IgnoreError();
   server->reset();
   spdlog::info("stopped");
   return 0;

@@ -25,8 +25,9 @@ namespace {
 
 using gpumem::UniqueFd;
 
-// A request is small: the largest is an Open of 253 tickets.
-constexpr int kMaxRequestBytes = 64 * 1024;
+// The largest request is a Publish of 1 MiB of metadata and 4096 leases. Operators' are small.
+constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
+constexpr int kMaxAdminRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeTimeoutMs = 5000;
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
@@ -51,7 +52,8 @@ uint64_t MemoryBytes() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer) {
+BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,
+                              Continuity* continuity) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
@@ -59,6 +61,7 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
                         .kill_after = config.revocation_kill_after};
   options.random = RandomSecret;
   options.observer = observer;
+  options.continuity = continuity;
   return options;
 }
 
@@ -113,20 +116,21 @@ absl::Status CheckRuntimeDir(const std::string& path) {
   return absl::OkStatus();
 }
 
-void SetLimits(grpc::ServerBuilder& builder, const char* name) {
+void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_bytes) {
   grpc::ResourceQuota quota(name);
   quota.Resize(kMaxTransportBytes).SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
   // Not one for each core, which may be more than there may be threads.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder.SetMaxReceiveMessageSize(max_request_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
 }  // namespace
 
-Server::Server(Config config, Devices devices, Reloading reloading)
+Server::Server(Config config, Devices devices, Reloading reloading,
+               std::unique_ptr<ContinuityStore> continuity)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
@@ -134,14 +138,17 @@ Server::Server(Config config, Devices devices, Reloading reloading)
       in_force_(config_),
       device_notices_(devices.notices),
       store_(config_.state_dir),
-      broker_(std::make_unique<Broker>(BrokerOptionsOf(config_, std::move(devices), this))),
+      continuity_(std::move(continuity)),
+      broker_(std::make_unique<Broker>(
+          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get()))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {
   for (const std::string& notice : store_.notices()) spdlog::error("{}", notice);
 }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Reloading reloading) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Reloading reloading,
+                                                      FdStore* store) {
   if (config.host_device_bytes > kMaxHostDeviceBytes) {
     return absl::InvalidArgumentError(
         "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
@@ -167,12 +174,43 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     devices->notices.push_back(absl::StrCat(
         "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
   }
-  auto server =
-      std::unique_ptr<Server>(new Server(config, *std::move(devices), std::move(reloading)));
+  std::unique_ptr<ContinuityStore> continuity;
+  if (store != nullptr && store->present() && !store->lost()) {
+    absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(store);
+    if (!opened.ok()) return opened.status();
+    continuity = *std::move(opened);
+  }
+  auto server = std::unique_ptr<Server>(
+      new Server(config, *std::move(devices), std::move(reloading), std::move(continuity)));
   if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
+  server->Inherit();
   if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
   return server;
+}
+
+void Server::Inherit() {
+  if (continuity_ == nullptr) return;
+  ContinuityStore::Found found = continuity_->TakeFound();
+  Inheritance inheritance{.memory = std::move(found.memory), .metadata = std::move(found.metadata)};
+  if (found.strange_pids) {
+    spdlog::warn(
+        "the daemon before this one ran in another PID namespace: which of its sessions' processes "
+        "live cannot be known, and none is taken over");
+    // Whoever lives may still map it.
+    for (auto& [id, segment] : found.image.segments) segment.shared_out = true;
+  } else {
+    survivors_ = FindSurvivors(found.image, config_.rules);
+  }
+  for (const auto& [id, survivor] : survivors_) {
+    inheritance.sessions.emplace(id, survivor.details);
+  }
+  inheritance.image = found.image;
+  const Broker::Restored restored = broker_->Restore(std::move(inheritance));
+  if (continuity_->generation() == 1) return;
+  const std::vector<std::string> told = DescribeInheritance(restored, found.image, survivors_);
+  spdlog::info("{}", told.front());
+  for (size_t i = 1; i < told.size(); ++i) spdlog::warn("{}", told[i]);
 }
 
 absl::Status Server::Listen() {
@@ -205,10 +243,18 @@ absl::Status Server::Listen() {
 
   hub_ = std::make_unique<WatchHub>(broker_.get());
   hub_for_observer_ = hub_.get();
-  sessions_ =
-      std::make_unique<SessionServer>(*std::move(session), broker_.get(), config_.rules,
-                                      [this](SessionId ended) { hub_->SessionEnded(ended); });
+  sessions_ = std::make_unique<SessionServer>(
+      *std::move(session), broker_.get(), config_.rules,
+      [this](SessionId ended) { hub_->SessionEnded(ended); },
+      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation()});
   sessions_for_observer_ = sessions_.get();
+  const auto known = broker_->ListSessions("");
+  for (const SessionView& view : *known) {
+    auto survivor = survivors_.find(view.id);
+    if (survivor == survivors_.end()) continue;
+    sessions_->Adopt(view.id, std::move(survivor->second.peer), survivor->second.match);
+  }
+  survivors_.clear();
   broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
       broker_.get(), quotas_.get(),
@@ -218,7 +264,7 @@ absl::Status Server::Listen() {
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
-  SetLimits(api_builder, "api");
+  SetLimits(api_builder, "api", kMaxRequestBytes);
   api_builder.RegisterService(broker_service_.get());
   api_listener_ = std::make_unique<GrpcListener>(*std::move(api), &api_builder);
   api_server_ = api_builder.BuildAndStart();
@@ -226,7 +272,7 @@ absl::Status Server::Listen() {
   // For this one; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder admin_builder;
-  SetLimits(admin_builder, "admin");
+  SetLimits(admin_builder, "admin", kMaxAdminRequestBytes);
   admin_builder.RegisterService(admin_service_.get());
   // Also where the socket's mode would let others in.
   const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
@@ -276,6 +322,11 @@ Server::~Server() {
   }
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
+  if (continuity_ != nullptr) {
+    // What follows is the end of this process, and not of its sessions.
+    broker_->Freeze();
+    if (sessions_ != nullptr) sessions_->LeaveSessions();
+  }
   // Before the listeners close: a daemon that starts now makes its own.
   for (const std::string& path : sockets_) unlink(path.c_str());
   monitor_.reset();
@@ -389,6 +440,8 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   absl::MutexLock lock(&mutex_);
   for (const std::string& notice : notices_) status.add_notices(notice);
   for (const std::string& notice : quotas_->Skipped()) status.add_notices(notice);
+  if (continuity_ == nullptr) return;
+  for (std::string& notice : continuity_->Notices()) status.add_notices(std::move(notice));
 }
 
 std::string Server::Summary() const {

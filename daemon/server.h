@@ -14,10 +14,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/config.h"
+#include "daemon/continuity_store.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/quota_control.h"
 #include "daemon/device/devices.h"
 #include "daemon/device/process_memory.h"
+#include "daemon/fd_store/fd_store.h"
+#include "daemon/inherit.h"
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
@@ -43,11 +46,16 @@ class Server final : private BrokerObserver {
   //   ALREADY_EXISTS    another daemon serves there
   //   INVALID_ARGUMENT  the configuration makes no sense with the devices
   //   others            what a device, a folder or a socket answered, in a sentence
+  // With a `store` whose manager is there, what another such daemon has left in it is taken over,
+  // and this one is survived. It outlives the server; null: none.
+  //   DATA_LOSS, FAILED_PRECONDITION  what is in it cannot be gone on with, and was not touched
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
-                                                       Reloading reloading = {});
+                                                       Reloading reloading = {},
+                                                       FdStore* store = nullptr);
 
   // Admits nothing new, waits up to the configured drain time for the calls in flight,
-  // says Goodbye, and removes the sockets. Clients keep what they have mapped.
+  // says Goodbye, and removes the sockets. Clients keep what they have mapped; where there is a
+  // store, their sessions go on with the next daemon.
   ~Server() override;
 
   // Reads the configuration again and takes over tenants, rules and quotas, at once and together.
@@ -59,7 +67,10 @@ class Server final : private BrokerObserver {
   std::string Summary() const;
 
  private:
-  Server(Config config, Devices devices, Reloading reloading);
+  Server(Config config, Devices devices, Reloading reloading,
+         std::unique_ptr<ContinuityStore> continuity);
+  // Goes on where the daemon before this one stopped.
+  void Inherit();
   absl::Status Listen();
   absl::Status StartMonitor();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
@@ -95,6 +106,8 @@ class Server final : private BrokerObserver {
   WatchHub* hub_for_observer_ = nullptr;
   SessionServer* sessions_for_observer_ = nullptr;
   OverrideStore store_;
+  const std::unique_ptr<ContinuityStore> continuity_;  // null: nothing survives this process
+  std::map<SessionId, Survivor> survivors_;            // until they are watched
   std::unique_ptr<Broker> broker_;
   std::unique_ptr<QuotaControl> quotas_;
   std::unique_ptr<WatchHub> hub_;

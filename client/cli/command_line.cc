@@ -267,6 +267,10 @@ class Parser {
            "--max-waiting", [=](uint32_t count) { quota->set_max_waiting(count); },
            "Requests that wait for memory at one time")
         ->type_name("N");
+    set->add_option_function<uint32_t>(
+           "--max-publications", [=](uint32_t count) { quota->set_max_publications(count); },
+           "Publications at one time")
+        ->type_name("N");
     const auto add_switch = [&](const std::string& name, void (v1::Quota::*setter)(bool),
                                 const char* yes, const char* no) {
       CLI::Option* on = set->add_flag_callback(

@@ -113,12 +113,27 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
 }
 
 TEST(CommandLineTest, QuotaSetKnowsGuaranteesAndSettings) {
-  const v1::Quota quota =
-      Parsed<QuotaSetCommand>({"quota", "set", "t", "--guarantee", "4GiB", "--device-guarantee",
-                               "0=1GiB", "--device-guarantee=GPU-1=2GiB", "--priority", "-5",
-                               "--max-waiting", "0", "--scrub", "--no-revocable", "--kind", "ipc",
-                               "--release", "on-exit"})
-          .request.quota();
+  const v1::Quota quota = Parsed<QuotaSetCommand>({"quota",
+                                                   "set",
+                                                   "t",
+                                                   "--guarantee",
+                                                   "4GiB",
+                                                   "--device-guarantee",
+                                                   "0=1GiB",
+                                                   "--device-guarantee=GPU-1=2GiB",
+                                                   "--priority",
+                                                   "-5",
+                                                   "--max-waiting",
+                                                   "0",
+                                                   "--max-publications",
+                                                   "9",
+                                                   "--scrub",
+                                                   "--no-revocable",
+                                                   "--kind",
+                                                   "ipc",
+                                                   "--release",
+                                                   "on-exit"})
+                              .request.quota();
   EXPECT_EQ(quota.guarantee_bytes(), uint64_t{4} << 30);
   ASSERT_EQ(quota.guarantees_size(), 2);
   EXPECT_EQ(quota.guarantees(0).device_uuid(), "0");
@@ -127,6 +142,7 @@ TEST(CommandLineTest, QuotaSetKnowsGuaranteesAndSettings) {
   EXPECT_EQ(quota.priority(), -5);
   EXPECT_TRUE(quota.has_max_waiting());
   EXPECT_EQ(quota.max_waiting(), 0u);
+  EXPECT_EQ(quota.max_publications(), 9u);
   EXPECT_TRUE(quota.scrub());
   EXPECT_TRUE(quota.has_revocable());
   EXPECT_FALSE(quota.revocable());
@@ -314,10 +330,11 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "quota set: nothing to change: name a limit, such as --limit 40GiB");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--device", "1GiB"}),
             "--device: \"1GiB\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)");
-  EXPECT_EQ(ErrorOf({"quota", "set", "t", "--clear", "limits"}),
-            "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
-            "guarantee, kind, limit, max-in-flight, max-retained, max-segments, max-sessions, "
-            "max-waiting, pinned-limit, priority, release, revocable, scrub, total-limit)");
+  EXPECT_EQ(
+      ErrorOf({"quota", "set", "t", "--clear", "limits"}),
+      "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
+      "guarantee, kind, limit, max-in-flight, max-publications, max-retained, max-segments, "
+      "max-sessions, max-waiting, pinned-limit, priority, release, revocable, scrub, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
   EXPECT_EQ(ErrorOf({}), "A subcommand is required");
   EXPECT_EQ(ErrorOf({"--json"}), "A subcommand is required");

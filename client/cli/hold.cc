@@ -342,7 +342,8 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   uint64_t bytes = 0;
   for (Segment& segment : *segments) {
     bytes += segment.size();
-    result.Update(segment.Release());
+    // With no daemon there, it is this process's end that releases them.
+    if (!absl::IsUnavailable(result)) result.Update(segment.Release(absl::Seconds(2)));
   }
   if (result.ok()) PrintReleased(segments->size(), bytes, options);
   if (result.ok() && end == StopSignals::Event::kInput) result = revocations.Tell(options);

@@ -22,7 +22,8 @@ TEST(JsonTest, PrintsAllFieldsInOrder) {
   EXPECT_EQ(OneLine(ToJson(response)),
             R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
             R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
-            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false}]})"
+            R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false,)"
+            R"("publications":0}]})"
             "\n");
 }
 
@@ -39,7 +40,7 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
             R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
             R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
             R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
-            R"("release":null,"parent":""})"
+            R"("release":null,"parent":"","max_publications":null})"
             "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
             "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");

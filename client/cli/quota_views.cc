@@ -194,6 +194,13 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
              UsedOf(row.usage.waiting(), row.quota.has_max_waiting(), row.quota.max_waiting()),
              {"max_waiting"});
        }},
+      {{"PUBLICATIONS", Align::kRight},
+       [](const Tenant& tenant) { return tenant.usage().publications() > 0; },
+       [](Row& row) {
+         return row.marks(UsedOf(row.usage.publications(), row.quota.has_max_publications(),
+                                 row.quota.max_publications()),
+                          {"max_publications"});
+       }},
       {{"SEGMENTS", Align::kRight},
        nullptr,
        [](Row& row) {
@@ -271,6 +278,10 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
             "max_in_flight");
   count_row("requests that wait", usage.waiting(), quota.has_max_waiting(), quota.max_waiting(),
             "max_waiting");
+  if (usage.publications() > 0 || quota.has_max_publications()) {
+    count_row("publications", usage.publications(), quota.has_max_publications(),
+              quota.max_publications(), "max_publications");
+  }
   bytes_row("retained bytes on each device", "", quota.has_max_retained_bytes(),
             quota.max_retained_bytes(), "max_retained_bytes");
   counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});

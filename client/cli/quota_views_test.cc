@@ -88,6 +88,7 @@ TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
   quota.set_release(v1::RELEASE_POLICY_ON_EXIT);
   quota.set_parent("lab");
   quota.set_max_waiting(4);
+  quota.set_max_publications(8);
   v1::Usage& usage = *response.mutable_usage();
   usage.set_waiting(1);
   usage.mutable_devices(0)->set_borrowed_bytes(32 * kMiB);
@@ -106,6 +107,7 @@ TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
       "sessions                               2       none\n"
       "calls in flight                        0       none\n"
       "requests that wait                     1         4*\n"
+      "publications                           0          8\n"
       "retained bytes on each device                   0 B\n"
       "denials                                0          -\n"
       "\n"

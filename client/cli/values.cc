@@ -22,6 +22,7 @@ const std::map<std::string, std::string>& LimitFields() {
                                               {"device-guarantee", "guarantees"},
                                               {"priority", "priority"},
                                               {"max-waiting", "max_waiting"},
+                                              {"max-publications", "max_publications"},
                                               {"scrub", "scrub"},
                                               {"revocable", "revocable"},
                                               {"kind", "kind"},

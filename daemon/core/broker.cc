@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 namespace {
@@ -84,7 +85,10 @@ absl::Status Broker::Call::BecomeWatch() {
 void Broker::Record() {
   if (!survivable_) return;
   const std::vector<journal::Change> changes = ledger_.TakeChanges();
-  if (!changes.empty()) continuity_->Write(changes);
+  if (changes.empty()) return;
+  Failpoint("record-before");
+  continuity_->Write(changes);
+  Failpoint("record-after");
 }
 
 void Broker::Pump() {
@@ -106,6 +110,8 @@ void Broker::Pump() {
       memory_.erase(it);
     }
   }
+  ResumeAttaches();
+  DropEndedPublications();
   // The clock's thread goes on with it, once others have had the mutex.
   times_changed_ |= ledger_.QueueMoves();
   for (SessionId id : ledger_.TakeRevoked()) {
@@ -145,20 +151,28 @@ void Broker::DisposeLoop(size_t lane) {
   while (true) {
     std::vector<Doomed> batch;
     bool survivable = false;
+    // Closed at the end of the round.
+    std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> metadata;
     {
       absl::MutexLock lock(&mutex_);
       const auto wake = [this, lane]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !doomed_[lane].empty();
+        return stopping_ || !doomed_[lane].empty() || (lane == 0 && !ended_metadata_.empty());
       };
       mutex_.Await(absl::Condition(&wake));
-      if (doomed_[lane].empty()) return;
+      if (stopping_ && doomed_[lane].empty()) return;
       batch = std::exchange(doomed_[lane], {});
       survivable = survivable_;
+      if (lane == 0) metadata.swap(ended_metadata_);
     }
-    if (survivable) {
+    if (survivable && !batch.empty()) {
       std::vector<SegmentId> ids;
       for (const Doomed& doomed : batch) ids.push_back(doomed.id);
+      Failpoint("let-go-before");
       continuity_->LetGo(ids);
+      Failpoint("let-go-after");
+    }
+    if (survivable) {
+      for (const auto& [id, kept] : metadata) continuity_->LetGo(id);
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
@@ -239,7 +253,9 @@ absl::Status Broker::Create(const Operation& operation) {
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     if (!memory.ok()) return memory.status();
     if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+      Failpoint("keep-before");
       continuity_->Keep(item.segment, (*memory)->fd());
+      Failpoint("keep-after");
     }
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
@@ -248,16 +264,16 @@ absl::Status Broker::Create(const Operation& operation) {
   return absl::OkStatus();
 }
 
-void Broker::Abort(const Operation& operation) {
+void Broker::Abort(const Operation& operation, bool handed_over) {
   absl::MutexLock lock(&mutex_);
-  ledger_.Abort(operation, /*handed_over=*/false);
+  ledger_.Abort(operation, handed_over);
   Pump();
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operation,
                                                         Deliver deliver) {
-  absl::Cleanup rollback = [&] { Abort(operation); };
   Handover handover;
+  absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   {
     absl::MutexLock lock(&mutex_);
     Record();  // that its process may map them
@@ -283,7 +299,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
       handover.items.push_back({std::move(lease), memory.fd()});
     }
   }
+  Failpoint("deliver-before");
   if (absl::Status sent = deliver(handover); !sent.ok()) return sent;
+  Failpoint("deliver-after");
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));

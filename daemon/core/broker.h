@@ -28,6 +28,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/metadata.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -79,6 +80,7 @@ struct BrokerOptions {
 struct Inheritance {
   JournalImage image;
   absl::flat_hash_map<SegmentId, gpumem::UniqueFd> memory;
+  absl::flat_hash_map<PublicationId, gpumem::UniqueFd> metadata;
   // Sessions of processes that live, and what is known of them now.
   absl::btree_map<SessionId, SessionDetails> sessions;
 };
@@ -100,8 +102,12 @@ class Broker {
     };
     std::vector<Item> items;
     std::vector<ExportedPool> pools;  // of these items, that the session has not been sent yet
+    // Set by who sends it in several messages once the first has gone out: whatever comes of the
+    // others, the client may have some of it.
+    mutable bool partly_sent = false;
   };
-  // Sends the descriptors. Only an OK may mean that the client has any of them.
+  // Sends the descriptors. Unless it says so (partly_sent), only an OK may mean that the client has
+  // any of them.
   using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
 
   // How long a request waits at most for memory that is on its way back to the driver.
@@ -131,6 +137,23 @@ class Broker {
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
     int attempt = 1;
+  };
+
+  // One Attach, in the same way.
+  struct Attachment {
+    SessionId session{};
+    AttachSpec spec;
+    absl::Time wait_until = absl::InfinitePast();  // for spec.version
+    // As of an Acquisition.
+    std::function<absl::Status(const Handover&, bool may_block)> deliver;
+    std::function<void()> resume;
+
+   private:
+    friend class Broker;
+    // Under mutex_.
+    std::optional<WaiterId> waiter;
+    absl::Status refused;
+    bool given_up = false;
   };
 
   // A call being answered: counted against its session's tenant while it lives.
@@ -235,6 +258,29 @@ class Broker {
   absl::StatusOr<TenantView> Usage(const Call& call) const;
   absl::StatusOr<std::string> TenantOf(const Call& call) const;
 
+  // --- Publications (broker_publications.cc) ----------------------------------------
+
+  // Statuses as proto/gpumem/v1/broker.proto says. `metadata` goes before spec.metadata_bytes.
+  absl::StatusOr<uint64_t> Publish(const Call& call, const PublishSpec& spec,
+                                   absl::string_view metadata);
+  struct Attached {
+    std::vector<LeaseView> leases;
+    PublicationView publication;
+    std::string metadata;
+  };
+  struct AttachProgress {
+    Progress::State state = Progress::State::kAnswered;
+    absl::StatusOr<Attached> attached;
+  };
+  // As those of an Acquisition.
+  AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
+  void GiveUp(const std::shared_ptr<Attachment>& attachment);
+  absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name);
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);  // by an operator
+  absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
+                                                              absl::string_view tenant) const;
+  absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
+
   // --- Requests of operators -------------------------------------------------------
 
   // As Ledger::Configure.
@@ -320,7 +366,12 @@ class Broker {
   // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Abort(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abort(const Operation& operation, bool handed_over) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of Attachments: the end of a wait, and those whose wait may be over.
+  void EndAttachWait(WaiterId waiter, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks those who could help for what was just denied; the denial.
   absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -358,11 +409,19 @@ class Broker {
   mutable absl::Mutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
+  // Of all publications that there are; and of those that have ended, to be closed elsewhere.
+  absl::flat_hash_map<PublicationId, std::shared_ptr<const Metadata>> metadata_
+      ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> ended_metadata_
+      ABSL_GUARDED_BY(mutex_);
   // Which pools' descriptors each session has been sent.
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<WaiterId, std::shared_ptr<Attachment>> attaching_
+      ABSL_GUARDED_BY(mutex_);  // that wait for a version
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;

@@ -95,7 +95,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     if (!absl::IsFailedPrecondition(leases.status())) return leases;
     created = absl::UnavailableError(leases.status().message());
   } else if (absl::IsUnavailable(created)) {
-    Abort(operation);
+    Abort(operation, /*handed_over=*/false);
   }
   // The context went meanwhile: the next attempt gets another.
   if (absl::IsUnavailable(created)) {
@@ -166,7 +166,8 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
 // --- The clock -----------------------------------------------------------------------
 
 absl::Time Broker::NextTime() const {
-  absl::Time next = ledger_.NextOverdue();
+  absl::Time next = std::min(ledger_.NextOverdue(), ledger_.NextExpiry());
+  for (const auto& [id, attachment] : attaching_) next = std::min(next, attachment->wait_until);
   for (const auto& [id, waiting] : waiting_) {
     next =
         std::min({next, waiting->give_up,
@@ -179,6 +180,7 @@ void Broker::WatchTheClock() {
   absl::MutexLock lock(&mutex_);
   while (!stopping_) {
     times_changed_ = false;
+    watched_expiry_ = ledger_.NextExpiry();
     const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || times_changed_;
     };
@@ -231,6 +233,7 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
       if (!waiting->spec.without_pressure) Press(why, waiting->give_up);
     }
   }
+  EndOverduePublications(now);
   std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
   Pump();
   return overdue;

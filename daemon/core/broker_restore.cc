@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "daemon/core/broker.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 
@@ -25,12 +26,28 @@ Broker::Restored Broker::Restore(Inheritance inheritance) {
       survivors.memory.insert(id);
     }
   }
+  for (auto& [id, fd] : inheritance.metadata) {
+    auto record = inheritance.image.publications.find(id);
+    if (record == inheritance.image.publications.end()) continue;
+    metadata_.emplace(
+        id, std::make_shared<const Metadata>(std::move(fd), record->second.metadata_bytes));
+    survivors.metadata.insert(id);
+  }
+  for (const auto& [id, record] : inheritance.image.publications) {
+    if (record.metadata_bytes > 0) continue;
+    metadata_.emplace(id, std::make_shared<const Metadata>(gpumem::UniqueFd(), 0));
+  }
   Restored restored{ledger_.Restore(inheritance.image, survivors), std::move(refused)};
   absl::erase_if(memory_, [this](const auto& memory) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return !ledger_.HasSegment(memory.first);
   });
+  absl::erase_if(metadata_, [this](const auto& metadata) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !ledger_.GetPublication(metadata.first).ok();
+  });
   if (continuity_ != nullptr) {
+    Failpoint("begin-before");
     continuity_->Begin(ledger_.Image());
+    Failpoint("begin-after");
     ledger_.KeepChanges();
     survivable_ = true;
   }

@@ -29,6 +29,9 @@ class Continuity {
   // It does so no longer: when this returns, only descriptors that the caller knows of keep it.
   // Segments that nobody keeps are no error. As Keep.
   virtual void LetGo(absl::Span<const SegmentId> segments) = 0;
+  // The same of a publication's metadata.
+  virtual void Keep(PublicationId publication, int fd) = 0;
+  virtual void LetGo(PublicationId publication) = 0;
 };
 
 }  // namespace gpumemd

@@ -12,7 +12,7 @@ enum class LeaseId : uint64_t {};
 enum class OperationId : uint64_t {};
 enum class WaiterId : uint64_t {};
 enum class IpcEventId : uint64_t {};
-enum class PublicationId : uint64_t {};
+enum class PublicationId : uint64_t {};  // of one version
 
 // Who may open a lease by its ticket: sessions of the segment's own tenant, or whoever has it.
 enum class TicketScope { kTenant, kAny };

@@ -32,28 +32,6 @@ void ForEachMap(const JournalImage& image, Visit visit) {
       visit(image.ipc_events);
 }
 
-template <typename Id>
-void Raise(uint64_t& counter, Id id) {
-  counter = std::max(counter, ToInt(id));
-}
-
-struct Raiser {
-  Counters& counters;
-  void operator()(const Counters& put) {
-    counters.session = std::max(counters.session, put.session);
-    counters.segment = std::max(counters.segment, put.segment);
-    counters.lease = std::max(counters.lease, put.lease);
-    counters.publication = std::max(counters.publication, put.publication);
-    counters.ipc_event = std::max(counters.ipc_event, put.ipc_event);
-  }
-  void operator()(const journal::Session& put) { Raise(counters.session, put.id); }
-  void operator()(const journal::Segment& put) { Raise(counters.segment, put.id); }
-  void operator()(const journal::Lease& put) { Raise(counters.lease, put.id); }
-  void operator()(const journal::Publication& put) { Raise(counters.publication, put.id); }
-  void operator()(const journal::IpcEvent& put) { Raise(counters.ipc_event, put.id); }
-  void operator()(const auto&) {}  // has no number of its own
-};
-
 // How a sentence names an object.
 std::string NameOf(const journal::Lease& lease) { return absl::StrCat("lease ", ToInt(lease.id)); }
 std::string NameOf(const journal::Exposure& exposure) {
@@ -86,21 +64,22 @@ absl::Status Find(const Map& map, typename Map::key_type id, absl::string_view s
 }  // namespace
 
 void JournalImage::Apply(const Change& change) {
-  if (change.op == Op::kPut) Count(change.object);
   std::visit(
       [&]<typename T>(const T& object) {
-        if constexpr (!std::is_same_v<T, Counters>) {
-          if (change.op == Op::kErase) {
-            MapOf(*this, object).erase(object.key());
-          } else {
-            MapOf(*this, object).insert_or_assign(object.key(), object);
+        if constexpr (std::is_same_v<T, Counters>) {
+          counters.RaiseTo(object);
+        } else if (change.op == Op::kErase) {
+          MapOf(*this, object).erase(object.key());
+        } else {
+          MapOf(*this, object).insert_or_assign(object.key(), object);
+          if constexpr (std::is_enum_v<typename T::Key>) {
+            uint64_t& counter = *counters.Of(T::kType);
+            counter = std::max(counter, ToInt(object.key()));
           }
         }
       },
       change.object);
 }
-
-void JournalImage::Count(const journal::Object& object) { std::visit(Raiser{counters}, object); }
 
 absl::Status JournalImage::CheckReferences() const {
   const auto session = [&](SessionId id, const auto& from) {

@@ -26,9 +26,6 @@ struct JournalImage {
   // To erase what is not there changes nothing. Counters never go down.
   void Apply(const journal::Change& change);
 
-  // Only raises the counters, as Apply does for an object that is put.
-  void Count(const journal::Object& object);
-
   // Whether all that objects refer to is there, and each publication has items 0 to n - 1 or
   // none. True between batches; within one it need not be.
   //   DATA_LOSS  names the first that does not

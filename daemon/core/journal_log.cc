@@ -146,27 +146,35 @@ bool JournalLog::Append(absl::Span<const Change> batch) {
 }
 
 absl::StatusOr<JournalLog::Live> JournalLog::FindLive() const {
-  const KeysOfRecords keys{file_.data() + area_.begin() + kJournalRecordBytes};
-  absl::flat_hash_set<uint32_t, KeysOfRecords, KeysOfRecords> live(0, keys, keys);
-  JournalImage counted;  // only its counters are used
-  const absl::StatusOr<uint64_t> scanned =
-      journal::ScanRecords(file_, area_.begin(), used_,
-                           [&](uint32_t number, const RecordHead& head, const uint8_t* payload) {
-                             const std::optional<Change> change = journal::Decode(
-                                 head.type, head.op, {payload, journal::kPayloadBytes});
-                             if (!change) return false;
-                             live.erase(number);  // the one with this key
-                             if (change->op == journal::Op::kErase) return true;
-                             counted.Count(change->object);
-                             // They are written anew.
-                             if (!std::holds_alternative<journal::Counters>(change->object))
-                               live.insert(number);
-                             return true;
-                           });
+  const uint8_t* const records = file_.data() + area_.begin() + kJournalRecordBytes;
+  Live found;
+  const absl::StatusOr<uint64_t> scanned = journal::ScanRecords(
+      file_, area_.begin(), used_, [&](uint32_t, const RecordHead& head, const uint8_t* payload) {
+        if (head.op != static_cast<uint8_t>(journal::Op::kPut)) return true;
+        // Their payloads begin with their numbers; those that are not decoded cost half.
+        const auto type = static_cast<journal::Type>(head.type);
+        if (uint64_t* const counter = found.counters.Of(type)) {
+          *counter = std::max(*counter, journal::Load<uint64_t>(payload));
+        } else if (type == journal::Type::kCounters) {
+          const std::optional<Change> change =
+              journal::Decode(head.type, head.op, {payload, journal::kPayloadBytes});
+          if (!change) return false;
+          found.counters.RaiseTo(std::get<journal::Counters>(change->object));
+        }
+        return true;
+      });
   if (!scanned.ok()) return scanned.status();
-  Live found{.counters = counted.counters};
-  found.records.assign(live.begin(), live.end());
-  std::sort(found.records.begin(), found.records.end());
+  // From the last to the first: what was said last of a key counts.
+  const KeysOfRecords keys{records};
+  absl::flat_hash_set<uint32_t, KeysOfRecords, KeysOfRecords> said(used_, keys, keys);
+  for (auto number = static_cast<uint32_t>(used_); number-- > 0;) {
+    const auto head = journal::Load<RecordHead>(records + size_t{number} * kJournalRecordBytes);
+    // Counters are written anew.
+    if (head.type == static_cast<uint8_t>(journal::Type::kCounters)) continue;
+    if (!said.insert(number).second) continue;
+    if (head.op == static_cast<uint8_t>(journal::Op::kPut)) found.records.push_back(number);
+  }
+  std::reverse(found.records.begin(), found.records.end());
   return found;
 }
 

@@ -18,7 +18,6 @@ namespace {
 using journal::Change;
 using journal::Erase;
 using journal::Put;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 using Bytes = std::vector<uint8_t>;

@@ -105,6 +105,31 @@ struct Counters {
     visit(self.session), visit(self.segment), visit(self.lease), visit(self.publication),
         visit(self.ipc_event);
   }
+
+  // Of the sort that a type's objects are; null where they have keys of other objects' numbers.
+  uint64_t* Of(Type type) {
+    switch (type) {
+      case Type::kSession:
+        return &session;
+      case Type::kSegment:
+        return &segment;
+      case Type::kLease:
+        return &lease;
+      case Type::kPublication:
+        return &publication;
+      case Type::kIpcEvent:
+        return &ipc_event;
+      default:
+        return nullptr;
+    }
+  }
+  void RaiseTo(const Counters& other) {
+    session = std::max(session, other.session);
+    segment = std::max(segment, other.segment);
+    lease = std::max(lease, other.lease);
+    publication = std::max(publication, other.publication);
+    ipc_event = std::max(ipc_event, other.ipc_event);
+  }
   bool operator==(const Counters&) const = default;
 };
 

@@ -72,6 +72,12 @@ void Ledger::EndSession(SessionId id, Session& session) {
     RemoveWaiter(waiter);
     refused_.emplace_back(waiter, absl::AbortedError("the session ended while the request waited"));
   }
+  while (!session.attach_waiters.empty()) {
+    const WaiterId waiter = *session.attach_waiters.begin();
+    RemoveAttachWaiter(waiter);
+    attachable_.push_back(waiter);
+  }
+  while (!session.ephemeral.empty()) EndPublication(*session.ephemeral.begin());
   while (!session.leases.empty()) EndLease(*session.leases.begin(), /*unmapped=*/false);
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
@@ -243,10 +249,15 @@ absl::Status Ledger::Commit(const Operation& operation) {
     if (live && !operation.regrant) {
       ++segment.leases;
       session.leases.insert(item.lease);
-      leases_.emplace(item.lease, Lease{operation.session, item.segment, {}, operation.request_id});
+      leases_.emplace(item.lease, Lease{.session = operation.session,
+                                        .segment = item.segment,
+                                        .publication = operation.publication,
+                                        .request_id = operation.request_id});
       Touch(item.lease);
       if (segment.lost) bereaved_.insert(operation.session);
       if (segment.charge.revoking()) revoked_.insert(operation.session);
+    } else if (!operation.regrant) {
+      Detach(operation.publication, operation.session);
     }
     Settle(item.segment, segment);
   }
@@ -269,6 +280,7 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
   }
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
+    if (!operation.regrant) Detach(operation.publication, operation.session);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // as in Commit
     if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {

@@ -25,6 +25,9 @@
 //
 // What is leased as revocable can be taken back for those who go first (ledger_revocation.cc).
 //
+// A publication is a named list of segments that outlives its publisher; attaching to it is an
+// operation like opening (ledger_publications.cc).
+//
 // A segment without leases is kept for reuse (retained), or charged until the processes
 // that may still map it are gone (lingering), or doomed: TakeDoomed() hands it out to be
 // given back to the driver, and Destroyed() ends its charge. What comes from a memory pool
@@ -42,7 +45,8 @@
 //     may still map it holds it
 //   - nothing is retained above its tenant's limits, for a tenant without live sessions, or
 //     while draining
-//   - every lease has one live session, and so has every waiter
+//   - every lease has one live session, and so has every waiter; a publication holds its segments
+//     as a lease does, without a session, and nothing but its own end ends that
 //   - a process holds firm leases or revocable ones
 #pragma once
 
@@ -95,10 +99,17 @@ struct Bounds {
   uint32_t max_events_per_tenant = 16384;
   uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
   uint32_t max_events_per_segment = 64;
+  uint32_t max_publications = 4096;
+  uint64_t max_metadata_bytes = uint64_t{256} << 20;  // of all publications
+  uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
 };
 
 // Segments that one operation may touch: what one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
+
+// Of one publication.
+inline constexpr size_t kMaxPublicationSegments = 4096;
+inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
 
 struct AcquireSpec {
   std::string device_uuid;   // empty: the first device that makes the kind
@@ -113,6 +124,24 @@ struct AcquireSpec {
   uint64_t request_id = 0;         // of the session's own choice, for Regrant; 0: none
 };
 
+struct PublishSpec {
+  PublicationId id{};  // of NewPublicationId; 0: the next
+  std::string name;
+  std::vector<LeaseId> leases;  // their segments, in this order
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool ephemeral = false;  // it ends with its publisher's session
+  absl::Duration expire_after = absl::InfiniteDuration();  // without anybody attached
+  uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
+};
+
+struct AttachSpec {
+  std::string name;      // of the session's tenant, or "TENANT/NAME"
+  uint64_t version = 0;  // this or a later one; 0: the newest that is there
+  bool revocable = false;
+  uint64_t request_id = 0;  // as in AcquireSpec
+};
+
 // What Begin… decided. For each segment, whether it still has to be created.
 struct Operation {
   OperationId id{};
@@ -122,6 +151,7 @@ struct Operation {
   bool revocable = false;  // the leases
   bool regrant = false;    // the leases are there already (Regrant)
   uint64_t request_id = 0;
+  std::optional<PublicationId> publication;  // of an Attach
   struct Item {
     LeaseId lease{};
     SegmentId segment{};
@@ -131,7 +161,7 @@ struct Operation {
   std::vector<Item> items;
 };
 
-// What BeginAcquire decided: one of the two.
+// What BeginAcquire or BeginAttach decided: one of the two.
 struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;
@@ -237,6 +267,8 @@ class Ledger {
   // Where an earlier daemon has granted the session `count` leases by this request: an operation
   // that hands them over once more. Commit and Abort leave them as they are.
   std::optional<Operation> Regrant(SessionId session, uint64_t request_id, uint32_t count);
+  // The same of all segments of a publication that is still there.
+  std::optional<Operation> RegrantAttach(SessionId session, uint64_t request_id);
 
   // ABORTED  the session has ended; what its process was sent lingers until it is gone
   absl::Status Commit(const Operation& operation);
@@ -251,6 +283,51 @@ class Ledger {
   // A denial by the driver, counted like any other.
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
+
+  // --- Publications (ledger_publications.cc) ---------------------------------------
+
+  // Statuses as proto/gpumem/v1/broker.proto says.
+  struct Published {
+    PublicationId id{};
+    uint64_t version = 0;
+    bool again = false;  // the request was answered so before; nothing has changed
+  };
+  // For who has to keep something under its number before it is published. One that is not used is
+  // nobody's.
+  PublicationId NewPublicationId() { return PublicationId{next_publication_++}; }
+  absl::StatusOr<Published> Publish(SessionId session, const PublishSpec& spec);
+
+  // An operation on all segments of the publication; or a waiter, where spec.version is not there
+  // yet: its call counts as waiting, and not as in flight.
+  absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec);
+  // Waiters that wait no longer, since the last call: their calls are in flight again, and
+  // BeginAttach is to say what becomes of them. Their version is there, their session has ended, or
+  // the daemon drains.
+  std::vector<WaiterId> TakeAttachable();
+  // The waiter goes, its call is in flight again. DEADLINE_EXCEEDED where the wait has `expired`;
+  // CANCELLED where its client is gone.
+  absl::Status EndAttachWait(WaiterId waiter, bool expired);
+
+  // The version that it was.
+  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name);
+  // The same by an operator, of "TENANT/NAME".
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);
+
+  // When ExpirePublications has something to end next.
+  absl::Time NextExpiry() const;
+  void ExpirePublications();
+
+  // Publications that have ended since the last call, each exactly once: those that were replaced,
+  // too. Nothing needs to be kept for them.
+  std::vector<PublicationId> TakeEndedPublications();
+
+  absl::StatusOr<PublicationView> GetPublication(PublicationId id) const;
+  // An empty name means all tenants.
+  //   NOT_FOUND  no such tenant
+  absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
+  // Of these, those that the session may attach to. A tenant without any is no error.
+  absl::StatusOr<std::vector<PublicationView>> ListAttachable(SessionId session,
+                                                              absl::string_view tenant) const;
 
   // --- Revocation (ledger_revocation.cc) -------------------------------------------
 
@@ -314,9 +391,10 @@ class Ledger {
     // Sessions whose processes live, with what is known of them now.
     absl::btree_map<SessionId, SessionDetails> sessions;
     absl::flat_hash_set<SegmentId> memory;  // segments whose memory is there
+    absl::flat_hash_set<PublicationId> metadata;
   };
   struct Restored {
-    uint32_t sessions = 0, segments = 0, leases = 0;
+    uint32_t sessions = 0, segments = 0, leases = 0, publications = 0;
     // Memory that is gone and was somebody's. Held where a process that lives may still map it:
     // then it stays charged, as lost, until it lets go.
     struct Lost {
@@ -327,6 +405,12 @@ class Ledger {
       std::vector<SessionId> sessions;  // that live and had it
     };
     std::vector<Lost> lost;
+    struct LostPublication {
+      std::string tenant, name;
+      uint64_t version = 0;
+      std::vector<SegmentId> segments;  // whose memory is gone; none: its metadata is
+    };
+    std::vector<LostPublication> lost_publications;
   };
   // Goes on from what an earlier daemon's journal says. To be called once, after Configure, on a
   // ledger that knows of no session. Waiters and operations are not remembered: a process that was
@@ -417,6 +501,8 @@ class Ledger {
   using Segment = records::Segment;
   using Process = records::Process;
   using Lease = records::Lease;
+  using Publication = records::Publication;
+  using PublicationName = std::pair<std::string, std::string>;  // its tenant's and its own
   using TicketEntry = records::TicketEntry;
   using Request = records::Request;
   using Waiter = records::Waiter;
@@ -543,6 +629,27 @@ class Ledger {
   uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
   uint64_t UnbrokeredOf(SessionId session) const;
 
+  // Publications.
+  absl::StatusOr<std::vector<SegmentId>> Publishable(const Session& session,
+                                                     const PublishSpec& spec) const;
+  absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
+                                    uint64_t metadata_bytes) const;
+  uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
+  static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
+                                                   absl::string_view own_tenant);
+  // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
+  const Publication* FindPublication(const PublicationName& name, const Tenant* reader) const;
+  static bool MayAttach(const Publication& publication, const Tenant& reader);
+  void CountPublication(Tenant& tenant, int change);
+  // Its name's last version is remembered, unless the next one takes its place.
+  void EndPublication(PublicationId id, bool replaced = false);
+  // One lease that was got through it, or was about to be, has ended.
+  void Detach(std::optional<PublicationId> publication, SessionId session);
+  absl::Time ExpiryOf(const Publication& publication) const;
+  void RemoveAttachWaiter(WaiterId id);
+  PublicationView View(PublicationId id, const Publication& publication) const;
+  absl::Status CheckPublications() const;
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   // Whether a session that releases the lease is believed to have unmapped the segment.
@@ -561,6 +668,12 @@ class Ledger {
   void Touch(SegmentId id) { Touch(touched_.segments, id); }
   void Touch(LeaseId id) { Touch(touched_.leases, id); }
   void Touch(IpcEventId id) { Touch(touched_.events, id); }
+  void Touch(PublicationId id) { Touch(touched_.publications, id); }
+  // It has so many segments, and is new or has ended.
+  void Touch(PublicationId id, size_t segments) {
+    Touch(id);
+    Touch(touched_.lists, std::pair(id, segments));
+  }
   void Touch(SessionId session, SegmentId segment) {
     Touch(touched_.exposures, std::pair(session, segment));
   }
@@ -578,9 +691,13 @@ class Ledger {
   std::optional<journal::PoolImport> RecordOf(SessionId session, size_t device) const;
   std::optional<journal::IpcEvent> RecordOf(IpcEventId id) const;
   journal::Counters NumbersGivenOut() const;  // the highest
+  std::optional<journal::Publication> RecordOf(PublicationId id) const;
+  std::optional<journal::PublicationItem> RecordOf(PublicationId id, size_t index) const;
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
   void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
   void RestoreHolders(const JournalImage& image);
+  void RestorePublications(const JournalImage& image, const Survivors& survivors,
+                           Restored& restored);
 
   const std::vector<DeviceInfo> devices_;
   const Bounds bounds_;
@@ -611,6 +728,15 @@ class Ledger {
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
   bool queue_moves_ = false;  // since it was last looked at somebody may fit
 
+  absl::btree_map<PublicationId, Publication> publications_;
+  absl::btree_map<PublicationName, PublicationId> by_name_;  // the newest of each
+  absl::btree_set<std::pair<absl::Time, PublicationId>> expiries_;
+  std::vector<PublicationId> ended_publications_;
+  uint64_t metadata_bytes_ = 0;
+  uint64_t next_publication_ = 1;
+  std::map<WaiterId, records::AttachWaiter> attach_waiters_;
+  std::vector<WaiterId> attachable_;
+
   std::map<ProcessKey, Process> processes_;
   RevocationTimes revocation_times_;
   absl::btree_set<SegmentId> revoking_;
@@ -628,6 +754,8 @@ class Ledger {
     std::vector<std::pair<SessionId, SegmentId>> exposures;
     std::vector<std::pair<SessionId, size_t>> imports;
     std::vector<IpcEventId> events;
+    std::vector<PublicationId> publications;
+    std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;
   journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };

@@ -70,6 +70,7 @@ std::optional<journal::Lease> Ledger::RecordOf(LeaseId id) const {
   return journal::Lease{.id = id,
                         .session = lease.session,
                         .segment = lease.segment,
+                        .publication = lease.publication.value_or(PublicationId{}),
                         .request_id = lease.request_id,
                         .tickets = {lease.tickets[0], lease.tickets[1]}};
 }
@@ -105,10 +106,40 @@ std::optional<journal::IpcEvent> Ledger::RecordOf(IpcEventId id) const {
                            .handle = event->handle};
 }
 
+std::optional<journal::Publication> Ledger::RecordOf(PublicationId id) const {
+  auto it = publications_.find(id);
+  if (it == publications_.end()) return std::nullopt;
+  const Publication& publication = it->second;
+  const bool expires = publication.expire_after != absl::InfiniteDuration();
+  const bool there = sessions_.contains(publication.publisher);
+  return journal::Publication{
+      .id = id,
+      .version = publication.version,
+      .persistent = !publication.ephemeral,
+      .any_tenant = publication.to_any,
+      .expire_after_ns = expires ? absl::ToInt64Nanoseconds(publication.expire_after) : 0,
+      .publisher = there ? publication.publisher : SessionId{},
+      .created_ns = Nanos(publication.published),
+      .idle_since_ns = publication.attached.empty() ? Nanos(publication.idle_since) : 0,
+      .metadata_bytes = static_cast<uint32_t>(publication.metadata_bytes),
+      .request_id = publication.request,
+      .tenant = publication.tenant->name,
+      .name = publication.name};
+}
+
+std::optional<journal::PublicationItem> Ledger::RecordOf(PublicationId id, size_t index) const {
+  auto it = publications_.find(id);
+  if (it == publications_.end()) return std::nullopt;
+  return journal::PublicationItem{.publication = id,
+                                  .index = static_cast<uint32_t>(index),
+                                  .segment = it->second.segments.at(index)};
+}
+
 journal::Counters Ledger::NumbersGivenOut() const {
   return {.session = next_session_ - 1,
           .segment = next_segment_ - 1,
           .lease = next_lease_ - 1,
+          .publication = next_publication_ - 1,
           .ipc_event = events_.last()};
 }
 
@@ -129,6 +160,12 @@ std::vector<journal::Change> Ledger::TakeChanges() {
     add(RecordOf(session, device), std::pair(session, journal::DeviceUuid(devices_[device].uuid)));
   }
   for (IpcEventId id : TakeDistinct(touched_.events)) add(RecordOf(id), id);
+  for (PublicationId id : TakeDistinct(touched_.publications)) add(RecordOf(id), id);
+  for (const auto& [id, segments] : TakeDistinct(touched_.lists)) {
+    for (size_t i = 0; i < segments; ++i) {
+      add(RecordOf(id, i), std::pair(id, static_cast<uint32_t>(i)));
+    }
+  }
   // Of a lease that is still to be, or of what has come and gone since the last call, nothing else
   // is put; but a client may have been told its number.
   if (const journal::Counters numbers = NumbersGivenOut(); numbers != recorded_numbers_) {
@@ -151,6 +188,10 @@ JournalImage Ledger::Image() const {
   }
   for (const auto& [id, lease] : leases_) put(RecordOf(id));
   for (const auto& [id, event] : events_.all()) put(RecordOf(id));
+  for (const auto& [id, publication] : publications_) {
+    put(RecordOf(id));
+    for (size_t i = 0; i < publication.segments.size(); ++i) put(RecordOf(id, i));
+  }
   image.Apply(journal::Put(NumbersGivenOut()));
   return image;
 }

@@ -36,6 +36,7 @@ SegmentState LedgerModel::StateOf(SegmentId id) const {
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.segment == id) return SegmentState::kLeased;
   }
+  if (IsPublished(id)) return SegmentState::kLeased;
   for (const auto& [operation_id, operation] : operations_) {
     for (const Operation::Item& item : operation.items) {
       if (item.segment == id) return SegmentState::kPending;
@@ -168,6 +169,8 @@ void LedgerModel::EndSession(SessionId id) {
     Leave(waiter);
     refused_.push_back(waiter);
   }
+  EndAttachWaitsOf(id);
+  EndEphemeralOf(id);
   std::vector<LeaseId> ended;
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.session == id) ended.push_back(lease_id);
@@ -209,6 +212,8 @@ bool LedgerModel::OnlyImports(SessionId id) const {
          std::none_of(operations_.begin(), operations_.end(),
                       [&](const auto& entry) { return entry.second.session == id; }) &&
          std::none_of(waiters_.begin(), waiters_.end(),
+                      [&](const auto& entry) { return entry.second.session == id; }) &&
+         std::none_of(attach_waiters_.begin(), attach_waiters_.end(),
                       [&](const auto& entry) { return entry.second.session == id; });
 }
 
@@ -252,6 +257,8 @@ void LedgerModel::Sweep() {
            std::none_of(segments_.begin(), segments_.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   });
+  std::erase_if(last_versions_,
+                [&](const auto& entry) { return !tenants_.contains(entry.first.first); });
   if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
 }
 

@@ -81,11 +81,27 @@ class LedgerModel {
                     const absl::StatusOr<std::vector<SegmentId>>& answer);
   absl::Status TakeForgotten(std::vector<SessionId> answer);
 
+  absl::Status Publish(SessionId session, const PublishSpec& spec, absl::Time now,
+                       const absl::StatusOr<Ledger::Published>& answer);
+  absl::Status BeginAttach(SessionId session, const AttachSpec& spec,
+                           const absl::StatusOr<Admission>& answer);
+  absl::Status TakeAttachable(const std::vector<WaiterId>& answer);
+  absl::Status EndAttachWait(WaiterId waiter, bool expired, const absl::Status& answer);
+  // Nobody's: an operator's.
+  absl::Status Unpublish(std::optional<SessionId> session, const std::string& name,
+                         const absl::StatusOr<uint64_t>& answer);
+  void ExpirePublications(absl::Time now);
+  absl::Status TakeEndedPublications(const std::vector<PublicationId>& answer);
+  // After each step: whoever is attached no longer has been until then.
+  void NoteAttached(absl::Time now);
+
   // --- The daemon is killed, and another goes on (ledger_model_restart.cc) ----------
 
   absl::Status Restart(const Ledger::Survivors& survivors, const Ledger::Restored& answer);
   absl::Status Regrant(SessionId session, uint64_t request, uint32_t count,
                        const std::optional<Operation>& answer);
+  absl::Status RegrantAttach(SessionId session, uint64_t request,
+                             const std::optional<Operation>& answer);
   void DropRegrants(SessionId session, const std::vector<uint64_t>& requests);
   absl::Status Resume(SessionId session, const PeerIdentity& peer, const absl::Status& answer);
   absl::Status Reconcile(SessionId session, const std::vector<LeaseId>& leases,
@@ -152,6 +168,7 @@ class LedgerModel {
     SessionId session{};
     SegmentId segment{};
     std::optional<Secret> tickets[2];  // by TicketScope
+    std::optional<PublicationId> publication{};
     uint64_t request_id = 0;
   };
   const std::map<WaiterId, Waiter>& waiters() const { return waiters_; }
@@ -159,6 +176,28 @@ class LedgerModel {
   const std::map<LeaseId, Lease>& leases() const { return leases_; }
   const std::map<OperationId, Operation>& operations() const { return operations_; }
   const std::set<SegmentId>& in_destruction() const { return in_destruction_; }
+  struct Publication {
+    PublicationId id{};
+    std::string tenant, name;
+    uint64_t version = 0;
+    std::vector<SegmentId> segments;
+    uint64_t metadata_bytes = 0;
+    bool to_any = false;
+    bool ephemeral = false;
+    absl::Duration expire_after;
+    absl::Time published;
+    absl::Time idle_since;
+    SessionId publisher{};
+    uint64_t request = 0;   // of the publisher's
+    bool attached = false;  // somebody was, after the last step
+  };
+  const std::vector<Publication>& publications() const { return publications_; }
+  struct AttachWaiter {
+    SessionId session{};
+    std::string tenant, name;
+    uint64_t version = 0;
+  };
+  const std::map<WaiterId, AttachWaiter>& attach_waiters() const { return attach_waiters_; }
   struct Event {
     IpcEventId id{};
     SessionId session{};
@@ -369,6 +408,8 @@ class LedgerModel {
   // Of a restart.
   void ForgetSession(SessionId session);
   void ForgetSegment(SegmentId segment);
+  absl::Status RestorePublications(const Ledger::Survivors& survivors,
+                                   const Ledger::Restored& answer);
   // What becomes of a segment that nobody holds any more.
   void Rest(SegmentId segment);
   // Whether a release of it is believed.
@@ -389,6 +430,21 @@ class LedgerModel {
   absl::Status ExpectDenial(const absl::Status& answer, const std::string& tenant,
                             const Expected& expected);
   absl::Status CompareTenants(const Ledger& ledger) const;
+
+  const Publication* FindPublication(const std::string& tenant, const std::string& name) const;
+  std::set<SessionId> AttachedTo(PublicationId id) const;
+  bool IsPublished(SegmentId segment) const;
+  absl::Time ExpiryOf(const Publication& publication) const;
+  absl::Time NextExpiry() const;
+  void EndPublication(PublicationId id);
+  void EndEphemeralOf(SessionId session);
+  void LeaveAttachQueue(WaiterId id);
+  void EndAttachWaitsOf(std::optional<SessionId> session);  // or of all
+  absl::Status ComparePublications(const Ledger& ledger, const std::string& tenant,
+                                   absl::Time now) const;
+  // The verdict on the denial where too many wait already.
+  std::optional<absl::Status> NoRoomToWait(const std::string& tenant, const absl::Status& answer);
+  uint64_t WaitingOf(const std::string& tenant) const;
 
   const std::vector<DeviceInfo> devices_;
   const Bounds bounds_;
@@ -414,6 +470,14 @@ class LedgerModel {
   std::vector<UnbrokeredBytes> unbrokered_;
   std::vector<Event> events_;
   Regrants regrants_;
+  std::vector<Publication> publications_;  // by number
+  std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
+  // The last requests to publish, with their versions.
+  std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
+  std::set<PublicationId> ended_publications_;
+  std::map<WaiterId, AttachWaiter> attach_waiters_;
+  std::set<WaiterId> attachable_;
+  uint64_t last_publication_ = 0;
   // No number is ever given out twice.
   uint64_t last_session_ = 0, last_segment_ = 0, last_lease_ = 0, last_operation_ = 0;
   uint64_t last_waiter_ = 0;

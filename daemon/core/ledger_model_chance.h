@@ -54,7 +54,10 @@ class Chance {
             .max_events = 6 + static_cast<uint32_t>(Below(6)),
             .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
             .max_events_per_session = 2 + static_cast<uint32_t>(Below(3)),
-            .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3))};
+            .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3)),
+            .max_publications = 3 + static_cast<uint32_t>(Below(5)),
+            .max_metadata_bytes = 60 + Below(100),
+            .max_metadata_bytes_per_tenant = 40 + Below(60)};
   }
 
   // `sound`: all that is guaranteed can be had at the same time.
@@ -67,6 +70,7 @@ class Chance {
     if (In100(8)) quota.scrub = true;
     if (In100(8)) quota.revocable = true;
     if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(3));
+    if (In100(25)) quota.max_publications = static_cast<uint32_t>(Below(4));
     if (In100(30)) quota.limit_bytes = Below(60);
     if (In100(15)) quota.device_limits[Device()] = Below(60);
     if (In100(25)) quota.total_limit_bytes = 6 + Below(70);

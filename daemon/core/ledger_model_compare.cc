@@ -84,7 +84,7 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
     const std::vector<std::string> path = PathOf(name);
     differences.Check("above", absl::StrJoin(view->above, " "),
                       absl::StrJoin(path.begin() + 1, path.end(), " "));
-    uint64_t sessions = 0, calls = 0, in_all = 0, waiting = 0;
+    uint64_t sessions = 0, calls = 0, in_all = 0, publications = 0;
     for (const auto& [id, session] : sessions_) {
       sessions += IsUnder(session.tenant, name) ? 1 : 0;
       calls += session.tenant == name ? session.calls : 0;
@@ -92,7 +92,6 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
     std::vector<uint64_t> waited_for(devices_.size()), waiting_there(devices_.size());
     for (const auto& [id, waiter] : waiters_) {
       if (!waiter.asked_to || !IsUnder(waiter.request.tenant, name)) continue;
-      ++waiting;
       ++waiting_there[waiter.request.device];
       waited_for[waiter.request.device] += waiter.request.in_all();
     }
@@ -124,7 +123,11 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
     differences.Check<uint64_t>("segments", view->segments, segments[name]);
     differences.Check<uint64_t>("sessions", view->sessions, sessions);
     differences.Check<uint64_t>("calls", view->in_flight, calls);
-    differences.Check<uint64_t>("waiting", view->waiting, waiting);
+    for (const Publication& publication : publications_) {
+      publications += IsUnder(publication.tenant, name) ? 1 : 0;
+    }
+    differences.Check<uint64_t>("waiting", view->waiting, WaitingOf(name));
+    differences.Check<uint64_t>("publications", view->publications, publications);
     if (absl::Status same = differences.Of(absl::StrCat("tenant ", name)); !same.ok()) return same;
     ++view;
   }
@@ -152,6 +155,8 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
 
   absl::Status waiters = CompareWaiters(ledger, tenant, device, now);
   if (!waiters.ok()) return waiters;
+  absl::Status publications = ComparePublications(ledger, tenant, now);
+  if (!publications.ok()) return publications;
 
   auto session_view = sessions->begin();
   for (const auto& [id, session] : sessions_) {
@@ -228,6 +233,12 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("state", view->state, StateOf(id));
     differences.Check("sessions", view->sessions, holders);
     differences.Check<uint64_t>("leases", view->leases, leases);
+    const auto published_in =
+        std::count_if(publications_.begin(), publications_.end(), [&](const Publication& each) {
+          return std::count(each.segments.begin(), each.segments.end(), id) > 0;
+        });
+    differences.Check<uint64_t>("publications", view->publications,
+                                static_cast<uint64_t>(published_in));
     differences.Check<uint64_t>("lost", view->lost, segment.lost);
     differences.Check<uint64_t>("revocable", view->revocable, segment.revocable);
     differences.Check("age", view->age, now - segment.created);

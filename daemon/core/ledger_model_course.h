@@ -90,6 +90,12 @@ class ModelCourse {
     if (absl::Status same = model_.TakeRevoked(ledger_.TakeRevoked()); !same.ok()) return same;
     if (absl::Status same = model_.TakeForgotten(ledger_.TakeForgotten()); !same.ok()) return same;
     if (absl::Status same = model_.TakeBereaved(ledger_.TakeBereaved()); !same.ok()) return same;
+    model_.NoteAttached(now_);
+    const auto attachable = ledger_.TakeAttachable();
+    if (!attachable.empty()) Met("waited to attach, and is called");
+    if (absl::Status same = model_.TakeAttachable(attachable); !same.ok()) return same;
+    absl::Status ended = model_.TakeEndedPublications(ledger_.TakeEndedPublications());
+    if (!ended.ok()) return ended;
     if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
     if (absl::Status same = model_.Compare(ledger_, now_); !same.ok()) return same;
     now_ += absl::Milliseconds(1);

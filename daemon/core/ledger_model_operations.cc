@@ -78,7 +78,12 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     operation.items.erase(operation.items.begin());
     if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
     const bool leased = live && !operation.regrant;
-    if (leased) leases_[item.lease] = {operation.session, item.segment, {}, operation.request_id};
+    if (leased) {
+      leases_[item.lease] = {.session = operation.session,
+                             .segment = item.segment,
+                             .publication = operation.publication,
+                             .request_id = operation.request_id};
+    }
     if (leased && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
     if (leased && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
     Rest(item.segment);

@@ -124,23 +124,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
     return ExpectDenial(answer.status(), request.tenant, judgement.denial);
   }
   if (spec.waits) {
-    for (const std::string& each : PathOf(request.tenant)) {
-      const auto waiting = static_cast<uint64_t>(
-          std::count_if(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
-            return entry.second.asked_to && IsUnder(entry.second.request.tenant, each);
-          }));
-      const uint64_t limit = tenants_.at(each).quota.max_waiting.value_or(UINT32_MAX);
-      if (waiting < limit) continue;
-      return ExpectDenial(answer.status(), request.tenant,
-                          {{Denial::CAUSE_MAX_WAITING, each, kEverywhere}, 1, waiting, limit});
-    }
-    if (waiters_.size() >= bounds_.max_waiting) {
-      return ExpectDenial(answer.status(), request.tenant,
-                          {{Denial::CAUSE_DAEMON_LIMIT, request.tenant, kEverywhere},
-                           1,
-                           waiters_.size(),
-                           bounds_.max_waiting});
-    }
+    if (auto denied = NoRoomToWait(request.tenant, answer.status())) return *denied;
   }
   if (!answer.ok() || answer->operation || !answer->waiter ||
       ToInt(*answer->waiter) <= last_waiter_) {

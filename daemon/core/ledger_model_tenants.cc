@@ -120,6 +120,7 @@ void LedgerModel::SetDraining(bool draining) {
   if (!draining) return;
   stirred_ = true;
   for (const auto& [name, tenant] : tenants_) GiveUpAllOf(name);
+  EndAttachWaitsOf(std::nullopt);
 }
 
 // --- Memory that was taken past the broker -------------------------------------------

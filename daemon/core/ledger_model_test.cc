@@ -148,6 +148,7 @@ class Episode : public ModelRestarts {
           if (absl::Status s = EndCall(each); !s.ok()) return s;
         }
       }
+      if (absl::Status s = UnpublishAll(); !s.ok()) return s;
       if (absl::Status s = Settle(); !s.ok()) return s;
     }
     if (granted_waiters_.contains(waiter)) {
@@ -182,7 +183,8 @@ class Episode : public ModelRestarts {
     if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
     if (!model_.regrants().empty() && chance_.In100(5)) {
       const uint64_t die = chance_.Below(100);
-      return die < 50 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
+      if (die < 15) return RegrantAttach();
+      return die < 55 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
     }
     uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {
@@ -203,18 +205,23 @@ class Episode : public ModelRestarts {
       return socket_first ? ProcessGone(session) : SocketClosed(session);
     }
     if (falls_on(8)) return BeginCall();
-    if (falls_on(35)) return EndCall();
-    if (falls_on(215)) return Acquire();
-    if (falls_on(25)) return EndWait();
+    if (falls_on(27)) return EndCall();
+    if (falls_on(185)) return Acquire();
+    if (falls_on(17)) return EndWait();
     if (falls_on(25)) return TakeOverdue();
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
     if (falls_on(10)) return SetUnbrokered(chance_.In100(35));
     if (falls_on(6)) return Crowd(chance_.Below(3));
     if (falls_on(10)) return GuaranteeProbe();
     if (chance_.Below(400) == 0) return StarvationProbe();
-    if (falls_on(100)) return BeginOpen();
-    if (falls_on(200)) return FinishOperation();
-    if (falls_on(70)) return Release();
+    if (falls_on(85)) return BeginOpen();
+    if (falls_on(32)) return Publish();
+    if (falls_on(38)) return Attach();
+    if (falls_on(5)) return EndAttachWait();
+    if (falls_on(5)) return Unpublish();
+    if (falls_on(6)) return ExpirePublications();
+    if (falls_on(185)) return FinishOperation();
+    if (falls_on(60)) return Release();
     if (falls_on(30)) return Share();
     if (falls_on(10)) return SetQuota();
     if (falls_on(3)) return Configure();
@@ -247,6 +254,8 @@ class Episode : public ModelRestarts {
       if (die == 3 && !next(ProcessGone(SessionToEnd()))) return status;
     }
     if (!model_.waiters().empty()) return absl::InternalError("a waiter outlived its session");
+    if (!model_.attach_waiters().empty()) return absl::InternalError("a wait to attach lasts");
+    if (!next(UnpublishAll())) return status;
     if (!next(TakeDoomed())) return status;
     while (!model_.in_destruction().empty()) {
       if (!next(Destroyed())) return status;
@@ -331,10 +340,23 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "lost by a restart",
                            "granted once more",
                            "not granted once more",
+                           "a publication goes on",
+                           "a publication is lost by a restart",
+                           "attached once more",
                            "resumed",
                            "reconciled",
                            "reconciled, but for some",
                            "reconciled, and gave up what it had",
+                           "published",
+                           "published again",
+                           "published, and told so again",
+                           "attached",
+                           "attached across tenants",
+                           "waits for a version",
+                           "waited to attach, and is called",
+                           "unpublished",
+                           "expired",
+                           "CAUSE_MAX_PUBLICATIONS",
                            "CAUSE_DEVICE_LIMIT",
                            "CAUSE_TOTAL_LIMIT",
                            "CAUSE_CAPACITY",

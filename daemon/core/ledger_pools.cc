@@ -40,7 +40,8 @@ void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
 
 bool Ledger::OnlyImports(const Session& session) {
   return !session.live && session.exposed.empty() && session.operations == 0 &&
-         session.in_flight == 0 && session.watches == 0 && session.waiters.empty();
+         session.in_flight == 0 && session.watches == 0 && session.waiters.empty() &&
+         session.attach_waiters.empty();
 }
 
 // So that a process which connects again and again is not many sessions. The first of them, for

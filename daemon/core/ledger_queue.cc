@@ -73,8 +73,9 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
     return DenyCount(tenant, Denial::CAUSE_MAX_WAITING, 1, each->tree_waiting, limit,
                      "wait until one of them is served, or ask for more in one call", each);
   }
-  if (waiters_.size() < bounds_.max_waiting) return absl::OkStatus();
-  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, waiters_.size(), bounds_.max_waiting,
+  const uint64_t of_all = waiters_.size() + attach_waiters_.size();
+  if (of_all < bounds_.max_waiting) return absl::OkStatus();
+  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_waiting,
                    "too many requests wait already; ask again later");
 }
 

@@ -5,9 +5,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -43,8 +45,12 @@ struct Tenant {
   std::vector<Pool> pools;             // by device
   uint32_t sessions = 0;               // live and lingering
   uint32_t live_sessions = 0;
-  uint32_t tree_sessions = 0;  // with those of the tenants under it
-  uint32_t tree_waiting = 0;   // requests that have asked to, with theirs
+  uint32_t tree_sessions = 0;      // with those of the tenants under it
+  uint32_t tree_waiting = 0;       // requests that have asked to, with theirs
+  uint32_t tree_publications = 0;  // with theirs
+  uint64_t metadata_bytes = 0;     // of its own publications
+  // The last versions of names that are no longer published, the oldest first; a few.
+  std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint32_t in_flight = 0;
   uint32_t watches = 0;
   std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
@@ -67,6 +73,15 @@ struct Session {
   // granted then, by request. It may ask again for what it was not told of.
   Presence presence = Presence::kHere;
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
+  absl::btree_set<WaiterId> attach_waiters;
+  absl::btree_set<PublicationId> ephemeral;  // that end with it
+  // What its last requests to publish were answered, the oldest first; a few.
+  struct Published {
+    uint64_t request = 0;
+    PublicationId id{};
+    uint64_t version = 0;
+  };
+  std::deque<Published> published;
 };
 struct Segment {
   Tenant* tenant = nullptr;
@@ -84,6 +99,7 @@ struct Segment {
   bool stuck = false;
   uint32_t pins = 0;  // operations under way on it
   uint32_t leases = 0;
+  uint32_t publications = 0;  // that it is in
   // How many handed-over leases each session's process may still map.
   absl::btree_map<SessionId, uint32_t> exposures;
 };
@@ -95,8 +111,29 @@ struct Process {
 struct Lease {
   SessionId session{};
   SegmentId segment{};
-  std::optional<Secret> tickets[2];  // by TicketScope
-  uint64_t request_id = 0;           // of the call that it came by; 0: none
+  std::optional<Secret> tickets[2];            // by TicketScope
+  std::optional<PublicationId> publication{};  // through which it was got; it may have ended
+  uint64_t request_id = 0;                     // of the call that it came by; 0: none
+};
+// One version, sealed. Holds its segments as leases do, and has no session.
+struct Publication {
+  Tenant* tenant = nullptr;
+  std::string name;
+  uint64_t version = 0;
+  std::vector<SegmentId> segments;
+  uint64_t bytes = 0;  // of these
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool ephemeral = false;  // ends with its publisher's session
+  absl::Duration expire_after = absl::InfiniteDuration();
+  absl::Time published;
+  absl::Time idle_since;  // where nobody is attached
+  uint64_t request = 0;   // of the publisher's, that made it
+  SessionId publisher{};  // which may have ended, and is remembered as it was
+  pid_t publisher_pid = 0;
+  std::string publisher_name;
+  // Sessions with leases that they got through it, or are about to get; how many.
+  absl::btree_map<SessionId, uint32_t> attached;
 };
 struct TicketEntry {
   LeaseId lease{};
@@ -121,6 +158,12 @@ struct Waiter {
   bool revokes = false;
   // How many of its standings it claims: later ones get nothing there that it waits for.
   size_t claims = 0;
+};
+// Who waits for a version of a publication, which need not be there yet under any version.
+struct AttachWaiter {
+  SessionId session{};
+  std::pair<std::string, std::string> name;  // the tenant's, and its own
+  uint64_t version = 0;                      // or a later one
 };
 
 }  // namespace gpumemd::records

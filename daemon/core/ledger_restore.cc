@@ -11,9 +11,11 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   next_session_ = image.counters.session + 1;
   next_segment_ = image.counters.segment + 1;
   next_lease_ = image.counters.lease + 1;
+  next_publication_ = image.counters.publication + 1;
   events_.GoOnAfter(image.counters.ipc_event);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
+  RestorePublications(image, survivors, restored);
   RestoreHolders(image);
   // Whoever holds a segment says what becomes of it.
   for (const auto& [id, record] : image.segments) {
@@ -29,6 +31,7 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   for (SessionId id : ended) ForgetIfDone(id, *sessions_.at(id));
   restored.segments = static_cast<uint32_t>(segments_.size());
   restored.leases = static_cast<uint32_t>(leases_.size());
+  restored.publications = static_cast<uint32_t>(publications_.size());
   recorded_numbers_ = NumbersGivenOut();  // Image() has them
   return restored;
 }
@@ -97,6 +100,67 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
   }
 }
 
+void Ledger::RestorePublications(const JournalImage& image, const Survivors& survivors,
+                                 Restored& restored) {
+  for (const auto& [id, record] : image.publications) {
+    auto publisher = sessions_.find(record.publisher);
+    const bool publisher_lives = publisher != sessions_.end() && publisher->second->live;
+    if (!record.persistent && !publisher_lives) continue;  // it has ended with its publisher
+    Publication publication{.tenant = &EnsureTenant(record.tenant.view()),
+                            .name = std::string(record.name.view()),
+                            .version = record.version,
+                            .metadata_bytes = record.metadata_bytes,
+                            .to_any = record.any_tenant,
+                            .ephemeral = !record.persistent,
+                            .published = absl::FromUnixNanos(record.created_ns),
+                            .idle_since = record.idle_since_ns == 0
+                                              ? now_()  // those who were attached may be gone
+                                              : absl::FromUnixNanos(record.idle_since_ns),
+                            .request = record.request_id,
+                            .publisher = record.publisher};
+    if (record.expire_after_ns != 0) {
+      publication.expire_after = absl::Nanoseconds(record.expire_after_ns);
+    }
+    Restored::LostPublication lost{.tenant = std::string(record.tenant.view()),
+                                   .name = publication.name,
+                                   .version = record.version};
+    for (auto item = image.publication_items.lower_bound({id, 0});
+         item != image.publication_items.end() && item->first.first == id; ++item) {
+      const SegmentId segment = item->second.segment;
+      auto found = segments_.find(segment);
+      if (found == segments_.end() || found->second->lost) {
+        lost.segments.push_back(segment);
+        continue;
+      }
+      publication.segments.push_back(segment);
+      publication.bytes += found->second->charge.bytes();
+    }
+    const bool has_metadata = record.metadata_bytes == 0 || survivors.metadata.contains(id);
+    Tenant& tenant = *publication.tenant;
+    if (!lost.segments.empty() || !has_metadata) {
+      restored.lost_publications.push_back(std::move(lost));
+      ForgetIfIdle(tenant);
+      continue;
+    }
+    for (SegmentId segment : publication.segments) ++segments_.at(segment)->publications;
+    CountPublication(tenant, 1);
+    tenant.metadata_bytes += publication.metadata_bytes;
+    metadata_bytes_ += publication.metadata_bytes;
+    if (publisher_lives) {
+      Session& session = *publisher->second;
+      publication.publisher_pid = session.details.peer.pid;
+      publication.publisher_name = session.details.client_name;
+      if (publication.ephemeral) session.ephemeral.insert(id);
+      if (publication.request != 0) {
+        session.published.push_back({publication.request, id, publication.version});
+      }
+    }
+    by_name_[{tenant.name, publication.name}] = id;
+    expiries_.emplace(ExpiryOf(publication), id);
+    publications_.emplace(id, std::move(publication));
+  }
+}
+
 void Ledger::RestoreHolders(const JournalImage& image) {
   for (const auto& [key, exposure] : image.exposures) {
     auto session = sessions_.find(key.first);
@@ -112,13 +176,21 @@ void Ledger::RestoreHolders(const JournalImage& image) {
     auto session = sessions_.find(record.session);
     auto segment = segments_.find(record.segment);
     if (session == sessions_.end() || segment == segments_.end()) continue;
-    Lease lease{record.session, record.segment, {}, record.request_id};
+    Lease lease{
+        .session = record.session, .segment = record.segment, .request_id = record.request_id};
+    if (record.publication != PublicationId{}) lease.publication = record.publication;
     for (size_t scope = 0; scope < record.tickets.size(); ++scope) {
       lease.tickets[scope] = record.tickets[scope];
       if (!record.tickets[scope]) continue;
       tickets_.emplace(*record.tickets[scope], TicketEntry{id, static_cast<TicketScope>(scope)});
     }
     leases_.emplace(id, lease);
+    if (auto source = publications_.find(record.publication); source != publications_.end()) {
+      Publication& publication = source->second;
+      expiries_.erase({ExpiryOf(publication), source->first});
+      ++publication.attached[record.session];
+      expiries_.emplace(ExpiryOf(publication), source->first);
+    }
     ++segment->second->leases;
     session->second->leases.insert(id);
     if (segment->second->lost) bereaved_.insert(record.session);
@@ -181,6 +253,24 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
   }
   ++session.operations;
   ++open_operations_;
+  return operation;
+}
+
+std::optional<Operation> Ledger::RegrantAttach(SessionId session_id, uint64_t request_id) {
+  auto it = sessions_.find(session_id);
+  if (request_id == 0 || it == sessions_.end()) return std::nullopt;
+  auto regrant = it->second->regrants.find(request_id);
+  if (regrant == it->second->regrants.end()) return std::nullopt;
+  // Where it has ended, nobody knows any more what was attached to.
+  uint32_t count = 0;
+  std::optional<PublicationId> publication;
+  if (auto lease = leases_.find(regrant->second.front()); lease != leases_.end()) {
+    publication = lease->second.publication;
+  }
+  auto found = publication ? publications_.find(*publication) : publications_.end();
+  if (found != publications_.end()) count = static_cast<uint32_t>(found->second.segments.size());
+  std::optional<Operation> operation = Regrant(session_id, request_id, count);
+  if (operation) operation->publication = publication;
   return operation;
 }
 

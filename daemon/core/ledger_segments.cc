@@ -34,6 +34,7 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
   Touch(id);
   for (IpcEventId event : events_.LeaseEnded(id)) Touch(event);
   sessions_.at(lease.session)->leases.erase(id);
+  Detach(lease.publication, lease.session);
   Segment& segment = *segments_.at(lease.segment);
   --segment.leases;
   if (unmapped) Unexpose(lease.segment, segment, lease.session, /*all=*/false);
@@ -41,7 +42,7 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
 }
 
 void Ledger::Settle(SegmentId id, Segment& segment) {
-  if (segment.leases > 0) {
+  if (segment.leases > 0 || segment.publications > 0) {
     segment.charge.MoveTo(SegmentState::kLeased);
   } else if (segment.pins > 0) {
     segment.charge.MoveTo(SegmentState::kPending);

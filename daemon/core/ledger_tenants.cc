@@ -58,6 +58,7 @@ void Ledger::PutUnder(Tenant& tenant, Tenant* parent) {
   for (Tenant* above = tenant.parent; above != nullptr; above = above->parent) {
     above->tree_sessions -= tenant.tree_sessions;
     above->tree_waiting -= tenant.tree_waiting;
+    above->tree_publications -= tenant.tree_publications;
   }
   if (tenant.parent != nullptr) --tenant.parent->children;
   tenant.parent = parent;
@@ -65,6 +66,7 @@ void Ledger::PutUnder(Tenant& tenant, Tenant* parent) {
   for (Tenant* above = parent; above != nullptr; above = above->parent) {
     above->tree_sessions += tenant.tree_sessions;
     above->tree_waiting += tenant.tree_waiting;
+    above->tree_publications += tenant.tree_publications;
   }
   for (size_t d = 0; d < devices_.size(); ++d) {
     tenant.accounts[d].SetParent(parent == nullptr ? &device_accounts_[d] : &parent->accounts[d]);
@@ -142,6 +144,10 @@ void Ledger::SetDraining(bool draining) {
   if (!draining) return;
   queue_moves_ = true;
   for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
+  while (!attach_waiters_.empty()) {
+    attachable_.push_back(attach_waiters_.begin()->first);
+    RemoveAttachWaiter(attachable_.back());
+  }
 }
 
 }  // namespace gpumemd

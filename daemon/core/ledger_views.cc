@@ -26,6 +26,7 @@ TenantView Ledger::View(const Tenant& tenant) const {
                   .sessions = tenant.tree_sessions,
                   .in_flight = tenant.in_flight,
                   .waiting = tenant.tree_waiting,
+                  .publications = tenant.tree_publications,
                   .denials_by_cause = tenant.denials};
   for (const auto& [cause, count] : tenant.denials) view.denials += count;
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
@@ -117,6 +118,7 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
                      .bytes = segment->charge.bytes(),
                      .state = segment->charge.state(),
                      .leases = segment->leases,
+                     .publications = segment->publications,
                      .lost = segment->lost,
                      .revocable = segment->charge.revocable(),
                      .age = now_() - segment->created};
@@ -185,11 +187,12 @@ absl::Status Ledger::CheckInvariants() const {
         PoolOf(*segment).lost.contains(id) != (idle && segment->lost)) {
       return wrong("segment ", ToInt(id), " is wrongly idle in its pool, or not");
     }
-    const bool held = segment->leases > 0 || segment->pins > 0 || !segment->exposures.empty();
+    const bool leased = segment->leases > 0 || segment->publications > 0;
+    const bool held = leased || segment->pins > 0 || !segment->exposures.empty();
     if ((state == SegmentState::kRetained || state == SegmentState::kReleasing) && held) {
       return wrong("segment ", ToInt(id), " is given up while something holds it");
     }
-    if ((state == SegmentState::kLeased) != (segment->leases > 0)) {
+    if ((state == SegmentState::kLeased) != leased) {
       return wrong("segment ", ToInt(id), " is in the wrong state for its leases");
     }
     if (state == SegmentState::kRetained && !segment->tenant->retained[segment->device].Contains(
@@ -261,6 +264,7 @@ absl::Status Ledger::CheckInvariants() const {
         }
         tree_waiting[each] += it->second.asked_to ? 1 : 0;
       }
+      tree_waiting[each] += static_cast<uint32_t>(session->attach_waiters.size());
     }
     waiters += session->waiters.size();
     auto& [all, alive, calls] = counts[session->tenant];
@@ -335,7 +339,7 @@ absl::Status Ledger::CheckInvariants() const {
       return wrong("tenant ", name, " should have been forgotten");
     }
   }
-  return absl::OkStatus();
+  return CheckPublications();
 }
 
 }  // namespace gpumemd

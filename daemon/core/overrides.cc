@@ -235,6 +235,7 @@ void Apply(const v1::QuotaOverride& override, Quota* quota) {
   APPLY(guarantee_bytes, guarantee_bytes);
   APPLY(priority, priority);
   APPLY(max_waiting, max_waiting);
+  APPLY(max_publications, max_publications);
   APPLY(scrub, scrub);
   APPLY(revocable, revocable);
 #undef APPLY

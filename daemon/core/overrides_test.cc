@@ -32,6 +32,7 @@ v1::SetQuotaRequest EveryField() {
   guarantee.set_guarantee_bytes(10);
   set.set_priority(-11);
   set.set_max_waiting(12);
+  set.set_max_publications(13);
   set.set_scrub(true);
   set.set_revocable(true);
   set.set_kind(v1::KIND_IPC);
@@ -57,6 +58,7 @@ TEST(Overrides, EveryFieldCanBeSetAndCleared) {
                         .max_sessions = 4,
                         .max_in_flight = 5,
                         .max_waiting = 12,
+                        .max_publications = 13,
                         .max_retained_bytes = 6,
                         .guarantee_bytes = 9,
                         .device_guarantees = {{"GPU-1", 10}},

@@ -28,8 +28,9 @@ struct Quota {
   std::optional<uint64_t> pinned_limit_bytes;  // of pinned host memory, which no other limit counts
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
-  std::optional<uint32_t> max_in_flight;                // calls being answered at one time
-  std::optional<uint32_t> max_waiting;                  // requests that wait for memory at one time
+  std::optional<uint32_t> max_in_flight;  // calls being answered at one time
+  std::optional<uint32_t> max_waiting;    // requests that wait for memory at one time
+  std::optional<uint32_t> max_publications;
   std::optional<uint64_t> max_retained_bytes;           // on any one device
   std::map<std::string, uint64_t> device_max_retained;  // by UUID; goes before the above
   std::optional<uint64_t> guarantee_bytes;              // on any one GPU, always to be had

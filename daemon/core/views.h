@@ -76,6 +76,7 @@ struct TenantView {
   uint32_t sessions = 0;
   uint32_t in_flight = 0;
   uint32_t waiting = 0;
+  uint32_t publications = 0;
   uint64_t denials = 0;
   std::map<gpumem::v1::Denial::Cause, uint64_t> denials_by_cause;
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
@@ -110,6 +111,7 @@ struct SegmentView {
   SegmentState state = SegmentState::kPending;
   std::vector<SessionId> sessions;
   uint32_t leases = 0;
+  uint32_t publications = 0;  // that it is in
   bool lost = false;
   bool revocable = false;
   absl::Duration age;
@@ -128,6 +130,27 @@ struct WaiterView {
   uint32_t position = 0;  // from 1, on its device
   absl::Duration age;
   gpumem::v1::Denial blocked_by;
+};
+
+// The newest version under a name.
+struct PublicationView {
+  PublicationId id{};
+  std::string tenant;
+  std::string name;
+  uint64_t version = 0;
+  uint32_t segments = 0;
+  uint64_t bytes = 0;
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;  // every tenant may attach to it
+  bool ephemeral = false;
+  uint32_t attached = 0;  // sessions
+  absl::Duration age;
+  absl::Duration expire_after = absl::InfiniteDuration();
+  absl::Duration expires_in = absl::InfiniteDuration();  // as things stand
+  SessionId publisher{};
+  pid_t publisher_pid = 0;
+  std::string publisher_name;
+  bool publisher_alive = false;
 };
 
 struct IpcEventView {

@@ -118,7 +118,9 @@ absl::StatusOr<std::unique_ptr<FdStore>> FdStore::FromEnvironment() {
   return store;
 }
 
-FdStore::~FdStore() {
+FdStore::~FdStore() { StopWatching(); }
+
+void FdStore::StopWatching() {
   if (!watcher_.joinable()) return;
   stop_ = true;
   ::eventfd_write(wake_.get(), 1);

@@ -108,6 +108,9 @@ class FdStore {
   // Once only. on_lost must not destroy this object.
   //   RESOURCE_EXHAUSTED  no further thread
   absl::Status Watch(std::function<void(const absl::Status&)> on_lost);
+  // When this returns, on_lost has returned or will never be called: what it uses may go. Not to be
+  // called by on_lost itself. The destructor does it, too.
+  void StopWatching();
   // Whether the manager is known to be gone.
   bool lost() const { return lost_; }
 

@@ -17,7 +17,7 @@ namespace {
 // The variable's value, empty where there is none. It is gone afterwards.
 std::string Take(const char* variable) {
   const char* value = std::getenv(variable);
-  const std::string taken = value == nullptr ? "" : value;
+  std::string taken = value == nullptr ? "" : value;
   ::unsetenv(variable);
   return taken;
 }

@@ -22,6 +22,8 @@ using gpumem::UniqueFd;
 
 // How soon to try again where the kernel names no event to wait for.
 constexpr absl::Duration kRetry = absl::Milliseconds(1);
+// A manager takes descriptors out of its queue sooner; what is longer in a queue stays there.
+constexpr absl::Duration kInQueues = absl::Seconds(1);
 
 bool IsGone(int error) {
   return error == ECONNREFUSED || error == ECONNRESET || error == ENOENT || error == ENOTCONN ||
@@ -109,6 +111,7 @@ absl::Status ManagerSocket::Send(absl::string_view message, absl::Span<const int
     rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
   }
+  const absl::Time give_up = std::min(deadline, absl::Now() + kInQueues);
   while (true) {
     if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
       return absl::OkStatus();
@@ -120,8 +123,13 @@ absl::Status ManagerSocket::Send(absl::string_view message, absl::Span<const int
         break;
       case ETOOMANYREFS:
         // Too many of this user's descriptors are in queues, here or elsewhere (unix(7)).
+        if (absl::Now() >= give_up) {
+          return absl::ResourceExhaustedError(
+              "too many of this user's file descriptors are in the queues of sockets; raise the "
+              "limit of open files");
+        }
         absl::SleepFor(kRetry);
-        break;
+        continue;
       default:
         return SendError(errno);
     }

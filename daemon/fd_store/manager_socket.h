@@ -27,7 +27,8 @@ class ManagerSocket {
   // process.
   //   UNAVAILABLE         the manager is gone, for good
   //   DEADLINE_EXCEEDED   it does not read
-  //   RESOURCE_EXHAUSTED  no memory for the message
+  //   RESOURCE_EXHAUSTED  no memory for the message, or too many of this user's descriptors are
+  //                       in queues
   //   INVALID_ARGUMENT    more than 253 descriptors, or one that is not open
   absl::Status Send(absl::string_view message, absl::Span<const int> fds,
                     absl::Time deadline) const;

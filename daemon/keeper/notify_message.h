@@ -1,4 +1,5 @@
-// What a daemon says to its manager: sd_notify(3), sd_notify_barrier(3).
+// What a daemon says to its manager: sd_notify(3), sd_notify_barrier(3). FDPOLL= means nothing
+// here: descriptors are never watched, as after FDPOLL=0.
 #pragma once
 
 #include <string>

@@ -74,6 +74,24 @@ grpc::Status AdminService::ListWaiting(grpc::ServerContext*, const v1::ListWaiti
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::ListPublications(grpc::ServerContext*,
+                                            const v1::ListPublicationsRequest* request,
+                                            v1::ListPublicationsResponse* response) {
+  absl::StatusOr<std::vector<PublicationView>> views = broker_->ListPublications(request->tenant());
+  if (!views.ok()) return ToAnswer(views.status());
+  for (const PublicationView& view : *views) *response->add_publications() = ToProto(view);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Unpublish(grpc::ServerContext*, const v1::UnpublishRequest* request,
+                                     v1::UnpublishResponse* response) {
+  absl::StatusOr<uint64_t> version = broker_->Unpublish(request->name());
+  if (!version.ok()) return ToAnswer(version.status());
+  spdlog::info("publication {} was ended by an operator, at version {}", request->name(), *version);
+  response->set_version(*version);
+  return grpc::Status::OK;
+}
+
 namespace {
 
 v1::GetQuotaResponse Answer(const TenantView& tenant, std::vector<std::string> overridden) {

@@ -36,6 +36,11 @@ class AdminService final : public gpumem::v1::Admin::Service {
                             gpumem::v1::ListSegmentsResponse* response) override;
   grpc::Status ListWaiting(grpc::ServerContext*, const gpumem::v1::ListWaitingRequest* request,
                            gpumem::v1::ListWaitingResponse* response) override;
+  grpc::Status ListPublications(grpc::ServerContext*,
+                                const gpumem::v1::ListPublicationsRequest* request,
+                                gpumem::v1::ListPublicationsResponse* response) override;
+  grpc::Status Unpublish(grpc::ServerContext*, const gpumem::v1::UnpublishRequest* request,
+                         gpumem::v1::UnpublishResponse* response) override;
   grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,

@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
+#include "daemon/core/failpoint.h"
 #include "daemon/transport/convert.h"
+#include "daemon/transport/session_call.h"
 #include "daemon/transport/unary_call.h"
 #include "daemon/transport/who_am_i.h"
 
@@ -18,12 +20,6 @@ namespace gpumemd {
 namespace {
 
 namespace v1 = gpumem::v1;
-
-absl::string_view TokenOf(const grpc::ServerContextBase& context) {
-  auto it = context.client_metadata().find(gpumem::kTokenMetadata);
-  if (it == context.client_metadata().end()) return {};
-  return {it->second.data(), it->second.size()};
-}
 
 // Where a request about interprocess events means, by its oneof `place`.
 template <typename Request>
@@ -56,34 +52,6 @@ class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 };
 
 }  // namespace
-
-template <typename Request, typename Attempt>
-grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
-                                               Bytes* response, Attempt attempt) {
-  Reactor* reactor = context->DefaultReactor();
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  absl::StatusOr<Request> parsed =
-      call.ok() ? ParseRequest<Request>(*request) : absl::StatusOr<Request>(call.status());
-  if (!parsed.ok()) {
-    call = absl::CancelledError();
-    reactor->Finish(ToAnswer(parsed.status()));
-    return reactor;
-  }
-  if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
-    // Counts no longer once it is answered: whoever has the answer may make the next call.
-    call = absl::CancelledError();
-    Answer(reactor, response, *result);
-    return reactor;
-  }
-  workers_.Run([=, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
-    auto result = [&] {
-      const Broker::Call served = std::move(call);
-      return *attempt(served, parsed, /*may_wait=*/true);
-    }();
-    Answer(reactor, response, result);
-  });
-  return reactor;
-}
 
 grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Bytes* request,
                                                      Bytes* response) {
@@ -119,7 +87,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
     acquisition_ = std::make_shared<Broker::Acquisition>();
     acquisition_->session = call_->session();
     acquisition_->spec = *std::move(spec);
-    acquisition_->wait_until = std::min(deadline, now + WaitOf(*parsed));
+    acquisition_->wait_until = std::min(deadline, now + FromMilliseconds(parsed->wait_ms()));
     acquisition_->patient_until = std::min(deadline, now + Broker::kDisposalWait);
     acquisition_->deliver = [this](const Broker::Handover& handover, bool may_block) {
       answer_.set_delivery_id(service_->next_delivery_++);
@@ -157,6 +125,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
+    Failpoint("answer-before");
     Answer(this, response_, answer);
   }
 
@@ -174,13 +143,6 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
         .revocable = request.revocable(),
         .waits = request.wait_ms() > 0,
         .request_id = request.request_id()};
-  }
-
-  static absl::Duration WaitOf(const v1::AcquireRequest& request) {
-    constexpr uint64_t kForEver = uint64_t{1} << 50;  // of milliseconds: 35,000 years
-    return request.wait_ms() < kForEver
-               ? absl::Milliseconds(static_cast<int64_t>(request.wait_ms()))
-               : absl::InfiniteDuration();
   }
 
   BrokerService* const service_;

@@ -18,6 +18,11 @@
 namespace gpumemd {
 
 // Raw and by callback: unary_call.h says why.
+using RawPublications = gpumem::v1::Broker::WithRawCallbackMethod_Publish<
+    gpumem::v1::Broker::WithRawCallbackMethod_Attach<
+        gpumem::v1::Broker::WithRawCallbackMethod_Unpublish<
+            gpumem::v1::Broker::WithRawCallbackMethod_ListPublications<
+                gpumem::v1::Broker::Service>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -30,7 +35,7 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                                     gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
                                         gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
                                             gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                                gpumem::v1::Broker::Service>>>>>>>>>>>>;
+                                                RawPublications>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -52,6 +57,10 @@ class BrokerService final : public RawBroker {
   Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* WhoAmI(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Publish(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Attach(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Unpublish(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ListPublications(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
@@ -67,6 +76,7 @@ class BrokerService final : public RawBroker {
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
   class AcquireCall;
+  class AttachCall;
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
       const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
 

@@ -1,5 +1,6 @@
 #include "daemon/transport/convert.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,7 @@ v1::Quota ToProto(const Quota& quota) {
     device.set_guarantee_bytes(bytes);
   }
   if (quota.max_waiting) proto.set_max_waiting(*quota.max_waiting);
+  if (quota.max_publications) proto.set_max_publications(*quota.max_publications);
   proto.set_priority(quota.priority);
   proto.set_scrub(quota.scrub);
   proto.set_revocable(quota.revocable);
@@ -115,6 +117,7 @@ v1::Usage ToProto(const TenantView& tenant) {
     denials.set_count(count);
   }
   proto.set_waiting(tenant.waiting);
+  proto.set_publications(tenant.publications);
   return proto;
 }
 
@@ -171,6 +174,7 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
   proto.set_lost(segment.lost);
   proto.set_revocable(segment.revocable);
+  proto.set_publications(segment.publications);
   return proto;
 }
 
@@ -187,6 +191,57 @@ v1::WaitingInfo ToProto(const WaiterView& waiter) {
   proto.set_position(waiter.position);
   *proto.mutable_blocked_by() = waiter.blocked_by;
   return proto;
+}
+
+v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign) {
+  const auto ms_of = [](absl::Duration duration) {
+    return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(duration)));
+  };
+  v1::PublicationInfo proto;
+  proto.set_tenant(publication.tenant);
+  proto.set_name(publication.name);
+  proto.set_version(publication.version);
+  proto.set_segments(publication.segments);
+  proto.set_bytes(publication.bytes);
+  proto.set_metadata_bytes(publication.metadata_bytes);
+  proto.set_access(publication.to_any ? v1::PUBLICATION_ACCESS_ANY : v1::PUBLICATION_ACCESS_TENANT);
+  proto.set_ephemeral(publication.ephemeral);
+  proto.set_attached_sessions(publication.attached);
+  proto.set_age_ms(ms_of(publication.age));
+  if (publication.expire_after != absl::InfiniteDuration()) {
+    proto.set_expire_after_ms(ms_of(publication.expire_after));
+  }
+  if (publication.expires_in != absl::InfiniteDuration()) {
+    proto.set_expires_in_ms(std::max<uint64_t>(1, ms_of(publication.expires_in)));
+  }
+  if (foreign) return proto;
+  proto.set_publisher_session_id(ToInt(publication.publisher));
+  proto.set_publisher_pid(publication.publisher_pid);
+  proto.set_publisher_client_name(publication.publisher_name);
+  proto.set_publisher_alive(publication.publisher_alive);
+  return proto;
+}
+
+absl::Duration FromMilliseconds(uint64_t ms) {
+  constexpr uint64_t kForEver = uint64_t{1} << 50;  // 35,000 years
+  return ms < kForEver ? absl::Milliseconds(static_cast<int64_t>(ms)) : absl::InfiniteDuration();
+}
+
+absl::StatusOr<PublishSpec> FromProto(const v1::PublishRequest& request) {
+  if (!v1::PublicationAccess_IsValid(request.access())) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no access ",
+                                                   static_cast<int>(request.access()),
+                                                   " to publications; use TENANT or ANY"));
+  }
+  PublishSpec spec{.name = request.name(),
+                   .to_any = request.access() == v1::PUBLICATION_ACCESS_ANY,
+                   .ephemeral = request.ephemeral(),
+                   .request = request.request_id()};
+  for (uint64_t lease : request.lease_ids()) spec.leases.push_back(LeaseId{lease});
+  if (request.expire_after_ms() > 0) {
+    spec.expire_after = FromMilliseconds(request.expire_after_ms());
+  }
+  return spec;
 }
 
 v1::IpcEvent ToProto(const IpcEventView& event) {

@@ -25,6 +25,14 @@ gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
 gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
 gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);
+// Without what only its own tenant and operators are told where `foreign`.
+gpumem::v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign = false);
+
+//   INVALID_ARGUMENT  there is no such access
+absl::StatusOr<PublishSpec> FromProto(const gpumem::v1::PublishRequest& request);
+
+// Of milliseconds: what is longer than a human era is for ever.
+absl::Duration FromMilliseconds(uint64_t ms);
 
 //   INVALID_ARGUMENT  nothing is to be changed
 absl::StatusOr<PoolChange> FromProto(const gpumem::v1::SetPoolRequest& request);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/failpoint.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/peer_socket.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -64,6 +66,38 @@ absl::Status NotCertain(const Peer& peer) {
 
 absl::Status NoSuchSession(SessionId session) {
   return absl::NotFoundError(absl::StrCat("there is no session ", ToInt(session)));
+}
+
+// One message.
+struct DeliveryPart {
+  v1::Delivery delivery;
+  std::vector<int> fds;
+};
+
+// One at least. What comes of pools goes into one: a call makes no more than fit.
+std::vector<DeliveryPart> PartsOf(uint64_t delivery_id, const Broker::Handover& handover) {
+  std::vector<DeliveryPart> parts(1);
+  for (const Broker::Handover::Item& item : handover.items) {
+    if (parts.back().delivery.lease_ids_size() == static_cast<int>(kMaxSegmentsPerCall)) {
+      parts.emplace_back();
+    }
+    DeliveryPart& part = parts.back();
+    part.delivery.add_lease_ids(ToInt(item.lease.lease));
+    if (item.fd < 0) continue;
+    part.delivery.add_fd_lease_ids(ToInt(item.lease.lease));
+    part.fds.push_back(item.fd);
+  }
+  for (const ExportedPool& pool : handover.pools) {
+    parts.back().delivery.add_pool_ids(pool.id);
+    parts.back().fds.push_back(pool.fd);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].delivery.set_delivery_id(delivery_id);
+    if (parts.size() == 1) continue;
+    parts[i].delivery.set_part(static_cast<uint32_t>(i));
+    parts[i].delivery.set_parts(static_cast<uint32_t>(parts.size()));
+  }
+  return parts;
 }
 
 v1::ServerMessage GoodbyeOf(const absl::Status& why, bool stopping) {
@@ -279,6 +313,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
     absl::MutexLock lock(&mutex_);
     sessions_[session->id] = connection;
   }
+  Failpoint("welcome-before");
   v1::ServerMessage reply;
   v1::Welcome& welcome = *reply.mutable_welcome();
   welcome.set_protocol_version(gpumem::kProtocolVersion);
@@ -338,37 +373,39 @@ absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& co
 
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
                                     const Broker::Handover& handover, bool may_wait) {
+  ConnectionPtr connection;
   std::shared_ptr<const UniqueFd> socket;
   {
     absl::MutexLock lock(&mutex_);
     auto it = sessions_.find(session);
-    if (it != sessions_.end()) socket = it->second->socket;
+    if (it != sessions_.end()) {
+      connection = it->second;
+      socket = connection->socket;
+    }
   }
   if (socket == nullptr) return absl::UnavailableError("the session's socket is closed");
-  v1::ServerMessage message;
-  v1::Delivery& delivery = *message.mutable_delivery();
-  delivery.set_delivery_id(delivery_id);
-  std::vector<int> fds;
-  for (const Broker::Handover::Item& item : handover.items) {
-    delivery.add_lease_ids(ToInt(item.lease.lease));
-    if (item.fd < 0) continue;
-    delivery.add_fd_lease_ids(ToInt(item.lease.lease));
-    fds.push_back(item.fd);
+  std::vector<DeliveryPart> parts = PartsOf(delivery_id, handover);
+  std::optional<absl::MutexLock> one_after_another;
+  if (parts.size() > 1) {
+    if (!may_wait) return absl::DeadlineExceededError("it takes several messages");
+    one_after_another.emplace(&connection->parts_mutex);
   }
-  for (const ExportedPool& pool : handover.pools) {
-    delivery.add_pool_ids(pool.id);
-    fds.push_back(pool.fd);
+  const absl::Time until = may_wait ? absl::Now() + options_.send_timeout : absl::InfinitePast();
+  for (const DeliveryPart& part : parts) {
+    v1::ServerMessage message;
+    *message.mutable_delivery() = part.delivery;
+    absl::Status sent =
+        gpumem::SendMessage(socket->get(), message.SerializeAsString(), part.fds, until);
+    if (may_wait && absl::IsDeadlineExceeded(sent)) {
+      spdlog::warn("session {} does not read its socket: dropped", ToInt(session));
+      shutdown(socket->get(), SHUT_RDWR);  // the serving thread sees it and ends the session
+      return absl::ResourceExhaustedError(
+          "the client does not read its session socket; its session is ended");
+    }
+    if (!sent.ok()) return sent;
+    handover.partly_sent = parts.size() > 1;
   }
-  absl::Status sent =
-      gpumem::SendMessage(socket->get(), message.SerializeAsString(), fds,
-                          may_wait ? absl::Now() + options_.send_timeout : absl::InfinitePast());
-  if (may_wait && absl::IsDeadlineExceeded(sent)) {
-    spdlog::warn("session {} does not read its socket: dropped", ToInt(session));
-    shutdown(socket->get(), SHUT_RDWR);  // the serving thread sees it and ends the session
-    return absl::ResourceExhaustedError(
-        "the client does not read its session socket; its session is ended");
-  }
-  return sent;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SessionServer::Recognition> SessionServer::WhoIs(SessionId session) {

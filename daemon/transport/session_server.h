@@ -73,7 +73,9 @@ class SessionServer {
   // Sends a Delivery to the session's own socket. Thread-safe.
   //   UNAVAILABLE         the session's socket is closed
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
-  //   DEADLINE_EXCEEDED   there is no room at the moment, and `may_wait` is false
+  //   DEADLINE_EXCEEDED   there is no room at the moment, or it takes several messages, and
+  //                       `may_wait` is false
+  // In several messages where one does not carry all descriptors.
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
                        bool may_wait);
 
@@ -114,6 +116,9 @@ class SessionServer {
     bool welcomed = false;
     SessionId session{};  // once welcomed
     TenantMatch match;    // the same; written before it is in sessions_
+    // Held over a Delivery of several parts: two that are half sent could wait for each other's
+    // client to read.
+    absl::Mutex parts_mutex;
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 

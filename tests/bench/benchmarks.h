@@ -31,6 +31,9 @@ void RegisterLoad(const std::string& backend);
 void PrintLoad();
 int RunLoader(const std::vector<std::string>& args);  // --role loader
 
+// The daemon's journal, alone.
+void RegisterJournal();
+
 // The client pool beside other allocators.
 struct PoolRun {
   uint64_t fragmentation_operations = 10'000'000;

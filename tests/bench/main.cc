@@ -59,6 +59,7 @@ int Main(int argc, char** argv) {
   RegisterPeers();
   RegisterDaemon();
   RegisterLoad(backend);
+  RegisterJournal();
   RegisterPool(pool);
   benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
   PrintSegments();

@@ -190,12 +190,14 @@ void TestDaemonGone(void) {
                              .changed = PTHREAD_COND_INITIALIZER};
   const struct gpumem_watch_handlers handlers = {
       .struct_size = sizeof(handlers), .context = &told, .draining = OnDraining, .ended = OnEnded};
-  gpumem_client* const client = Connect();
+  const struct gpumem_connect_options options = {.struct_size = sizeof(options), .no_reconnect = 1};
+  gpumem_client* client = NULL;
   gpumem_client* other = NULL;
   gpumem_watch* watch = NULL;
   gpumem_watch* silent = NULL;
   gpumem_pool* pool = NULL;
   struct gpumem_block block, kept;
+  OK(gpumem_client_connect(&options, &client));
   OK(gpumem_pool_create(client, NULL, &pool));
   OK(gpumem_pool_allocate(pool, kMiB, NULL, &kept));
   OK(gpumem_client_start_watch(client, NULL, &silent));

@@ -210,7 +210,8 @@ TEST_P(PoolContract, APoolMayKeepWhatItHas) {
 TEST_P(PoolContract, WithoutADaemonWhatIsLeasedGoesOn) {
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);
-  auto client = (*mortal)->Connect();
+  auto client = Client::Connect(
+      {.runtime_dir = (*mortal)->runtime_dir(), .timeout = absl::Seconds(10), .reconnect = false});
   ASSERT_OK(client);
   auto pool = Pool::Create(*std::move(client), {.kind = kind()});
   ASSERT_OK(pool);

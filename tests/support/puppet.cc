@@ -16,6 +16,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,14 +24,15 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/unix_channel.h"
+#include "daemon/fd_store/fd_crates.h"
 #include "daemon/fd_store/fd_store.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {
 namespace {
 
+using gpumemd::FdCrates;
 using gpumemd::FdStore;
-using gpumemd::FdToStore;
 using gpumemd::NamedFd;
 
 constexpr absl::Duration kWait = absl::Seconds(60);
@@ -73,7 +75,20 @@ class Service {
       _exit(3);
     }
     store_ = *std::move(store);
-    for (NamedFd& one : store_->TakeInherited()) {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    std::vector<NamedFd> inherited = store_->TakeInherited();
+    crates_ = std::make_unique<FdCrates>(*store_);
+    absl::StatusOr<std::vector<NamedFd>> packed = crates_->Adopt(inherited);
+    if (!packed.ok()) {
+      dprintf(STDERR_FILENO, "%s\n", packed.status().ToString().c_str());
+      _exit(6);
+    }
+    for (NamedFd& one : *packed) inherited.push_back(std::move(one));
+    for (NamedFd& one : inherited) {
       names_.push_back(one.name);
       fds_.emplace(std::move(one.name), std::move(one.fd));
     }
@@ -93,8 +108,7 @@ class Service {
           absl::StrSplit(message->bytes, absl::MaxSplits(' ', 2));
       const auto word = [&](size_t i) { return i < words.size() ? words[i] : std::string(); };
       int number = 0;
-      (void)absl::SimpleAtoi(
-          word(0) == "store-many" || word(0) == "remove-many" ? word(2) : word(1), &number);
+      (void)absl::SimpleAtoi(absl::EndsWith(word(0), "-many") ? word(2) : word(1), &number);
       if (word(0) == "exit") _exit(number);
       Say(channel, Answer(word(0), word(1), word(2), number));
     }
@@ -132,6 +146,23 @@ class Service {
       for (int i = 0; i < number; ++i) names.push_back(absl::StrCat(first, i));
       return store_->RemoveAndWait(names, absl::Minutes(1)).ToString();
     }
+    if (command == "pack") {
+      UniqueFd file = FileWith(second);
+      const absl::Status status = crates_->Store(first, file.get());
+      fds_.emplace(first, std::move(file));
+      return status.ToString();
+    }
+    if (command == "unpack") return crates_->Remove(first).ToString();
+    if (command == "pack-many" || command == "unpack-many") {
+      for (int i = 0; i < number; ++i) {
+        const std::string name = absl::StrCat(first, i);
+        const absl::Status status = command == "pack-many"
+                                        ? crates_->Store(name, FileWith(absl::StrCat(i)).get())
+                                        : crates_->Remove(name);
+        if (!status.ok()) return status.ToString();
+      }
+      return "OK";
+    }
     if (command == "remove") return store_->Remove(first).ToString();
     if (command == "barrier") return store_->Barrier(absl::Minutes(1)).ToString();
     if (command == "check-room") return store_->CheckRoom(absl::Minutes(1)).ToString();
@@ -158,6 +189,7 @@ class Service {
 
   std::string address_;
   std::unique_ptr<FdStore> store_;
+  std::unique_ptr<FdCrates> crates_;
   std::vector<std::string> names_;
   std::multimap<std::string, UniqueFd> fds_;
   absl::Status why_;
@@ -176,7 +208,9 @@ void Puppet::Exit(int code) const {
   AwaitEnd();
 }
 
-void Puppet::Kill(int signal) const { kill(pid_, signal); }
+void Puppet::Kill(int signal) const {
+  if (pid_ > 0) kill(pid_, signal);
+}
 
 void Puppet::AwaitEnd() const {
   pollfd closed = {channel_.get(), POLLIN, 0};

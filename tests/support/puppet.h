@@ -18,7 +18,9 @@ namespace gpumem::testing {
 // service manager is its parent.
 class Puppet {
  public:
-  explicit Puppet(UniqueFd channel, pid_t pid) : channel_(std::move(channel)), pid_(pid) {}
+  // One that is not there: it answers with errors, and is not killed.
+  Puppet() = default;
+  Puppet(UniqueFd channel, pid_t pid) : channel_(std::move(channel)), pid_(pid) {}
 
   // As the test's PID namespace numbers it.
   pid_t pid() const { return pid_; }
@@ -29,6 +31,8 @@ class Puppet {
   //   store-again NAME NEW    the same file by another name: a status
   //   store-many PREFIX N     N new files, by PREFIX and a number from 0: a status
   //   remove NAME, remove-many PREFIX N, barrier, check-room, ready WORDS: a status
+  //   pack NAME TEXT, pack-many PREFIX N, unpack NAME, unpack-many PREFIX N
+  //                           the same in crates (FdCrates), which it adopts at its start
   //   close NAME              of what it was handed or has stored
   //   lost                    waits until the manager is gone, and says why
   //   capacity                of the store, 0: unknown
@@ -45,7 +49,7 @@ class Puppet {
 
  private:
   UniqueFd channel_;
-  pid_t pid_;
+  pid_t pid_ = 0;
 };
 
 // The test's end.

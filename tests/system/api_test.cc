@@ -37,8 +37,9 @@ using testing::WireSession;
 using Stub = v1::Broker::Stub;
 
 constexpr uint64_t kCapacity = 256 * kMiB;
-constexpr const char* kMethodsWithToken[] = {"Acquire", "Open",   "Share",
-                                             "Release", "WhoAmI", "GetUsage"};
+constexpr const char* kMethodsWithToken[] = {
+    "Acquire",  "Open",    "Share",  "Release",   "WhoAmI",
+    "GetUsage", "Publish", "Attach", "Unpublish", "ListPublications"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
 
@@ -317,8 +318,8 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
                     absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
     }
   }
-  for (const char* method :
-       {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch"}) {
+  for (const char* method : {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch",
+                             "Publish", "Attach", "Unpublish", "ListPublications"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
                   absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
   }
@@ -327,8 +328,9 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
 TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
   const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
   for (const char* method : kMethodsWithToken) {
-    EXPECT_STATUS(CallBytes(channel, Method(method), std::string(64 * 1024 + 1, 'x'), token()),
-                  kResourceExhausted, "larger than max");
+    EXPECT_STATUS(
+        CallBytes(channel, Method(method), std::string((1 << 20) + 128 * 1024 + 1, 'x'), token()),
+        kResourceExhausted, "larger than max");
   }
   const auto context = testing::ContextWith(token());
   context->AddMetadata("x-large", std::string(100000, 'x'));

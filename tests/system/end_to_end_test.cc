@@ -395,7 +395,10 @@ TEST_F(EndToEnd, SixtyFourProcessesRaceForOneLimit) {
 }
 
 TEST_F(EndToEnd, MappingsSurviveTheDaemon) {
-  auto client = Connect();
+  auto client =
+      Client::Connect(
+          {.runtime_dir = daemon_->runtime_dir(), .tenant = "a", .timeout = absl::Seconds(1)})
+          .value();
   auto segment = client->Acquire({.bytes = 2 * kMiB});
   ASSERT_OK(segment);
   std::memset(segment->data(), 5, segment->size());
@@ -408,7 +411,9 @@ TEST_F(EndToEnd, MappingsSurviveTheDaemon) {
 }
 
 TEST_F(EndToEnd, SigtermStopsCleanlyWhileClientsAreConnected) {
-  auto client = Connect();
+  auto client =
+      Client::Connect({.runtime_dir = daemon_->runtime_dir(), .tenant = "a", .reconnect = false})
+          .value();
   auto segment = client->Acquire({.bytes = 2 * kMiB});
   ASSERT_OK(segment);
   const absl::Time begin = absl::Now();

@@ -120,6 +120,9 @@ class Fuzzer {
       case absl::StatusCode::kDataLoss:
         if (!words || !status.message().empty()) return;
         break;
+      case absl::StatusCode::kDeadlineExceeded:
+        if (what == "Attach") return;  // no such version in time
+        break;
       default:
         break;
     }
@@ -153,6 +156,9 @@ class Fuzzer {
     if (polite_ && field->containing_type() == v1::RegisterIpcEventRequest::descriptor()) {
       return field->name() == "name" ? absl::StrCat("event ", random_.Below(9))
                                      : "HOST-00000000-0000-0000-0000-000000000000";
+    }
+    if (polite_ && field->name() == "name") {
+      return absl::StrCat(random_.OneIn(2) ? "bad/" : "", "p", random_.Below(4));
     }
     if (polite_) return field->name() == "tenant" ? "bad" : "";
     switch (random_.Below(8)) {
@@ -310,6 +316,10 @@ class Fuzzer {
                                          ->New());
     polite_ = random_.OneIn(2);
     Fill(request.get());
+    if (auto* attach = dynamic_cast<v1::AttachRequest*>(request.get());
+        attach != nullptr && attach->wait_for_version() > 0) {
+      attach->set_wait_ms(1 + random_.Below(20));
+    }
     std::string bytes = request->SerializePartialAsString();
     if (!polite_ && random_.OneIn(3)) bytes = Mangled(std::move(bytes));
     if (!polite_ && random_.OneIn(20)) bytes = random_.Bytes(70000);
@@ -331,9 +341,9 @@ class Fuzzer {
 
   // What an answer gives is used in later requests.
   void Learn(const std::string& method, const std::string& answer, const std::string& token) {
-    v1::AcquireResponse acquired;  // OpenResponse has the same shape
+    v1::AcquireResponse acquired;  // OpenResponse and AttachResponse begin so, too
     v1::ShareResponse shared;
-    if (method == "Acquire" || method == "Open") {
+    if (method == "Acquire" || method == "Open" || method == "Attach") {
       if (acquired.ParseFromString(answer)) {
         for (const v1::Lease& lease : acquired.leases()) leases_.push_back(lease.lease_id());
       }

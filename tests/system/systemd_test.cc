@@ -63,7 +63,7 @@ class SystemdTest : public ::testing::Test {
   Puppet Next() {
     absl::StatusOr<Puppet> next = stage_->Next();
     EXPECT_TRUE(next.ok()) << next.status() << "\n" << machine_->Log();
-    return next.ok() ? *std::move(next) : Puppet(UniqueFd(), getpid());
+    return next.ok() ? *std::move(next) : Puppet();
   }
   Puppet NextAfterKill(const Puppet& puppet) {
     puppet.Kill(SIGKILL);
@@ -119,6 +119,26 @@ TEST_F(SystemdTest, HundredsComeBackAndGo) {
   EXPECT_EQ(puppet.Ask("remove-many s 499"), "OK");
   EXPECT_EQ(Stored(), 1);  // RemoveAndWait has waited for it
   EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("s499"));
+}
+
+TEST_F(SystemdTest, ThousandsInCratesTroubleNobody) {
+  Start("FileDescriptorStoreMax=200");
+  Puppet puppet = Next();
+  absl::Time start = absl::Now();
+  EXPECT_EQ(puppet.Ask("pack-many s 3000"), "OK");
+  RecordProperty("pack_3000_ms", static_cast<int>((absl::Now() - start) / absl::Milliseconds(1)));
+  EXPECT_EQ(puppet.Ask("barrier"), "OK");
+  EXPECT_EQ(Stored(), 2 * ((3000 + 31) / 32));
+  EXPECT_EQ(puppet.Ask("store j1 journal"), "OK");
+  puppet = NextAfterKill(puppet);
+  for (int i = 0; i < 3000; i += 7) {
+    EXPECT_EQ(puppet.Ask(absl::StrCat("read s", i)), absl::StrCat(i));
+  }
+  EXPECT_EQ(puppet.Ask("read j1"), "journal");
+  start = absl::Now();
+  EXPECT_EQ(puppet.Ask("unpack-many s 2999"), "OK");
+  RecordProperty("unpack_2999_ms", static_cast<int>((absl::Now() - start) / absl::Milliseconds(1)));
+  EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("j1", "s2999"));
 }
 
 TEST_F(SystemdTest, TheLastWordsOfTheDyingCount) {

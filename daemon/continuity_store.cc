@@ -1,0 +1,181 @@
+#include "daemon/continuity_store.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/failpoint.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+constexpr char kJournalKind = 'j';
+constexpr char kSegmentKind = 's';
+
+constexpr char kMetadataKind = 'm';
+
+std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
+std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
+
+// The same words wherever the daemon cannot go on with what it finds: nothing may be touched, and
+// only the operator can decide to give it up.
+absl::Status CannotGoOn(const absl::Status& why) {
+  return absl::Status(
+      why.code(),
+      absl::StrCat("the journal of the daemon before this one cannot be used: ", why.message(),
+                   ". Nothing was changed. Start the version that wrote it, or stop the service "
+                   "(systemctl stop gpumemd, or end gpumem-keeper), which gives up all memory that "
+                   "it keeps, and start it again"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store) {
+  auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store));
+  std::vector<NamedFd> inherited = store->TakeInherited();
+  absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
+  if (!packed.ok()) return packed.status();
+
+  std::vector<NamedFd> journals;
+  std::vector<int> journal_fds;
+  uint64_t last_number = 0;
+  for (NamedFd& each : inherited) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (!name || name->kind != kJournalKind) {
+      spdlog::warn("the service manager handed over a descriptor named {}, which means nothing",
+                   each.name);
+      continue;
+    }
+    last_number = std::max(last_number, name->number);
+    journal_fds.push_back(each.fd.get());
+    journals.push_back(std::move(each));
+  }
+  const absl::StatusOr<size_t> chosen = ChooseJournal(journal_fds);
+  if (!chosen.ok() && !absl::IsNotFound(chosen.status())) return CannotGoOn(chosen.status());
+  absl::StatusOr<JournalIdentity> identity =
+      ReadJournalIdentity(static_cast<uint32_t>(last_number + 1));
+  if (!identity.ok()) return identity.status();
+
+  for (NamedFd& each : *packed) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (!name || (name->kind != kSegmentKind && name->kind != kMetadataKind)) continue;
+    it->stored_.push_back(*name);
+    if (!chosen.ok()) continue;
+    if (name->kind == kSegmentKind) {
+      it->found_.memory.emplace(SegmentId{name->number}, std::move(each.fd));
+    } else {
+      it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
+    }
+  }
+  std::string kept;
+  if (chosen.ok()) {
+    kept = journals[*chosen].name;
+    absl::StatusOr<JournalFile::Adopted> adopted =
+        JournalFile::Adopt(std::move(journals[*chosen].fd));
+    if (!adopted.ok()) return CannotGoOn(adopted.status());
+    const JournalHeader& header = adopted->contents.header;
+    it->found_.strange_pids = header.identity.pid_namespace != identity->pid_namespace ||
+                              header.identity.boot_id != identity->boot_id;
+    it->found_.image = std::move(adopted->contents.image);
+    it->generation_ = header.generation;
+    it->file_ = std::move(adopted->file);
+  }
+  if (!chosen.ok() || it->found_.strange_pids) {
+    // Pids are written down from now on as this process's namespace has them.
+    absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(*identity);
+    if (!file.ok()) return file.status();
+    kept = ToString(FdName{kJournalKind, identity->number});
+    if (absl::Status stored = store->Store(kept, (*file)->fd()); !stored.ok()) return stored;
+    it->file_ = *std::move(file);
+  }
+  for (const NamedFd& each : journals) {
+    if (each.name != kept) store->Remove(each.name).IgnoreError();  // another daemon's leftovers
+  }
+  absl::Status watched = store->Watch([that = it.get()](const absl::Status& why) {
+    that->Tell(&that->manager_trouble_,
+               absl::StrCat("The service manager that keeps memory over this daemon's death is "
+                            "gone (",
+                            why.message(),
+                            "): when this daemon ends now, all memory is "
+                            "lost. Drain it and start it anew when nobody needs it."));
+  });
+  if (!watched.ok()) return watched;
+  return it;
+}
+
+ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
+
+std::vector<std::string> ContinuityStore::Notices() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> notices;
+  for (const std::string* trouble : {&manager_trouble_, &journal_trouble_, &memory_trouble_}) {
+    if (!trouble->empty()) notices.push_back(*trouble);
+  }
+  return notices;
+}
+
+void ContinuityStore::Tell(std::string* trouble, std::string sentence) {
+  absl::MutexLock lock(&mutex_);
+  if (!trouble->empty()) return;
+  spdlog::error("{}", sentence);
+  *trouble = std::move(sentence);
+}
+
+void ContinuityStore::Begin(const JournalImage& image) {
+  if (absl::Status written = file_->Rewrite(image); !written.ok()) {
+    Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
+                                         "): when this daemon dies, all memory is lost."));
+  }
+  Failpoint("begin-written");
+  for (const FdName& each : std::exchange(stored_, {})) {
+    const bool known = each.kind == kSegmentKind
+                           ? image.segments.contains(SegmentId{each.number})
+                           : image.publications.contains(PublicationId{each.number});
+    if (!known) LetGo(ToString(each), "what nobody needs any more");
+  }
+}
+
+void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
+  if (absl::Status written = file_->Append(batch); !written.ok()) {
+    Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
+                                         "): when this daemon dies, all memory is lost."));
+  }
+}
+
+void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
+  const absl::Status stored = crates_.Store(name, fd);
+  if (stored.ok()) return;
+  Tell(&memory_trouble_,
+       absl::StrCat("The service manager does not take ", what, " (", stored.message(),
+                    "): of this, and perhaps of more, nothing is left when this daemon dies."));
+}
+
+void ContinuityStore::LetGo(const std::string& name, const std::string& what) {
+  const absl::Status removed = crates_.Remove(name);
+  if (removed.ok() || absl::IsNotFound(removed)) return;
+  Tell(&memory_trouble_,
+       absl::StrCat("Out of the service manager's store could not be taken ", what, " (",
+                    removed.message(), "): its memory is not free, though it counts so."));
+}
+
+void ContinuityStore::Keep(SegmentId segment, int fd) {
+  Keep(NameOf(segment), fd, absl::StrCat("the memory of segment ", ToInt(segment)));
+}
+
+void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
+  for (SegmentId id : segments) LetGo(NameOf(id), absl::StrCat("segment ", ToInt(id)));
+}
+
+void ContinuityStore::Keep(PublicationId publication, int fd) {
+  Keep(NameOf(publication), fd, absl::StrCat("the metadata of publication ", ToInt(publication)));
+}
+
+void ContinuityStore::LetGo(PublicationId publication) {
+  LetGo(NameOf(publication), absl::StrCat("the metadata of publication ", ToInt(publication)));
+}
+
+}  // namespace gpumemd

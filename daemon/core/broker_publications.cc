@@ -1,0 +1,166 @@
+// Publications, and an Attach from its beginning to its answer. It may have to wait for a version
+// that is not there yet, for hours: no thread waits with it.
+#include <utility>
+
+#include "daemon/core/broker.h"
+#include "daemon/core/failpoint.h"
+
+namespace gpumemd {
+namespace {
+
+absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
+
+}  // namespace
+
+absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& spec,
+                                         absl::string_view bytes) {
+  PublishSpec sized = spec;
+  sized.metadata_bytes = bytes.size();
+  // What is too large is refused by the ledger; it is not worth a copy.
+  absl::StatusOr<Metadata> metadata =
+      Metadata::Make(bytes.size() > kMaxMetadataBytes ? absl::string_view() : bytes);
+  if (!metadata.ok()) return metadata.status();
+  auto kept = std::make_shared<const Metadata>(*std::move(metadata));
+  if (continuity_ != nullptr) {
+    // Before anything is written down that needs it.
+    {
+      absl::MutexLock lock(&mutex_);
+      sized.id = ledger_.NewPublicationId();
+    }
+    Failpoint("publish-before");
+    if (kept->fd() >= 0) continuity_->Keep(sized.id, kept->fd());
+    Failpoint("publish-kept");
+  }
+  absl::StatusOr<Ledger::Published> published;
+  {
+    absl::MutexLock lock(&mutex_);
+    published = ledger_.Publish(call.session(), sized);
+    if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
+    Pump();
+  }
+  Failpoint("publish-after");
+  const bool made = published.ok() && !published->again;
+  if (continuity_ != nullptr && !made && kept->fd() >= 0) continuity_->LetGo(sized.id);
+  if (!published.ok()) return published.status();
+  return published->version;
+}
+
+absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<uint64_t> version = ledger_.Unpublish(call.session(), name);
+  Pump();
+  return version;
+}
+
+absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<uint64_t> version = ledger_.Unpublish(full_name);
+  Pump();
+  return version;
+}
+
+absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
+    const Call& call, absl::string_view tenant) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.ListAttachable(call.session(), tenant);
+}
+
+absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
+    absl::string_view tenant) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.ListPublications(tenant);
+}
+
+Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,
+                                       bool may_block) {
+  using State = Progress::State;
+  Attachment& it = *attachment;
+  Operation operation;
+  Attached attached;
+  std::shared_ptr<const Metadata> metadata;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
+    if (it.given_up) return {State::kAnswered, GivenUp()};
+    absl::StatusOr<Admission> admission;
+    if (auto regrant = ledger_.RegrantAttach(it.session, it.spec.request_id)) {
+      admission = Admission{.operation = std::move(regrant)};
+    } else {
+      admission = ledger_.BeginAttach(it.session, it.spec);
+    }
+    if (!admission.ok()) return {State::kAnswered, admission.status()};
+    if (admission->waiter) {
+      it.waiter = admission->waiter;
+      attaching_.emplace(*it.waiter, attachment);
+      times_changed_ = true;
+      return {State::kWaits, absl::UnavailableError("it waits")};
+    }
+    operation = *std::move(admission->operation);
+    attached.publication = *ledger_.GetPublication(*operation.publication);
+    metadata = metadata_.at(*operation.publication);
+    Pump();
+  }
+  absl::StatusOr<std::string> bytes = metadata->Read();
+  if (!bytes.ok()) {
+    Abort(operation, /*handed_over=*/false);
+    return {State::kAnswered, bytes.status()};
+  }
+  attached.metadata = *std::move(bytes);
+  absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
+      operation, [&](const Handover& handover) { return it.deliver(handover, may_block); });
+  if (!may_block && absl::IsDeadlineExceeded(leases.status())) {
+    return {State::kNeedsAThread, leases.status()};
+  }
+  if (!leases.ok()) return {State::kAnswered, leases.status()};
+  attached.leases = *std::move(leases);
+
+  absl::MutexLock lock(&mutex_);
+  if (!it.given_up) return {State::kAnswered, std::move(attached)};
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : attached.leases) ids.push_back(lease.lease);
+  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
+  Pump();
+  return {State::kAnswered, GivenUp()};
+}
+
+void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
+  absl::MutexLock lock(&mutex_);
+  attachment->given_up = true;
+  if (!attachment->waiter) return;
+  EndAttachWait(*attachment->waiter, /*expired=*/false);
+  Pump();
+}
+
+void Broker::EndAttachWait(WaiterId waiter, bool expired) {
+  const std::shared_ptr<Attachment> attachment = attaching_.extract(waiter).mapped();
+  attachment->waiter.reset();
+  attachment->refused = ledger_.EndAttachWait(waiter, expired);
+  attachment->resume();
+}
+
+void Broker::ResumeAttaches() {
+  for (WaiterId waiter : ledger_.TakeAttachable()) {
+    const std::shared_ptr<Attachment> attachment = attaching_.extract(waiter).mapped();
+    attachment->waiter.reset();
+    attachment->resume();
+  }
+}
+
+void Broker::DropEndedPublications() {
+  for (PublicationId id : ledger_.TakeEndedPublications()) {
+    ended_metadata_.emplace_back(id, metadata_.extract(id).mapped());
+  }
+  // The clock's thread is to look at it anew.
+  times_changed_ |= ledger_.NextExpiry() < watched_expiry_;
+}
+
+void Broker::EndOverduePublications(absl::Time now) {
+  ledger_.ExpirePublications();
+  std::vector<WaiterId> over;
+  for (const auto& [waiter, attachment] : attaching_) {
+    if (attachment->wait_until <= now) over.push_back(waiter);
+  }
+  for (WaiterId waiter : over) EndAttachWait(waiter, /*expired=*/true);
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,50 @@
+// How the broker's service answers the calls of sessions. Part of broker_service.h for those who
+// implement it.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/endpoints.h"
+#include "daemon/transport/broker_service.h"
+#include "daemon/transport/unary_call.h"
+
+namespace gpumemd {
+
+inline absl::string_view TokenOf(const grpc::ServerContextBase& context) {
+  auto it = context.client_metadata().find(gpumem::kTokenMetadata);
+  if (it == context.client_metadata().end()) return {};
+  return {it->second.data(), it->second.size()};
+}
+
+template <typename Request, typename Attempt>
+grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
+                                               Bytes* response, Attempt attempt) {
+  Reactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
+  absl::StatusOr<Request> parsed =
+      call.ok() ? ParseRequest<Request>(*request) : absl::StatusOr<Request>(call.status());
+  if (!parsed.ok()) {
+    call = absl::CancelledError();
+    reactor->Finish(ToAnswer(parsed.status()));
+    return reactor;
+  }
+  if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
+    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    call = absl::CancelledError();
+    Answer(reactor, response, *result);
+    return reactor;
+  }
+  workers_.Run([=, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
+    auto result = [&] {
+      const Broker::Call served = std::move(call);
+      return *attempt(served, parsed, /*may_wait=*/true);
+    }();
+    Answer(reactor, response, result);
+  });
+  return reactor;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,431 @@
+// Publications: a real gpumemd on the host backend, and processes that publish, attach and die.
+#include "client/publication.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/client.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon_process.h"
+
+namespace gpumem {
+namespace {
+
+using testing::Child;
+using testing::DaemonProcess;
+using ::testing::Each;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using testing::Hear;
+using ::testing::IsEmpty;
+using testing::kParentChannel;
+using testing::Say;
+using ::testing::SizeIs;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGranule = 2 * kMiB;
+
+// Tenants that anybody may name.
+constexpr char kConfig[] = R"(
+[host]
+device_bytes = "16GiB"
+devices = 2
+[[tenant]]
+name = "ml"
+[[rule]]
+tenant = "ml"
+default = true
+[[tenant]]
+name = "web"
+[[rule]]
+tenant = "web"
+default = true
+)";
+
+void Mark(const Segment& segment, uint64_t mark) {
+  std::memcpy(segment.data(), &mark, sizeof mark);
+  std::memcpy(static_cast<char*>(segment.data()) + segment.size() - sizeof mark, &mark,
+              sizeof mark);
+}
+uint64_t MarkOf(const Segment& segment) {
+  uint64_t mark = 0;
+  std::memcpy(&mark, segment.data(), sizeof mark);
+  return mark;
+}
+
+// So many segments, each with its number in it, from `first` on.
+std::vector<Segment> Marked(Client& client, int count, uint64_t first = 0,
+                            const std::string& device = "") {
+  std::vector<Segment> segments;
+  while (count > 0) {
+    const int some = std::min(count, 253);
+    auto more = client.AcquireMany({.bytes = kGranule, .device = device}, some);
+    EXPECT_TRUE(more.ok()) << more.status();
+    if (!more.ok()) return segments;
+    for (Segment& segment : *more) {
+      Mark(segment, first + segments.size());
+      segments.push_back(std::move(segment));
+    }
+    count -= some;
+  }
+  return segments;
+}
+
+class PublicationTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = DaemonProcess::Start({.config = kConfig});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    client_ = Connect("ml");
+    fds_ = daemon_->fds();
+  }
+  std::unique_ptr<Client> Connect(const std::string& tenant) {
+    auto client = daemon_->Connect(tenant);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+  uint64_t Publish(Client& client, const std::string& name, const std::vector<Segment>& segments,
+                   const PublishOptions& options = {}) {
+    auto version = client.Publish(name, segments, options);
+    EXPECT_TRUE(version.ok()) << version.status();
+    return version.value_or(0);
+  }
+  static std::vector<PublicationInfo> List(Client& client) {
+    auto list = client.ListPublications();
+    EXPECT_TRUE(list.ok()) << list.status();
+    return list.value_or(std::vector<PublicationInfo>());
+  }
+  static uint64_t Charged(Client& client) {
+    auto usage = client.GetUsage();
+    EXPECT_TRUE(usage.ok()) << usage.status();
+    return usage.ok() ? usage->charged_bytes : 0;
+  }
+  Child Role(const std::string& role, const std::string& name) {
+    return Child::Self({"--role", role, daemon_->runtime_dir(), name});
+  }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+  int fds_ = 0;
+};
+
+// As many as go into one message, one more, and several messages' worth; and so many that they do
+// not fit into the socket's buffer at once.
+TEST_F(PublicationTest, SegmentsOfOneMessageAndOfMany) {
+  for (const int count : {1, 253, 254, 600, 2100}) {
+    SCOPED_TRACE(count);
+    {
+      const std::vector<Segment> segments = Marked(*client_, count);
+      ASSERT_THAT(segments, SizeIs(count));
+      Publish(*client_, "many", segments, {.metadata = absl::StrCat(count)});
+    }
+    auto reader = Connect("ml");
+    auto attached = reader->Attach("many", {});
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    EXPECT_EQ(attached->metadata(), absl::StrCat(count));
+    EXPECT_EQ(attached->size(), static_cast<uint64_t>(count) * kGranule);
+    ASSERT_THAT(attached->segments(), SizeIs(count));
+    for (size_t i = 0; i < attached->segments().size(); ++i) {
+      const Segment& segment = attached->segments()[i];
+      ASSERT_EQ(MarkOf(segment), i);
+      ASSERT_EQ(segment.data(), static_cast<char*>(attached->data()) + i * kGranule);
+    }
+    EXPECT_EQ(Charged(*client_), attached->size());  // once
+    EXPECT_TRUE(attached->Release().ok());
+    EXPECT_TRUE(client_->Unpublish("many").ok());
+  }
+  client_.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= fds_; })) << daemon_->fds();
+}
+
+TEST_F(PublicationTest, OutlivesItsPublisherAndCountsUp) {
+  for (uint64_t version = 1; version <= 3; ++version) {
+    Child publisher = Role("publish", "weights");
+    ASSERT_EQ(Hear(publisher.channel()), absl::StrCat("published ", version));
+    publisher.Signal(SIGKILL);
+    publisher.Wait();
+    auto attached = client_->Attach("weights", {});
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    EXPECT_EQ(attached->version(), version);
+    EXPECT_EQ(attached->tenant(), "ml");
+    EXPECT_EQ(MarkOf(attached->segments()[1]), 1u);
+  }
+  const auto list = List(*client_);
+  ASSERT_THAT(list, SizeIs(1));
+  EXPECT_EQ(list[0].segments, 3u);
+  EXPECT_EQ(list[0].bytes, 3 * kGranule);
+  EXPECT_TRUE(Eventually([&] { return !List(*client_)[0].publisher_alive; }));
+}
+
+TEST_F(PublicationTest, EphemeralEndsWithItsPublishersProcess) {
+  Child publisher = Role("publish-ephemeral", "scratch");
+  ASSERT_EQ(Hear(publisher.channel()), "published 1");
+  auto attached = client_->Attach("scratch", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  publisher.Signal(SIGKILL);
+  publisher.Wait();
+  EXPECT_TRUE(Eventually([&] { return List(*client_).empty(); }));
+  EXPECT_EQ(MarkOf(attached->segments()[2]), 2u);  // who has it attached keeps it
+  EXPECT_EQ(Charged(*client_), 3 * kGranule);
+  EXPECT_TRUE(absl::IsNotFound(client_->Attach("scratch", {}).status()));
+}
+
+TEST_F(PublicationTest, ExpiresOnceNobodyIsAttached) {
+  {
+    const auto segments = Marked(*client_, 1);
+    Publish(*client_, "short", segments, {.expire_after = absl::Milliseconds(300)});
+  }
+  auto attached = client_->Attach("short", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(List(*client_)[0].expires_in, absl::InfiniteDuration());
+  const absl::Time released = absl::Now();
+  ASSERT_TRUE(attached->Release().ok());
+  EXPECT_LE(List(*client_)[0].expires_in, absl::Milliseconds(300));
+  EXPECT_TRUE(Eventually([&] { return List(*client_).empty(); }));
+  EXPECT_GE(absl::Now() - released, absl::Milliseconds(300));
+}
+
+TEST_F(PublicationTest, MetadataUpToOneMiB) {
+  const auto segments = Marked(*client_, 1);
+  std::string metadata(kMiB, '\0');
+  for (size_t i = 0; i < metadata.size(); ++i) metadata[i] = static_cast<char>(i * 31 >> 3);
+  Publish(*client_, "a", segments, {.metadata = metadata});
+  auto attached = client_->Attach("a", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_TRUE(attached->metadata() == metadata);
+  metadata.push_back('x');
+  const auto refused = client_->Publish("a", segments, {.metadata = metadata});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  EXPECT_EQ(List(*client_)[0].version, 1u);
+}
+
+TEST_F(PublicationTest, ReadOnlyUnlessAskedFor) {
+  const auto segments = Marked(*client_, 1);
+  Publish(*client_, "a", segments);
+  auto writer = client_->Attach("a", {.read_only = false});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  Mark(writer->segments()[0], 77);
+  EXPECT_EQ(MarkOf(segments[0]), 77u);
+  auto reader = client_->Attach("a", {});
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(MarkOf(reader->segments()[0]), 77u);
+  EXPECT_DEATH(Mark(reader->segments()[0], 78), "");
+}
+
+TEST_F(PublicationTest, AccessAndNames) {
+  const auto segments = Marked(*client_, 1);
+  auto web = Connect("web");
+  Publish(*client_, "open", segments, {.access = PublicationAccess::kAny});
+  Publish(*client_, "closed", segments);
+  auto attached = web->Attach("ml/open", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->tenant(), "ml");
+  EXPECT_EQ(Charged(*web), 0u);  // its owner is charged
+  const absl::Status closed = web->Attach("ml/closed", {}).status();
+  const absl::Status unknown = web->Attach("ml/opened", {}).status();
+  EXPECT_TRUE(absl::IsNotFound(closed)) << closed;
+  EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
+  EXPECT_TRUE(absl::IsNotFound(web->Attach("open", {}).status()));  // web has none
+  EXPECT_TRUE(absl::IsPermissionDenied(web->Unpublish("ml/open").status()));
+  EXPECT_TRUE(absl::IsNotFound(web->Unpublish("ml/closed").status()));
+  const auto seen = List(*web);
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_EQ(seen[0].name, "open");
+  EXPECT_EQ(seen[0].publisher_pid, 0);
+  EXPECT_EQ(List(*client_)[1].publisher_pid, getpid());
+  const absl::Status bad = client_->Publish("two words", segments, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(bad)) << bad;
+  EXPECT_THAT(bad.ToString(), HasSubstr("letters, digits"));
+  auto stranger = web->Publish("mine", segments, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(stranger.status())) << stranger.status();
+}
+
+TEST_F(PublicationTest, SeveralDevicesAndHostMemory) {
+  auto devices = *client_->Devices();
+  std::vector<Segment> segments = Marked(*client_, 1, 0, devices[0].uuid);
+  for (Segment& more : Marked(*client_, 2, 1, devices[1].uuid)) segments.push_back(std::move(more));
+  auto pinned = client_->Acquire({.bytes = kGranule, .kind = Kind::kPinned});
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  Mark(*pinned, 3);
+  segments.push_back(*std::move(pinned));
+  Publish(*client_, "mixed", segments);
+  auto attached = client_->Attach("mixed", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(MarkOf(attached->segments()[i]), i);
+  EXPECT_EQ(attached->segments()[1].device_uuid(), devices[1].uuid);
+  EXPECT_EQ(attached->segments()[3].kind(), Kind::kPinned);
+
+  auto ipc = client_->Acquire({.bytes = kGranule, .kind = Kind::kIpc});
+  ASSERT_TRUE(ipc.ok()) << ipc.status();
+  const auto refused = client_->Publish("ipc", {&*ipc}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("kind vmm"));
+}
+
+TEST_F(PublicationTest, WaitsForAVersion) {
+  std::atomic<uint64_t> got{0};
+  std::thread waiter([&] {
+    auto reader = Connect("ml");
+    auto first = reader->Attach("later", {.wait_for_version = 1});
+    EXPECT_TRUE(first.ok()) << first.status();
+    got = first.ok() ? first->version() : 99;
+    auto second = reader->Attach("later", {.wait_for_version = 2});
+    EXPECT_TRUE(second.ok()) << second.status();
+    got = second.ok() ? MarkOf(second->segments()[0]) : 99;
+  });
+  const auto waiting = [&] { return client_->GetUsage()->waiting == 1; };
+  EXPECT_TRUE(Eventually(waiting));
+  Publish(*client_, "later", Marked(*client_, 1, 10));
+  EXPECT_TRUE(Eventually([&] { return got == 1; }));
+  EXPECT_TRUE(Eventually(waiting));
+  Publish(*client_, "later", Marked(*client_, 1, 20));
+  waiter.join();
+  EXPECT_EQ(got, 20u);
+
+  const auto late =
+      client_->Attach("later", {.wait_for_version = 3, .wait = absl::Milliseconds(50)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  EXPECT_THAT(late.status().ToString(), HasSubstr("the newest is 2"));
+  AttachOptions cancelled = {.wait_for_version = 3};
+  cancelled.cancel.emplace();
+  std::thread canceller([&] {
+    EXPECT_TRUE(Eventually(waiting));
+    cancelled.cancel->Cancel();
+  });
+  const auto given_up = client_->Attach("later", cancelled);
+  canceller.join();
+  EXPECT_TRUE(absl::IsCancelled(given_up.status())) << given_up.status();
+  EXPECT_TRUE(Eventually([&] { return client_->GetUsage()->waiting == 0; }));
+}
+
+// What one version is made of is never mixed with another's, whoever publishes meanwhile.
+TEST_F(PublicationTest, VersionsAreNeverMixed) {
+  constexpr int kVersions = 60, kSegments = 5;
+  Publish(*client_, "w", Marked(*client_, kSegments, 1000), {.metadata = "1"});
+  std::atomic<bool> done{false};
+  std::vector<std::thread> readers;
+  std::atomic<int> seen{0};
+  for (int r = 0; r < 3; ++r) {
+    readers.emplace_back([&] {
+      auto reader = Connect("ml");
+      uint64_t newest = 0;
+      while (!done) {
+        auto attached = reader->Attach("w", {});
+        if (!attached.ok()) {
+          ADD_FAILURE() << attached.status();
+          return;
+        }
+        EXPECT_GE(attached->version(), newest);
+        newest = attached->version();
+        EXPECT_EQ(attached->metadata(), absl::StrCat(newest));
+        for (size_t i = 0; i < kSegments; ++i) {
+          EXPECT_EQ(MarkOf(attached->segments()[i]), newest * 1000 + i);
+        }
+        ++seen;
+      }
+    });
+  }
+  for (uint64_t version = 2; version <= kVersions; ++version) {
+    const auto segments = Marked(*client_, kSegments, version * 1000);
+    EXPECT_EQ(Publish(*client_, "w", segments, {.metadata = absl::StrCat(version)}), version);
+  }
+  EXPECT_TRUE(Eventually([&] { return seen > 20; }));
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  ASSERT_TRUE(client_->Unpublish("w").ok());
+  client_.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= fds_; })) << daemon_->fds();
+}
+
+// Whenever those who publish and attach are killed, nothing of them stays.
+TEST_F(PublicationTest, WorkersKilledAtAnyStepLeaveNothing) {
+  const int seed =
+      std::getenv("GPUMEM_SEED") != nullptr ? std::atoi(std::getenv("GPUMEM_SEED")) : 20260101;
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  SCOPED_TRACE(seed);
+  for (int round = 0; round < 40; ++round) {
+    Child worker = Role("busy", absl::StrCat("n", round % 3));
+    ASSERT_EQ(Hear(worker.channel()), "busy");
+    usleep(random() % 30000);  // anywhere in what it does
+    worker.Signal(SIGKILL);
+    worker.Wait();
+  }
+  for (const PublicationInfo& left : List(*client_)) {
+    EXPECT_TRUE(client_->Unpublish(left.name).ok());
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const auto usage = client_->GetUsage();
+    return usage.ok() && usage->devices[0].leased_bytes + usage->devices[0].lingering_bytes == 0;
+  }));
+  EXPECT_TRUE(Eventually([&] { return client_->GetUsage()->sessions == 1; }));
+  EXPECT_EQ(client_->GetUsage()->publications, 0u);
+  client_.reset();  // what is kept for reuse goes with the last session
+  EXPECT_TRUE(Eventually([&] { return Charged(*Connect("ml")) == 0; }));
+  EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= fds_; })) << daemon_->fds();
+}
+
+// --- The other processes -----------------------------------------------------------------
+
+int RunPublisher(Client& client, const std::string& name, bool ephemeral) {
+  const std::vector<Segment> segments = Marked(client, 3);
+  const auto version = client.Publish(name, segments, {.ephemeral = ephemeral});
+  Say(kParentChannel,
+      version.ok() ? absl::StrCat("published ", *version) : version.status().ToString());
+  pause();
+  return 0;
+}
+
+// Publishes and attaches for as long as it lives.
+int RunBusy(Client& client, const std::string& name) {
+  Say(kParentChannel, "busy");
+  for (uint64_t round = 0;; ++round) {
+    const std::vector<Segment> segments = Marked(client, round % 2 == 0 ? 3 : 300);
+    client.Publish(name, segments, {.metadata = "m", .ephemeral = round % 3 == 0})
+        .status()
+        .IgnoreError();
+    client.Attach(name, {}).status().IgnoreError();
+    if (round % 4 == 0) client.Unpublish(name).status().IgnoreError();
+  }
+}
+
+int Run(const std::string& role, const std::string& runtime_dir, const std::string& name) {
+  auto client = Client::Connect({.runtime_dir = runtime_dir, .tenant = "ml"});
+  if (!client.ok()) {
+    Say(kParentChannel, client.status().ToString());
+    return 1;
+  }
+  if (role == "busy") return RunBusy(**client, name);
+  return RunPublisher(**client, name, role == "publish-ephemeral");
+}
+
+}  // namespace
+}  // namespace gpumem
+
+int main(int argc, char** argv) {
+  if (argc == 5 && std::string(argv[1]) == "--role") {
+    return gpumem::Run(argv[2], argv[3], argv[4]);
+  }
+  // An attachment takes a descriptor for each segment while it is mapped.
+  rlimit files;
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
