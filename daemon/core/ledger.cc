@@ -116,6 +116,9 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   CountSession(tenant, -1);
   sessions_.erase(id);
   Touch(id);
+  for (const auto& [publication, made] : publications_) {
+    if (made.publisher == id) Touch(publication);  // it is nobody's any more
+  }
   forgotten_.push_back(id);
   ForgetIfIdle(tenant);
 }

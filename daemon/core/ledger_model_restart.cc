@@ -51,6 +51,11 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   revoked_.clear();
   unbrokered_.clear();
   regrants_.clear();
+  attach_waiters_.clear();
+  attachable_.clear();
+  ended_publications_.clear();
+  last_versions_.clear();
+  answered_.clear();
   draining_ = false;
   last_operation_ = last_waiter_ = 0;
   for (auto& [name, tenant] : tenants_) {
@@ -59,6 +64,9 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     tenant.parent.clear();
   }
   for (const std::string& name : TenantNames()) Link(name);
+  for (Publication& publication : publications_) {
+    if (!sessions_.contains(publication.publisher)) publication.publisher = {};
+  }
   std::vector<SessionId> dead;
   for (auto& [id, session] : sessions_) {
     session.calls = 0;
@@ -82,6 +90,8 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     if (!segment.made || (segment.lost && !held)) gone.push_back(id);
   }
   for (SegmentId id : gone) ForgetSegment(id);
+  const absl::Status published = RestorePublications(survivors, answer);
+  if (!published.ok()) return published;
   for (Event& event : events_) {
     if (event.place.lease && !leases_.contains(*event.place.lease)) event.listed = false;
   }
@@ -112,6 +122,52 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     }
   }
   return absl::OkStatus();
+}
+
+// Those whose publisher they would have ended with are gone, and those of which a part is.
+absl::Status LedgerModel::RestorePublications(const Ledger::Survivors& survivors,
+                                              const Ledger::Restored& answer) {
+  auto told = answer.lost_publications.begin();
+  for (const Publication& each : std::vector<Publication>(publications_)) {
+    std::vector<SegmentId> missing;
+    for (SegmentId id : each.segments) {
+      if (!segments_.contains(id) || segments_.at(id).lost) missing.push_back(id);
+    }
+    const bool complete =
+        missing.empty() && (each.metadata_bytes == 0 || survivors.metadata.contains(each.id));
+    const bool publisher_lives = Live(each.publisher);
+    if (complete && (!each.ephemeral || publisher_lives)) {
+      if (publisher_lives && each.request != 0) {
+        answered_[each.publisher].emplace_back(each.request, each.version);
+      }
+      continue;
+    }
+    std::erase_if(publications_, [&](const Publication& other) { return other.id == each.id; });
+    if (each.ephemeral && !publisher_lives) continue;
+    if (told == answer.lost_publications.end() || told->tenant != each.tenant ||
+        told->name != each.name || told->version != each.version || told->segments != missing) {
+      return Wrong("the loss of publication ", ToInt(each.id), " is told wrongly");
+    }
+    ++told;
+  }
+  if (told != answer.lost_publications.end()) return Wrong("a publication is not lost");
+  if (answer.publications == publications_.size()) return absl::OkStatus();
+  return Wrong("expected ", publications_.size(), " publications, got ", answer.publications);
+}
+
+absl::Status LedgerModel::RegrantAttach(SessionId session, uint64_t request,
+                                        const std::optional<Operation>& answer) {
+  uint32_t count = 0;
+  std::optional<PublicationId> through;
+  if (auto it = regrants_.find({session, request}); it != regrants_.end()) {
+    auto first = leases_.find(it->second.front());
+    if (first != leases_.end()) through = first->second.publication;
+  }
+  for (const Publication& each : publications_) {
+    if (each.id == through) count = static_cast<uint32_t>(each.segments.size());
+  }
+  if (answer && answer->publication != through) return Wrong("it is another publication's");
+  return Regrant(session, request, count, answer);
 }
 
 absl::Status LedgerModel::Regrant(SessionId session, uint64_t request, uint32_t count,

@@ -7,19 +7,20 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/ledger_model_steps.h"
+#include "daemon/core/ledger_model_publishers.h"
 
 namespace gpumemd {
 
-class ModelRestarts : public ModelSteps {
+class ModelRestarts : public ModelPublishers {
  protected:
-  using ModelSteps::ModelSteps;
+  using ModelPublishers::ModelPublishers;
 
   absl::Status Restart() {
     if (absl::Status same = CheckImage(); !same.ok()) return same;
@@ -38,6 +39,8 @@ class ModelRestarts : public ModelSteps {
 
     granted_waiters_.clear();  // numbers of waiters begin anew
     if (!restored.lost.empty()) Met("lost by a restart");
+    if (restored.publications > 0) Met("a publication goes on");
+    if (!restored.lost_publications.empty()) Met("a publication is lost by a restart");
     absl::Status verdict = model_.Restart(survivors, restored);
     if (verdict.ok()) verdict = CheckInherited(before);
     return After(verdict, "killed; ", survivors.sessions.size(), " sessions, of which ",
@@ -68,6 +71,20 @@ class ModelRestarts : public ModelSteps {
     Met(answer ? "granted once more" : "not granted once more");
     return After(model_.Regrant(session, request, count, answer), "Regrant ", ToInt(session), " ",
                  request, " x ", count, " -> ", answer ? absl::StrCat(ToInt(answer->id)) : "no");
+  }
+
+  absl::Status RegrantAttach() {
+    SessionId session = AnySession();
+    uint64_t request = chance_.Below(12);
+    for (const auto& [key, leases] : model_.regrants()) {
+      auto first = model_.leases().find(leases.front());
+      if (first == model_.leases().end() || !first->second.publication) continue;
+      if (chance_.In100(90)) std::tie(session, request) = key;
+    }
+    const std::optional<Operation> answer = ledger_.RegrantAttach(session, request);
+    if (answer) Met("attached once more");
+    return After(model_.RegrantAttach(session, request, answer), "RegrantAttach ", ToInt(session),
+                 " ", request, " -> ", answer ? absl::StrCat(ToInt(answer->id)) : "no");
   }
 
   absl::Status DropRegrants() {
@@ -160,6 +177,18 @@ class ModelRestarts : public ModelSteps {
     };
     const bool imports =
         std::none_of(image_.pool_imports.begin(), image_.pool_imports.end(), smaller);
+    auto publications = before.publications;
+    for (auto& [id, publication] : publications) {
+      auto it = image_.publications.find(id);
+      if (it == image_.publications.end()) continue;
+      // Nobody is attached to it any more, or its publisher is gone.
+      if (publication.idle_since_ns == 0) publication.idle_since_ns = it->second.idle_since_ns;
+      if (it->second.publisher == SessionId{}) publication.publisher = {};
+    }
+    if (!same(image_.publications, publications) ||
+        !same(image_.publication_items, before.publication_items)) {
+      return absl::InternalError("what is published is not what it was");
+    }
     if (imports && same(image_.sessions, sessions) && same(image_.segments, segments) &&
         same(image_.leases, before.leases) && same(image_.exposures, before.exposures) &&
         same(image_.ipc_events, events)) {
@@ -211,6 +240,9 @@ class ModelRestarts : public ModelSteps {
     for (SegmentId id : model_.Lasting()) {
       const uint64_t gone = model_.in_destruction().contains(id) ? 50 : loses ? 20 : 0;
       if (!chance_.In100(gone)) survivors.memory.insert(id);
+    }
+    for (const auto& [id, publication] : image_.publications) {
+      if (!loses || !chance_.In100(20)) survivors.metadata.insert(id);
     }
     return survivors;
   }

@@ -183,8 +183,8 @@ class Episode : public ModelRestarts {
     if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
     if (!model_.regrants().empty() && chance_.In100(5)) {
       const uint64_t die = chance_.Below(100);
-      if (die < 15) return RegrantAttach();
-      return die < 55 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
+      if (die < 30) return RegrantAttach();
+      return die < 60 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
     }
     uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {
