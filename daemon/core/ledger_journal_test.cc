@@ -73,9 +73,14 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   right("SocketClosed");
   const SessionId third = OpenSessionOf("a", 42);
   Release(third, {AcquireKind(third, Kind::kMempool)});
+  right("Release into a pool");
   ledger.SocketClosed(third);  // its pool is the first one's affair now
   right("SocketClosed of an importer");
   EXPECT_FALSE(image.sessions.contains(third));
+  const SessionId idle = OpenSession("a");
+  right("OpenSession of one that asks for nothing");
+  ledger.ProcessGone(idle);
+  right("ProcessGone of one that has nothing");
   ledger.ProcessGone(b);
   right("ProcessGone");
   ledger.ProcessGone(a);

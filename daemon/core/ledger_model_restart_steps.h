@@ -77,9 +77,7 @@ class ModelRestarts : public ModelPublishers {
     SessionId session = AnySession();
     uint64_t request = chance_.Below(12);
     for (const auto& [key, leases] : model_.regrants()) {
-      auto first = model_.leases().find(leases.front());
-      if (first == model_.leases().end() || !first->second.publication) continue;
-      if (chance_.In100(90)) std::tie(session, request) = key;
+      if (IsOfAttach(leases) && chance_.In100(90)) std::tie(session, request) = key;
     }
     const std::optional<Operation> answer = ledger_.RegrantAttach(session, request);
     if (answer) Met("attached once more");
@@ -142,12 +140,23 @@ class ModelRestarts : public ModelPublishers {
   // Moments that are rare.
   bool WorthAKill() {
     if (ledger_.draining()) return chance_.Below(60) == 0;
+    if (model_.NextOverdue() != absl::InfiniteFuture()) return chance_.Below(80) == 0;
     const bool again = std::any_of(model_.operations().begin(), model_.operations().end(),
                                    [](const auto& operation) { return operation.second.regrant; });
     return again && chance_.Below(40) == 0;
   }
 
+  bool AnyAttachToRegrant() {
+    return std::any_of(model_.regrants().begin(), model_.regrants().end(),
+                       [this](const auto& entry) { return IsOfAttach(entry.second); });
+  }
+
  private:
+  bool IsOfAttach(const std::vector<LeaseId>& leases) {
+    auto first = model_.leases().find(leases.front());
+    return first != model_.leases().end() && first->second.publication;
+  }
+
   // What the journal says of those who go on is as before.
   absl::Status CheckInherited(const JournalImage& before) const {
     const auto same = [](const auto& now, const auto& then) {

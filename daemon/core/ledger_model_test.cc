@@ -181,10 +181,11 @@ class Episode : public ModelRestarts {
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
     if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
+    if (AnyAttachToRegrant() && chance_.In100(10)) return RegrantAttach();
     if (!model_.regrants().empty() && chance_.In100(5)) {
       const uint64_t die = chance_.Below(100);
-      if (die < 30) return RegrantAttach();
-      return die < 60 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
+      if (die < 5) return RegrantAttach();
+      return die < 55 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
     }
     uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {

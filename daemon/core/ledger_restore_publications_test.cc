@@ -49,6 +49,8 @@ TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDa
   EXPECT_EQ(ledger.ListPublications("a")->at(0).metadata_bytes, 100u);
   Restart();
   EXPECT_EQ(*ledger.Unpublish("a/weights"), 2u);
+  ExpectRecorded();
+  EXPECT_THAT(image.publication_items, IsEmpty());
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased) << "who is attached has it";
 }
 
@@ -109,8 +111,10 @@ TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBegi
   EXPECT_EQ(ledger.ListPublications("a")->at(0).attached, 1u);
   EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
   Release(reader, attached.items);
+  ExpectRecorded();
   EXPECT_EQ(ledger.NextExpiry(), now + expire_after);
   Attach(reader, {.name = "x"});
+  ExpectRecorded();
   now += absl::Seconds(60);
   const absl::Time restarted = now;
   Restart({.dead = {reader}});
