@@ -114,6 +114,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
   CountSession(tenant, -1);
+  for (PublicationId publication : session.publications) Touch(publication);  // as nobody's
   sessions_.erase(id);
   Touch(id);
   forgotten_.push_back(id);
@@ -233,7 +234,7 @@ void Ledger::Pin(const Operation& operation, Session& session) {
       Process& process = processes_[ProcessOf(session)];
       ++process.exposures;
       process.revocable = operation.revocable;
-      Touch(operation.session);
+      if (session.exposed.size() == 1) Touch(operation.session);  // of which sort it is
     }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }

@@ -690,6 +690,7 @@ class Ledger {
   std::optional<journal::Exposure> RecordOf(SessionId session, SegmentId segment) const;
   std::optional<journal::PoolImport> RecordOf(SessionId session, size_t device) const;
   std::optional<journal::IpcEvent> RecordOf(IpcEventId id) const;
+  journal::Counters NumbersGivenOut() const;  // the highest
   std::optional<journal::Publication> RecordOf(PublicationId id) const;
   std::optional<journal::PublicationItem> RecordOf(PublicationId id, size_t index) const;
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
@@ -756,6 +757,7 @@ class Ledger {
     std::vector<PublicationId> publications;
     std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;
+  journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 
 }  // namespace gpumemd

@@ -23,15 +23,15 @@ class LedgerFixture : public ::testing::Test {
   static constexpr uint64_t kCapacity = 1024 * kGranule;
 
   explicit LedgerFixture(Bounds bounds = {})
-      : ledger({DeviceInfo{.uuid = "GPU-1",
-                           .capacity_bytes = kCapacity,
-                           .granularity_bytes = kGranule,
-                           .kinds = {Kind::kVmm}},
-                DeviceInfo{.uuid = "GPU-2",
-                           .capacity_bytes = kCapacity,
-                           .granularity_bytes = kGranule,
-                           .kinds = {Kind::kVmm}}},
-               bounds, [this] { return now; }) {}
+      : LedgerFixture(bounds, {Device("GPU-1", {Kind::kVmm}), Device("GPU-2", {Kind::kVmm})}) {}
+  LedgerFixture(Bounds bounds, std::vector<DeviceInfo> devices)
+      : ledger(std::move(devices), bounds, [this] { return now; }) {}
+  static DeviceInfo Device(std::string uuid, std::vector<Kind> kinds) {
+    return {.uuid = std::move(uuid),
+            .capacity_bytes = kCapacity,
+            .granularity_bytes = kGranule,
+            .kinds = std::move(kinds)};
+  }
 
   void TearDown() override { EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken(); }
   std::string Broken() const { return ledger.CheckInvariants().ToString(); }
@@ -75,8 +75,18 @@ class LedgerFixture : public ::testing::Test {
   std::vector<Operation::Item> Acquire(SessionId session, uint64_t bytes, uint32_t count = 1,
                                        std::string device = "GPU-1") {
     const Operation operation = Begin(session, bytes, count, std::move(device));
-    EXPECT_TRUE(ledger.Commit(operation).ok());
+    Finish(operation);
     return operation.items;
+  }
+  // The memory is there, and handed over.
+  void Finish(const Operation& operation) {
+    Make(operation);
+    EXPECT_TRUE(ledger.Commit(operation).ok());
+  }
+  void Make(const Operation& operation) {
+    for (const Operation::Item& item : operation.items) {
+      if (item.fresh) ledger.Created(item.segment);
+    }
   }
   Operation::Item AcquireOne(SessionId session, uint64_t bytes, std::string device = "GPU-1") {
     return Acquire(session, bytes, 1, std::move(device)).at(0);

@@ -27,7 +27,6 @@ std::optional<journal::Session> Ledger::RecordOf(SessionId id) const {
   if (it == sessions_.end()) return std::nullopt;
   const Session& session = *it->second;
   const PeerIdentity& peer = session.details.peer;
-  const auto process = processes_.find(ProcessOf(session));
   return journal::Session{
       .id = id,
       .token = session.token,
@@ -38,7 +37,8 @@ std::optional<journal::Session> Ledger::RecordOf(SessionId id) const {
       .opened_ns = Nanos(session.opened),
       .certain = session.details.certain,
       .ended = !session.live,
-      .revocable = process != processes_.end() && process->second.revocable,
+      // Where it maps nothing, nothing is said: others of its process would change it.
+      .revocable = !session.exposed.empty() && processes_.at(ProcessOf(session)).revocable,
       .tenant = session.tenant->name,
       .client_name = journal::Name::Cut(session.details.client_name),
       .command = journal::Command::Cut(session.details.command),
@@ -135,8 +135,17 @@ std::optional<journal::PublicationItem> Ledger::RecordOf(PublicationId id, size_
                                   .segment = it->second.segments.at(index)};
 }
 
+journal::Counters Ledger::NumbersGivenOut() const {
+  return {.session = next_session_ - 1,
+          .segment = next_segment_ - 1,
+          .lease = next_lease_ - 1,
+          .publication = next_publication_ - 1,
+          .ipc_event = events_.last()};
+}
+
 std::vector<journal::Change> Ledger::TakeChanges() {
   std::vector<journal::Change> changes;
+  if (!keeps_changes_) return changes;
   const auto add = [&](auto record, const auto& key) {
     using Record = typename decltype(record)::value_type;
     changes.push_back(record ? journal::Put(*std::move(record)) : journal::Erase<Record>(key));
@@ -156,6 +165,12 @@ std::vector<journal::Change> Ledger::TakeChanges() {
     for (size_t i = 0; i < segments; ++i) {
       add(RecordOf(id, i), std::pair(id, static_cast<uint32_t>(i)));
     }
+  }
+  // Of a lease that is still to be, or of what has come and gone since the last call, nothing else
+  // is put; but a client may have been told its number.
+  if (const journal::Counters numbers = NumbersGivenOut(); numbers != recorded_numbers_) {
+    changes.push_back(journal::Put(numbers));
+    recorded_numbers_ = numbers;
   }
   return changes;
 }
@@ -177,11 +192,7 @@ JournalImage Ledger::Image() const {
     put(RecordOf(id));
     for (size_t i = 0; i < publication.segments.size(); ++i) put(RecordOf(id, i));
   }
-  image.Apply(journal::Put(journal::Counters{.session = next_session_ - 1,
-                                             .segment = next_segment_ - 1,
-                                             .lease = next_lease_ - 1,
-                                             .publication = next_publication_ - 1,
-                                             .ipc_event = events_.last()}));
+  image.Apply(journal::Put(NumbersGivenOut()));
   return image;
 }
 

@@ -26,10 +26,13 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
     if (!session->live) ended.push_back(id);
   }
   restored.sessions = static_cast<uint32_t>(sessions_.size() - ended.size());
+  // In the order in which they began, for a choice of heirs that does not depend on a hash.
+  std::sort(ended.begin(), ended.end());
   for (SessionId id : ended) ForgetIfDone(id, *sessions_.at(id));
   restored.segments = static_cast<uint32_t>(segments_.size());
   restored.leases = static_cast<uint32_t>(leases_.size());
   restored.publications = static_cast<uint32_t>(publications_.size());
+  recorded_numbers_ = NumbersGivenOut();  // Image() has them
   return restored;
 }
 
@@ -60,6 +63,11 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
   for (const auto& [key, exposure] : image.exposures) {
     if (sessions_.contains(key.first)) held_by[key.second].push_back(key.first);
   }
+  absl::btree_set<std::pair<journal::TenantName, journal::DeviceUuid>> open_pools;
+  for (const auto& [key, import] : image.pool_imports) {
+    if (!sessions_.contains(key.first)) continue;
+    open_pools.emplace(image.sessions.at(key.first).tenant, key.second);
+  }
   for (const auto& [id, record] : image.segments) {
     if (!record.made) continue;  // nobody has ever seen it
     const absl::StatusOr<size_t> device = FindDevice(record.device_uuid.view());
@@ -73,8 +81,10 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
                                .bytes = record.bytes,
                                .sessions = holders});
     }
-    // Of kind mempool its pool may hold it where nobody else does.
-    const bool held = !holders.empty() || (device.ok() && record.kind == Kind::kMempool);
+    // Those who have its pool open hold it where nobody else does.
+    const bool held =
+        !holders.empty() || (record.kind == Kind::kMempool &&
+                             open_pools.contains(std::pair(record.tenant, record.device_uuid)));
     if (!device.ok() || (!there && !held)) continue;
     Tenant& tenant = EnsureTenant(record.tenant.view());
     auto segment = std::make_unique<Segment>();
@@ -136,6 +146,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     CountPublication(tenant, 1);
     tenant.metadata_bytes += publication.metadata_bytes;
     metadata_bytes_ += publication.metadata_bytes;
+    if (publisher != sessions_.end()) publisher->second->publications.insert(id);
     if (publisher_lives) {
       Session& session = *publisher->second;
       publication.publisher_pid = session.details.peer.pid;
@@ -220,16 +231,17 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
   std::vector<LeaseId> leases = std::move(regrant->second);
   session.regrants.erase(regrant);
   std::erase_if(leases, [&](LeaseId lease) { return !session.leases.contains(lease); });
-  const bool usable =
-      leases.size() == count && std::none_of(leases.begin(), leases.end(), [&](LeaseId lease) {
-        return segments_.at(leases_.at(lease).segment)->lost;
-      });
+  const bool usable = count > 0 && leases.size() == count &&
+                      std::none_of(leases.begin(), leases.end(), [&](LeaseId lease) {
+                        return segments_.at(leases_.at(lease).segment)->lost;
+                      });
   if (!usable) {
     for (LeaseId lease : leases) EndLease(lease, TrustsRelease(session, lease));
     return std::nullopt;
   }
   Operation operation{.id = OperationId{next_operation_++},
                       .session = session_id,
+                      .revocable = processes_.at(ProcessOf(session)).revocable,
                       .regrant = true,
                       .request_id = request_id};
   for (LeaseId lease : leases) {
@@ -237,7 +249,6 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
     Segment& segment = *segments_.at(id);
     operation.device = segment.device;
     operation.kind = segment.kind;
-    operation.revocable = segment.charge.revocable();
     operation.items.push_back({.lease = lease, .segment = id, .reused = true});
     ++segment.pins;
   }

@@ -13,6 +13,7 @@ void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool
   segment.exposures.erase(it);
   Session& session = *sessions_.at(session_id);
   session.exposed.erase(id);
+  if (session.exposed.empty()) Touch(session_id);
   auto process = processes_.find(ProcessOf(session));
   if (--process->second.exposures == 0) processes_.erase(process);
 }

@@ -83,6 +83,7 @@ absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view 
     SessionView view{.id = id,
                      .tenant = session->tenant->name,
                      .live = session->live,
+                     .presence = session->presence,
                      .details = session->details,
                      .leases = static_cast<uint32_t>(session->leases.size()),
                      .unbrokered = UnbrokeredOf(id),
