@@ -398,14 +398,17 @@ absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadli
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   LeaseBook::Debt debt = book_.GiveUp(lease_ids);
   while (!debt.empty()) {
-    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    const absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
     if (!connection.ok()) {
       book_.Owe(std::move(debt));
       return connection.status();
     }
+    // Who does not wait for a daemon that is away does for one that is there.
+    const absl::Time answered_by = std::max(deadline, absl::Now() + kPatience);
+    PayOwed(**connection, std::min(answered_by, absl::Now() + kPatience));
     // The daemon was told meanwhile that they are held no longer.
     if ((*connection)->statement() > debt.statement) break;
-    absl::Status status = Pay(**connection, debt, deadline);
+    absl::Status status = Pay(**connection, debt, answered_by);
     if (HasEnded(**connection, status)) continue;
     if (MayStillHold(status)) book_.Owe(std::move(debt));
     return status;
