@@ -124,7 +124,8 @@ Sentence Tell(const v1::Denial& d) {
     case v1::Denial::CAUSE_MAX_SEGMENTS:
       return CountLimit(d, who, "segment", "release some, ask for fewer and larger ones,");
     case v1::Denial::CAUSE_MAX_PUBLICATIONS:
-      return CountLimit(d, who, "publication", "unpublish some (gpumemctl publications lists them)");
+      return CountLimit(d, who, "publication",
+                        "unpublish some (gpumemctl publications lists them)");
     case v1::Denial::CAUSE_MAX_SESSIONS:
       return CountLimit(d, who, "session", "end some of its processes (gpumemctl ps lists them)");
     case v1::Denial::CAUSE_MAX_IN_FLIGHT:
