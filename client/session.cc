@@ -282,11 +282,13 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const Interrupt* const interrupt = disturbance.interrupt.get();
   const bool waits = asked.wait_for_version() > 0;
+  const absl::Time wait_ends =
+      asked.wait_ms() > 0 ? WaitEnds(asked.wait_ms()) : absl::InfiniteFuture();
   v1::AttachRequest request = asked;
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
-    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(interrupt, deadline);
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
     if (!connection.ok()) return connection.status();
     if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
     v1::AttachResponse answer;
@@ -306,6 +308,10 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
       return Attached{*std::move(grant), std::move(answer)};
     }
     if (!HasEnded(**connection, grant.status())) return grant.status();
+    if (wait_ends == absl::InfiniteFuture()) continue;
+    // It has waited for some of it already; 0 would mean without an end.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
   }
 }
 
