@@ -131,7 +131,7 @@ struct PublishSpec {
   uint64_t metadata_bytes = 0;
   bool to_any = false;     // every tenant's sessions may attach; else its own
   bool ephemeral = false;  // it ends with its publisher's session
-  absl::Duration expire_after = absl::InfiniteDuration();  // without anybody attached
+  absl::Duration expire_after = absl::InfiniteDuration();  // above 0; without anybody attached
   uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
 };
 

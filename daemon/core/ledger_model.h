@@ -51,7 +51,7 @@ class LedgerModel {
   absl::Status AdmitWaiting(const std::vector<Ledger::Admitted>& answer, absl::Time now);
   absl::Status EndWait(WaiterId waiter, bool expired, const absl::Status& answer);
   absl::Status BeginOpen(SessionId session, absl::Span<const Secret> tickets, bool revocable,
-                         const absl::StatusOr<Operation>& answer);
+                         uint64_t request_id, const absl::StatusOr<Operation>& answer);
   absl::Status Commit(OperationId operation, const absl::Status& answer);
   void Abort(OperationId operation, bool handed_over);
   void Created(SegmentId segment) { segments_.at(segment).made = true; }
@@ -95,6 +95,25 @@ class LedgerModel {
   // After each step: whoever is attached no longer has been until then.
   void NoteAttached(absl::Time now);
 
+  // --- The daemon is killed, and another goes on (ledger_model_restart.cc) ----------
+
+  absl::Status Restart(const Ledger::Survivors& survivors, const Ledger::Restored& answer);
+  absl::Status Regrant(SessionId session, uint64_t request, uint32_t count,
+                       const std::optional<Operation>& answer);
+  absl::Status RegrantAttach(SessionId session, uint64_t request,
+                             const std::optional<Operation>& answer);
+  void DropRegrants(SessionId session, const std::vector<uint64_t>& requests);
+  absl::Status Resume(SessionId session, const PeerIdentity& peer, const absl::Status& answer);
+  absl::Status Reconcile(SessionId session, const std::vector<LeaseId>& leases,
+                         const std::set<uint64_t>& requests,
+                         const absl::StatusOr<std::vector<LeaseId>>& answer);
+  // What sessions may ask for once more: what they were granted before, by request.
+  using Regrants = std::map<std::pair<SessionId, uint64_t>, std::vector<LeaseId>>;
+  const Regrants& regrants() const { return regrants_; }
+  // Segments whose memory outlives the daemon; and those of which nobody has ever had any.
+  std::set<SegmentId> Lasting() const;
+  std::map<std::string, Quota> Overridden() const;
+
   // Every tenant, session and segment that the ledger lists is as here; so are those that
   // it lists for one tenant and device.
   absl::Status Compare(const Ledger& ledger, absl::Time now) const;
@@ -114,6 +133,7 @@ class LedgerModel {
     uint64_t bytes = 0;  // of each segment, rounded up
     uint32_t count = 1;
     bool revocable = false;
+    uint64_t request_id = 0;
     uint64_t in_all() const { return bytes * count; }
   };
   // One limit, by its cause, by whose it is ("": nobody's of the tenants) and where it counts.
@@ -141,6 +161,7 @@ class LedgerModel {
     absl::Time opened;
     bool live = true;
     bool process_gone = false;
+    Presence presence = Presence::kHere;
     uint32_t calls = 0;
   };
   struct Lease {
@@ -148,6 +169,7 @@ class LedgerModel {
     SegmentId segment{};
     std::optional<Secret> tickets[2];  // by TicketScope
     std::optional<PublicationId> publication{};
+    uint64_t request_id = 0;
   };
   const std::map<WaiterId, Waiter>& waiters() const { return waiters_; }
   const std::map<SessionId, Session>& sessions() const { return sessions_; }
@@ -166,6 +188,7 @@ class LedgerModel {
     absl::Time published;
     absl::Time idle_since;
     SessionId publisher{};
+    uint64_t request = 0;   // of the publisher's
     bool attached = false;  // somebody was, after the last step
   };
   const std::vector<Publication>& publications() const { return publications_; }
@@ -382,8 +405,15 @@ class LedgerModel {
   absl::StatusCode Check(const std::string& tenant, const Quota& quota) const;
   void NotePeaks();
 
+  // Of a restart.
+  void ForgetSession(SessionId session);
+  void ForgetSegment(SegmentId segment);
+  absl::Status RestorePublications(const Ledger::Survivors& survivors,
+                                   const Ledger::Restored& answer);
   // What becomes of a segment that nobody holds any more.
   void Rest(SegmentId segment);
+  // Whether a release of it is believed.
+  bool Trusts(const Lease& lease) const;
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
   void Unmap(SessionId session, SegmentId segment);           // once
@@ -439,6 +469,7 @@ class LedgerModel {
   Ledger::RevocationTimes times_;
   std::vector<UnbrokeredBytes> unbrokered_;
   std::vector<Event> events_;
+  Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
   // The last requests to publish, with their versions.

@@ -175,6 +175,7 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("tenant", session_view->tenant, session.tenant);
     differences.Check("client", session_view->details.client_name, session.client);
     differences.Check<uint64_t>("live", session_view->live, session.live);
+    differences.Check<uint64_t>("here", session_view->presence == session.presence, true);
     differences.Check<uint64_t>("leases", session_view->leases, leases);
     uint64_t unbrokered = 0;
     for (const UnbrokeredBytes& use : unbrokered_) unbrokered += use.session == id ? use.bytes : 0;

@@ -30,7 +30,9 @@ class ModelCourse {
         bounds_(chance_.DaemonBounds()),
         ledger_(devices_, bounds_, [this] { return now_; }),
         model_(devices_, bounds_),
-        coverage_(*coverage) {}
+        coverage_(*coverage) {
+    ledger_.KeepChanges();
+  }
 
   uint64_t calls() const { return calls_; }
   std::string LastCalls() const { return absl::StrJoin(log_, "\n  "); }
@@ -95,9 +97,20 @@ class ModelCourse {
     absl::Status ended = model_.TakeEndedPublications(ledger_.TakeEndedPublications());
     if (!ended.ok()) return ended;
     if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
-    absl::Status same = model_.Compare(ledger_, now_);
+    if (absl::Status same = model_.Compare(ledger_, now_); !same.ok()) return same;
     now_ += absl::Milliseconds(1);
-    return same;
+    // A batch of the journal is what several calls have changed, now and then.
+    if (chance_.In100(75)) Record();
+    return chance_.In100(4) ? CheckImage() : absl::OkStatus();
+  }
+  void Record() {
+    for (const journal::Change& change : ledger_.TakeChanges()) image_.Apply(change);
+  }
+  // What was recorded, change by change, is what there is.
+  absl::Status CheckImage() {
+    Record();
+    if (image_ != ledger_.Image()) return absl::InternalError("the journal says something else");
+    return image_.CheckReferences();
   }
   // As after each call that the broker makes.
   absl::Status AdmitWaiting() {
@@ -126,6 +139,7 @@ class ModelCourse {
   const Bounds bounds_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
   Ledger ledger_;
+  JournalImage image_;  // what a daemon that came next would know
   LedgerModel model_;
   Coverage& coverage_;
   std::vector<Secret> old_tickets_;

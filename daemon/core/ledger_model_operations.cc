@@ -11,7 +11,8 @@ namespace gpumemd {
 using gpumem::v1::Denial;
 
 absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
-                                    bool revocable, const absl::StatusOr<Operation>& answer) {
+                                    bool revocable, uint64_t request_id,
+                                    const absl::StatusOr<Operation>& answer) {
   using absl::StatusCode;
   if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
   if (!Live(session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
@@ -47,7 +48,8 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
   }
   if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());
   if (ToInt(answer->id) <= last_operation_ || answer->session != session_id ||
-      answer->revocable != as_revocable || answer->items.size() != expected.size()) {
+      answer->revocable != as_revocable || answer->request_id != request_id || answer->regrant ||
+      answer->items.size() != expected.size()) {
     return Wrong("the operation is not what was asked for");
   }
   last_operation_ = ToInt(answer->id);
@@ -75,12 +77,15 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
     if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
-    if (live)
+    const bool leased = live && !operation.regrant;
+    if (leased) {
       leases_[item.lease] = {.session = operation.session,
                              .segment = item.segment,
-                             .publication = operation.publication};
-    if (live && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
-    if (live && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
+                             .publication = operation.publication,
+                             .request_id = operation.request_id};
+    }
+    if (leased && segments_.at(item.segment).lost) bereaved_.insert(operation.session);
+    if (leased && segments_.at(item.segment).revoking) revoked_.insert(operation.session);
     Rest(item.segment);
   }
   operations_.erase(id);
@@ -91,7 +96,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
 void LedgerModel::Abort(OperationId id, bool handed_over) {
   Operation& operation = operations_.at(id);
   for (const Operation::Item& item : operation.items) {
-    if (handed_over) break;
+    if (handed_over || operation.regrant) break;
     if (MayMap(operation.session, item.segment)) Unmap(operation.session, item.segment);
     const Segment& segment = segments_.at(item.segment);
     if (segment.kind == Kind::kMempool) Unimport(operation.session, segment.device, /*all=*/false);
@@ -131,6 +136,11 @@ absl::Status LedgerModel::DriverDenial(SessionId session, size_t device, uint64_
                        devices_[device].capacity_bytes});
 }
 
+bool LedgerModel::Trusts(const Lease& lease) const {
+  return QuotaOf(sessions_.at(lease.session).tenant).release == ReleasePolicy::kTrust &&
+         QuotaOf(OwnerOf(lease.segment)).release == ReleasePolicy::kTrust;
+}
+
 absl::Status LedgerModel::Release(SessionId id, absl::Span<const LeaseId> leases,
                                   const absl::Status& answer) {
   if (!Live(id)) return ExpectCode(answer, absl::StatusCode::kAborted);
@@ -141,12 +151,7 @@ absl::Status LedgerModel::Release(SessionId id, absl::Span<const LeaseId> leases
       return ExpectCode(answer, absl::StatusCode::kNotFound);
     }
   }
-  for (LeaseId lease : distinct) {
-    const auto trusts = [&](const std::string& tenant) {
-      return tenants_.at(tenant).quota.release == ReleasePolicy::kTrust;
-    };
-    EndLease(lease, trusts(sessions_.at(id).tenant) && trusts(OwnerOf(leases_.at(lease).segment)));
-  }
+  for (LeaseId lease : distinct) EndLease(lease, Trusts(leases_.at(lease)));
   return ExpectCode(answer, absl::StatusCode::kOk);
 }
 

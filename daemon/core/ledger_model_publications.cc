@@ -44,7 +44,7 @@ std::set<SessionId> LedgerModel::AttachedTo(PublicationId id) const {
     if (lease.publication == id) attached.insert(lease.session);
   }
   for (const auto& [operation_id, operation] : operations_) {
-    if (operation.publication == id) attached.insert(operation.session);
+    if (operation.publication == id && !operation.regrant) attached.insert(operation.session);
   }
   return attached;
 }
@@ -172,7 +172,8 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
                            .expire_after = spec.expire_after,
                            .published = now,
                            .idle_since = now,
-                           .publisher = id});
+                           .publisher = id,
+                           .request = spec.request});
   if (replaces) EndPublication(before);
   if (spec.request != 0) {
     std::vector<std::pair<uint64_t, uint64_t>>& answers = answered_[id];
@@ -218,6 +219,7 @@ absl::Status LedgerModel::BeginAttach(SessionId id, const AttachSpec& spec,
   const Operation& operation = *answer->operation;
   if (ToInt(operation.id) <= last_operation_ || operation.session != id ||
       operation.publication != found->id || operation.revocable != revocable ||
+      operation.request_id != spec.request_id || operation.regrant ||
       operation.items.size() != found->segments.size()) {
     return Wrong("the operation is not what was asked for");
   }

@@ -25,7 +25,7 @@ class ModelPublishers : public ModelSteps {
                                                            : chance_.Below(40),
                         .to_any = chance_.In100(50),
                         .ephemeral = chance_.In100(40)};
-    if (chance_.In100(50)) spec.expire_after = absl::Milliseconds(chance_.Below(60));
+    if (chance_.In100(50)) spec.expire_after = absl::Milliseconds(1 + chance_.Below(60));
     if (chance_.In100(60)) spec.request = 1 + chance_.Below(1000);
     if (chance_.In100(5) && last_publish_) spec = *last_publish_;  // as if the answer were lost
     const size_t count = chance_.In100(2) ? 0 : 1 + chance_.Below(3);
@@ -54,7 +54,7 @@ class ModelPublishers : public ModelSteps {
 
   // Within a call, as every request.
   absl::Status Attach() {
-    AttachSpec spec;
+    AttachSpec spec = {.request_id = NewRequest()};
     const SessionId session = AnySession();
     const auto it = model_.sessions().find(session);
     spec.name = AnyPublicationName();

@@ -89,7 +89,8 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
                      .kind = KindFor(session.tenant, spec, *device),
                      .bytes = spec.bytes,
                      .count = spec.count,
-                     .revocable = spec.revocable || quota.revocable};
+                     .revocable = spec.revocable || quota.revocable,
+                     .request_id = spec.request_id};
   if (request.revocable && request.kind == Kind::kMempool) {
     return refused(StatusCode::kUnimplemented);
   }
@@ -157,7 +158,8 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
                                 const Operation& answer) {
   if (ToInt(answer.id) <= last_operation_ || answer.session != session ||
       answer.device != request.device || answer.kind != request.kind ||
-      answer.revocable != request.revocable || answer.items.size() != request.count) {
+      answer.revocable != request.revocable || answer.request_id != request.request_id ||
+      answer.regrant || answer.items.size() != request.count) {
     return Wrong("the operation is not what was asked for");
   }
   std::vector<std::string> limited = PathOf(request.tenant);

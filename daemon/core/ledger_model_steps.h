@@ -109,6 +109,7 @@ class ModelSteps : public ModelOperators {
   absl::Status Acquire() {
     const SessionId session = AnySession();
     AcquireSpec spec = chance_.Spec(devices_);
+    spec.request_id = NewRequest();
     if (chance_.In100(80)) spec.revocable = OfRevocableSort(session);
     if (spec.revocable && spec.kind == Kind::kMempool && chance_.In100(90)) spec.kind.reset();
     if (absl::Status asked = Acquire(session, spec); !asked.ok()) return asked;
@@ -264,10 +265,11 @@ class ModelSteps : public ModelOperators {
     if (tickets.empty() && chance_.In100(95)) return Share();
     if (chance_.In100(1)) tickets.resize(kMaxSegmentsPerCall + chance_.Below(2));
     const bool revocable = chance_.In100(85) ? OfRevocableSort(session) : chance_.In100(50);
-    const auto answer = ledger_.BeginOpen(session, tickets, revocable);
+    const uint64_t request = NewRequest();
+    const auto answer = ledger_.BeginOpen(session, tickets, revocable, request);
     if (answer.ok() && foreign) Met("opened across tenants");
     if (answer.ok() && model_.IsRevocable(answer->items[0].segment)) Met("opened as revocable");
-    return After(model_.BeginOpen(session, tickets, revocable, answer), "BeginOpen ",
+    return After(model_.BeginOpen(session, tickets, revocable, request, answer), "BeginOpen ",
                  ToInt(session), " ", tickets.size(), " tickets -> ", Tell(answer.status()));
   }
 
@@ -287,6 +289,7 @@ class ModelSteps : public ModelOperators {
       }
     }
     if (fate < 78) {
+      Make(operation);
       const absl::Status answer = ledger_.Commit(operation);
       if (absl::IsAborted(answer)) Met("committed too late");
       return After(model_.Commit(operation.id, answer), "Commit ", ToInt(operation.id), " of ",
@@ -307,6 +310,21 @@ class ModelSteps : public ModelOperators {
     }
     return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
                  handed_over ? " after handing over" : "");
+  }
+
+  // The memory of what is fresh.
+  void Make(const Operation& operation) {
+    for (const Operation::Item& item : operation.items) {
+      if (!item.fresh) continue;
+      ledger_.Created(item.segment);
+      model_.Created(item.segment);
+    }
+  }
+  absl::Status MakeSome() {
+    if (model_.operations().empty()) return absl::OkStatus();
+    const Operation& operation = chance_.Of(model_.operations()).second;
+    Make(operation);
+    return After(absl::OkStatus(), "Created ", ToInt(operation.id));
   }
 
   absl::Status Release() {
@@ -452,6 +470,9 @@ class ModelSteps : public ModelOperators {
     return After(model_.CompareFiltered(ledger_, tenant, device, now_), "List \"", tenant, "\" \"",
                  device, "\"");
   }
+
+  // Mostly one of its own; now and then none, or one that was used before.
+  uint64_t NewRequest() { return chance_.In100(85) ? 10 + calls_ : chance_.Below(3); }
 
   // The fate of an operation that goes well.
   static constexpr uint64_t kWell = 0;

@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/denial.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/ledger_model_publishers.h"
+#include "daemon/core/ledger_model_restart_steps.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -25,9 +25,9 @@ namespace {
 
 constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
 
-class Episode : public ModelPublishers {
+class Episode : public ModelRestarts {
  public:
-  using ModelPublishers::ModelPublishers;
+  using ModelRestarts::ModelRestarts;
 
   // The first thing that is wrong.
   absl::Status Run(uint64_t calls) {
@@ -180,6 +180,12 @@ class Episode : public ModelPublishers {
   absl::Status Step() {
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
+    if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
+    if (!model_.regrants().empty() && chance_.In100(5)) {
+      const uint64_t die = chance_.Below(100);
+      if (die < 30) return RegrantAttach();
+      return die < 60 ? Regrant() : die < 75 ? Reconcile() : die < 90 ? Resume() : DropRegrants();
+    }
     uint64_t die = chance_.Below(1000);
     const auto falls_on = [&die](uint64_t share) {
       const bool yes = die < share;
@@ -228,6 +234,8 @@ class Episode : public ModelPublishers {
     if (falls_on(24)) return GetEvents();
     if (falls_on(8)) return UnregisterEvent();
     if (falls_on(15)) return LookAtSome();
+    if (falls_on(7)) return MakeSome();
+    if (falls_on(1)) return Reconcile();  // of one that was never away
     return Destroyed();
   }
 
@@ -319,6 +327,26 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "events beside a lease",
                            "event by name",
                            "an event that was handed out ends",
+                           "killed",
+                           "killed during operations",
+                           "killed while somebody waited",
+                           "killed while memory went back",
+                           "killed during a revocation",
+                           "killed while draining",
+                           "killed before all had come back",
+                           "killed during a second handing over",
+                           "a session goes on",
+                           "an ended session goes on",
+                           "lost by a restart",
+                           "granted once more",
+                           "not granted once more",
+                           "a publication goes on",
+                           "a publication is lost by a restart",
+                           "attached once more",
+                           "resumed",
+                           "reconciled",
+                           "reconciled, but for some",
+                           "reconciled, and gave up what it had",
                            "published",
                            "published again",
                            "published, and told so again",

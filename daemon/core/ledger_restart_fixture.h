@@ -27,9 +27,10 @@ class LedgerRestartFixture : public LedgerFixture {
 
   // Who and what is not there any more when the next daemon looks.
   struct Fate {
-    std::set<SessionId> dead;     // their processes
-    std::set<SegmentId> missing;  // memory; what lives in a context goes anyway
-    std::set<std::string> gone;   // devices
+    std::set<SessionId> dead;      // their processes
+    std::set<SegmentId> missing;   // memory; what lives in a context goes anyway
+    std::set<PublicationId> bare;  // publications without their metadata
+    std::set<std::string> gone;    // devices
   };
   // The daemon is killed, and another goes on, with the same configuration.
   Ledger::Restored Restart(const Fate& fate = {}) {
@@ -48,6 +49,9 @@ class LedgerRestartFixture : public LedgerFixture {
     }
     for (const auto& [id, segment] : image.segments) {
       if (!IsContextBound(segment.kind) && !fate.missing.contains(id)) survivors.memory.insert(id);
+    }
+    for (const auto& [id, publication] : image.publications) {
+      if (!fate.bare.contains(id)) survivors.metadata.insert(id);
     }
     std::vector<DeviceInfo> devices = ledger.devices();
     std::erase_if(devices, [&](const DeviceInfo& info) { return fate.gone.contains(info.uuid); });
