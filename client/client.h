@@ -344,8 +344,8 @@ class Segment {
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
   // What the destructor does, with its status. The memory is unmapped in any case, and the lease
-  // ends as soon as there is a daemon to hear it; the destructor does not wait for one, and this
-  // no longer than `timeout`.
+  // ends as soon as there is a daemon to hear it; the destructor does not wait for one that is
+  // away, and this no longer than `timeout` (UNAVAILABLE then, and the lease ends all the same).
   //   FAILED_PRECONDITION  not valid
   absl::Status Release(std::optional<absl::Duration> timeout = std::nullopt);
 

@@ -282,11 +282,13 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const Interrupt* const interrupt = disturbance.interrupt.get();
   const bool waits = asked.wait_for_version() > 0;
+  const absl::Time wait_ends =
+      asked.wait_ms() > 0 ? WaitEnds(asked.wait_ms()) : absl::InfiniteFuture();
   v1::AttachRequest request = asked;
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
-    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(interrupt, deadline);
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
     if (!connection.ok()) return connection.status();
     if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
     v1::AttachResponse answer;
@@ -306,6 +308,10 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
       return Attached{*std::move(grant), std::move(answer)};
     }
     if (!HasEnded(**connection, grant.status())) return grant.status();
+    if (wait_ends == absl::InfiniteFuture()) continue;
+    // It has waited for some of it already; 0 would mean without an end.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
   }
 }
 
@@ -398,14 +404,17 @@ absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadli
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   LeaseBook::Debt debt = book_.GiveUp(lease_ids);
   while (!debt.empty()) {
-    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    const absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
     if (!connection.ok()) {
       book_.Owe(std::move(debt));
       return connection.status();
     }
+    // Who does not wait for a daemon that is away does for one that is there.
+    const absl::Time answered_by = std::max(deadline, absl::Now() + kPatience);
+    PayOwed(**connection, std::min(answered_by, absl::Now() + kPatience));
     // The daemon was told meanwhile that they are held no longer.
     if ((*connection)->statement() > debt.statement) break;
-    absl::Status status = Pay(**connection, debt, deadline);
+    absl::Status status = Pay(**connection, debt, answered_by);
     if (HasEnded(**connection, status)) continue;
     if (MayStillHold(status)) book_.Owe(std::move(debt));
     return status;

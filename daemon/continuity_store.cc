@@ -1,6 +1,7 @@
 #include "daemon/continuity_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -40,11 +41,15 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
   if (!packed.ok()) return packed.status();
 
-  std::vector<NamedFd> journals;
+  std::vector<NamedFd> journals, directly;
   std::vector<int> journal_fds;
   uint64_t last_number = 0;
   for (NamedFd& each : inherited) {
     const std::optional<FdName> name = ParseFdName(each.name);
+    if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
+      directly.push_back(std::move(each));
+      continue;
+    }
     if (!name || name->kind != kJournalKind) {
       spdlog::warn("the service manager handed over a descriptor named {}, which means nothing",
                    each.name);
@@ -60,7 +65,10 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       ReadJournalIdentity(static_cast<uint32_t>(last_number + 1));
   if (!identity.ok()) return identity.status();
 
-  for (NamedFd& each : *packed) {
+  it->direct_ = store->keeper_pid() != 0;
+  std::vector<NamedFd> found = *std::move(packed);
+  std::move(directly.begin(), directly.end(), std::back_inserter(found));
+  for (NamedFd& each : found) {
     const std::optional<FdName> name = ParseFdName(each.name);
     if (!name || (name->kind != kSegmentKind && name->kind != kMetadataKind)) continue;
     it->stored_.push_back(*name);
@@ -86,11 +94,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   }
   if (!chosen.ok() || it->found_.strange_pids) {
     // Pids are written down from now on as this process's namespace has them.
-    absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(*identity);
-    if (!file.ok()) return file.status();
-    kept = ToString(FdName{kJournalKind, identity->number});
-    if (absl::Status stored = store->Store(kept, (*file)->fd()); !stored.ok()) return stored;
-    it->file_ = *std::move(file);
+    if (absl::Status made = it->CreateJournal(*identity, &kept); !made.ok()) return made;
   }
   for (const NamedFd& each : journals) {
     if (each.name != kept) store->Remove(each.name).IgnoreError();  // another daemon's leftovers
@@ -100,11 +104,40 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
                absl::StrCat("The service manager that keeps memory over this daemon's death is "
                             "gone (",
                             why.message(),
-                            "): when this daemon ends now, all memory is "
-                            "lost. Drain it and start it anew when nobody needs it."));
+                            "): when this daemon ends now, all memory is lost. Drain it, and start "
+                            "it anew when nobody needs it."));
   });
   if (!watched.ok()) return watched;
+  it->room_ = std::thread([that = it.get()] { that->CheckRoom(); });
   return it;
+}
+
+ContinuityStore::~ContinuityStore() {
+  if (room_.joinable()) room_.join();
+  store_->StopWatching();
+}
+
+absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std::string* name) {
+  absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(identity);
+  if (!file.ok()) return file.status();
+  *name = ToString(FdName{kJournalKind, identity.number});
+  file_ = *std::move(file);
+  // Where the manager has gone already, it will be said (Watch).
+  if (absl::Status stored = store_->Store(*name, file_->fd()); !stored.ok()) {
+    Tell(&journal_trouble_,
+         absl::StrCat("The service manager does not take the journal (", stored.message(),
+                      "): when this daemon dies, all memory is lost."));
+  }
+  return absl::OkStatus();
+}
+
+void ContinuityStore::CheckRoom() {
+  const absl::Status room = store_->CheckRoom();
+  if (!absl::IsResourceExhausted(room)) return;
+  Tell(
+      &memory_trouble_,
+      "The service manager keeps no descriptors for this daemon, or no more of them: when it dies, "
+      "all memory is lost. Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
 }
 
 ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
@@ -131,12 +164,14 @@ void ContinuityStore::Begin(const JournalImage& image) {
                                          "): when this daemon dies, all memory is lost."));
   }
   Failpoint("begin-written");
+  std::vector<std::string> unneeded;
   for (const FdName& each : std::exchange(stored_, {})) {
     const bool known = each.kind == kSegmentKind
                            ? image.segments.contains(SegmentId{each.number})
                            : image.publications.contains(PublicationId{each.number});
-    if (!known) LetGo(ToString(each), "what nobody needs any more");
+    if (!known) unneeded.push_back(ToString(each));
   }
+  LetGo(unneeded);
 }
 
 void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
@@ -147,19 +182,28 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
 }
 
 void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
-  const absl::Status stored = crates_.Store(name, fd);
+  const absl::Status stored = direct_ ? store_->Store(name, fd) : crates_.Store(name, fd);
   if (stored.ok()) return;
   Tell(&memory_trouble_,
        absl::StrCat("The service manager does not take ", what, " (", stored.message(),
                     "): of this, and perhaps of more, nothing is left when this daemon dies."));
 }
 
-void ContinuityStore::LetGo(const std::string& name, const std::string& what) {
-  const absl::Status removed = crates_.Remove(name);
-  if (removed.ok() || absl::IsNotFound(removed)) return;
+void ContinuityStore::LetGo(absl::Span<const std::string> names) {
+  if (names.empty()) return;
+  absl::Status removed;
+  if (direct_) {
+    removed = store_->RemoveAndWait(names);
+  } else {
+    for (const std::string& name : names) {
+      const absl::Status one = crates_.Remove(name);
+      if (!absl::IsNotFound(one)) removed.Update(one);
+    }
+  }
+  if (removed.ok() || store_->lost()) return;
   Tell(&memory_trouble_,
-       absl::StrCat("Out of the service manager's store could not be taken ", what, " (",
-                    removed.message(), "): its memory is not free, though it counts so."));
+       absl::StrCat("Memory could not be taken out of the service manager's store (",
+                    removed.message(), "): it is not free, though it counts so."));
 }
 
 void ContinuityStore::Keep(SegmentId segment, int fd) {
@@ -167,15 +211,15 @@ void ContinuityStore::Keep(SegmentId segment, int fd) {
 }
 
 void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
-  for (SegmentId id : segments) LetGo(NameOf(id), absl::StrCat("segment ", ToInt(id)));
+  std::vector<std::string> names;
+  for (SegmentId id : segments) names.push_back(NameOf(id));
+  LetGo(names);
 }
 
 void ContinuityStore::Keep(PublicationId publication, int fd) {
   Keep(NameOf(publication), fd, absl::StrCat("the metadata of publication ", ToInt(publication)));
 }
 
-void ContinuityStore::LetGo(PublicationId publication) {
-  LetGo(NameOf(publication), absl::StrCat("the metadata of publication ", ToInt(publication)));
-}
+void ContinuityStore::LetGo(PublicationId publication) { LetGo({NameOf(publication)}); }
 
 }  // namespace gpumemd

@@ -1,7 +1,8 @@
 // What the daemon leaves behind: the journal, and the descriptors of the segments' memory, both in
 // the service manager's FD store.
 //
-// The journal is one descriptor of the store; those of the segments lie in crates (fd_crates.h).
+// The journal is one descriptor of the store. Those of the segments lie in crates where systemd is
+// the manager (fd_crates.h); gpumem-keeper takes each by itself.
 // Where the store fails, the daemon goes on, and the log and `gpumemctl status` say that its next
 // death will cost memory.
 #pragma once
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,6 +29,7 @@ namespace gpumemd {
 // Thread-safe, but for TakeFound.
 class ContinuityStore final : public Continuity {
  public:
+  ~ContinuityStore() override;
   // Finds in the store what an earlier daemon has left, or begins anew. `store` outlives this.
   //   DATA_LOSS            the journal is damaged
   //   FAILED_PRECONDITION  it is of a version that this daemon does not read
@@ -59,17 +62,23 @@ class ContinuityStore final : public Continuity {
 
  private:
   explicit ContinuityStore(FdStore* store) : store_(store), crates_(*store) {}
+  // The journal of this daemon's own.
+  absl::Status CreateJournal(const JournalIdentity& identity, std::string* name);
+  void CheckRoom();
   void Keep(const std::string& name, int fd, const std::string& what);
-  void LetGo(const std::string& name, const std::string& what);
+  void LetGo(absl::Span<const std::string> names);
   // Once for each sort of trouble, until it is over.
   void Tell(std::string* trouble, std::string sentence) ABSL_LOCKS_EXCLUDED(mutex_);
 
   FdStore* const store_;
   FdCrates crates_;
+  bool direct_ = false;                // descriptors go to the manager itself
   std::unique_ptr<JournalFile> file_;  // under the broker's mutex
   uint32_t generation_ = 1;
   Found found_;
   std::vector<FdName> stored_;  // that the crates had at the start
+
+  std::thread room_;  // asks the manager whether it keeps anything at all
 
   mutable absl::Mutex mutex_;
   std::string manager_trouble_ ABSL_GUARDED_BY(mutex_);

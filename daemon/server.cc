@@ -175,7 +175,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
         "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
   }
   std::unique_ptr<ContinuityStore> continuity;
-  if (store != nullptr && store->present() && !store->lost()) {
+  if (store != nullptr && store->present()) {
     absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(store);
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);

@@ -114,6 +114,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
   CountSession(tenant, -1);
+  for (PublicationId publication : session.publications) Touch(publication);  // as nobody's
   sessions_.erase(id);
   Touch(id);
   for (const auto& [publication, made] : publications_) {

@@ -203,6 +203,7 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
   CountPublication(tenant, 1);
   tenant.metadata_bytes += spec.metadata_bytes;
   metadata_bytes_ += spec.metadata_bytes;
+  session.publications.insert(id);
   if (spec.ephemeral) session.ephemeral.insert(id);
   if (spec.request != 0) {
     session.published.push_back({spec.request, id, publication.version});
@@ -244,7 +245,10 @@ void Ledger::EndPublication(PublicationId id, bool replaced) {
   CountPublication(tenant, -1);
   tenant.metadata_bytes -= publication.metadata_bytes;
   metadata_bytes_ -= publication.metadata_bytes;
-  if (publication.ephemeral) sessions_.at(publication.publisher)->ephemeral.erase(id);
+  if (auto publisher = sessions_.find(publication.publisher); publisher != sessions_.end()) {
+    publisher->second->publications.erase(id);
+    publisher->second->ephemeral.erase(id);
+  }
   ended_publications_.push_back(id);
   for (SegmentId segment_id : publication.segments) {
     Segment& segment = *segments_.at(segment_id);

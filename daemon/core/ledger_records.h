@@ -74,7 +74,8 @@ struct Session {
   Presence presence = Presence::kHere;
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
   absl::btree_set<WaiterId> attach_waiters;
-  absl::btree_set<PublicationId> ephemeral;  // that end with it
+  absl::btree_set<PublicationId> publications;  // of its making, that are there
+  absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
   // What its last requests to publish were answered, the oldest first; a few.
   struct Published {
     uint64_t request = 0;

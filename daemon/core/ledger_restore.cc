@@ -146,6 +146,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     CountPublication(tenant, 1);
     tenant.metadata_bytes += publication.metadata_bytes;
     metadata_bytes_ += publication.metadata_bytes;
+    if (publisher != sessions_.end()) publisher->second->publications.insert(id);
     if (publisher_lives) {
       Session& session = *publisher->second;
       publication.publisher_pid = session.details.peer.pid;

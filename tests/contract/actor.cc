@@ -93,6 +93,23 @@ absl::StatusOr<std::string> Actor::Share(const std::string& name, TicketScope sc
 
 absl::Status Actor::Release(const std::string& name) { return Ask({"release", name}).status(); }
 
+absl::StatusOr<uint64_t> Actor::Publish(const std::string& name, const std::string& publication) {
+  auto answer = Ask({"publish", name, publication});
+  if (!answer.ok()) return answer.status();
+  return std::stoull(answer->at(0));
+}
+
+absl::StatusOr<uint64_t> Actor::Attach(const std::string& name, const std::string& publication,
+                                       bool read_only) {
+  auto answer = Ask({"attach", name, publication, read_only ? "ro" : "rw"});
+  if (!answer.ok()) return answer.status();
+  return std::stoull(answer->at(0));
+}
+
+absl::Status Actor::Unpublish(const std::string& publication) {
+  return Ask({"unpublish", publication}).status();
+}
+
 absl::StatusOr<RawHandle> Actor::Raw(const std::string& name) {
   RawHandle handle;
   auto answer = Ask({"raw", name}, -1, &handle.fd);

@@ -72,6 +72,11 @@ class Actor {
   absl::StatusOr<std::string> Share(const std::string& name,
                                     TicketScope scope = TicketScope::kTenant);
   absl::Status Release(const std::string& name);
+  // What was acquired or opened under the name; and the first segment of what is attached to.
+  absl::StatusOr<uint64_t> Publish(const std::string& name, const std::string& publication);
+  absl::StatusOr<uint64_t> Attach(const std::string& name, const std::string& publication,
+                                  bool read_only = true);
+  absl::Status Unpublish(const std::string& publication);
   absl::StatusOr<RawHandle> Raw(const std::string& name);
   absl::Status CreateEvent(const std::string& event);
   absl::Status CreateEventBeside(const std::string& event, const std::string& name);

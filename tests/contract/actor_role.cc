@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "client/publication.h"
 #include "common/device_copy.h"
 #include "common/mapping.h"
 #include "common/unix_channel.h"
@@ -123,6 +124,8 @@ class Role {
     if (client_ == nullptr) return Failed(absl::FailedPreconditionError("not connected"));
     if (verb == "acquire") return Acquire(words);
     if (verb == "open") return Open(words);
+    if (verb == "attach") return Attach(words);
+    if (verb == "unpublish") return Failed(client_->Unpublish(words.at(1)).status());
     if (verb == "watch") return Watch();
     if (verb == "await-lost") {
       auto lost = lost_.Next();
@@ -165,13 +168,29 @@ class Role {
     return Keep(words[1], client_->Open(words.at(2), options));
   }
 
+  Answer Attach(const Words& words) {
+    auto attached = client_->Attach(words.at(2), {.read_only = words.at(3) == "ro"});
+    if (!attached.ok()) return Failed(attached.status());
+    const Attachment& kept = attachments_[words[1]] = *std::move(attached);
+    return {.words = absl::StrCat(kept.version())};
+  }
+
   Answer DoSegment(const Words& words) {
+    if (words[0] == "release" && attachments_.count(words.at(1)) > 0) {
+      Answer answer = {.status = attachments_.at(words[1]).Release()};
+      attachments_.erase(words[1]);
+      return answer;
+    }
     const auto it = segments_.find(words.at(1));
     if (it == segments_.end()) return Failed(absl::InternalError("no memory " + words[1]));
     Segment& segment = it->second;
     if (words[0] == "share") {
       auto ticket = segment.Share(words.at(2) == "any" ? TicketScope::kAny : TicketScope::kTenant);
       return FailedOr(ticket, [&] { return ticket->value; });
+    }
+    if (words[0] == "publish") {
+      auto version = client_->Publish(words.at(2), {&segment}, {});
+      return FailedOr(version, [&] { return absl::StrCat(*version); });
     }
     if (words[0] == "release") {
       Answer answer = {.status = segment.Release()};
@@ -222,6 +241,9 @@ class Role {
       Memory memory = testing::MemoryOf(it->second);
       if (const std::string& user = users_.at(name); !user.empty()) memory.device_uuid = user;
       return memory;
+    }
+    if (const auto it = attachments_.find(name); it != attachments_.end()) {
+      return testing::MemoryOf(it->second.segments()[0]);
     }
     if (const auto it = raw_.find(name); it != raw_.end()) {
       return Memory{.backend = it->second.backend,
@@ -311,6 +333,7 @@ class Role {
   std::map<std::string, Segment> segments_;
   std::map<std::string, std::string> users_;  // by the segments' names: the GPU; empty: its own
   std::map<std::string, RawMemory> raw_;
+  std::map<std::string, Attachment> attachments_;
   std::map<std::string, Event> events_;
   std::unique_ptr<gpumem::Watch> watch_;  // before what its handlers use
 };

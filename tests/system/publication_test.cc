@@ -18,17 +18,19 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/client.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/wire.h"
 
 namespace gpumem {
 namespace {
 
 using testing::Child;
 using testing::DaemonProcess;
-using ::testing::Each;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::Hear;
@@ -312,6 +314,70 @@ TEST_F(PublicationTest, WaitsForAVersion) {
   canceller.join();
   EXPECT_TRUE(absl::IsCancelled(given_up.status())) << given_up.status();
   EXPECT_TRUE(Eventually([&] { return client_->GetUsage()->waiting == 0; }));
+}
+
+TEST_F(PublicationTest, OperatorsSeeAllAndEndThem) {
+  auto web = Connect("web");
+  Publish(*web, "w", Marked(*web, 2), {.metadata = "abc", .expire_after = absl::Hours(1)});
+  auto attached = web->Attach("w", {});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  v1::Admin::Stub admin(testing::ChannelTo(daemon_->Socket("admin.sock")));
+  v1::ListPublicationsResponse list;
+  ASSERT_TRUE(admin.ListPublications(testing::ContextWith().get(), {}, &list).ok());
+  ASSERT_EQ(list.publications_size(), 1);
+  const v1::PublicationInfo& info = list.publications(0);
+  EXPECT_EQ(absl::StrCat(info.tenant(), "/", info.name(), " ", info.version()), "web/w 1");
+  EXPECT_EQ(info.segments(), 2u);
+  EXPECT_EQ(info.bytes(), 2 * kGranule);
+  EXPECT_EQ(info.metadata_bytes(), 3u);
+  EXPECT_EQ(info.access(), v1::PUBLICATION_ACCESS_TENANT);
+  EXPECT_EQ(info.attached_sessions(), 1u);
+  EXPECT_EQ(info.expire_after_ms(), 3600000u);
+  EXPECT_EQ(info.expires_in_ms(), 0u);  // somebody is attached
+  EXPECT_EQ(info.publisher_session_id(), web->session_id());
+  EXPECT_EQ(info.publisher_pid(), getpid());
+  EXPECT_TRUE(info.publisher_alive());
+
+  v1::ListSegmentsRequest of_web;
+  of_web.set_tenant("web");
+  v1::ListSegmentsResponse segments;
+  ASSERT_TRUE(admin.ListSegments(testing::ContextWith().get(), of_web, &segments).ok());
+  ASSERT_EQ(segments.segments_size(), 2);
+  EXPECT_EQ(segments.segments(0).publications(), 1u);
+  EXPECT_EQ(segments.segments(0).leases(), 1u);
+
+  v1::UnpublishRequest request;
+  v1::UnpublishResponse response;
+  request.set_name("w");  // whose?
+  EXPECT_EQ(admin.Unpublish(testing::ContextWith().get(), request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_name("ml/w");
+  EXPECT_EQ(admin.Unpublish(testing::ContextWith().get(), request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  request.set_name("web/w");
+  ASSERT_TRUE(admin.Unpublish(testing::ContextWith().get(), request, &response).ok());
+  EXPECT_EQ(response.version(), 1u);
+  EXPECT_THAT(List(*web), IsEmpty());
+  EXPECT_EQ(MarkOf(attached->segments()[1]), 1u);  // who has it attached keeps it
+}
+
+TEST_F(PublicationTest, ATenantHasSoMany) {
+  daemon_->Reconfigure(
+      absl::StrReplaceAll(kConfig, {{"name = \"ml\"", "name = \"ml\"\nmax_publications = 1"}}));
+  const auto segments = Marked(*client_, 1);
+  Publish(*client_, "a", segments);
+  absl::Status denied;
+  EXPECT_TRUE(Eventually([&] {
+    denied = client_->Publish("b", segments, {}).status();
+    if (denied.ok()) client_->Unpublish("b").status().IgnoreError();
+    return !denied.ok();
+  }));
+  const auto why = GetDenial(denied);
+  ASSERT_TRUE(why.has_value()) << denied;
+  EXPECT_EQ(why->cause, Denial::Cause::kMaxPublications);
+  EXPECT_EQ(why->limit, 1u);
+  Publish(*client_, "a", segments);  // another version of it is no more than before
+  EXPECT_EQ(client_->GetUsage()->publications, 1u);
 }
 
 // What one version is made of is never mixed with another's, whoever publishes meanwhile.

@@ -1,0 +1,108 @@
+#include "tests/support/kept_daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/daemon_process.h"
+
+namespace gpumem::testing {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Of a process; -1: none.
+pid_t ChildOf(pid_t pid) {
+  std::ifstream children(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+  pid_t child = -1;
+  return children >> child ? child : -1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& options) {
+  std::unique_ptr<KeptDaemon> it(new KeptDaemon);
+  char dir[] = "/tmp/gpumem-test-XXXXXX";
+  if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
+  it->dir_ = dir;
+  chmod(dir, 0711);
+  it->runtime_dir_ = absl::StrCat(dir, "/run");
+  std::ofstream(it->dir_ + "/gpumemd.toml") << options.config;
+  const UniqueFd saved(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10));
+  const UniqueFd log(
+      open((it->dir_ + "/log").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
+  dup2(log.get(), STDERR_FILENO);
+  const char* keeper = std::getenv("GPUMEM_KEEPER");
+  // Who kills daemons all the time does not want to wait longer and longer for the next.
+  it->keeper_ = Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"),
+                       "--healthy-after=0", "--", ProgramPath(options.program), "--backend",
+                       options.backend, "--runtime-dir", it->runtime_dir_, "--state-dir",
+                       it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
+                      {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"}});
+  dup2(saved.get(), STDERR_FILENO);
+  if (it->WaitForGeneration(1)) return it;
+  return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", it->Log()));
+}
+
+KeptDaemon::~KeptDaemon() {
+  if (keeper_.running()) {
+    keeper_.Signal(SIGTERM);  // it ends the daemon
+    keeper_.Wait();
+  }
+  Eventually([this] {
+    std::error_code error;
+    std::filesystem::remove_all(dir_, error);
+    return !error;
+  });
+}
+
+pid_t KeptDaemon::daemon_pid() const { return ChildOf(keeper_.pid()); }
+
+absl::Status KeptDaemon::Kill() {
+  const int before = generations();
+  const pid_t pid = daemon_pid();
+  if (pid > 0) kill(pid, SIGKILL);
+  if (WaitForGeneration(before + 1)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("no daemon came after it: ", Log()));
+}
+
+void KeptDaemon::ArmFailpoint(const std::string& name, int passes) {
+  // All of it at once: a daemon may just begin.
+  std::ofstream(dir_ + "/next") << name << " " << passes;
+  std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint");
+}
+
+bool KeptDaemon::IsFailpointArmed() const { return std::filesystem::exists(dir_ + "/failpoint"); }
+
+void KeptDaemon::DisarmFailpoint() { std::filesystem::remove(dir_ + "/failpoint"); }
+
+int KeptDaemon::generations() const {
+  const std::string log = Log();
+  int count = 0;
+  for (size_t at = log.find(" ready: "); at != std::string::npos;
+       at = log.find(" ready: ", at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+bool KeptDaemon::WaitForGeneration(int generation) const {
+  return Eventually([&] { return generations() >= generation; }, kPatience);
+}
+
+std::string KeptDaemon::Log() const {
+  std::stringstream text;
+  text << std::ifstream(dir_ + "/log").rdbuf();
+  return text.str();
+}
+
+}  // namespace gpumem::testing

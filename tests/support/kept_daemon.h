@@ -1,0 +1,56 @@
+// A real gpumemd under gpumem-keeper, which starts another when it is killed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "tests/support/child.h"
+
+namespace gpumem::testing {
+
+class KeptDaemon {
+ public:
+  struct Options {
+    std::string backend = "host";
+    std::string config;                      // TOML
+    std::string program = "gpumemd_mortal";  // gpumemd knows no failpoints
+  };
+  // Runs $GPUMEM_KEEPER and the program (ProgramPath), or those in the folder of this one, and
+  // waits until clients are welcome.
+  static absl::StatusOr<std::unique_ptr<KeptDaemon>> Start(const Options& options);
+  // Ends all of it.
+  ~KeptDaemon();
+  KeptDaemon(const KeptDaemon&) = delete;
+  KeptDaemon& operator=(const KeptDaemon&) = delete;
+
+  const std::string& runtime_dir() const { return runtime_dir_; }
+  pid_t keeper_pid() const { return keeper_.pid(); }
+  Child& keeper() { return keeper_; }
+  // Of the daemon that serves now; -1: none does. It is another process after each death.
+  pid_t daemon_pid() const;
+  // Kills the daemon (SIGKILL), and waits until another serves.
+  absl::Status Kill();
+  // The next daemons are killed when they have passed this failpoint so often (failpoint.h); what
+  // is named is forgotten with the first that is.
+  void ArmFailpoint(const std::string& name, int passes);
+  bool IsFailpointArmed() const;
+  void DisarmFailpoint();
+  // How many daemons have begun to serve.
+  int generations() const;
+  // Waits for more of them.
+  bool WaitForGeneration(int generation) const;
+  std::string Log() const;
+
+ private:
+  KeptDaemon() = default;
+
+  std::string dir_, runtime_dir_;
+  Child keeper_;
+};
+
+}  // namespace gpumem::testing

@@ -1,0 +1,345 @@
+// The daemon is killed, and another goes on: a real gpumemd under gpumem-keeper on the host
+// backend, clients that work all the while, and publications that nobody holds.
+//
+//   GPUMEM_CRASHES  how often it is killed at random (CI: 20; by hand: 1000)
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/client.h"
+#include "client/publication.h"
+#include "tests/support/child.h"
+#include "tests/support/kept_daemon.h"
+
+namespace gpumem {
+namespace {
+
+using testing::Child;
+using testing::Eventually;
+using testing::Hear;
+using testing::KeptDaemon;
+using testing::kParentChannel;
+using testing::Say;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+ConnectOptions OptionsFor(const std::string& runtime_dir) {
+  return {.runtime_dir = runtime_dir, .timeout = kPatience};
+}
+
+// Words that say whose memory it is, at the beginning, in the middle and at the end.
+void Stamp(void* data, uint64_t size, uint64_t stamp) {
+  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
+    std::memcpy(static_cast<char*>(data) + at, &stamp, 8);
+  }
+}
+bool HasStamp(const void* data, uint64_t size, uint64_t stamp) {
+  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
+    uint64_t found = 0;
+    std::memcpy(&found, static_cast<const char*>(data) + at, 8);
+    if (found != stamp) return false;
+  }
+  return true;
+}
+
+struct Held {
+  Segment segment;
+  uint64_t stamp = 0;
+};
+
+// A client that acquires, shares, opens, publishes, attaches and releases until it is told to stop,
+// and sees to it that nobody else's words appear in its memory. Empty: all went well.
+std::string Work(const std::string& runtime_dir, int number, const std::atomic<bool>& stop,
+                 std::atomic<uint64_t>& done) {
+  auto client = Client::Connect(OptionsFor(runtime_dir));
+  if (!client.ok()) return client.status().ToString();
+  std::mt19937_64 random(static_cast<uint64_t>(number));
+  std::vector<Held> held;
+  const auto check = [&](const Held& each) {
+    return HasStamp(each.segment.data(), each.segment.size(), each.stamp)
+               ? std::string()
+               : absl::StrCat("somebody else wrote to lease ", each.segment.lease_id());
+  };
+  while (!stop) {
+    const uint64_t die = random() % 10;
+    if (die < 4 && held.size() < 8) {
+      auto segment = (*client)->Acquire({.bytes = (1 + random() % 2) * 2 * kMiB});
+      if (!segment.ok()) return absl::StrCat("acquire: ", segment.status().ToString());
+      Held next{*std::move(segment), random()};
+      Stamp(next.segment.data(), next.segment.size(), next.stamp);
+      held.push_back(std::move(next));
+    } else if (die < 6 && !held.empty()) {
+      const Held& one = held[random() % held.size()];
+      auto ticket = (*client)->Share(one.segment);
+      if (!ticket.ok()) return absl::StrCat("share: ", ticket.status().ToString());
+      auto opened = (*client)->Open(*ticket);
+      if (!opened.ok()) return absl::StrCat("open: ", opened.status().ToString());
+      if (!HasStamp(opened->data(), opened->size(), one.stamp)) return "opened another's memory";
+    } else if (die == 6 && !held.empty()) {
+      const Held& one = held[random() % held.size()];
+      const std::string name = absl::StrCat("of-", getpid(), "-", number);
+      auto version = (*client)->Publish(name, absl::MakeConstSpan(&one.segment, 1),
+                                        {.metadata = absl::StrCat(one.stamp)});
+      if (!version.ok()) return absl::StrCat("publish: ", version.status().ToString());
+      auto attached = (*client)->Attach(name);
+      if (!attached.ok()) return absl::StrCat("attach: ", attached.status().ToString());
+      if (attached->version() != *version || attached->metadata() != absl::StrCat(one.stamp)) {
+        return absl::StrCat("attached to version ", attached->version(), " instead of ", *version);
+      }
+      const Segment& copy = attached->segments().at(0);
+      if (!HasStamp(copy.data(), copy.size(), one.stamp)) return "attached to another's memory";
+    } else if (!held.empty()) {
+      const size_t which = random() % held.size();
+      if (std::string wrong = check(held[which]); !wrong.empty()) return wrong;
+      std::swap(held[which], held.back());
+      absl::Status released = held.back().segment.Release();
+      if (!released.ok()) return absl::StrCat("release: ", released.ToString());
+      held.pop_back();
+    }
+    ++done;
+  }
+  for (Held& each : held) {
+    if (std::string wrong = check(each); !wrong.empty()) return wrong;
+    if (absl::Status released = each.segment.Release(); !released.ok()) {
+      return absl::StrCat("release: ", released.ToString());
+    }
+  }
+  const std::string name = absl::StrCat("of-", getpid(), "-", number);
+  (*client)->Unpublish(name).IgnoreError();  // it may have published nothing
+  return "";
+}
+
+// A process of several such clients.
+int RunWorkers(const std::string& runtime_dir, int clients) {
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> done = 0;
+  std::vector<std::string> wrong(static_cast<size_t>(clients));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back(
+        [&, i] { wrong[static_cast<size_t>(i)] = Work(runtime_dir, i, stop, done); });
+  }
+  Say(kParentChannel, "working");
+  Hear(kParentChannel);
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  std::string words;
+  for (const std::string& each : wrong) absl::StrAppend(&words, each.empty() ? "" : each + "; ");
+  Say(kParentChannel, words.empty() ? absl::StrCat("well ", done > 0 ? "done" : "idle") : words);
+  Hear(kParentChannel);  // it lives until it is told
+  return 0;
+}
+
+class CrashTest : public ::testing::Test {
+ protected:
+  void Start() {
+    auto daemon = KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"2GiB\"\n"});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    auto client = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+  // A publication whose publisher is dead.
+  void PublishAndDie() {
+    Child publisher = Child::Self({"--role", "publish", daemon_->runtime_dir()});
+    ASSERT_EQ(Hear(publisher.channel()), "published");
+    publisher.Signal(SIGKILL);
+    publisher.Wait();
+  }
+  void ExpectPublication() {
+    auto attached = client_->Attach("weights");
+    ASSERT_TRUE(attached.ok()) << attached.status() << "\n" << daemon_->Log();
+    EXPECT_EQ(attached->metadata(), std::string(100000, 'm'));
+    ASSERT_EQ(attached->segments().size(), 60u);
+    for (size_t i = 0; i < 60; ++i) {
+      const Segment& segment = attached->segments()[i];
+      EXPECT_TRUE(HasStamp(segment.data(), segment.size(), 1000 + i)) << "segment " << i;
+    }
+  }
+  void StartWorkers(int processes, int clients) {
+    for (int i = 0; i < processes; ++i) {
+      workers_.push_back(
+          Child::Self({"--role", "work", daemon_->runtime_dir(), absl::StrCat(clients)}));
+      ASSERT_EQ(Hear(workers_.back().channel()), "working");
+    }
+  }
+  void StopWorkers() {
+    for (Child& worker : workers_) Say(worker.channel(), "stop");
+    for (Child& worker : workers_) EXPECT_EQ(Hear(worker.channel()), "well done");
+    workers_.clear();
+  }
+  // Nothing is held but the publication, and nobody has a descriptor too many.
+  void ExpectNothingIsLeft() {
+    EXPECT_TRUE(Eventually([&] {
+      const auto usage = client_->GetUsage();
+      return usage.ok() && usage->devices.at(0).leased_bytes == 60 * 2 * kMiB &&
+             usage->devices.at(0).lingering_bytes == 0 && usage->sessions == 1;
+    })) <<
+        [&] {
+          const auto usage = client_->GetUsage();
+          if (!usage.ok()) return usage.status().ToString();
+          return absl::StrCat("leased ", usage->devices.at(0).leased_bytes, ", lingering ",
+                              usage->devices.at(0).lingering_bytes, ", ", usage->sessions,
+                              " sessions");
+        }();
+    const auto usage = client_->GetUsage();
+    ASSERT_TRUE(usage.ok()) << usage.status();
+    // The journal, the metadata, what the keeper needs for itself, and its child's pidfd.
+    EXPECT_LE(testing::CountFds(daemon_->keeper_pid()), static_cast<int>(usage->segments) + 16);
+  }
+
+  std::unique_ptr<KeptDaemon> daemon_;
+  std::unique_ptr<Client> client_;
+  std::vector<Child> workers_;
+};
+
+TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
+  Start();
+  auto segment = client_->Acquire({.bytes = 4 * kMiB});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  Stamp(segment->data(), segment->size(), 4711);
+  auto ticket = client_->Share(*segment);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  void* const data = segment->data();
+  ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+  EXPECT_EQ(segment->data(), data);
+  EXPECT_TRUE(HasStamp(data, segment->size(), 4711));
+  auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+  ASSERT_TRUE(other.ok()) << other.status();
+  auto opened = (*other)->Open(*ticket);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_TRUE(HasStamp(opened->data(), opened->size(), 4711));
+  const auto usage = client_->GetUsage();
+  ASSERT_TRUE(usage.ok()) << usage.status();
+  EXPECT_EQ(usage->devices.at(0).leased_bytes, 4 * kMiB);
+  EXPECT_EQ(segment->Release(), absl::OkStatus());
+}
+
+TEST_F(CrashTest, WhoDiesWithTheDaemonIsReclaimed) {
+  Start();
+  Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir()});
+  ASSERT_EQ(Hear(holder.channel()), "holding");
+  const pid_t daemon = daemon_->daemon_pid();
+  kill(daemon, SIGSTOP);  // it sees nothing of the other's death
+  holder.Signal(SIGKILL);
+  holder.Wait();
+  ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+  const auto usage = client_->GetUsage();
+  ASSERT_TRUE(usage.ok()) << usage.status();
+  EXPECT_EQ(usage->devices.at(0).leased_bytes, 0u);
+  EXPECT_EQ(usage->devices.at(0).lingering_bytes, 0u);
+  EXPECT_EQ(usage->sessions, 1u);
+}
+
+TEST_F(CrashTest, APublicationOutlivesItsPublisherAndTheDaemon) {
+  Start();
+  PublishAndDie();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+    ExpectPublication();
+  }
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CrashTest, KilledAtEveryFailpoint) {
+  Start();
+  PublishAndDie();
+  StartWorkers(2, 4);
+  for (const char* name : {"record-before", "record-after", "keep-before", "keep-after",
+                           "deliver-before", "deliver-after", "answer-before", "let-go-before",
+                           "let-go-after", "publish-before", "publish-kept", "publish-after",
+                           "begin-before", "begin-written", "begin-after", "welcome-before"}) {
+    for (int passes : {1, 5}) {
+      if (passes > 1 && std::strncmp(name, "begin", 5) == 0) continue;  // once in a life
+      SCOPED_TRACE(absl::StrCat(name, " ", passes));
+      daemon_->ArmFailpoint(name, passes);
+      ASSERT_EQ(daemon_->Kill(), absl::OkStatus());  // the next one is armed
+      const bool died = Eventually([&] { return !daemon_->IsFailpointArmed(); });
+      EXPECT_TRUE(died) << "nobody passed it";
+      daemon_->DisarmFailpoint();
+      // It is served again.
+      ASSERT_TRUE(client_->GetUsage().ok());
+    }
+  }
+  ExpectPublication();
+  StopWorkers();
+  ExpectNothingIsLeft();
+}
+
+TEST_F(CrashTest, KilledAtRandomUnderLoad) {
+  const char* wanted = std::getenv("GPUMEM_CRASHES");
+  const int crashes = wanted == nullptr ? 20 : std::atoi(wanted);
+  Start();
+  PublishAndDie();
+  StartWorkers(4, 8);
+  std::mt19937_64 random(1);
+  std::vector<absl::Duration> away;
+  for (int i = 0; i < crashes; ++i) {
+    // Work goes on for a while of random length: so many calls of ours.
+    for (uint64_t calls = random() % 30; calls > 0; --calls) {
+      ASSERT_TRUE(client_->GetUsage().ok());
+    }
+    const absl::Time killed = absl::Now();
+    const pid_t pid = daemon_->daemon_pid();
+    ASSERT_GT(pid, 0);
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return daemon_->daemon_pid() != pid; }));
+    const auto usage = client_->GetUsage();
+    ASSERT_TRUE(usage.ok()) << "crash " << i << ": " << usage.status() << "\n" << daemon_->Log();
+    away.push_back(absl::Now() - killed);
+    if (i % 10 == 9) ExpectPublication();
+  }
+  StopWorkers();
+  ExpectNothingIsLeft();
+  std::sort(away.begin(), away.end());
+  std::cout << crashes << " crashes: served again after " << away[away.size() / 2] << " (median), "
+            << away[away.size() * 99 / 100] << " (p99), " << away.back() << " at most\n";
+}
+
+int RunRole(const std::vector<std::string>& args) {
+  const std::string& role = args.at(0);
+  if (role == "work") return RunWorkers(args.at(1), std::atoi(args.at(2).c_str()));
+  auto client = Client::Connect(OptionsFor(args.at(1)));
+  if (!client.ok()) return 1;
+  std::vector<Segment> segments;
+  for (uint64_t i = 0; i < 60; ++i) {
+    auto segment = (*client)->Acquire({.bytes = 2 * kMiB});
+    if (!segment.ok()) return 2;
+    Stamp(segment->data(), segment->size(), 1000 + i);
+    segments.push_back(*std::move(segment));
+    if (role == "hold") break;
+  }
+  if (role == "publish") {
+    auto version = (*client)->Publish("weights", segments, {.metadata = std::string(100000, 'm')});
+    if (!version.ok()) return 3;
+  }
+  Say(kParentChannel, role == "publish" ? "published" : "holding");
+  Hear(kParentChannel);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumem
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--role") {
+    return gpumem::RunRole(std::vector<std::string>(argv + 2, argv + argc));
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
