@@ -117,9 +117,6 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   for (PublicationId publication : session.publications) Touch(publication);  // as nobody's
   sessions_.erase(id);
   Touch(id);
-  for (const auto& [publication, made] : publications_) {
-    if (made.publisher == id) Touch(publication);  // it is nobody's any more
-  }
   forgotten_.push_back(id);
   ForgetIfIdle(tenant);
 }

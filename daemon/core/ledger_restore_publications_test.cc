@@ -147,7 +147,10 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   const PublicationId id = Publish(publisher, spec).id;
   const Operation attached = Attach(reader, {.name = "x", .request_id = 4});
   Attach(reader, {.name = "x", .request_id = 5});
+  Attach(reader, {.name = "x", .request_id = 7});
+  Attach(reader, {.name = "x", .request_id = 7});
   Restart();
+  EXPECT_FALSE(ledger.RegrantAttach(reader, 7)) << "by which nobody knows what was meant";
   const std::optional<Operation> again = ledger.RegrantAttach(reader, 4);
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->publication, id);
