@@ -79,8 +79,12 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   EXPECT_FALSE(image.sessions.contains(third));
   const SessionId idle = OpenSession("a");
   right("OpenSession of one that asks for nothing");
-  ledger.ProcessGone(idle);
-  right("ProcessGone of one that has nothing");
+  ASSERT_TRUE(ledger.BeginCall(idle).ok());
+  ledger.SocketClosed(idle);
+  right("SocketClosed during a call");
+  ledger.EndCall(idle);
+  right("EndCall of the last");
+  EXPECT_FALSE(image.sessions.contains(idle));
   ledger.ProcessGone(b);
   right("ProcessGone");
   ledger.ProcessGone(a);
