@@ -553,8 +553,7 @@ class Client {
   //   INVALID_ARGUMENT    a name that is none; no segments, too many, or one twice; too much
   //                       metadata; or a Segment that is not this Client's, or not valid
   //   FAILED_PRECONDITION a segment is another tenant's, is revocable or lost, or is of a kind
-  //   other
-  //                       than vmm and pinned
+  //                       other than vmm and pinned
   //   RESOURCE_EXHAUSTED  the tenant has too many publications, or the daemon too many or too much
   //                       metadata (Denial)
   absl::StatusOr<uint64_t> Publish(absl::string_view name, absl::Span<const Segment> segments,
@@ -566,8 +565,7 @@ class Client {
   // addresses. Needs as many file descriptors as it has segments while it maps them (ulimit -n).
   //   INVALID_ARGUMENT    a name that is none; or as Open
   //   NOT_FOUND           there is no such publication, or this tenant may not attach to it; or
-  //   this
-  //                       process does not see a device
+  //                       this process does not see a device
   //   DEADLINE_EXCEEDED   the version was not there in time
   //   CANCELLED           by options.cancel
   //   FAILED_PRECONDITION the process holds memory of the other sort (revocable or not); or as Open
@@ -575,6 +573,7 @@ class Client {
   //                       of file descriptors or addresses
   //   UNIMPLEMENTED       as Open
   absl::StatusOr<Attachment> Attach(absl::string_view name, const AttachOptions& options);
+  absl::StatusOr<Attachment> Attach(absl::string_view name);
   // Ends a publication of this Client's tenant: nobody attaches to it any more, and who has it
   // attached keeps it. Answers which version was the newest.
   //   NOT_FOUND          there is none that this tenant may know of

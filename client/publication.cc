@@ -165,6 +165,10 @@ absl::StatusOr<uint64_t> Client::Publish(absl::string_view name,
   return response->version();
 }
 
+absl::StatusOr<Attachment> Client::Attach(absl::string_view name) {
+  return Attach(name, AttachOptions());
+}
+
 absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOptions& options) {
   if (options.wait < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("AttachOptions::wait is below zero");

@@ -81,7 +81,7 @@ TEST_F(GpuCrash, VmmGoesOnAndIsSharedAnew) {
   auto segment = client_->Acquire({.bytes = kBytes});
   ASSERT_TRUE(segment.ok()) << segment.status();
   ASSERT_EQ(Set(gpu_, segment->data(), 7), absl::OkStatus());
-  const auto ticket = client_->Share(*segment);
+  const auto ticket = segment->Share();
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   std::vector<absl::Duration> away;
   for (int i = 0; i < 20; ++i) {
@@ -92,7 +92,7 @@ TEST_F(GpuCrash, VmmGoesOnAndIsSharedAnew) {
     EXPECT_EQ(Expect(gpu_, segment->data(), 7), absl::OkStatus());
   }
   auto other = Connect();
-  auto opened = other->Open(*ticket);
+  auto opened = other->Open(ticket->value);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_EQ(Expect(gpu_, opened->data(), 7), absl::OkStatus());
   auto more = client_->Acquire({.bytes = kBytes});
@@ -108,7 +108,7 @@ TEST_F(GpuCrash, IpcIsLostToWhoDoesNotHaveItAndStaysWithWhoHas) {
   ASSERT_TRUE(segment.ok()) << segment.status();
   ASSERT_EQ(Set(gpu_, segment->data(), 9), absl::OkStatus());
   ASSERT_EQ(daemon_->Kill(), absl::OkStatus()) << daemon_->Log();
-  EXPECT_EQ(client_->Share(*segment).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(segment->Share().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Expect(gpu_, segment->data(), 9), absl::OkStatus());
   const auto usage = client_->GetUsage();
   ASSERT_TRUE(usage.ok()) << usage.status();

@@ -84,9 +84,9 @@ std::string Work(const std::string& runtime_dir, int number, const std::atomic<b
       held.push_back(std::move(next));
     } else if (die < 6 && !held.empty()) {
       const Held& one = held[random() % held.size()];
-      auto ticket = (*client)->Share(one.segment);
+      auto ticket = one.segment.Share();
       if (!ticket.ok()) return absl::StrCat("share: ", ticket.status().ToString());
-      auto opened = (*client)->Open(*ticket);
+      auto opened = (*client)->Open(ticket->value);
       if (!opened.ok()) return absl::StrCat("open: ", opened.status().ToString());
       if (!HasStamp(opened->data(), opened->size(), one.stamp)) return "opened another's memory";
     } else if (die == 6 && !held.empty()) {
@@ -213,7 +213,7 @@ TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
   auto segment = client_->Acquire({.bytes = 4 * kMiB});
   ASSERT_TRUE(segment.ok()) << segment.status();
   Stamp(segment->data(), segment->size(), 4711);
-  auto ticket = client_->Share(*segment);
+  auto ticket = segment->Share();
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   void* const data = segment->data();
   ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
@@ -221,7 +221,7 @@ TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
   EXPECT_TRUE(HasStamp(data, segment->size(), 4711));
   auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
   ASSERT_TRUE(other.ok()) << other.status();
-  auto opened = (*other)->Open(*ticket);
+  auto opened = (*other)->Open(ticket->value);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_TRUE(HasStamp(opened->data(), opened->size(), 4711));
   const auto usage = client_->GetUsage();
