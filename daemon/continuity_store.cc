@@ -51,8 +51,10 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       continue;
     }
     if (!name || name->kind != kJournalKind) {
-      spdlog::warn("the service manager handed over a descriptor named {}, which means nothing",
+      // A probe whose daemon was killed, or what another version has left.
+      spdlog::info("the service manager handed over a descriptor named {}, which nobody needs",
                    each.name);
+      store->Remove(each.name).IgnoreError();
       continue;
     }
     last_number = std::max(last_number, name->number);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -63,10 +64,8 @@ struct Held {
 
 // A client that acquires, shares, opens, publishes, attaches and releases until it is told to stop,
 // and sees to it that nobody else's words appear in its memory. Empty: all went well.
-std::string Work(const std::string& runtime_dir, int number, const std::atomic<bool>& stop,
+std::string Work(const std::unique_ptr<Client>* client, int number, const std::atomic<bool>& stop,
                  std::atomic<uint64_t>& done) {
-  auto client = Client::Connect(OptionsFor(runtime_dir));
-  if (!client.ok()) return client.status().ToString();
   std::mt19937_64 random(static_cast<uint64_t>(number));
   std::vector<Held> held;
   const auto check = [&](const Held& each) {
@@ -123,31 +122,46 @@ std::string Work(const std::string& runtime_dir, int number, const std::atomic<b
   return "";
 }
 
+// The parent's next word, however late.
+void HearAtLast() {
+  char word[64];
+  (void)!read(kParentChannel, word, sizeof(word));
+}
+
 // A process of several such clients.
 int RunWorkers(const std::string& runtime_dir, int clients) {
   std::atomic<bool> stop = false;
   std::atomic<uint64_t> done = 0;
   std::vector<std::string> wrong(static_cast<size_t>(clients));
+  std::vector<std::unique_ptr<Client>> connected;
+  for (int i = 0; i < clients; ++i) {
+    auto client = Client::Connect(OptionsFor(runtime_dir));
+    if (!client.ok()) return 1;
+    connected.push_back(*std::move(client));
+  }
   std::vector<std::thread> threads;
   for (int i = 0; i < clients; ++i) {
-    threads.emplace_back(
-        [&, i] { wrong[static_cast<size_t>(i)] = Work(runtime_dir, i, stop, done); });
+    const auto which = static_cast<size_t>(i);
+    threads.emplace_back([&, i, which] { wrong[which] = Work(&connected[which], i, stop, done); });
   }
   Say(kParentChannel, "working");
-  Hear(kParentChannel);
+  HearAtLast();
   stop = true;
   for (std::thread& thread : threads) thread.join();
   std::string words;
   for (const std::string& each : wrong) absl::StrAppend(&words, each.empty() ? "" : each + "; ");
   Say(kParentChannel, words.empty() ? absl::StrCat("well ", done > 0 ? "done" : "idle") : words);
-  Hear(kParentChannel);  // it lives until it is told
+  HearAtLast();  // it lives until it is told
   return 0;
 }
 
 class CrashTest : public ::testing::Test {
  protected:
   void Start() {
-    auto daemon = KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"2GiB\"\n"});
+    auto daemon =
+        KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"2GiB\"\n"
+                                     // So that memory goes back to the device all the time.
+                                     "[tenant_defaults]\nmax_retained = \"16MiB\"\n"});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
     auto client = Client::Connect(OptionsFor(daemon_->runtime_dir()));
@@ -329,7 +343,7 @@ int RunRole(const std::vector<std::string>& args) {
     if (!version.ok()) return 3;
   }
   Say(kParentChannel, role == "publish" ? "published" : "holding");
-  Hear(kParentChannel);
+  HearAtLast();
   return 0;
 }
 
