@@ -28,8 +28,8 @@
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
 #include "daemon/core/ledger.h"
-#include "daemon/core/metadata.h"
 #include "daemon/device/device.h"
+#include "daemon/device/metadata.h"
 
 namespace gpumemd {
 

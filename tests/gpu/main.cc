@@ -2,8 +2,8 @@
 //
 //   gpumem_gpu_test [--gtest_filter=...]
 //
-// With gpumemd, gpumem-keeper and gpumem_foreign beside it. Without a GPU every test skips itself. It fills the
-// GPU's memory: run it on one that nobody needs.
+// With gpumemd, gpumem-keeper and gpumem_foreign beside it. Without a GPU every test skips itself.
+// It fills the GPU's memory: run it on one that nobody needs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@ LAYERS = {
     "common": ("proto",),
     "client": ("common", "proto"),
     "daemon/device": ("common",),
-    "daemon/core": ("common", "daemon/device/device.h", "proto"),
+    "daemon/core": ("common", "daemon/device/device.h", "daemon/device/metadata.h", "proto"),
     "daemon/fd_store": ("common", "daemon/device/start_thread.h"),
     "daemon/keeper": ("common",),
     "daemon/transport": ("common", "daemon/core", "daemon/device/device.h", "proto"),

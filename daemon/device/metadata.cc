@@ -1,4 +1,4 @@
-#include "daemon/core/metadata.h"
+#include "daemon/device/metadata.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
