@@ -43,6 +43,9 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
                                              const std::map<SessionId, Survivor>& survivors) {
   std::vector<std::string> sentences;
   const size_t dead = image.sessions.size() - survivors.size();
+  const auto counted = [](size_t n, absl::string_view noun) {
+    return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
+  };
   sentences.push_back(
       absl::StrCat("taken over from the daemon before this one: ", restored.sessions, " sessions, ",
                    restored.leases, " leases, ", restored.segments, " segments, ",

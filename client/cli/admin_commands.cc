@@ -119,6 +119,17 @@ absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status RunUnpublishOf(const std::string& full_name, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  v1::UnpublishRequest request;
+  request.set_name(full_name);
+  auto response = Call(**admin, &Admin::Stub::Unpublish, request);
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : UnpublishedView(full_name, *response));
+  return absl::OkStatus();
+}
+
 absl::Status Run(const QuotaListCommand&, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir);
   if (!admin.ok()) return admin.status();

@@ -102,6 +102,7 @@ class Parser {
     app_.add_flag("--json", line_.global.json, "Answer in JSON");
     app_.add_flag("--exact", line_.global.exact, "Show sizes in bytes instead of GiB and MiB");
     AddShowingCommands();
+    AddPublications();
     AddQuota();
     AddPool();
     AddChangingCommands();
@@ -174,6 +175,21 @@ class Parser {
             "Only on this device: its place in the daemon's list (gpumemctl devices), or its "
             "UUID")
         ->type_name("INDEX|UUID");
+  }
+
+  void AddPublications() {
+    CLI::App* list =
+        Add(&app_, "publications", &publications_, "The publications that this user may attach to.",
+            "Example: gpumemctl publications\n"
+            "A publication keeps its segments, and stays when its publisher ends, "
+            "unless it is\nephemeral. Who published it is told to its own tenant.\n"
+            "Needs no privilege.");
+    list->add_option("--of", publications_.of_tenant, "Only this tenant's")->type_name("TENANT");
+    CLI::App* unpublish =
+        Add(&app_, "unpublish", &unpublish_, "End a publication; who has it attached keeps it.",
+            "Examples:\n  gpumemctl unpublish weights             my own tenant's\n"
+            "  gpumemctl unpublish training/weights    any tenant's, as an operator");
+    unpublish->add_option("NAME", unpublish_.name, "The publication")->required();
   }
 
   void AddQuota() {
@@ -524,6 +540,8 @@ class Parser {
   QuotaUnsetCommand quota_unset_;
   PsCommand ps_;
   SegmentsCommand segments_;
+  PublicationsCommand publications_;
+  UnpublishCommand unpublish_;
   PoolListCommand pool_list_;
   PoolSetCommand pool_set_;
   PoolTrimCommand pool_trim_;

@@ -43,6 +43,12 @@ struct SegmentsCommand {
   std::string tenant;
   std::string device;
 };
+struct PublicationsCommand {
+  std::string of_tenant;  // empty: all that the caller may attach to
+};
+struct UnpublishCommand {
+  std::string name;  // "TENANT/NAME": as an operator
+};
 struct PoolListCommand {
   std::string tenant;
   std::string device;
@@ -84,8 +90,9 @@ struct HoldCommand {
 
 using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
                              QuotaListCommand, QuotaSetCommand, QuotaUnsetCommand, PsCommand,
-                             SegmentsCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand,
-                             TrimCommand, DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
+                             SegmentsCommand, PublicationsCommand, UnpublishCommand,
+                             PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
+                             DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -60,6 +60,9 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(Parsed<WhoamiCommand>({"whoami", "--tenant", "t"}).tenant, "t");
   EXPECT_EQ(Parsed<PsCommand>({"ps"}).tenant, "");
   EXPECT_EQ(Parsed<PsCommand>({"ps", "--tenant", "t"}).tenant, "t");
+  EXPECT_EQ(Parsed<PublicationsCommand>({"publications", "--of", "t"}).of_tenant, "t");
+  EXPECT_EQ(Parsed<UnpublishCommand>({"unpublish", "t/weights"}).name, "t/weights");
+  EXPECT_THAT(ParseCommandLine({"unpublish"}).error, ::testing::HasSubstr("NAME"));
   SegmentsCommand segments = Parsed<SegmentsCommand>({"segments", "--tenant=t", "--device", "0"});
   EXPECT_EQ(segments.tenant, "t");
   EXPECT_EQ(segments.device, "0");

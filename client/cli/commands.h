@@ -28,8 +28,11 @@ absl::Status Run(const TopCommand& command, const GlobalOptions& options);
 absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
 absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
+absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options);
 
-// As a worker without a name, by the admin socket with one.
+// As a worker, by the admin socket with a tenant's name.
+absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);
+absl::Status RunUnpublishOf(const std::string& full_name, const GlobalOptions& options);
 absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);
 absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options);
 

@@ -258,12 +258,48 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                   ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
                   Size(segment.size_bytes(), exact),
                   absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
+                               segment.publications() > 0 ? ", published" : "",
                                segment.lost() ? ", lost" : ""),
                   absl::StrCat(segment.leases()),
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});
   }
   return table.ToString();
+}
+
+std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact) {
+  if (response.publications().empty()) return "No publications.\n";
+  Table table({{"PUBLICATION"},
+               {"VERSION", Align::kRight},
+               {"SEGMENTS", Align::kRight},
+               {"SIZE", Align::kRight},
+               {"FOR"},
+               {"ATTACHED", Align::kRight},
+               {"STAYS"},
+               {"PUBLISHER"},
+               {"AGE", Align::kRight}});
+  for (const v1::PublicationInfo& each : response.publications()) {
+    std::string stays = each.ephemeral() ? "with its publisher" : "until unpublished";
+    if (each.expires_in_ms() > 0) {
+      stays = absl::StrCat("for ", Age(each.expires_in_ms()));
+    } else if (each.expire_after_ms() > 0) {
+      stays = absl::StrCat("in use, then ", Age(each.expire_after_ms()));
+    }
+    std::string publisher = kNone;
+    if (each.publisher_pid() != 0) {
+      publisher = absl::StrCat(each.publisher_client_name(), " (pid ", each.publisher_pid(),
+                               each.publisher_alive() ? ")" : ", gone)");
+    }
+    table.AddRow({absl::StrCat(each.tenant(), "/", each.name()), absl::StrCat(each.version()),
+                  absl::StrCat(each.segments()), Size(each.bytes(), exact),
+                  each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
+                  absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms())});
+  }
+  return table.ToString();
+}
+
+std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response) {
+  return absl::StrCat("Unpublished ", Printable(name), ", version ", response.version(), ".\n");
 }
 
 std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact) {

@@ -23,6 +23,8 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
                         bool exact);
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
                          bool exact);
+std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact);
+std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response);
 std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact);
 std::string TenantsView(const v1::ListTenantsResponse& response, bool exact);
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact);

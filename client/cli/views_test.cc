@@ -1,5 +1,6 @@
 #include "client/cli/views.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -205,6 +206,44 @@ TEST(ViewsTest, MemoryPastTheBrokerIsShownWhereThereIsAny) {
             "1 HOST-00000001  4711  python3  1.00 GiB\n"
             "0 HOST-00000000     -                  -\n"
             "Used by processes without a session: 1.00 GiB.\n");
+}
+
+TEST(ViewsTest, Publications) {
+  v1::ListPublicationsResponse response;
+  v1::PublicationInfo* one = response.add_publications();
+  one->set_tenant("training");
+  one->set_name("weights");
+  one->set_version(3);
+  one->set_segments(60);
+  one->set_bytes(1208 * kMiB);
+  one->set_access(v1::PUBLICATION_ACCESS_ANY);
+  one->set_attached_sessions(2);
+  one->set_publisher_pid(4711);
+  one->set_publisher_client_name("loader");
+  one->set_age_ms(5000);
+  one = response.add_publications();
+  one->set_tenant("b");
+  one->set_name("cache");
+  one->set_version(1);
+  one->set_segments(1);
+  one->set_bytes(kMiB);
+  one->set_expire_after_ms(60000);
+  one->set_expires_in_ms(30000);
+  EXPECT_EQ(
+      PublicationsView(response, false),
+      "PUBLICATION       VERSION  SEGMENTS      SIZE  FOR         ATTACHED  STAYS             "
+      " PUBLISHER                AGE\n"
+      "training/weights        3        60  1.18 GiB  any tenant         2  until unpublished "
+      " loader (pid 4711, gone)   5s\n"
+      "b/cache                 1         1  1.00 MiB  its tenant         0  for 30s           "
+      " -                        0ms\n");
+  response.mutable_publications(0)->set_publisher_alive(true);
+  response.mutable_publications(0)->set_ephemeral(true);
+  response.mutable_publications(1)->set_expires_in_ms(0);
+  const std::string view = PublicationsView(response, false);
+  EXPECT_THAT(view, ::testing::HasSubstr("with its publisher  loader (pid 4711)"));
+  EXPECT_THAT(view, ::testing::HasSubstr("in use, then 1m00s"));
+  EXPECT_EQ(PublicationsView({}, false), "No publications.\n");
 }
 
 TEST(ViewsTest, Segments) {

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/connection.h"
@@ -49,6 +50,29 @@ absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
     Print(WhoAmIView(*response, absl::StrCat("gpumemd ", welcome.daemon_version(), " at ",
                                              options.runtime_dir)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options) {
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  v1::ListPublicationsRequest request;
+  request.set_tenant(command.of_tenant);
+  auto response = (*session)->ListPublications(request, (*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : PublicationsView(*response, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options) {
+  if (absl::StrContains(command.name, '/')) return RunUnpublishOf(command.name, options);
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  v1::UnpublishRequest request;
+  request.set_name(command.name);
+  auto response = (*session)->Unpublish(request, (*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : UnpublishedView(command.name, *response));
   return absl::OkStatus();
 }
 
