@@ -46,11 +46,11 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
   const auto counted = [](size_t n, absl::string_view noun) {
     return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
   };
-  sentences.push_back(
-      absl::StrCat("taken over from the daemon before this one: ", restored.sessions, " sessions, ",
-                   restored.leases, " leases, ", restored.segments, " segments, ",
-                   restored.publications, " publications; ", dead,
-                   dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
+  sentences.push_back(absl::StrCat(
+      "taken over from the daemon before this one: ", counted(restored.sessions, "session"), ", ",
+      counted(restored.leases, "lease"), ", ", counted(restored.segments, "segment"), ", ",
+      counted(restored.publications, "publication"), "; ", dead,
+      dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
   for (const auto& [segment, why] : restored.refused) {
     sentences.push_back(
         absl::StrCat("segment ", ToInt(segment), " cannot be taken over: ", why.message()));
