@@ -29,16 +29,19 @@ using testing::Say;
 
 constexpr uint64_t kBytes = 4 << 20;
 
+// Kept for the process: without it each would make a CUDA context of its own.
+DeviceCopier& CopierFor(const std::string& gpu) {
+  static DeviceCopier& copier = *DeviceCopier::ForCuda(gpu).value().release();
+  return copier;
+}
+
 absl::Status Set(const std::string& gpu, void* data, uint8_t value) {
-  auto copier = DeviceCopier::ForCuda(gpu);
-  return copier.ok() ? (*copier)->Fill(data, value, kBytes) : copier.status();
+  return CopierFor(gpu).Fill(data, value, kBytes);
 }
 
 absl::Status Expect(const std::string& gpu, const void* data, uint8_t value) {
-  auto copier = DeviceCopier::ForCuda(gpu);
-  if (!copier.ok()) return copier.status();
   std::vector<uint8_t> bytes(kBytes);
-  absl::Status status = (*copier)->CopyOut(bytes.data(), data, kBytes);
+  absl::Status status = CopierFor(gpu).CopyOut(bytes.data(), data, kBytes);
   if (!status.ok()) return status;
   const auto wrong =
       std::find_if(bytes.begin(), bytes.end(), [&](uint8_t b) { return b != value; });
