@@ -159,7 +159,7 @@ class CrashTest : public ::testing::Test {
  protected:
   void Start() {
     auto daemon =
-        KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"2GiB\"\n"
+        KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"3GiB\"\n"
                                      // So that memory goes back to the device all the time.
                                      "[tenant_defaults]\nmax_retained = \"16MiB\"\n"});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
@@ -268,6 +268,44 @@ TEST_F(CrashTest, APublicationOutlivesItsPublisherAndTheDaemon) {
     ExpectPublication();
   }
   ExpectNothingIsLeft();
+}
+
+TEST_F(CrashTest, AThousandSegmentsAreTakenOver) {
+  Start();
+  std::vector<Segment> held;
+  for (const uint64_t segments : {1, 100, 1000}) {
+    while (held.size() < segments) {
+      const auto more = static_cast<int>(std::min<uint64_t>(200, segments - held.size()));
+      auto acquired = client_->AcquireMany({.bytes = 2 * kMiB}, more);
+      ASSERT_TRUE(acquired.ok()) << acquired.status();
+      for (Segment& segment : *acquired) {
+        Stamp(segment.data(), segment.size(), segment.lease_id());
+        held.push_back(std::move(segment));
+      }
+    }
+    const absl::Time killed = absl::Now();
+    ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+    const auto usage = client_->GetUsage();
+    ASSERT_TRUE(usage.ok()) << usage.status();
+    std::cout << segments << " segments: served again after " << absl::Now() - killed << "\n";
+    EXPECT_EQ(usage->devices.at(0).leased_bytes, segments * 2 * kMiB);
+  }
+  for (const Segment& segment : held) {
+    EXPECT_TRUE(HasStamp(segment.data(), segment.size(), segment.lease_id()));
+  }
+  // Each can still be opened by somebody else, and is what it was.
+  auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+  ASSERT_TRUE(other.ok()) << other.status();
+  for (size_t i = 0; i < held.size(); i += 37) {
+    auto opened = (*other)->Open(held[i].Share()->value);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_TRUE(HasStamp(opened->data(), opened->size(), held[i].lease_id()));
+  }
+  held.clear();
+  EXPECT_TRUE(Eventually([&] {
+    const auto usage = client_->GetUsage();
+    return usage.ok() && usage->devices.at(0).leased_bytes == 0;
+  }));
 }
 
 TEST_F(CrashTest, KilledAtEveryFailpoint) {
