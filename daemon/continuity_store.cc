@@ -12,8 +12,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::UniqueFd;
-
 constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 

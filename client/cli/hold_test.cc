@@ -21,7 +21,6 @@ namespace {
 using internal::FakeDaemon;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 // No thread of the daemon's is to be met by the signals.
 class HoldTest : public ::testing::Test {

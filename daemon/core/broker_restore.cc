@@ -1,4 +1,5 @@
 // Going on where an earlier broker ended.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/core/broker.h"
@@ -14,17 +15,18 @@ Broker::Restored Broker::Restore(Inheritance inheritance) {
     auto record = inheritance.image.segments.find(id);
     if (record == inheritance.image.segments.end()) continue;  // it was never granted
     const journal::Segment& segment = record->second;
-    for (const auto& device : devices_) {
-      if (device->info().uuid != segment.device_uuid.view()) continue;
-      absl::StatusOr<std::unique_ptr<Allocation>> memory =
-          device->Adopt({.kind = segment.kind, .bytes = segment.bytes}, std::move(fd));
-      if (!memory.ok()) {
-        refused.emplace_back(id, memory.status());
-        continue;
-      }
-      memory_.emplace(id, *std::move(memory));
-      survivors.memory.insert(id);
+    const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const auto& each) {
+      return each->info().uuid == segment.device_uuid.view();
+    });
+    if (device == devices_.end()) continue;  // it is gone
+    absl::StatusOr<std::unique_ptr<Allocation>> memory =
+        (*device)->Adopt({.kind = segment.kind, .bytes = segment.bytes}, std::move(fd));
+    if (!memory.ok()) {
+      refused.emplace_back(id, memory.status());
+      continue;
     }
+    memory_.emplace(id, *std::move(memory));
+    survivors.memory.insert(id);
   }
   for (auto& [id, fd] : inheritance.metadata) {
     auto record = inheritance.image.publications.find(id);

@@ -72,7 +72,7 @@ void IpcEvents::Remove(IpcEventId id) {
 std::vector<IpcEventId> IpcEvents::SessionEnded(SessionId session) {
   auto it = by_session_.find(session);
   if (it == by_session_.end()) return {};
-  const std::vector<IpcEventId> ended(it->second.begin(), it->second.end());
+  std::vector<IpcEventId> ended(it->second.begin(), it->second.end());
   for (IpcEventId id : ended) Remove(id);
   return ended;
 }
@@ -80,7 +80,7 @@ std::vector<IpcEventId> IpcEvents::SessionEnded(SessionId session) {
 std::vector<IpcEventId> IpcEvents::LeaseEnded(LeaseId lease) {
   auto it = by_lease_.find(lease);
   if (it == by_lease_.end()) return {};
-  const std::vector<IpcEventId> hidden(it->second.begin(), it->second.end());
+  std::vector<IpcEventId> hidden(it->second.begin(), it->second.end());
   for (IpcEventId id : hidden) Forget(by_segment_, events_.at(id).segment, id);
   by_lease_.erase(it);
   return hidden;

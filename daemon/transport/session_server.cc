@@ -464,7 +464,7 @@ absl::Status SessionServer::Signal(SessionId session, int signal) {
   if (connection == nullptr) return NoSuchSession(session);
   const Peer& peer = connection->peer;
   if (!peer.certain) return NotCertain(peer);
-  const absl::Status sent = SignalProcess(peer.pidfd.get(), signal);
+  absl::Status sent = SignalProcess(peer.pidfd.get(), signal);
   if (sent.ok()) return sent;
   return absl::Status(sent.code(), absl::StrCat("process ", peer.identity.pid, " of session ",
                                                 ToInt(session), ": ", sent.message()));
