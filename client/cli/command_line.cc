@@ -160,7 +160,9 @@ class Parser {
     CLI::App* ps = Add(&app_, "ps", &ps_, "The sessions: who is connected, and what they hold.",
                        "Example: gpumemctl ps --tenant training\n"
                        "A session is \"lingering\" when it has ended but its process may still map "
-                       "memory,\nor has a memory pool open.");
+                       "memory,\nor has a memory pool open; \"away\" when the daemon that it began "
+                       "with is gone, and its "
+                       "client\nhas not come back for it: it keeps what it holds.");
     ps->add_option("--tenant", ps_.tenant, "Only this tenant's")->type_name("NAME");
 
     CLI::App* segments =

@@ -22,6 +22,8 @@ std::string StateWord(v1::SessionInfo::State state) {
       return "live";
     case v1::SessionInfo::STATE_LINGERING:
       return "lingering";
+    case v1::SessionInfo::STATE_AWAY:
+      return "away";
     default:
       return "unknown";
   }

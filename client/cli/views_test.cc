@@ -208,6 +208,12 @@ TEST(ViewsTest, MemoryPastTheBrokerIsShownWhereThereIsAny) {
             "Used by processes without a session: 1.00 GiB.\n");
 }
 
+TEST(ViewsTest, ASessionThatIsAway) {
+  v1::ListSessionsResponse response;
+  response.add_sessions()->set_state(v1::SessionInfo::STATE_AWAY);
+  EXPECT_THAT(SessionsView(response, false), ::testing::HasSubstr("away"));
+}
+
 TEST(ViewsTest, Publications) {
   v1::ListPublicationsResponse response;
   v1::PublicationInfo* one = response.add_publications();

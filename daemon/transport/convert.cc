@@ -126,7 +126,9 @@ v1::SessionInfo ToProto(const SessionView& session) {
   const PeerIdentity& peer = session.details.peer;
   proto.set_session_id(ToInt(session.id));
   proto.set_tenant(session.tenant);
-  proto.set_state(session.live ? v1::SessionInfo::STATE_LIVE : v1::SessionInfo::STATE_LINGERING);
+  proto.set_state(!session.live                         ? v1::SessionInfo::STATE_LINGERING
+                  : session.presence == Presence::kAway ? v1::SessionInfo::STATE_AWAY
+                                                        : v1::SessionInfo::STATE_LIVE);
   proto.set_pid(peer.pid);
   proto.set_uid(peer.uid);
   proto.set_gid(peer.gid);
