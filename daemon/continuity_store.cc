@@ -14,7 +14,6 @@ namespace {
 
 constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
-
 constexpr char kMetadataKind = 'm';
 
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
@@ -65,7 +64,11 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       ReadJournalIdentity(static_cast<uint32_t>(last_number + 1));
   if (!identity.ok()) return identity.status();
 
-  it->direct_ = store->keeper_pid() != 0;
+  if (store->keeper_pid() != 0) {
+    const uint64_t capacity = store->capacity().value_or(0);
+    it->direct_room_ = capacity - capacity / 8;
+  }
+  it->direct_ = directly.size();
   std::vector<NamedFd> found = *std::move(packed);
   std::move(directly.begin(), directly.end(), std::back_inserter(found));
   for (NamedFd& each : found) {
@@ -97,7 +100,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     if (absl::Status made = it->CreateJournal(*identity, &kept); !made.ok()) return made;
   }
   for (const NamedFd& each : journals) {
-    if (each.name != kept) store->Remove(each.name).IgnoreError();  // another daemon's leftovers
+    if (each.name != kept) it->old_journals_.push_back(each.name);
   }
   absl::Status watched = store->Watch([that = it.get()](const absl::Status& why) {
     that->Tell(&that->manager_trouble_,
@@ -164,6 +167,8 @@ void ContinuityStore::Begin(const JournalImage& image) {
                                          "): when this daemon dies, all memory is lost."));
   }
   Failpoint("begin-written");
+  // Only now: until then they were what there was.
+  for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
   std::vector<std::string> unneeded;
   for (const FdName& each : std::exchange(stored_, {})) {
     const bool known = each.kind == kSegmentKind
@@ -182,23 +187,35 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
 }
 
 void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
-  const absl::Status stored = direct_ ? store_->Store(name, fd) : crates_.Store(name, fd);
-  if (stored.ok()) return;
+  const bool direct = direct_.fetch_add(1) < direct_room_;
+  if (!direct) --direct_;
+  const absl::Status stored = direct ? store_->Store(name, fd) : crates_.Store(name, fd);
+  if (stored.ok()) {
+    // It drops what it has no place for without a word: the journal, a crate's two ends.
+    if (direct_room_ == 0 || 1 + direct_room_ + 2 * crates_.crates() < *store_->capacity()) return;
+    return Tell(&memory_trouble_,
+                "gpumem-keeper has no places left: what is made from now on is lost when this "
+                "daemon dies. Give it more with --max-fds.");
+  }
   Tell(&memory_trouble_,
        absl::StrCat("The service manager does not take ", what, " (", stored.message(),
                     "): of this, and perhaps of more, nothing is left when this daemon dies."));
 }
 
 void ContinuityStore::LetGo(absl::Span<const std::string> names) {
-  if (names.empty()) return;
   absl::Status removed;
-  if (direct_) {
-    removed = store_->RemoveAndWait(names);
-  } else {
-    for (const std::string& name : names) {
-      const absl::Status one = crates_.Remove(name);
-      if (!absl::IsNotFound(one)) removed.Update(one);
+  std::vector<std::string> direct;
+  for (const std::string& name : names) {
+    const absl::Status one = crates_.Remove(name);
+    if (absl::IsNotFound(one)) {
+      direct.push_back(name);
+    } else {
+      removed.Update(one);
     }
+  }
+  if (direct_room_ > 0 && !direct.empty()) {
+    removed.Update(store_->RemoveAndWait(direct));
+    direct_ -= std::min<uint64_t>(direct_, direct.size());
   }
   if (removed.ok() || store_->lost()) return;
   Tell(&memory_trouble_,

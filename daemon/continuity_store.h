@@ -2,11 +2,12 @@
 // the service manager's FD store.
 //
 // The journal is one descriptor of the store. Those of the segments lie in crates where systemd is
-// the manager (fd_crates.h); gpumem-keeper takes each by itself.
+// the manager (fd_crates.h); gpumem-keeper takes each by itself, as long as it has places.
 // Where the store fails, the daemon goes on, and the log and `gpumemctl status` say that its next
 // death will cost memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -72,8 +73,12 @@ class ContinuityStore final : public Continuity {
 
   FdStore* const store_;
   FdCrates crates_;
-  bool direct_ = false;                // descriptors go to the manager itself
-  std::unique_ptr<JournalFile> file_;  // under the broker's mutex
+  // How many descriptors go to the manager itself; crates hold the rest, and need places of it,
+  // too.
+  uint64_t direct_room_ = 0;
+  std::atomic<uint64_t> direct_ = 0;       // that have
+  std::vector<std::string> old_journals_;  // until the state is in the new one
+  std::unique_ptr<JournalFile> file_;      // under the broker's mutex
   uint32_t generation_ = 1;
   Found found_;
   std::vector<FdName> stored_;  // that the crates had at the start

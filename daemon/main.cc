@@ -219,7 +219,9 @@ int Main(int argc, char** argv) {
     int signal = 0;
     sigwait(&signals, &signal);
     if (signal == SIGHUP) {
+      (*store)->NotifyReloading().IgnoreError();
       (void)(*server)->Reload();  // it has logged what came of it
+      (*store)->NotifyReady((*server)->Summary()).IgnoreError();
       continue;
     }
     spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");

@@ -6,10 +6,11 @@
 namespace gpumemd {
 
 absl::Status Ledger::Lost(SegmentId segment) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "segment ", ToInt(segment),
-      " is lost: the CUDA context that it lived in is gone, and nobody can open it any "
-      "more; release it and acquire another"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("segment ", ToInt(segment),
+                   " is lost: its CUDA context is gone, or nobody kept it when the daemon died, "
+                   "and nobody can open it any "
+                   "more; release it and acquire another"));
 }
 
 size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {

@@ -200,16 +200,6 @@ absl::Status FdStore::Store(absl::string_view name, absl::Span<const int> fds,
   return absl::OkStatus();
 }
 
-absl::Status FdStore::Store(absl::Span<const FdToStore> fds, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  for (const FdToStore& one : fds) {
-    absl::Status sent = CheckName(one.name);
-    if (sent.ok()) sent = Send(StoreMessage(one.name), {one.fd}, deadline);
-    if (!sent.ok()) return sent;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FdStore::Remove(absl::string_view name, absl::Duration timeout) {
   if (absl::Status named = CheckName(name); !named.ok()) return named;
   return Send(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), {}, absl::Now() + timeout);
@@ -287,10 +277,6 @@ absl::Status FdStore::NotifyReloading() {
 
 absl::Status FdStore::NotifyStopping(absl::string_view status) {
   return Notify(absl::StrCat("STOPPING=1\nSTATUS=", OneLine(status)));
-}
-
-absl::Status FdStore::ExtendTimeout(absl::Duration duration) {
-  return Notify(absl::StrCat("EXTEND_TIMEOUT_USEC=", absl::ToInt64Microseconds(duration)));
 }
 
 }  // namespace gpumemd

@@ -56,12 +56,6 @@ struct NamedFd {
   gpumem::UniqueFd fd;
 };
 
-// A descriptor to store; it stays the caller's.
-struct FdToStore {
-  std::string name;
-  int fd = -1;
-};
-
 // Thread-safe, but for FromEnvironment.
 //
 // Each call that speaks to the manager can return, beside what it says:
@@ -122,8 +116,6 @@ class FdStore {
   // Many of one name in messages of up to 253.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds,
                      absl::Duration timeout = kPatience);
-  // Many with names of their own, a message each. After an error those before it are stored.
-  absl::Status Store(absl::Span<const FdToStore> fds, absl::Duration timeout = kPatience);
 
   // Removes all of this name. Returns when the message is in the manager's queue; Barrier waits
   // for the rest.
@@ -151,8 +143,6 @@ class FdStore {
   // With the MONOTONIC_USEC= that Type=notify-reload wants; NotifyReady ends it.
   absl::Status NotifyReloading();
   absl::Status NotifyStopping(absl::string_view status);
-  // From now on the manager waits this long for the end of the start, stop or reload in progress.
-  absl::Status ExtendTimeout(absl::Duration duration);
 
  private:
   absl::Status Send(absl::string_view message, absl::Span<const int> fds, absl::Time deadline);

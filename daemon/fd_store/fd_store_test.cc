@@ -197,17 +197,6 @@ TEST(FdStoreTest, ManyOfOneNameTakeAMessageFor253) {
   EXPECT_THAT(counts, ElementsAre(253, 253, 94));
 }
 
-TEST(FdStoreTest, ManyOfManyNamesTakeAMessageEach) {
-  const Manager manager;
-  const std::unique_ptr<FdStore> store = manager.Start();
-  const UniqueFd first = NewFile(), second = NewFile();
-  EXPECT_CODE(store->Store({{"s1", first.get()}, {"j2", second.get()}, {"no:name", 0}}),
-              kInvalidArgument);
-  EXPECT_EQ(manager.Receive().text, "FDSTORE=1\nFDPOLL=0\nFDNAME=s1");
-  EXPECT_EQ(manager.Receive().text, "FDSTORE=1\nFDPOLL=0\nFDNAME=j2");
-  EXPECT_FALSE(manager.HasMessage());
-}
-
 TEST(FdStoreTest, RefusesWhatTheManagerWouldNotTake) {
   const Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
@@ -231,8 +220,6 @@ TEST(FdStoreTest, SaysWhatStateItIsIn) {
   EXPECT_EQ(manager.Receive().text, "STATUS=busy");
   ASSERT_TRUE(store->NotifyStopping("bye").ok());
   EXPECT_EQ(manager.Receive().text, "STOPPING=1\nSTATUS=bye");
-  ASSERT_TRUE(store->ExtendTimeout(absl::Seconds(20)).ok());
-  EXPECT_EQ(manager.Receive().text, "EXTEND_TIMEOUT_USEC=20000000");
   ASSERT_TRUE(store->NotifyReloading().ok());
   EXPECT_THAT(manager.Receive().text,
               ::testing::MatchesRegex("RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+"));

@@ -43,11 +43,12 @@ absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& opt
   dup2(log.get(), STDERR_FILENO);
   const char* keeper = std::getenv("GPUMEM_KEEPER");
   // Who kills daemons all the time does not want to wait longer and longer for the next.
-  it->keeper_ = Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"),
-                       "--healthy-after=0", "--", ProgramPath(options.program), "--backend",
-                       options.backend, "--runtime-dir", it->runtime_dir_, "--state-dir",
-                       it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
-                      {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"}});
+  it->keeper_ =
+      Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"), "--healthy-after=0",
+             absl::StrCat("--max-fds=", options.max_fds), "--", ProgramPath(options.program),
+             "--backend", options.backend, "--runtime-dir", it->runtime_dir_, "--state-dir",
+             it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
+            {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"}});
   dup2(saved.get(), STDERR_FILENO);
   if (it->WaitForGeneration(1)) return it;
   return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", it->Log()));

@@ -19,6 +19,7 @@ class KeptDaemon {
     std::string backend = "host";
     std::string config;                      // TOML
     std::string program = "gpumemd_mortal";  // gpumemd knows no failpoints
+    int max_fds = 16384;                     // that the keeper keeps
   };
   // Runs $GPUMEM_KEEPER and the program (ProgramPath), or those in the folder of this one, and
   // waits until clients are welcome.

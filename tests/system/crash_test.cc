@@ -157,11 +157,12 @@ int RunWorkers(const std::string& runtime_dir, int clients) {
 
 class CrashTest : public ::testing::Test {
  protected:
-  void Start() {
+  void Start(int max_fds = 16384) {
     auto daemon =
         KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"3GiB\"\n"
                                      // So that memory goes back to the device all the time.
-                                     "[tenant_defaults]\nmax_retained = \"16MiB\"\n"});
+                                     "[tenant_defaults]\nmax_retained = \"16MiB\"\n",
+                           .max_fds = max_fds});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
     auto client = Client::Connect(OptionsFor(daemon_->runtime_dir()));
@@ -306,6 +307,26 @@ TEST_F(CrashTest, AThousandSegmentsAreTakenOver) {
     const auto usage = client_->GetUsage();
     return usage.ok() && usage->devices.at(0).leased_bytes == 0;
   }));
+}
+
+// What the keeper has no place for lies in crates.
+TEST_F(CrashTest, MoreSegmentsThanTheKeeperTakesDescriptors) {
+  Start(/*max_fds=*/96);
+  auto held = client_->AcquireMany({.bytes = 2 * kMiB}, 200);
+  ASSERT_TRUE(held.ok()) << held.status();
+  for (Segment& segment : *held) Stamp(segment.data(), segment.size(), segment.lease_id());
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+    auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+    ASSERT_TRUE(other.ok()) << other.status();
+    for (const Segment& segment : *held) {
+      auto ticket = segment.Share();
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      auto opened = (*other)->Open(ticket->value);
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      EXPECT_TRUE(HasStamp(opened->data(), opened->size(), segment.lease_id()));
+    }
+  }
 }
 
 TEST_F(CrashTest, KilledAtEveryFailpoint) {
