@@ -97,6 +97,7 @@
   X(cuStreamQuery)                          \
   X(cuMemsetD32Async)                       \
   X(cuMemcpyDtoHAsync_v2)                   \
+  X(cuMemcpyHtoDAsync_v2)                   \
   X(cuMemHostAlloc)                         \
   X(cuMemFreeHost)                          \
   X(cuStreamBeginCapture_v2)                \

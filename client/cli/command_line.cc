@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/cli/parsed_options.h"
 #include "client/cli/values.h"
+#include "client/cli/worker_options.h"
 #include "common/bytes.h"
 #include "common/version.h"
 
@@ -21,11 +23,12 @@ Examples:
   gpumemctl devices                       the GPUs and how full they are
   gpumemctl quota get                     what I may hold, and what I hold
   gpumemctl hold --bytes 1GiB --for 10s   be a worker for ten seconds
+  gpumemctl publish llama --file m.bin    load a model once, for every worker
   gpumemctl segments --json               for programs
 
-devices, whoami, hold and quota get without a name are for everybody. The others use the
-admin socket: they are for root, the user that runs the daemon, and the members of the
-daemon's admin group.
+devices, whoami, hold, quota get without a name, and what is about publications are for
+everybody. The others use the admin socket: they are for root, the user that runs the
+daemon, and the members of the daemon's admin group.
 
 With --json the answer is one JSON object on stdout (hold and top: one on each line) with
 the protocol's field names; sizes are bytes, durations milliseconds, absent limits null.
@@ -38,48 +41,9 @@ Exit codes:
   3  no daemon can be reached, or it is going away
   4  not allowed
   5  a quota, or the device, has no room
-  6  no such tenant, device, pool or ticket
-  7  the memory that was held was taken back (hold --revocable))";
-
-// Adds an option whose text `parse` turns into a value for `take`.
-template <typename Parse, typename Take>
-CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take take,
-                       const std::string& help) {
-  return app->add_option_function<std::string>(
-      name,
-      [=](const std::string& text) {
-        auto value = parse(text);
-        if (!value.ok()) throw CLI::ValidationError(name, std::string(value.status().message()));
-        take(*std::move(value));
-      },
-      help);
-}
-
-// The same, for an option that may be given several times.
-template <typename Parse, typename Take>
-CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Take take,
-                        const std::string& help) {
-  return app
-      ->add_option_function<std::vector<std::string>>(
-          name,
-          [=](const std::vector<std::string>& texts) {
-            for (const std::string& text : texts) {
-              auto value = parse(text);
-              if (!value.ok()) {
-                throw CLI::ValidationError(name, std::string(value.status().message()));
-              }
-              take(*std::move(value));
-            }
-          },
-          help + "; may be given several times")
-      ->allow_extra_args(false);
-}
-
-// Where to put what was parsed.
-template <typename Out>
-auto Into(Out* out) {
-  return [out](auto value) { *out = std::move(value); };
-}
+  6  no such tenant, device, pool, ticket, publication or file
+  7  the memory that was held was taken back (hold --revocable)
+  8  what is in memory is not what was published (verify, fetch))";
 
 absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
 
@@ -187,6 +151,28 @@ class Parser {
             "unless it is\nephemeral. Who published it is told to its own tenant.\n"
             "Needs no privilege.");
     list->add_option("--of", publications_.of_tenant, "Only this tenant's")->type_name("TENANT");
+    CLI::App* publish = Add(
+        &app_, "publish", &publish_,
+        "Load files into memory under a name, for every worker to attach to.",
+        "Examples:\n  gpumemctl publish llama --file model.safetensors\n"
+        "  gpumemctl publish llama --file shards/*.safetensors --device 1\n"
+        "Each file becomes a segment, in the order given, and the memory stays until it is "
+        "unpublished.\nUnder a name that is there it becomes the next version: both take memory "
+        "until the older\none's last holder ends. Needs no privilege.");
+    AddPublishOptions(publish, &publish_);
+    CLI::App* fetch = Add(&app_, "fetch", &fetch_, "Write what a publication holds to files.",
+                          "Examples:\n  gpumemctl fetch llama --out model.safetensors\n"
+                          "  gpumemctl fetch training/llama --out shards/\n"
+                          "  gpumemctl fetch llama --out - | sha256sum\n"
+                          "Checks it as verify does. Of a publication that gpumemctl did not make, "
+                          "each segment\nis a file. Needs no privilege.");
+    AddFetchOptions(fetch, &fetch_);
+    CLI::App* verify =
+        Add(&app_, "verify", &verify_, "Compare the bytes in memory with what was published.",
+            "Example: gpumemctl verify llama\n"
+            "Reads them back from the device and compares their checksums, which xxh128sum also\n"
+            "prints for the files. Needs no privilege.");
+    AddVerifyOptions(verify, &verify_);
     CLI::App* unpublish =
         Add(&app_, "unpublish", &unpublish_, "End a publication; who has it attached keeps it.",
             "Examples:\n  gpumemctl unpublish weights             my own tenant's\n"
@@ -472,62 +458,7 @@ class Parser {
         "A device is named by its UUID or the beginning of it, by its PCI bus id, or by its\n"
         "ordinal as this process sees it (CUDA_VISIBLE_DEVICES).\n"
         "Needs no privilege.");
-    AddParsed(hold, "--bytes", ParseSegmentSize, Into(&hold_.bytes),
-              "The size of each segment, rounded up to what the device can do")
-        ->type_name("BYTES");
-    CLI::Option* kind = AddParsed(hold, "--kind", ParseKind, Into(&hold_.kind),
-                                  "How it is made (default: the device's first kind)")
-                            ->type_name("vmm|mempool|ipc|pinned");
-    hold->add_option("--device", hold_.device,
-                     "The device: its UUID, its PCI bus id, or its ordinal as this process sees it "
-                     "(CUDA_VISIBLE_DEVICES), which need not be its place in the daemon's list; or "
-                     "most-free (default: the first that this process sees that makes the kind)")
-        ->type_name("DEVICE");
-    CLI::Option* count = hold->add_option("--count", hold_.count, "How many segments (default: 1)")
-                             ->type_name("N")
-                             ->check(CLI::Range(1, 253));
-    hold->add_option("--open", hold_.tickets,
-                     "Instead of new segments: the one of this ticket; may be given several times")
-        ->type_name("TICKET")
-        ->allow_extra_args(false);
-    hold->add_flag("--read-only", hold_.read_only, "Map what is opened without the right to write");
-    hold->add_option("--map-device", hold_.map_devices,
-                     "A GPU that shall use the memory (default: its own); may be given several "
-                     "times")
-        ->type_name("DEVICE")
-        ->allow_extra_args(false);
-    hold->add_flag("--show-handle", hold_.show_handle,
-                   "Print the cudaIpcMemHandle_t of segments of kind ipc");
-    AddParsed(hold, "--for", ParsePositiveDuration, Into(&hold_.duration),
-              "How long (default: until a signal)")
-        ->type_name("TIME");
-    hold->add_option("--tenant", hold_.tenant, "Ask to be this tenant")->type_name("NAME");
-    hold->add_flag("--fill", hold_.fill, "Write to every byte");
-    CLI::Option* wait =
-        AddParsed(hold, "--wait", ParseWait, Into(&hold_.wait),
-                  "Wait for memory that others hold, so long at most or \"forever\" (default: not)")
-            ->type_name("TIME");
-    hold->add_flag(
-        "--revocable", hold_.revocable,
-        "The memory may be taken back, and may be what is guaranteed to others and idle: "
-        "then it is released, and the exit code is 7");
-    hold->parse_complete_callback([this, kind, count, wait] {
-      const bool opens = !hold_.tickets.empty();
-      const bool makes = hold_.bytes != 0 || kind->count() != 0 || !hold_.device.empty() ||
-                         count->count() != 0 || wait->count() != 0;
-      const auto refuse = [](bool wrong, const char* option, const char* why) {
-        if (wrong) throw CLI::ValidationError(option, why);
-      };
-      refuse(opens && makes, "--open",
-             "--bytes, --kind, --device, --count and --wait are for new segments");
-      refuse(!opens && hold_.bytes == 0, "hold",
-             "nothing to hold: say --bytes SIZE, or --open TICKET");
-      refuse(!opens && hold_.read_only, "--read-only", "only for segments that --open opens");
-      refuse(!opens && hold_.show_handle && hold_.kind != Kind::kIpc, "--show-handle",
-             "only segments of --kind ipc have a handle");
-      refuse(hold_.fill && hold_.read_only, "--fill", "not with --read-only");
-      refuse(hold_.fill && !hold_.map_devices.empty(), "--fill", "not with --map-device");
-    });
+    AddHoldOptions(hold, &hold_);
   }
 
   CLI::App app_;
@@ -543,6 +474,9 @@ class Parser {
   PsCommand ps_;
   SegmentsCommand segments_;
   PublicationsCommand publications_;
+  PublishCommand publish_;
+  FetchCommand fetch_;
+  VerifyCommand verify_;
   UnpublishCommand unpublish_;
   PoolListCommand pool_list_;
   PoolSetCommand pool_set_;

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "client/publication.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::cli {
@@ -45,6 +46,26 @@ struct SegmentsCommand {
 };
 struct PublicationsCommand {
   std::string of_tenant;  // empty: all that the caller may attach to
+};
+struct PublishCommand {
+  std::string name;
+  std::vector<std::string> files;  // paths
+  DeviceName device;
+  Kind kind = Kind::kDefault;
+  PublicationAccess access = PublicationAccess::kTenant;
+  absl::Duration expire_after = absl::InfiniteDuration();
+  bool checksum = true;
+  std::string tenant;
+};
+struct FetchCommand {
+  std::string name;
+  std::string out;  // a path, "-" for stdout
+  bool force = false;
+  std::string tenant;
+};
+struct VerifyCommand {
+  std::string name;
+  std::string tenant;
 };
 struct UnpublishCommand {
   std::string name;  // "TENANT/NAME": as an operator
@@ -88,11 +109,12 @@ struct HoldCommand {
   bool revocable = false;
 };
 
-using Command = std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand,
-                             QuotaListCommand, QuotaSetCommand, QuotaUnsetCommand, PsCommand,
-                             SegmentsCommand, PublicationsCommand, UnpublishCommand,
-                             PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
-                             DrainCommand, ReloadCommand, TopCommand, HoldCommand>;
+using Command =
+    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
+                 QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand,
+                 PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
+                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, DrainCommand,
+                 ReloadCommand, TopCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

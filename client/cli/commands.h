@@ -29,6 +29,9 @@ absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
 absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
 absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options);
+absl::Status Run(const PublishCommand& command, const GlobalOptions& options);
+absl::Status Run(const FetchCommand& command, const GlobalOptions& options);
+absl::Status Run(const VerifyCommand& command, const GlobalOptions& options);
 
 // As a worker, by the admin socket with a tenant's name.
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);

@@ -13,12 +13,17 @@ inline constexpr int kExitNotAllowed = 4;
 inline constexpr int kExitNoRoom = 5;
 inline constexpr int kExitNotFound = 6;
 inline constexpr int kExitRevoked = 7;
+inline constexpr int kExitDiffers = 8;
 
 // Marks a status that says that memory was taken back.
 inline constexpr char kRevokedPayload[] = "gpumemctl/revoked";
 
+// The same: that bytes in memory are not those that were published.
+inline constexpr char kDiffersPayload[] = "gpumemctl/differs";
+
 inline int ExitCodeOf(const absl::Status& status) {
   if (status.GetPayload(kRevokedPayload).has_value()) return kExitRevoked;
+  if (status.GetPayload(kDiffersPayload).has_value()) return kExitDiffers;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

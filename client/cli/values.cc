@@ -3,6 +3,7 @@
 #include <map>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
@@ -93,6 +94,19 @@ absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
     default:
       return v1::KIND_VMM;
   }
+}
+
+absl::StatusOr<std::string> ParsePublication(const std::string& text) {
+  bool fits = !text.empty() && text.size() <= 64;
+  for (const char c : text) {
+    fits = fits &&
+           (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (fits) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text,
+                   "\": the name of a publication is 1 to 64 letters, digits, '.', '_' "
+                   "and '-'; it becomes one of the caller's own tenant"));
 }
 
 absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text) {

@@ -21,6 +21,7 @@ absl::StatusOr<bool> ParseSwitch(const std::string& text);                      
 absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);                // the same
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);        // "trust"
+absl::StatusOr<std::string> ParsePublication(const std::string& text);          // a name for one
 struct DeviceBytes {
   std::string device;
   uint64_t bytes = 0;

@@ -31,6 +31,15 @@ void RegisterLoad(const std::string& backend);
 void PrintLoad();
 int RunLoader(const std::vector<std::string>& args);  // --role loader
 
+// What files take to be published, of so many bytes.
+void RegisterPublish(uint64_t bytes);
+void PrintPublish();
+int RunCopier(const std::vector<std::string>& args);  // --role copier
+
+// The daemon's death, and the one that comes after it.
+void RegisterContinuity(const std::string& backend);
+void PrintContinuity();
+
 // The daemon's journal, alone.
 void RegisterJournal();
 

@@ -1,14 +1,16 @@
 // gpumem_bench: what brokered memory costs, beside what the machine takes anyway.
 //
 //   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [--fragmentation-ops N]
-//                [--check-blocks] [Google Benchmark's flags]
+//                [--check-blocks] [--publish-bytes N] [Google Benchmark's flags]
 //   gpumem_bench --write-trace NAME PATH
 //
 // Starts a daemon of its own. Each benchmark counts one call at a time and reports the
 // median, p99 and worst; the floors are the bare calls, measured in the same run. The
 // tables at the end set one against the other: ratios travel between machines, times do
 // not. To run a part: --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong
-// to other floors), '^Peers/', '^Reclaim', '^Pool' (PoolAllocFree is the basic one). For machines:
+// to other floors), '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Pool'
+// (PoolAllocFree is the basic one). --publish-bytes: of the file that is published, a multiple of
+// 4 MiB (1 GiB). For machines:
 // --benchmark_out=FILE --benchmark_out_format=json.
 //
 // The client pool's: --fragmentation-ops says how many operations PoolFragmentation makes (10^7);
@@ -33,6 +35,7 @@ namespace gpumem::bench {
 int Main(int argc, char** argv) {
   std::string backend = "auto";
   PoolRun pool;
+  uint64_t publish_bytes = kGiB;
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
     if (std::strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
@@ -41,6 +44,8 @@ int Main(int argc, char** argv) {
       setenv("GPUMEM_GPUMEMD", argv[++i], 1);
     } else if (std::strcmp(argv[i], "--fragmentation-ops") == 0 && i + 1 < argc) {
       pool.fragmentation_operations = std::strtoull(argv[++i], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--publish-bytes") == 0 && i + 1 < argc) {
+      publish_bytes = std::strtoull(argv[++i], nullptr, 10);
     } else if (std::strcmp(argv[i], "--check-blocks") == 0) {
       pool.check_blocks = true;
     } else if (std::strcmp(argv[i], "--write-trace") == 0 && i + 2 < argc) {
@@ -60,6 +65,8 @@ int Main(int argc, char** argv) {
   RegisterDaemon();
   RegisterLoad(backend);
   RegisterJournal();
+  RegisterPublish(publish_bytes);
+  RegisterContinuity(backend);
   RegisterPool(pool);
   benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
   PrintSegments();
@@ -67,6 +74,8 @@ int Main(int argc, char** argv) {
   PrintPeers();
   PrintDaemon();
   PrintLoad();
+  PrintPublish();
+  PrintContinuity();
   PrintPool();
   delete bed;
   return 0;
@@ -78,6 +87,7 @@ int RunRole(const std::vector<std::string>& args) {
   if (args[0] == "holder") return RunHolder(rest);
   if (args[0] == "loader") return RunLoader(rest);
   if (args[0] == "keeper") return RunKeeper(rest);
+  if (args[0] == "copier") return RunCopier(rest);
   return 2;
 }
 

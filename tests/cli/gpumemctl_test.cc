@@ -1,117 +1,23 @@
 // gpumemctl against a real daemon: the JSON shapes and exit codes that scripts rely on.
+#include "tests/cli/gpumemctl.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/endpoints.h"
-#include "common/unix_channel.h"
-#include "tests/demo/process.h"
 
 namespace gpumem {
 namespace {
 
 using demo::Process;
-using demo::ProcessOptions;
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-struct Answer {
-  int code = -1;
-  std::string text;  // stdout and stderr
-
-  json AsJson() const { return json::parse(text, nullptr, /*allow_exceptions=*/false); }
-};
-
-class GpumemctlTest : public testing::Test {
- protected:
-  void SetUp() override {
-    char path[] = "/tmp/gpumemctl-e2e-XXXXXX";  // short enough for a socket's name
-    ASSERT_NE(mkdtemp(path), nullptr);
-    dir_ = path;
-    daemon_ = std::make_unique<Process>(
-        ProcessOptions{.argv = {"daemon/gpumemd", "--backend", "host", "--host-devices", "2",
-                                "--host-device-bytes", "64MiB", "--runtime-dir", dir_,
-                                "--state-dir", dir_ + "/state"},
-                       .log_file = dir_ + "/log"});
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (!ConnectUnix(SocketPath(dir_, kAdminSocket), SOCK_STREAM).ok()) {
-      ASSERT_FALSE(daemon_->Poll().has_value()) << "gpumemd ended";
-      ASSERT_LT(absl::Now(), deadline);
-      poll(nullptr, 0, 5);
-    }
-  }
-  void TearDown() override {
-    daemon_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(dir_, ignored);
-  }
-
-  // A holder, and what it says that it holds.
-  std::unique_ptr<Process> Hold(std::vector<std::string> arguments, json* held) {
-    arguments.insert(arguments.begin(), "hold");
-    arguments.emplace_back("--json");
-    std::unique_ptr<Process> holder = Start(arguments);
-    const std::string line = holder->ReadLine(absl::Now() + kPatience).value_or("");
-    *held = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    EXPECT_EQ(held->value("event", ""), "held") << line;
-    return holder;
-  }
-
-  void End(Process& holder) {
-    holder.Signal(SIGTERM);
-    json released = json::parse(holder.ReadLine(absl::Now() + kPatience).value_or("{}"));
-    EXPECT_EQ(released.value("event", ""), "released");
-    EXPECT_EQ(holder.Wait(absl::Now() + kPatience), 0);
-  }
-
-  // The object of the list that `arguments` answer with whose `key` is `value`.
-  json Find(const std::vector<std::string>& arguments, const std::string& list,
-            const std::string& key, const json& value) {
-    const json answer = Run(arguments).AsJson();
-    for (const json& object : answer.value(list, json::array())) {
-      if (object[key] == value) return object;
-    }
-    ADD_FAILURE() << "no " << key << " " << value << " in " << answer;
-    return json::object();
-  }
-
-  std::unique_ptr<Process> Start(const std::vector<std::string>& arguments) {
-    ProcessOptions options{.argv = {"client/cli/gpumemctl", "--runtime-dir", dir_},
-                           .stderr_too = true};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    return std::make_unique<Process>(options);
-  }
-
-  Answer Run(const std::vector<std::string>& arguments) {
-    std::unique_ptr<Process> process = Start(arguments);
-    Answer answer;
-    while (auto line = process->ReadLine(absl::Now() + kPatience)) {
-      absl::StrAppend(&answer.text, *line, "\n");
-    }
-    answer.code = process->Wait(absl::Now() + kPatience);
-    return answer;
-  }
-
-  const std::string tenant_ = absl::StrCat("user-", getuid());
-  std::string dir_;
-  std::unique_ptr<Process> daemon_;
-};
 
 TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   std::unique_ptr<Process> holder =

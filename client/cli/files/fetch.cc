@@ -1,0 +1,220 @@
+// gpumemctl fetch and verify: what a publication holds, to files and against its checksums.
+#include <sys/stat.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/files/file_list.h"
+#include "client/cli/files/output_file.h"
+#include "client/cli/files/progress.h"
+#include "client/cli/files/staging_of.h"
+#include "client/cli/files/transfer.h"
+#include "client/cli/files/views.h"
+#include "client/cli/format.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "client/cli/stop_signals.h"
+#include "client/client.h"
+#include "client/publication.h"
+
+namespace gpumem::cli {
+namespace {
+
+bool IsFolder(const std::string& path) {
+  struct stat found = {};
+  return stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+// The files that are in the segments: as the metadata says, else each segment as a file.
+absl::StatusOr<std::vector<ListedFile>> FilesIn(const Attachment& attachment,
+                                                const std::string& publication) {
+  const auto segments = attachment.segments();
+  absl::StatusOr<std::vector<ListedFile>> files = DecodeFileList(attachment.metadata());
+  if (absl::IsNotFound(files.status())) {
+    const std::string name = publication.substr(publication.rfind('/') + 1);
+    files.emplace();
+    for (size_t i = 0; i < segments.size(); ++i) {
+      files->push_back({.name = segments.size() == 1 ? name : absl::StrCat(name, ".", i),
+                        .bytes = segments[i].size(),
+                        .xxh128 = std::nullopt});
+    }
+  }
+  if (!files.ok()) return files;
+  bool fits = files->size() == segments.size();
+  for (size_t i = 0; fits && i < segments.size(); ++i) {
+    fits = (*files)[i].bytes <= segments[i].size();
+  }
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        "the publication's list of files does not fit its segments: who published it wrote it "
+        "wrongly");
+  }
+  return files;
+}
+
+absl::Status Differs(absl::string_view what) {
+  absl::Status status = absl::DataLossError(what);
+  status.SetPayload(kDiffersPayload, absl::Cord());
+  return status;
+}
+
+// A publication, attached, and its files one after another.
+class Reading {
+ public:
+  static absl::StatusOr<std::unique_ptr<Reading>> Begin(const std::string& publication,
+                                                        const std::string& tenant,
+                                                        const GlobalOptions& options) {
+    auto reading = std::unique_ptr<Reading>(new Reading);
+    auto client = Client::Connect(
+        {.runtime_dir = options.runtime_dir, .tenant = tenant, .name = "gpumemctl"});
+    if (!client.ok()) return client.status();
+    auto attachment = (*client)->Attach(publication);
+    if (!attachment.ok()) return attachment.status();
+    auto files = FilesIn(*attachment, publication);
+    if (!files.ok()) return files.status();
+    reading->read_.publication = publication;
+    reading->read_.tenant = attachment->tenant();
+    reading->read_.version = attachment->version();
+    reading->read_.files = *std::move(files);
+    reading->attachment_ = *std::move(attachment);
+    reading->progress_.emplace(publication, BytesOf(reading->read_.files), !options.json);
+    return reading;
+  }
+
+  const std::vector<ListedFile>& files() const { return read_.files; }
+  // With how long it took by now.
+  Transferred Done() {
+    progress_.reset();
+    read_.took = absl::Now() - begun_;
+    return read_;
+  }
+
+  // The checksum of what is in the memory of this file, each piece of which `use` has had.
+  absl::StatusOr<std::string> Read(size_t file,
+                                   absl::FunctionRef<absl::Status(absl::string_view)> use) {
+    const Segment& segment = attachment_.segments()[file];
+    std::unique_ptr<Staging>& staging = stagings_[segment.device_uuid()];
+    if (staging == nullptr) {
+      auto made = StagingOf(segment);
+      if (!made.ok()) return made.status();
+      staging = *std::move(made);
+    }
+    auto checksum = Unload(
+        {.mapped = segment.data(), .bytes = files()[file].bytes}, *staging,
+        [&](uint64_t done) {
+          progress_->Show(before_ + done);
+          return signals_.Wait(absl::InfinitePast()) == StopSignals::Event::kStop
+                     ? absl::CancelledError("stopped by a signal")
+                     : absl::OkStatus();
+        },
+        use);
+    before_ += files()[file].bytes;
+    return checksum;
+  }
+
+ private:
+  Reading() = default;
+
+  StopSignals signals_;  // before the client's threads begin
+  const absl::Time begun_ = absl::Now();
+  Transferred read_;
+  Attachment attachment_;
+  std::map<std::string, std::unique_ptr<Staging>> stagings_;  // by device
+  std::optional<Progress> progress_;
+  uint64_t before_ = 0;  // bytes of the files that are done
+};
+
+// Where the files go.
+absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& files,
+                                                 const std::string& out) {
+  if (files.size() == 1 && !IsFolder(out)) return std::vector<std::string>{out};
+  if (!IsFolder(out)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the publication has ", files.size(), " files, and ", out,
+                     " is no folder: make it first, or name another with --out"));
+  }
+  std::vector<std::string> paths;
+  for (const ListedFile& file : files) {
+    paths.push_back(absl::StrCat(out, absl::EndsWith(out, "/") ? "" : "/", file.name));
+  }
+  return paths;
+}
+
+}  // namespace
+
+absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
+  auto reading = Reading::Begin(command.name, command.tenant, options);
+  if (!reading.ok()) return reading.status();
+  const std::vector<ListedFile>& files = (*reading)->files();
+  auto paths = PathsOf(files, command.out);
+  if (!paths.ok()) return paths.status();
+  std::vector<std::unique_ptr<OutputFile>> outputs;
+  for (size_t i = 0; i < files.size(); ++i) {
+    auto output = OutputFile::Create((*paths)[i], command.force);
+    if (!output.ok()) return output.status();
+    auto checksum =
+        (*reading)->Read(i, [&](absl::string_view bytes) { return (*output)->Write(bytes); });
+    if (!checksum.ok()) return checksum.status();
+    if (files[i].xxh128.value_or(*checksum) != *checksum) {
+      return Differs(absl::StrCat(files[i].name, " in memory is not what was published (",
+                                  *checksum, ", not ", *files[i].xxh128,
+                                  "): somebody has written to it"));
+    }
+    // As many files open as there are would be too many.
+    if (auto status = (*output)->Finish(); !status.ok()) return status;
+    outputs.push_back(*std::move(output));
+  }
+  // All of them, or, but for a file that somebody made meanwhile, none.
+  for (const auto& output : outputs) {
+    if (auto status = output->Commit(); !status.ok()) return status;
+  }
+  const Transferred fetched = (*reading)->Done();
+  if (command.out == "-") return absl::OkStatus();  // stdout has the bytes
+  Print(options.json ? Pretty(FetchedJson(fetched, command.out))
+                     : FetchedView(fetched, command.out, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
+  auto reading = Reading::Begin(command.name, command.tenant, options);
+  if (!reading.ok()) return reading.status();
+  std::vector<Verified> verified;
+  size_t different = 0;
+  size_t unknown = 0;
+  for (size_t i = 0; i < (*reading)->files().size(); ++i) {
+    const ListedFile& file = (*reading)->files()[i];
+    auto checksum = (*reading)->Read(i, [](absl::string_view) { return absl::OkStatus(); });
+    if (!checksum.ok()) return checksum.status();
+    Verified::State state = Verified::State::kUnknown;
+    if (file.xxh128) {
+      state = *checksum == *file.xxh128 ? Verified::State::kSame : Verified::State::kDifferent;
+    }
+    different += state == Verified::State::kDifferent ? 1 : 0;
+    unknown += state == Verified::State::kUnknown ? 1 : 0;
+    verified.push_back({.file = {file.name, file.bytes, *checksum}, .state = state});
+  }
+  const Transferred read = (*reading)->Done();
+  Print(options.json ? Pretty(VerifiedJson(read, verified))
+                     : VerifiedView(verified, options.exact));
+  if (different > 0) {
+    return Differs(absl::StrCat(different, " of ", Counted(verified.size(), "file"),
+                                ": what is in memory is not what was published, since somebody "
+                                "has written to it; publish it again"));
+  }
+  if (unknown > 0) {
+    return absl::FailedPreconditionError(
+        "there is nothing to compare with: the publication was made by something else than "
+        "gpumemctl publish, or with --no-checksum");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,127 @@
+// gpumemctl publish: files become segments, and the segments a publication that stays.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands.h"
+#include "client/cli/files/file_list.h"
+#include "client/cli/files/file_reader.h"
+#include "client/cli/files/progress.h"
+#include "client/cli/files/staging_of.h"
+#include "client/cli/files/transfer.h"
+#include "client/cli/files/views.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "client/cli/stop_signals.h"
+#include "client/client.h"
+#include "client/publication.h"
+
+namespace gpumem::cli {
+namespace {
+
+absl::StatusOr<std::vector<std::unique_ptr<FileReader>>> OpenAll(
+    const std::vector<std::string>& paths) {
+  std::vector<std::unique_ptr<FileReader>> readers;
+  for (const std::string& path : paths) {
+    auto reader = FileReader::Open(path);
+    if (!reader.ok()) return reader.status();
+    readers.push_back(*std::move(reader));
+  }
+  return readers;
+}
+
+std::vector<ListedFile> List(const std::vector<std::unique_ptr<FileReader>>& readers) {
+  std::vector<ListedFile> files;
+  for (const auto& reader : readers) {
+    files.push_back({.name = reader->name(), .bytes = reader->bytes(), .xxh128 = std::nullopt});
+  }
+  return files;
+}
+
+// One for each file, all on one device.
+absl::StatusOr<std::vector<Segment>> AcquireFor(Client& client, const PublishCommand& command,
+                                                const std::vector<ListedFile>& files) {
+  std::vector<Segment> segments;
+  for (const ListedFile& file : files) {
+    auto segment =
+        client.Acquire({.bytes = file.bytes,
+                        .device = segments.empty() ? command.device : segments[0].device_uuid(),
+                        .kind = command.kind});
+    if (!segment.ok()) {
+      absl::Status status(segment.status().code(),
+                          absl::StrCat(file.name, ": ", segment.status().message()));
+      segment.status().ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+        status.SetPayload(url, payload);
+      });
+      return status;
+    }
+    segments.push_back(*std::move(segment));
+  }
+  return segments;
+}
+
+}  // namespace
+
+absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
+  StopSignals signals;
+  const absl::Time begun = absl::Now();
+  auto readers = OpenAll(command.files);
+  if (!readers.ok()) return readers.status();
+  std::vector<ListedFile> files = List(*readers);
+  // Before anything is read: it says what is wrong with the names.
+  if (auto list = EncodeFileList(files); !list.ok()) return list.status();
+
+  auto client = Client::Connect(
+      {.runtime_dir = options.runtime_dir, .tenant = command.tenant, .name = "gpumemctl publish"});
+  if (!client.ok()) return client.status();
+  auto segments = AcquireFor(**client, command, files);
+  if (!segments.ok()) return segments.status();
+  auto staging = StagingOf((*segments)[0]);
+  if (!staging.ok()) return staging.status();
+
+  std::vector<FileReader*> sources;
+  std::vector<Placed> places;
+  for (size_t i = 0; i < files.size(); ++i) {
+    sources.push_back((*readers)[i].get());
+    places.push_back({.mapped = (*segments)[i].data(), .bytes = files[i].bytes});
+  }
+  std::vector<std::string> checksums;
+  {
+    Progress progress(command.name, BytesOf(files), !options.json);
+    const absl::Status loaded = Load(
+        sources, places, **staging,
+        [&](uint64_t done) {
+          progress.Show(done);
+          return signals.Wait(absl::InfinitePast()) == StopSignals::Event::kStop
+                     ? absl::CancelledError("stopped by a signal; nothing is published")
+                     : absl::OkStatus();
+        },
+        command.checksum ? &checksums : nullptr);
+    if (!loaded.ok()) return loaded;
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (auto status = sources[i]->CheckUnchanged(); !status.ok()) return status;
+    if (command.checksum) files[i].xxh128 = checksums[i];
+  }
+  auto metadata = EncodeFileList(files);
+  if (!metadata.ok()) return metadata.status();
+  auto version = (*client)->Publish(command.name, *segments,
+                                    {.metadata = *std::move(metadata),
+                                     .access = command.access,
+                                     .expire_after = command.expire_after});
+  if (!version.ok()) return version.status();
+  const Transferred published = {.publication = command.name,
+                                 .tenant = (*client)->tenant(),
+                                 .version = *version,
+                                 .files = std::move(files),
+                                 .took = absl::Now() - begun};
+  Print(options.json ? Pretty(PublishedJson(published)) : PublishedView(published, options.exact));
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,51 @@
+// Options of CLI11 whose text becomes a value, with a clear error where it does not.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpumem::cli {
+
+// Adds an option whose text `parse` turns into a value for `take`.
+template <typename Parse, typename Take>
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take take,
+                       const std::string& help) {
+  return app->add_option_function<std::string>(
+      name,
+      [=](const std::string& text) {
+        auto value = parse(text);
+        if (!value.ok()) throw CLI::ValidationError(name, std::string(value.status().message()));
+        take(*std::move(value));
+      },
+      help);
+}
+
+// The same, for an option that may be given several times.
+template <typename Parse, typename Take>
+CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Take take,
+                        const std::string& help) {
+  return app
+      ->add_option_function<std::vector<std::string>>(
+          name,
+          [=](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              auto value = parse(text);
+              if (!value.ok()) {
+                throw CLI::ValidationError(name, std::string(value.status().message()));
+              }
+              take(*std::move(value));
+            }
+          },
+          help + "; may be given several times")
+      ->allow_extra_args(false);
+}
+
+// Where to put what was parsed.
+template <typename Out>
+auto Into(Out* out) {
+  return [out](auto value) { *out = std::move(value); };
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,220 @@
+// gpumemctl publish, fetch and verify: files to memory and back, beside a real daemon.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "client/publication.h"
+#include "tests/cli/gpumemctl.h"
+
+namespace gpumem {
+namespace {
+
+namespace fs = std::filesystem;
+using demo::Process;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class PublishTest : public GpumemctlTest {
+ protected:
+  // A file of random bytes.
+  std::string Make(const std::string& name, size_t bytes) {
+    std::string content(bytes, '\0');
+    std::mt19937 random(static_cast<uint32_t>(bytes));
+    for (char& c : content) c = static_cast<char>(random());
+    const std::string path = absl::StrCat(dir_, "/", name);
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  std::string Folder(const std::string& name) {
+    const std::string path = absl::StrCat(dir_, "/", name);
+    fs::create_directory(path);
+    return path;
+  }
+  std::unique_ptr<Client> Connect() {
+    auto client = Client::Connect({.runtime_dir = dir_});
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+  uint64_t SegmentsThere() {
+    return Run({"segments", "--json"}).AsJson().value("segments", json::array()).size();
+  }
+};
+
+TEST_F(PublishTest, BringsFilesToEveryWorkerAndBack) {
+  const std::string a = Make("a.bin", 9 * kMiB + 4321);
+  const std::string b = Make("b.bin", 17);
+  const json published = Run({"publish", "model", "--file", a, b, "--json"}).AsJson();
+  EXPECT_EQ(published["publication"], "model");
+  EXPECT_EQ(published["tenant"], tenant_);
+  EXPECT_EQ(published["version"], 1);
+  EXPECT_EQ(published["size_bytes"], 9 * kMiB + 4321 + 17);
+  ASSERT_EQ(published["files"].size(), 2u);
+  EXPECT_EQ(published["files"][1]["name"], "b.bin");
+  EXPECT_EQ(published["files"][1]["size_bytes"], 17);
+
+  // The publisher is gone; a worker attaches, and finds the bytes where the metadata says.
+  auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  {
+    auto attached = client->Attach("model");
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    ASSERT_EQ(attached->segments().size(), 2u);
+    const json metadata = json::parse(attached->metadata());
+    EXPECT_EQ(metadata["format"], "gpumem-files/1");
+    EXPECT_EQ(metadata["files"][0]["xxh128"], published["files"][0]["xxh128"]);
+    const std::string content = Read(a);
+    EXPECT_EQ(std::memcmp(attached->segments()[0].data(), content.data(), content.size()), 0);
+    const std::string rest(
+        static_cast<const char*>(attached->segments()[0].data()) + content.size(),
+        attached->segments()[0].size() - content.size());
+    EXPECT_EQ(rest.find_first_not_of('\0'), std::string::npos) << "zero behind the file";
+  }
+
+  const Answer verified = Run({"verify", "model", "--json"});
+  EXPECT_EQ(verified.code, 0) << verified.text;
+  EXPECT_EQ(verified.AsJson()["files"][0]["state"], "ok");
+  EXPECT_EQ(verified.AsJson()["files"][1]["state"], "ok");
+  EXPECT_THAT(Run({"verify", "model"}).text, HasSubstr("a.bin"));
+
+  const std::string out = Folder("out");
+  const Answer fetched = Run({"fetch", "model", "--out", out});
+  EXPECT_EQ(fetched.code, 0) << fetched.text;
+  EXPECT_THAT(fetched.text, HasSubstr("Fetched model, version 1"));
+  EXPECT_EQ(Read(out + "/a.bin"), Read(a));
+  EXPECT_EQ(Read(out + "/b.bin"), Read(b));
+
+  // What is there is not lost by accident.
+  std::ofstream(out + "/a.bin") << "mine";
+  EXPECT_THAT(Run({"fetch", "model", "--out", out}).text, HasSubstr("--force"));
+  EXPECT_EQ(Read(out + "/a.bin"), "mine");
+  EXPECT_EQ(Run({"fetch", "model", "--out", out, "--force"}).code, 0);
+  EXPECT_EQ(Read(out + "/a.bin"), Read(a));
+
+  EXPECT_EQ(Run({"unpublish", "model"}).code, 0);
+  EXPECT_EQ(Run({"fetch", "model", "--out", "-"}).code, 6);
+}
+
+TEST_F(PublishTest, MakesTheNextVersionUnderTheSameName) {
+  const std::string a = Make("a.bin", kMiB);
+  const std::string b = Make("b.bin", 2 * kMiB);
+  EXPECT_EQ(Run({"publish", "m", "--file", a, "--json"}).AsJson()["version"], 1);
+  EXPECT_EQ(Run({"publish", "m", "--file", b, "--json"}).AsJson()["version"], 2);
+  const std::string out = dir_ + "/one";
+  EXPECT_EQ(Run({"fetch", "m", "--out", out}).code, 0);  // one file, under any name
+  EXPECT_EQ(Read(out), Read(b));
+  EXPECT_EQ(SegmentsThere(), 1u);
+}
+
+TEST_F(PublishTest, SaysThatMemoryIsNotWhatWasPublished) {
+  const std::string a = Make("a.bin", 5 * kMiB);
+  ASSERT_EQ(Run({"publish", "m", "--file", a}).code, 0);
+  {
+    auto client = Connect();
+    ASSERT_NE(client, nullptr);
+    auto attached = client->Attach("m", {.read_only = false});
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    static_cast<char*>(attached->data())[4 * kMiB + 1] ^= 1;
+  }
+  const Answer verified = Run({"verify", "m"});
+  EXPECT_EQ(verified.code, 8) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("differs"));
+  EXPECT_THAT(verified.text, HasSubstr("1 of 1 file"));
+  EXPECT_EQ(Run({"fetch", "m", "--out", dir_ + "/bad"}).code, 8);
+  EXPECT_FALSE(fs::exists(dir_ + "/bad"));
+}
+
+TEST_F(PublishTest, SaysThatThereIsNothingToCompareWith) {
+  const std::string a = Make("a.bin", 5 * kMiB);
+  ASSERT_EQ(Run({"publish", "m", "--file", a, "--no-checksum"}).code, 0);
+  const Answer verified = Run({"verify", "m"});
+  EXPECT_EQ(verified.code, 1) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("nothing to compare with"));
+  EXPECT_EQ(Run({"fetch", "m", "--out", dir_ + "/b"}).code, 0);
+  EXPECT_EQ(Read(dir_ + "/b"), Read(a));
+}
+
+TEST_F(PublishTest, FetchesWhatAWorkerPublished) {
+  auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  auto segments = client->AcquireMany({.bytes = 2 * kMiB}, 2);
+  ASSERT_TRUE(segments.ok()) << segments.status();
+  std::memset((*segments)[0].data(), 'a', 2 * kMiB);
+  std::memset((*segments)[1].data(), 'b', 2 * kMiB);
+  ASSERT_TRUE(client->Publish("w", *segments, {.metadata = "anything"}).ok());
+  EXPECT_EQ(Run({"fetch", "w", "--out", dir_ + "/none"}).code, 1);
+  const std::string out = Folder("out");
+  ASSERT_EQ(Run({"fetch", "w", "--out", out}).code, 0);
+  EXPECT_EQ(Read(out + "/w.0"), std::string(2 * kMiB, 'a'));
+  EXPECT_EQ(Read(out + "/w.1"), std::string(2 * kMiB, 'b'));
+
+  // Its metadata is its own to write: no name leads out of the folder, and no size out of a
+  // segment.
+  for (const char* metadata :
+       {R"({"format": "gpumem-files/1", "files": [{"name": "../x", "bytes": 1},
+            {"name": "y", "bytes": 1}]})",
+        R"({"format": "gpumem-files/1", "files": [{"name": "x", "bytes": 2097153},
+            {"name": "y", "bytes": 1}]})",
+        R"({"format": "gpumem-files/1", "files": [{"name": "x", "bytes": 1}]})"}) {
+    ASSERT_TRUE(client->Publish("w", *segments, {.metadata = metadata}).ok());
+    EXPECT_EQ(Run({"fetch", "w", "--out", out, "--force"}).code, 1) << metadata;
+    EXPECT_EQ(Run({"verify", "w"}).code, 1) << metadata;
+  }
+  EXPECT_FALSE(fs::exists(dir_ + "/x"));
+}
+
+TEST_F(PublishTest, LeavesNothingWhereItFails) {
+  const std::string a = Make("a.bin", kMiB);
+  fs::create_directory(dir_ + "/other");
+  fs::copy(a, dir_ + "/other/a.bin");
+  const std::string big = dir_ + "/big";
+  std::ofstream(big).close();
+  fs::resize_file(big, 60 * kMiB);
+  std::ofstream(dir_ + "/empty").close();
+
+  EXPECT_EQ(Run({"publish", "m", "--file", dir_ + "/none"}).code, 6);
+  EXPECT_EQ(Run({"publish", "m/n", "--file", a}).code, 2);
+  EXPECT_EQ(Run({"publish", "m"}).code, 2);
+  EXPECT_THAT(Run({"publish", "m", "--file", dir_}).text, HasSubstr("is a folder"));
+  EXPECT_THAT(Run({"publish", "m", "--file", dir_ + "/empty"}).text, HasSubstr("is empty"));
+  EXPECT_THAT(Run({"publish", "m", "--file", a, dir_ + "/other/a.bin"}).text,
+              HasSubstr("two files are named a.bin"));
+  // The first fits, the second does not any more.
+  const Answer full = Run({"publish", "m", "--file", big, a, "--file", big + "/../empty"});
+  EXPECT_EQ(full.code, 1) << full.text;
+  fs::copy(big, dir_ + "/big2");
+  const Answer no_room = Run({"publish", "m", "--file", big, dir_ + "/big2"});
+  EXPECT_EQ(no_room.code, 5) << no_room.text;
+  EXPECT_THAT(no_room.text, HasSubstr("big2: "));
+  EXPECT_THAT(Run({"publications", "--json"}).AsJson()["publications"], IsEmpty());
+  EXPECT_EQ(SegmentsThere(), 0u);
+}
+
+TEST_F(PublishTest, LetsOtherTenantsInWhereItIsToldTo) {
+  const std::string a = Make("a.bin", kMiB);
+  ASSERT_EQ(Run({"publish", "m", "--file", a, "--any-tenant", "--expire-after", "1h"}).code, 0);
+  const json listed = Find({"publications", "--json"}, "publications", "name", "m");
+  EXPECT_EQ(listed["access"], "any");
+  EXPECT_EQ(listed["expire_after_ms"], 3600 * 1000);
+  EXPECT_EQ(Run({"verify", absl::StrCat(tenant_, "/m")}).code, 0);
+}
+
+}  // namespace
+}  // namespace gpumem
