@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 
 namespace gpumem::cli {
 namespace {
@@ -55,44 +55,73 @@ FileReader::FileReader(std::string path, UniqueFd cached, UniqueFd direct,
     : path_(std::move(path)),
       cached_(std::move(cached)),
       direct_(std::move(direct)),
-      before_(before),
-      use_direct_(direct_.valid()) {}
+      before_(before) {
+  if (!direct_.valid()) race_.DirectFails();
+}
 
 std::string FileReader::name() const { return path_.substr(path_.rfind('/') + 1); }
 
+FileReader::Race::Way FileReader::Race::Next() {
+  if (direct_fails_.load(std::memory_order_relaxed)) return {};
+  const int begun = begun_.fetch_add(1, std::memory_order_relaxed);
+  if (begun < kTimed) return {.direct = begun % 2 == 0, .timed = true};
+  return {.direct = lead_ns_.load(std::memory_order_relaxed) > 0};
+}
+
+void FileReader::Race::Took(const Way& way, absl::Duration time) {
+  if (!way.timed) return;
+  const int64_t ns = absl::ToInt64Nanoseconds(time);
+  lead_ns_.fetch_add(way.direct ? -ns : ns, std::memory_order_relaxed);
+}
+
 absl::Status FileReader::Read(uint64_t offset, uint64_t bytes, void* buffer) {
-  iovec all = {.iov_base = buffer, .iov_len = bytes};
+  char* const at = static_cast<char*>(buffer);
+  iovec all = {.iov_base = at, .iov_len = bytes};
   const ssize_t cached = preadv2(cached_.get(), &all, 1, static_cast<off_t>(offset), RWF_NOWAIT);
   uint64_t done = cached > 0 ? static_cast<uint64_t>(cached) : 0;
   if (done == bytes) return absl::OkStatus();
-  // Direct reads begin where the cache ended, on the last whole block of it.
-  if (use_direct_.load(std::memory_order_relaxed)) done = done / kAlignment * kAlignment;
+
+  const Race::Way way = race_.Next();
+  const absl::Time begun = absl::Now();
+  if (way.direct) {
+    // It begins on the last whole block that the cache had.
+    absl::StatusOr<uint64_t> read = ReadOn(true, offset, bytes, done / kAlignment * kAlignment, at);
+    if (!read.ok()) return read.status();
+    done = *read;
+    if (done < bytes) race_.DirectFails();
+  }
+  if (done < bytes) {
+    // All of it at once: how far the kernel would look ahead by itself is little for a fast disk.
+    posix_fadvise(cached_.get(), static_cast<off_t>(offset + done),
+                  static_cast<off_t>(bytes - done), POSIX_FADV_WILLNEED);
+    absl::StatusOr<uint64_t> read = ReadOn(false, offset, bytes, done, at);
+    if (!read.ok()) return read.status();
+  }
+  race_.Took(way, absl::Now() - begun);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> FileReader::ReadOn(bool direct, uint64_t offset, uint64_t bytes,
+                                            uint64_t done, char* buffer) {
   while (done < bytes) {
-    const bool direct = use_direct_.load(std::memory_order_relaxed) && done % kAlignment == 0;
+    // A direct read reaches to the end of the file's last block.
     const uint64_t wanted = direct ? RoundUp(bytes - done) : bytes - done;
-    const ssize_t got =
-        pread(direct ? direct_.get() : cached_.get(), static_cast<char*>(buffer) + done, wanted,
-              static_cast<off_t>(offset + done));
+    const ssize_t got = pread(direct ? direct_.get() : cached_.get(), buffer + done, wanted,
+                              static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && direct) {
-      // This file system, or this disk, wants it otherwise; an error of the disk comes again.
-      use_direct_.store(false, std::memory_order_relaxed);
-      continue;
-    }
+    if (got < 0 && direct) return done;  // an error of the disk comes again
     if (got < 0) {
       return absl::DataLossError(absl::StrCat("cannot read ", path_, " at byte ", offset + done,
                                               ": ", absl::ErrnoToStatus(errno, "").message()));
     }
     if (got == 0) {
-      return absl::AbortedError(absl::StrCat(path_,
-                                             " became shorter while it was read: it ends at "
-                                             "byte ",
-                                             offset + done, " now"));
+      return absl::AbortedError(absl::StrCat(
+          path_, " became shorter while it was read: it ends at byte ", offset + done, " now"));
     }
-    // A direct read reaches to the end of the file's last block.
     done = std::min(bytes, done + static_cast<uint64_t>(got));
+    if (direct && done % kAlignment != 0) return done;
   }
-  return absl::OkStatus();
+  return done;
 }
 
 absl::Status FileReader::CheckUnchanged() const {
