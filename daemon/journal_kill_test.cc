@@ -20,7 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/journal_chance.h"
-#include "daemon/core/journal_log.h"
+#include "daemon/core/journal_table.h"
 #include "daemon/journal_file.h"
 
 namespace gpumemd {
