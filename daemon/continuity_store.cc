@@ -25,7 +25,7 @@ absl::Status CannotGoOn(const absl::Status& why) {
   return absl::Status(
       why.code(),
       absl::StrCat("the journal of the daemon before this one cannot be used: ", why.message(),
-                   ". Nothing was changed. Start the version that wrote it, or stop the service "
+                   ". Nothing was changed. Start the gpumemd that wrote it, or stop the service "
                    "(systemctl stop gpumemd, or end gpumem-keeper), which gives up all memory that "
                    "it keeps, and start it again"));
 }
@@ -48,10 +48,9 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       continue;
     }
     if (!name || name->kind != kJournalKind) {
-      // A probe whose daemon was killed, or what another version has left.
-      spdlog::info("the service manager handed over a descriptor named {}, which nobody needs",
-                   each.name);
-      store->Remove(each.name).IgnoreError();
+      // A probe whose daemon was killed, or what another version has left: that one's, until it is
+      // certain that this one goes on.
+      it->strange_.push_back(each.name);
       continue;
     }
     last_number = std::max(last_number, name->number);
@@ -91,12 +90,19 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     const JournalHeader& header = adopted->contents.header;
     it->found_.strange_pids = header.identity.pid_namespace != identity->pid_namespace ||
                               header.identity.boot_id != identity->boot_id;
+    if (adopted->contents.passed > 0) {
+      spdlog::warn(
+          "{}, a newer one, left {} records of which this gpumemd does not understand all; "
+          "it goes on without the rest, which whoever wrote it can do without",
+          adopted->contents.writer, adopted->contents.passed);
+    }
     it->found_.image = std::move(adopted->contents.image);
     it->generation_ = header.generation;
     it->file_ = std::move(adopted->file);
   }
-  if (!chosen.ok() || it->found_.strange_pids) {
-    // Pids are written down from now on as this process's namespace has them.
+  if (!chosen.ok() || it->found_.strange_pids || it->file_ == nullptr) {
+    // Pids are written down from now on as this process's namespace has them, and records in this
+    // daemon's form.
     if (absl::Status made = it->CreateJournal(*identity, &kept); !made.ok()) return made;
   }
   for (const NamedFd& each : journals) {
@@ -169,6 +175,10 @@ void ContinuityStore::Begin(const JournalImage& image) {
   Failpoint("begin-written");
   // Only now: until then they were what there was.
   for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
+  for (const std::string& name : strange_) {
+    spdlog::info("the service manager handed over a descriptor named {}, which nobody needs", name);
+    store_->Remove(name).IgnoreError();
+  }
   std::vector<std::string> unneeded;
   for (const FdName& each : std::exchange(stored_, {})) {
     const bool known = each.kind == kSegmentKind

@@ -472,6 +472,7 @@ class LedgerModel {
   Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
+  uint64_t forgotten_version_ = 0;  // the highest of names that are not in it any more
   // The last requests to publish, with their versions.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
   std::set<PublicationId> ended_publications_;

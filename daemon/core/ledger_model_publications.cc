@@ -152,8 +152,10 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
     if (used + spec.metadata_bytes <= limit) continue;
     return ExpectDenial(answer.status(), tenant, {daemon, spec.metadata_bytes, used, limit});
   }
-  const uint64_t version =
-      1 + (replaced != nullptr ? replaced->version : last_versions_[{tenant, spec.name}]);
+  const auto last = last_versions_.find({tenant, spec.name});
+  const uint64_t version = 1 + (replaced != nullptr            ? replaced->version
+                                : last != last_versions_.end() ? last->second
+                                                               : forgotten_version_);
   if (!answer.ok() || answer->again || answer->version != version ||
       ToInt(answer->id) <= last_publication_) {
     return Wrong("expected version ", version, ", got ", answer.status().ToString());
