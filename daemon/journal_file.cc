@@ -174,7 +174,8 @@ JournalFile::JournalFile(UniqueFd fd, std::unique_ptr<Pages> pages, JournalTable
 
 JournalFile::~JournalFile() = default;
 
-absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalIdentity& identity) {
+absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalIdentity& identity,
+                                                                 bool complete) {
   const JournalArea area{.page = 1, .stage_pages = kStagePages, .slot_pages = kMinSlotPages};
   UniqueFd fd(memfd_create("gpumem-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return NoMemory("memfd_create", errno, area.end());
@@ -189,7 +190,7 @@ absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalId
   if (!pages.ok()) return pages.status();
   if (absl::Status reached = (*pages)->Reach(fd.get(), area.begin(), area.end()); !reached.ok())
     return reached;
-  JournalTable table = JournalTable::Create((*pages)->span(), identity, area);
+  JournalTable table = JournalTable::Create((*pages)->span(), identity, area, complete);
   return std::unique_ptr<JournalFile>(
       new JournalFile(std::move(fd), *std::move(pages), std::move(table)));
 }

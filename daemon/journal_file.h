@@ -43,8 +43,11 @@ absl::StatusOr<size_t> ChooseJournal(absl::Span<const int> fds);
 class JournalFile {
  public:
   // An empty one.
+  //   complete  false: ChooseJournal does not choose it until a Rewrite. So it can be kept beside
+  //             older ones of which the state is still to come.
   //   RESOURCE_EXHAUSTED  no memory for it, or no descriptor
-  static absl::StatusOr<std::unique_ptr<JournalFile>> Create(const JournalIdentity& identity);
+  static absl::StatusOr<std::unique_ptr<JournalFile>> Create(const JournalIdentity& identity,
+                                                             bool complete = true);
 
   // Goes on with one that another daemon, which has ended, has written. What it says has been
   // checked, and so have its references (JournalImage::CheckReferences); whether its pids still

@@ -304,6 +304,19 @@ TEST(ChooseJournal, TheNewestThatIsComplete) {
             absl::StatusCode::kDataLoss);
 }
 
+TEST(ChooseJournal, NotOneThatIsStillToBeWritten) {
+  const std::unique_ptr<JournalFile> old = MakeJournal(1);
+  auto next = JournalFile::Create({.number = 2}, /*complete=*/false);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*ChooseJournal({old->fd(), (*next)->fd()}), 0u);
+  EXPECT_EQ(ChooseJournal({(*next)->fd()}).status().code(), absl::StatusCode::kNotFound);
+  JournalImage image;
+  image.Apply(Put(journal::Session{.id = SessionId{1}}));
+  EXPECT_EQ((*next)->Rewrite(image).ToString(), "OK");
+  EXPECT_EQ(*ChooseJournal({old->fd(), (*next)->fd()}), 1u);
+  EXPECT_TRUE(Adopt(Kept(**next)).contents.image == image);
+}
+
 TEST(JournalIdentity, IsOfThisBoot) {
   const absl::StatusOr<JournalIdentity> identity = ReadJournalIdentity(4);
   ASSERT_TRUE(identity.ok()) << identity.status();

@@ -171,7 +171,7 @@ void JournalTable::WriteStageHead(JournalArea area, uint32_t length) {
 // --- Writing ---------------------------------------------------------------------------
 
 JournalTable JournalTable::Create(absl::Span<uint8_t> file, const JournalIdentity& identity,
-                                  JournalArea area) {
+                                  JournalArea area, bool complete) {
   FileHead head{.boot_id = identity.boot_id,
                 .pid_namespace = identity.pid_namespace,
                 .number = identity.number,
@@ -181,6 +181,7 @@ JournalTable JournalTable::Create(absl::Span<uint8_t> file, const JournalIdentit
   std::memcpy(file.data(), &head, sizeof head);
   JournalTable table(file);
   table.Rewrite(area, JournalImage());
+  if (!complete) Publish(file.data() + offsetof(FileHead, area_page), 0);
   return table;
 }
 

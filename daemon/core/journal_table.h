@@ -134,8 +134,9 @@ absl::StatusOr<JournalContents> ReadJournal(absl::Span<const uint8_t> file);
 class JournalTable {
  public:
   // A new file with an empty state; `file` is all zeros, and holds page 0 and the area.
+  //   complete  false: it is not, and whoever finds it passes it over, until a Rewrite
   static JournalTable Create(absl::Span<uint8_t> file, const JournalIdentity& identity,
-                             JournalArea area);
+                             JournalArea area, bool complete = true);
   // Goes on after `contents`, which ReadJournal has just read from the same bytes, and which are of
   // this form. There, and in the file, the generation is one higher from now on.
   static JournalTable Resume(absl::Span<uint8_t> file, JournalContents& contents);

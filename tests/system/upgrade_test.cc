@@ -201,5 +201,21 @@ TEST_F(UpgradeTest, ANewFormIsANewFileAndNoWayBack) {
   Become("gpumemd_next");
 }
 
+// Whenever the newer one is killed as it takes over, there is one file with all of it.
+TEST_F(UpgradeTest, KilledAsItWritesTheNewFile) {
+  for (const char* failpoint : {"begin-before", "begin-written", "begin-after"}) {
+    SCOPED_TRACE(failpoint);
+    if (daemon_ == nullptr) SetUp();
+    daemon_->SetNextJournal("form");
+    daemon_->ArmFailpoint(failpoint, 1);
+    Become("gpumemd_next");
+    EXPECT_FALSE(daemon_->IsFailpointArmed());
+    Become("gpumemd_next");
+    segment_ = Segment();
+    client_.reset();
+    daemon_.reset();
+  }
+}
+
 }  // namespace
 }  // namespace gpumem
