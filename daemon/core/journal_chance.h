@@ -23,7 +23,7 @@ class JournalChance {
     using namespace journal;
     switch (Below(9)) {
       case 0:
-        return Counters{Wide(), Wide(), Wide(), Wide(), Wide()};
+        return Counters{Wide(), Wide(), Wide(), Wide(), Wide(), Wide()};
       case 1:
         return Session{.id = Id<SessionId>(),
                        .token = Bytes<32>(),

@@ -1,7 +1,7 @@
 // What the journal remembers of the ledger: plain values, one record each.
 //
 // The ledger (ledger.h) goes from one consistent state to the next by a batch of changes; the
-// journal (journal_log.h) keeps each batch whole or not at all, and a JournalImage
+// journal (journal_table.h) keeps each batch whole or not at all, and a JournalImage
 // (journal_image.h) is the state that all of them together make. A change puts a whole object,
 // as it is now, in place of the one with the same key, or erases the one with that key.
 //
@@ -87,23 +87,25 @@ inline constexpr uint8_t kLastType = 9;
 // Each type has a Key, which tells its objects apart, key(), and its Type. OfKey makes an object
 // of which only the key counts. Fields visits what is kept, in the order on disk: first what the
 // key is made of. A type is never changed so that its old records read differently
-// (journal_log.h, "Versions").
+// (journal_table.h, "Versions").
 
 // The highest number of each sort that was ever given out, so that none is given out twice: what
-// is erased leaves no other trace. There is one of it, which cannot be erased. Every put of an
-// object raises the number of its sort by itself; only numbers that were given out and never put
-// need to be put here, where that matters.
+// is erased leaves no other trace. So with the versions of publications' names: the highest of all
+// names that have ended is enough for the next version of each of them to be a higher one. There is
+// one of it, which cannot be erased. Every put of an object raises the number of its sort by
+// itself; only numbers that were given out and never put need to be put here, where that matters.
 struct Counters {
   static constexpr Type kType = Type::kCounters;
   using Key = std::monostate;
 
   uint64_t session = 0, segment = 0, lease = 0, publication = 0, ipc_event = 0;
+  uint64_t ended_version = 0;  // of publications
 
   Key key() const { return {}; }
   static constexpr void KeyFields(auto&, auto&&) {}
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.session), visit(self.segment), visit(self.lease), visit(self.publication),
-        visit(self.ipc_event);
+        visit(self.ipc_event), visit(self.ended_version);
   }
 
   // Of the sort that a type's objects are; null where they have keys of other objects' numbers.
@@ -129,6 +131,7 @@ struct Counters {
     lease = std::max(lease, other.lease);
     publication = std::max(publication, other.publication);
     ipc_event = std::max(ipc_event, other.ipc_event);
+    ended_version = std::max(ended_version, other.ended_version);
   }
   bool operator==(const Counters&) const = default;
 };

@@ -635,6 +635,8 @@ class Ledger {
   absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
                                     uint64_t metadata_bytes) const;
   uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
+  // Nobody remembers what name has had this version last.
+  void ForgetVersion(uint64_t version);
   static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
                                                    absl::string_view own_tenant);
   // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
@@ -757,6 +759,10 @@ class Ledger {
     std::vector<PublicationId> publications;
     std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;
+  // The highest version of the names that are not published any more; and of those among them that
+  // nobody remembers one by one: a name of which nothing is known begins behind it, so that the
+  // versions of every name grow.
+  uint64_t ended_version_ = 0, forgotten_version_ = 0;
   journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 

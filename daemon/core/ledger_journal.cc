@@ -140,7 +140,8 @@ journal::Counters Ledger::NumbersGivenOut() const {
           .segment = next_segment_ - 1,
           .lease = next_lease_ - 1,
           .publication = next_publication_ - 1,
-          .ipc_event = events_.last()};
+          .ipc_event = events_.last(),
+          .ended_version = ended_version_};
 }
 
 std::vector<journal::Change> Ledger::TakeChanges() {

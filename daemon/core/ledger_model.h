@@ -436,7 +436,7 @@ class LedgerModel {
   bool IsPublished(SegmentId segment) const;
   absl::Time ExpiryOf(const Publication& publication) const;
   absl::Time NextExpiry() const;
-  void EndPublication(PublicationId id);
+  void EndPublication(PublicationId id, bool replaced = false);
   void EndEphemeralOf(SessionId session);
   void LeaveAttachQueue(WaiterId id);
   void EndAttachWaitsOf(std::optional<SessionId> session);  // or of all
@@ -472,6 +472,8 @@ class LedgerModel {
   Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
+  // The highest of all that were ever in it, and of those that are not any more.
+  uint64_t ended_version_ = 0, forgotten_version_ = 0;
   // The last requests to publish, with their versions.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
   std::set<PublicationId> ended_publications_;

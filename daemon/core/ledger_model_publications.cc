@@ -76,11 +76,14 @@ absl::Time LedgerModel::NextExpiry() const {
   return next;
 }
 
-void LedgerModel::EndPublication(PublicationId id) {
+void LedgerModel::EndPublication(PublicationId id, bool replaced) {
   const auto it = std::find_if(publications_.begin(), publications_.end(),
                                [&](const Publication& each) { return each.id == id; });
   const std::vector<SegmentId> segments = it->segments;
-  last_versions_[{it->tenant, it->name}] = it->version;
+  if (!replaced) {
+    last_versions_[{it->tenant, it->name}] = it->version;
+    ended_version_ = std::max(ended_version_, it->version);
+  }
   publications_.erase(it);
   ended_publications_.insert(id);
   for (SegmentId segment : segments) Rest(segment);
@@ -152,8 +155,10 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
     if (used + spec.metadata_bytes <= limit) continue;
     return ExpectDenial(answer.status(), tenant, {daemon, spec.metadata_bytes, used, limit});
   }
-  const uint64_t version =
-      1 + (replaced != nullptr ? replaced->version : last_versions_[{tenant, spec.name}]);
+  const auto last = last_versions_.find({tenant, spec.name});
+  const uint64_t version = 1 + (replaced != nullptr            ? replaced->version
+                                : last != last_versions_.end() ? last->second
+                                                               : forgotten_version_);
   if (!answer.ok() || answer->again || answer->version != version ||
       ToInt(answer->id) <= last_publication_) {
     return Wrong("expected version ", version, ", got ", answer.status().ToString());
@@ -174,7 +179,7 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
                            .idle_since = now,
                            .publisher = id,
                            .request = spec.request});
-  if (replaces) EndPublication(before);
+  if (replaces) EndPublication(before, /*replaced=*/true);
   if (spec.request != 0) {
     std::vector<std::pair<uint64_t, uint64_t>>& answers = answered_[id];
     answers.emplace_back(spec.request, version);

@@ -55,6 +55,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   attachable_.clear();
   ended_publications_.clear();
   last_versions_.clear();
+  forgotten_version_ = ended_version_;
   answered_.clear();
   draining_ = false;
   last_operation_ = last_waiter_ = 0;
@@ -143,6 +144,8 @@ absl::Status LedgerModel::RestorePublications(const Ledger::Survivors& survivors
       continue;
     }
     std::erase_if(publications_, [&](const Publication& other) { return other.id == each.id; });
+    ended_version_ = std::max(ended_version_, each.version);
+    forgotten_version_ = ended_version_;
     if (each.ephemeral && !publisher_lives) continue;
     if (told == answer.lost_publications.end() || told->tenant != each.tenant ||
         told->name != each.name || told->version != each.version || told->segments != missing) {

@@ -152,10 +152,15 @@ uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
   if (replaced != nullptr) return replaced->version + 1;
   auto it = std::find_if(tenant.ended_names.begin(), tenant.ended_names.end(),
                          [&](const auto& ended) { return ended.first == name; });
-  if (it == tenant.ended_names.end()) return 1;
+  if (it == tenant.ended_names.end()) return forgotten_version_ + 1;
   const uint64_t last = it->second;
   tenant.ended_names.erase(it);
   return last + 1;
+}
+
+void Ledger::ForgetVersion(uint64_t version) {
+  ended_version_ = std::max(ended_version_, version);
+  forgotten_version_ = std::max(forgotten_version_, version);
 }
 
 absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const PublishSpec& spec) {
@@ -238,8 +243,12 @@ void Ledger::EndPublication(PublicationId id, bool replaced) {
   expiries_.erase({ExpiryOf(publication), id});
   Tenant& tenant = *publication.tenant;
   by_name_.erase({tenant.name, publication.name});
-  if (!replaced) tenant.ended_names.emplace_back(publication.name, publication.version);
+  if (!replaced) {
+    tenant.ended_names.emplace_back(publication.name, publication.version);
+    ended_version_ = std::max(ended_version_, publication.version);
+  }
   if (tenant.ended_names.size() > kMaxEndedNames) {
+    ForgetVersion(tenant.ended_names.front().second);
     tenant.ended_names.erase(tenant.ended_names.begin());
   }
   CountPublication(tenant, -1);

@@ -13,6 +13,7 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   next_lease_ = image.counters.lease + 1;
   next_publication_ = image.counters.publication + 1;
   events_.GoOnAfter(image.counters.ipc_event);
+  ForgetVersion(image.counters.ended_version);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
   RestorePublications(image, survivors, restored);
@@ -105,7 +106,10 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
   for (const auto& [id, record] : image.publications) {
     auto publisher = sessions_.find(record.publisher);
     const bool publisher_lives = publisher != sessions_.end() && publisher->second->live;
-    if (!record.persistent && !publisher_lives) continue;  // it has ended with its publisher
+    if (!record.persistent && !publisher_lives) {  // it has ended with its publisher
+      ForgetVersion(record.version);
+      continue;
+    }
     Publication publication{.tenant = &EnsureTenant(record.tenant.view()),
                             .name = std::string(record.name.view()),
                             .version = record.version,
@@ -138,6 +142,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     const bool has_metadata = record.metadata_bytes == 0 || survivors.metadata.contains(id);
     Tenant& tenant = *publication.tenant;
     if (!lost.segments.empty() || !has_metadata) {
+      ForgetVersion(record.version);
       restored.lost_publications.push_back(std::move(lost));
       ForgetIfIdle(tenant);
       continue;

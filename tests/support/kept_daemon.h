@@ -20,6 +20,7 @@ class KeptDaemon {
     std::string config;                      // TOML
     std::string program = "gpumemd_mortal";  // gpumemd knows no failpoints
     int max_fds = 16384;                     // that the keeper keeps
+    int healthy_after = 0;  // seconds; who dies sooner waits longer and longer for the next
   };
   // Runs $GPUMEM_KEEPER and the program (ProgramPath), or those in the folder of this one, and
   // waits until clients are welcome.
@@ -36,6 +37,12 @@ class KeptDaemon {
   pid_t daemon_pid() const;
   // Kills the daemon (SIGKILL), and waits until another serves.
   absl::Status Kill();
+  // From the next start on this is the program, as an upgrade makes it.
+  absl::Status Replace(const std::string& program);
+  // Kills the daemon, and does not wait.
+  void KillOnly();
+  // What daemons of a version that is not there yet write (next_journal.cc).
+  void SetNextJournal(const std::string& what);
   // The next daemons are killed when they have passed this failpoint so often (failpoint.h); what
   // is named is forgotten with the first that is.
   void ArmFailpoint(const std::string& name, int passes);
