@@ -79,10 +79,11 @@ TEST(JournalCodec, FormOnDisk) {
                    .revocable = true,
                    .tenant = "ab",
                    .client_name = "ab",
-                   .command = "ab"}),
+                   .command = "ab",
+                   .connect_id = 0x16}),
        2,
        absl::StrCat("0807060504030201", tokens, "11000000", "1200000000000000", "13000000",
-                    "14000000", "1500000000000000", "000101", Ab(63), Ab(64), "026162")},
+                    "14000000", "1500000000000000", "000101", Ab(63), Ab(64), Ab(16), "16")},
       {Put(Segment{.id = SegmentId{1},
                    .bytes = 2,
                    .created_ns = 3,
@@ -136,6 +137,8 @@ TEST(JournalCodec, FormOnDisk) {
        9,
        absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "01", Ab(64),
                     Ab(63), Times(64, "dd"))},
+      {Put(Answer{SessionId{1}, 2, 3}), 10,
+       absl::StrCat("0100000000000000", "0200000000000000", "03")},
       {Erase<Exposure>({SessionId{1}, SegmentId{2}}), 5, absl::StrCat("0100000000000000", "02")},
       {Erase<PoolImport>({SessionId{1}, "ab"}), 6, absl::StrCat("0100000000000000", "026162")},
       {Erase<Session>(SessionId{1}), 2, "01"},
@@ -179,7 +182,7 @@ TEST(JournalCodec, EveryChangeComesBack) {
           change.object);
     }
   }
-  EXPECT_EQ(seen.size(), 9u);
+  EXPECT_EQ(seen.size(), 10u);
 }
 
 // One form for each change: what is read is written again as it was.

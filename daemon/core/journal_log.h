@@ -51,7 +51,7 @@ namespace gpumemd {
 
 inline constexpr size_t kJournalRecordBytes = 256;
 inline constexpr size_t kJournalPageBytes = 4096;
-inline constexpr uint32_t kJournalVersion = 1;
+inline constexpr uint32_t kJournalVersion = 2;
 inline constexpr uint32_t kOldestJournalVersion = 1;
 
 // Where the pids in a journal mean something, and which journal it is.

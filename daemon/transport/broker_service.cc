@@ -259,8 +259,8 @@ grpc::ServerUnaryReactor* BrokerService::RegisterIpcEvent(Context* context, cons
                                                          event.handle().size()));
         }
         std::memcpy(handle.data(), event.handle().data(), handle.size());
-        absl::StatusOr<IpcEventId> id =
-            broker_->RegisterEvent(call, PlaceOf(event), event.device_uuid(), handle);
+        absl::StatusOr<IpcEventId> id = broker_->RegisterEvent(
+            call, PlaceOf(event), event.device_uuid(), handle, event.request_id());
         if (!id.ok()) return id.status();
         v1::RegisterIpcEventResponse answer;
         answer.set_event_id(ToInt(*id));
