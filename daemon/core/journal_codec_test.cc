@@ -239,7 +239,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_TRUE(Decode(1, 1, zeros).has_value());
   EXPECT_FALSE(Decode(1, 2, zeros).has_value());  // Counters stay
   EXPECT_FALSE(Decode(0, 1, zeros).has_value());
-  EXPECT_FALSE(Decode(10, 1, zeros).has_value());
+  EXPECT_FALSE(Decode(kLastType + 1, 1, zeros).has_value());
   EXPECT_FALSE(Decode(2, 0, zeros).has_value());
   EXPECT_FALSE(Decode(2, 3, zeros).has_value());
   EXPECT_FALSE(Decode(1, 1, absl::Span<const uint8_t>(zeros).subspan(1)).has_value());
@@ -259,7 +259,7 @@ TEST(JournalCodec, KeysAreTheirPayloadsBegin) {
     EXPECT_EQ(same_bytes, same_key);
   }
   EXPECT_EQ(KeyBytes(0), 0u);
-  EXPECT_EQ(KeyBytes(10), 0u);
+  EXPECT_EQ(KeyBytes(kLastType + 1), 0u);
 }
 
 }  // namespace
