@@ -199,9 +199,9 @@ TEST(JournalFile, RefusesDamageAndOtherVersionsAndLeavesThemAsTheyAre) {
   const View view(kept.get());
   EXPECT_EQ(view[56], 1);  // no generation more
   ASSERT_TRUE(file->Append({Put(journal::Session{.id = SessionId{1}})}).ok());
-  view[8] = 2;
+  view[8] = kJournalVersion + 1;
   EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kFailedPrecondition);
-  view[8] = 1;
+  view[8] = kJournalVersion;
   view[kJournalPageBytes + kJournalRecordBytes + 100] ^= 1;
   EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kDataLoss);
   view[kJournalPageBytes + kJournalRecordBytes + 100] ^= 1;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/journal_chance.h"
+#include "daemon/core/journal_layout.h"
 
 namespace gpumemd {
 namespace {
@@ -323,6 +324,34 @@ TEST(JournalLog, OtherVersionsAreNamedAndLeft) {
   Bytes other = journal.bytes;
   other[kRecordBytesAt] = 128;
   ExpectRefused(other, absl::StatusCode::kDataLoss, "its records have 384 bytes, and not 256");
+}
+
+// Of version 1, which had no answers, no attempts to connect, and a request's number in the
+// publication that it made. What goes on with it writes its own version.
+TEST(JournalLog, TheVersionBeforeIsReadAndWrittenAnew) {
+  Journal journal(1);
+  ASSERT_TRUE(journal.log.Append(
+      {Put(journal::Session{.id = SessionId{7}, .tenant = "alice"}),
+       Put(journal::Publication{
+           .id = PublicationId{4}, .publisher = SessionId{7}, .request_id = 9, .name = "x"})}));
+  const JournalImage image = journal.Image();
+  const auto make_old = [&](size_t at, auto head) {
+    head.version = 1;
+    head.checksum = journal::ChecksumOf(head);
+    std::memcpy(&journal.bytes[at], &head, sizeof head);
+  };
+  make_old(0, journal::Load<journal::FileHead>(journal.bytes.data()));
+  make_old(kJournalPageBytes, journal::Load<journal::AreaHead>(&journal.bytes[kJournalPageBytes]));
+  const absl::StatusOr<JournalContents> old = ReadJournal(journal.bytes);
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(old->header.version, 1u);
+  EXPECT_TRUE(old->image == image);
+  EXPECT_EQ(old->image.publications.at(PublicationId{4}).request_id, 9u);
+  journal.log.Rewrite(journal.Reach(1), old->image);
+  const absl::StatusOr<JournalContents> rewritten = ReadJournal(journal.bytes);
+  ASSERT_TRUE(rewritten.ok()) << rewritten.status();
+  EXPECT_EQ(rewritten->header.version, kJournalVersion);
+  EXPECT_TRUE(rewritten->image == image);
 }
 
 TEST(JournalLog, OneThatIsNotCompleteSaysSo) {

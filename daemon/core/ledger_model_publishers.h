@@ -115,7 +115,13 @@ class ModelPublishers : public ModelSteps {
     if (chance_.In100(30) && last_unpublish_) {  // as if the answer were lost
       std::tie(session, request) = *last_unpublish_;
     }
-    const bool again = last_unpublish_ == std::pair(session, request);
+    if (absl::Status ended = Unpublish(session, name, request); !ended.ok()) return ended;
+    const bool asks_again = last_unpublish_ == std::pair(session, request) && chance_.In100(50);
+    return asks_again ? Unpublish(session, name, request) : absl::OkStatus();
+  }
+  absl::Status Unpublish(std::optional<SessionId> session, const std::string& name,
+                         uint64_t request) {
+    const bool again = session && last_unpublish_ == std::pair(session, request);
     const auto answer =
         session ? ledger_.Unpublish(*session, name, request) : ledger_.Unpublish(name);
     if (answer.ok()) Met(again ? "unpublished, and told so again" : "unpublished");

@@ -45,6 +45,7 @@ class LostAnswerTest : public ::testing::Test {
   }
   void ExpectDied() {
     EXPECT_FALSE(daemon_->IsVictimArmed()) << "nobody passed the failpoint";
+    EXPECT_TRUE(daemon_->WaitForGeneration(before_ + 1));  // it says so a moment after it serves
     EXPECT_EQ(daemon_->generations(), before_ + 1);
   }
   uint32_t Sessions() {
@@ -141,7 +142,6 @@ TEST_F(LostAnswerTest, TheEndOfAnEvent) {
     ASSERT_OK(event);
     Arm(failpoint, 1);
     *event = Event();
-    ASSERT_TRUE(daemon_->WaitForGeneration(before_ + 1));
     ExpectDied();
     auto again = client_->CreateEvent({.name = "batch"});
     ASSERT_OK(again) << "the daemon was not told of the end";
