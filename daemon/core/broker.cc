@@ -359,9 +359,10 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
 
 absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
                                                  absl::string_view device_uuid,
-                                                 const ExportData& handle) {
+                                                 const ExportData& handle, uint64_t request_id) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<IpcEventId> id = ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+  absl::StatusOr<IpcEventId> id =
+      ledger_.RegisterEvent(call.session(), place, device_uuid, handle, request_id);
   Record();
   return id;
 }

@@ -248,7 +248,8 @@ class Broker {
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
                        absl::Span<const uint64_t> requests = {});
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
-                                           absl::string_view device_uuid, const ExportData& handle);
+                                           absl::string_view device_uuid, const ExportData& handle,
+                                           uint64_t request_id = 0);
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
                                                       const Ledger::EventPlace& place);
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
@@ -275,7 +276,8 @@ class Broker {
   // As those of an Acquisition.
   AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
-  absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name);
+  absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
+                                     uint64_t request_id = 0);
   absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);  // by an operator
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;

@@ -80,10 +80,11 @@ TEST(JournalCodec, FormOnDisk) {
                    .revocable = true,
                    .tenant = "ab",
                    .client_name = "ab",
-                   .command = "ab"}),
+                   .command = "ab",
+                   .connect_id = 0x16}),
        2,
        absl::StrCat("0807060504030201", tokens, "11000000", "1200000000000000", "13000000",
-                    "14000000", "1500000000000000", "000101", Ab(63), Ab(64), "026162")},
+                    "14000000", "1500000000000000", "000101", Ab(63), Ab(64), Ab(16), "16")},
       {Put(Segment{.id = SegmentId{1},
                    .bytes = 2,
                    .created_ns = 3,
@@ -118,13 +119,12 @@ TEST(JournalCodec, FormOnDisk) {
                        .created_ns = 5,
                        .idle_since_ns = 6,
                        .metadata_bytes = 7,
-                       .request_id = 8,
                        .tenant = "ab",
                        .name = "ab"}),
        7,
        absl::StrCat("0100000000000000", "0200000000000000", "0100", "0300000000000000",
-                    "0400000000000000", "0500000000000000", "0600000000000000", "07000000",
-                    "0800000000000000", Ab(63), "026162")},
+                    "0400000000000000", "0500000000000000", "0600000000000000", "07000000", Ab(63),
+                    "026162")},
       {Put(PublicationItem{PublicationId{1}, 2, SegmentId{3}}), 8,
        absl::StrCat("0100000000000000", "02000000", "03")},
       {Put(IpcEvent{.id = IpcEventId{1},
@@ -137,6 +137,8 @@ TEST(JournalCodec, FormOnDisk) {
        9,
        absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "01", Ab(64),
                     Ab(63), Times(64, "dd"))},
+      {Put(Answer{SessionId{1}, 2, 3}), 10,
+       absl::StrCat("0100000000000000", "0200000000000000", "03")},
       {Erase<Exposure>({SessionId{1}, SegmentId{2}}), 5, absl::StrCat("0100000000000000", "02")},
       {Erase<PoolImport>({SessionId{1}, "ab"}), 6, absl::StrCat("0100000000000000", "026162")},
       {Erase<Session>(SessionId{1}), 2, "01"},
@@ -180,7 +182,7 @@ TEST(JournalCodec, EveryChangeComesBack) {
           change.object);
     }
   }
-  EXPECT_EQ(seen.size(), 9u);
+  EXPECT_EQ(seen.size(), 10u);
 }
 
 // One form for each change: what is read is written again as it was.
@@ -237,7 +239,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_TRUE(Decode(1, 1, zeros).has_value());
   EXPECT_FALSE(Decode(1, 2, zeros).has_value());  // Counters stay
   EXPECT_FALSE(Decode(0, 1, zeros).has_value());
-  EXPECT_FALSE(Decode(10, 1, zeros).has_value());
+  EXPECT_FALSE(Decode(kLastType + 1, 1, zeros).has_value());
   EXPECT_FALSE(Decode(2, 0, zeros).has_value());
   EXPECT_FALSE(Decode(2, 3, zeros).has_value());
   EXPECT_FALSE(Decode(1, 1, absl::Span<const uint8_t>(zeros).subspan(1)).has_value());

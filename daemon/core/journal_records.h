@@ -81,8 +81,9 @@ enum class Type : uint8_t {
   kPublication = 7,
   kPublicationItem = 8,
   kIpcEvent = 9,
+  kAnswer = 10,
 };
-inline constexpr uint8_t kLastType = 9;
+inline constexpr uint8_t kLastType = 10;
 
 // Each type has a Key, which tells its objects apart, key(), and its Type. OfKey makes an object
 // of which only the key counts. Fields visits what is kept, in the order on disk: first what the
@@ -154,6 +155,7 @@ struct Session {
   TenantName tenant;
   Name client_name;
   Command command;
+  uint32_t connect_id = 0;  // SessionDetails::connect_id
 
   Key key() const { return id; }
   static Session OfKey(Key key) { return {.id = key}; }
@@ -161,7 +163,7 @@ struct Session {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.token), visit(self.pid), visit(self.start_time), visit(self.uid), visit(self.gid),
         visit(self.opened_ns), visit(self.certain), visit(self.ended), visit(self.revocable),
-        visit(self.tenant), visit(self.client_name), visit(self.command);
+        visit(self.tenant), visit(self.client_name), visit(self.command), visit(self.connect_id);
   }
   bool operator==(const Session&) const = default;
 };
@@ -263,7 +265,6 @@ struct Publication {
   int64_t created_ns = 0;
   int64_t idle_since_ns = 0;    // 0: somebody is attached
   uint32_t metadata_bytes = 0;  // they are in a file of their own
-  uint64_t request_id = 0;      // of the call that made it; 0: none
   TenantName tenant;
   Name name;
 
@@ -273,7 +274,7 @@ struct Publication {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.version), visit(self.persistent), visit(self.any_tenant),
         visit(self.expire_after_ns), visit(self.publisher), visit(self.created_ns),
-        visit(self.idle_since_ns), visit(self.metadata_bytes), visit(self.request_id),
+        visit(self.idle_since_ns), visit(self.metadata_bytes),
         visit(self.tenant), visit(self.name);
   }
   bool operator==(const Publication&) const = default;
@@ -319,8 +320,26 @@ struct IpcEvent {
   bool operator==(const IpcEvent&) const = default;
 };
 
+// What one of a session's requests was answered (records::Session::Answer).
+struct Answer {
+  static constexpr Type kType = Type::kAnswer;
+  using Key = std::pair<SessionId, uint64_t>;
+
+  SessionId session{};
+  uint64_t request_id = 0;
+  uint64_t number = 0;
+
+  Key key() const { return {session, request_id}; }
+  static Answer OfKey(Key key) { return {.session = key.first, .request_id = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.request_id);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.number); }
+  bool operator==(const Answer&) const = default;
+};
+
 using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
-                            PublicationItem, IpcEvent>;
+                            PublicationItem, IpcEvent, Answer>;
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

@@ -288,7 +288,7 @@ class Ledger {
 
   // Statuses as proto/gpumem/v1/broker.proto says.
   struct Published {
-    PublicationId id{};
+    PublicationId id{};  // none where it is told again
     uint64_t version = 0;
     bool again = false;  // the request was answered so before; nothing has changed
   };
@@ -308,8 +308,10 @@ class Ledger {
   // CANCELLED where its client is gone.
   absl::Status EndAttachWait(WaiterId waiter, bool expired);
 
-  // The version that it was.
-  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name);
+  // The version that it was. Where the session's request of this number (0: none) has ended one
+  // before, that one's, and nothing changes.
+  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name,
+                                     uint64_t request_id = 0);
   // The same by an operator, of "TENANT/NAME".
   absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);
 
@@ -437,8 +439,10 @@ class Ledger {
     std::string name;              // in the session's tenant
     std::optional<LeaseId> lease;  // instead of a name: beside the segment of this lease
   };
+  // A request of the session's that has registered one before (0: none) is answered with that.
   absl::StatusOr<IpcEventId> RegisterEvent(SessionId session, const EventPlace& place,
-                                           absl::string_view device_uuid, const ExportData& handle);
+                                           absl::string_view device_uuid, const ExportData& handle,
+                                           uint64_t request_id = 0);
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(SessionId session, const EventPlace& place);
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
@@ -498,6 +502,7 @@ class Ledger {
   using Pool = records::Pool;
   using Tenant = records::Tenant;
   using Session = records::Session;
+  using RequestKey = std::pair<SessionId, uint64_t>;
   using Segment = records::Segment;
   using Process = records::Process;
   using Lease = records::Lease;
@@ -652,6 +657,11 @@ class Ledger {
   PublicationView View(PublicationId id, const Publication& publication) const;
   absl::Status CheckPublications() const;
 
+  // What the session's request was answered before.
+  static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
+  // Remembers it, where the request has a number.
+  void Answer(SessionId id, Session& session, uint64_t request, uint64_t number);
+
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   // Whether a session that releases the lease is believed to have unmapped the segment.
@@ -671,6 +681,7 @@ class Ledger {
   void Touch(LeaseId id) { Touch(touched_.leases, id); }
   void Touch(IpcEventId id) { Touch(touched_.events, id); }
   void Touch(PublicationId id) { Touch(touched_.publications, id); }
+  void Touch(const RequestKey& key) { Touch(touched_.answers, key); }
   // It has so many segments, and is new or has ended.
   void Touch(PublicationId id, size_t segments) {
     Touch(id);
@@ -695,6 +706,7 @@ class Ledger {
   journal::Counters NumbersGivenOut() const;  // the highest
   std::optional<journal::Publication> RecordOf(PublicationId id) const;
   std::optional<journal::PublicationItem> RecordOf(PublicationId id, size_t index) const;
+  std::optional<journal::Answer> RecordOf(const RequestKey& key) const;
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
   void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
   void RestoreHolders(const JournalImage& image);
@@ -715,6 +727,8 @@ class Ledger {
   absl::flat_hash_map<LeaseId, Lease> leases_;
   absl::flat_hash_map<Secret, TicketEntry> tickets_;
   absl::flat_hash_map<Secret, SessionId> tokens_;
+  // Sessions that were restored, by what their processes called the attempts to begin them.
+  std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 
   uint64_t next_session_ = 1;
   uint64_t next_segment_ = 1;
@@ -756,6 +770,7 @@ class Ledger {
     std::vector<std::pair<SessionId, SegmentId>> exposures;
     std::vector<std::pair<SessionId, size_t>> imports;
     std::vector<IpcEventId> events;
+    std::vector<RequestKey> answers;
     std::vector<PublicationId> publications;
     std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;

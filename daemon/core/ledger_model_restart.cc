@@ -56,7 +56,6 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   ended_publications_.clear();
   last_versions_.clear();
   forgotten_version_ = ended_version_;
-  answered_.clear();
   draining_ = false;
   last_operation_ = last_waiter_ = 0;
   for (auto& [name, tenant] : tenants_) {
@@ -138,9 +137,6 @@ absl::Status LedgerModel::RestorePublications(const Ledger::Survivors& survivors
         missing.empty() && (each.metadata_bytes == 0 || survivors.metadata.contains(each.id));
     const bool publisher_lives = Live(each.publisher);
     if (complete && (!each.ephemeral || publisher_lives)) {
-      if (publisher_lives && each.request != 0) {
-        answered_[each.publisher].emplace_back(each.request, each.version);
-      }
       continue;
     }
     std::erase_if(publications_, [&](const Publication& other) { return other.id == each.id; });

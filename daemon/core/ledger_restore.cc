@@ -49,12 +49,21 @@ void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivo
     session->opened = absl::FromUnixNanos(record->second.opened_ns);
     session->live = !record->second.ended;
     session->presence = Presence::kAway;
+    session->details.connect_id = record->second.connect_id;
     if (session->live) {
       tokens_.emplace(session->token, id);
       ++tenant.live_sessions;
+      if (session->details.connect_id != 0) {
+        begun_before_[{ProcessOf(*session), session->details.connect_id}] = id;
+      }
     }
     sessions_.emplace(id, std::move(session));
     CountSession(tenant, 1);
+  }
+  for (const auto& [key, answer] : image.answers) {
+    auto session = sessions_.find(key.first);
+    if (session == sessions_.end() || !session->second->live) continue;
+    session->second->answers.push_back({answer.request_id, answer.number});
   }
 }
 
@@ -120,7 +129,6 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
                             .idle_since = record.idle_since_ns == 0
                                               ? now_()  // those who were attached may be gone
                                               : absl::FromUnixNanos(record.idle_since_ns),
-                            .request = record.request_id,
                             .publisher = record.publisher};
     if (record.expire_after_ns != 0) {
       publication.expire_after = absl::Nanoseconds(record.expire_after_ns);
@@ -157,9 +165,6 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
       publication.publisher_pid = session.details.peer.pid;
       publication.publisher_name = session.details.client_name;
       if (publication.ephemeral) session.ephemeral.insert(id);
-      if (publication.request != 0) {
-        session.published.push_back({publication.request, id, publication.version});
-      }
     }
     by_name_[{tenant.name, publication.name}] = id;
     expiries_.emplace(ExpiryOf(publication), id);

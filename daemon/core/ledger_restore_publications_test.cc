@@ -172,12 +172,33 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   Restart();
   const Ledger::Published again = Publish(session, spec);
   EXPECT_TRUE(again.again);
-  EXPECT_EQ(again.id, first.id);
   EXPECT_EQ(again.version, 1u);
   PublishSpec next = spec;
   next.request = 10;
   EXPECT_EQ(Publish(session, next).version, 2u);
   EXPECT_GT(ledger.ListPublications("a")->at(0).id, first.id);
+  // Also where another version has taken its place meanwhile.
+  Restart();
+  EXPECT_EQ(Publish(session, spec).version, 1u);
+  EXPECT_EQ(ledger.ListPublications("a")->at(0).version, 2u);
+  ledger.SocketClosed(session);
+  ExpectRecorded();
+  EXPECT_THAT(image.answers, IsEmpty());
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const PublishSpec spec = {.name = "x", .leases = {AcquireOne(session, kGranule).lease}};
+  Publish(session, spec);
+  Publish(session, spec);
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  Restart();
+  Publish(session, spec);  // which the request has nothing to do with
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  EXPECT_EQ(ledger.ListPublications("a")->size(), 1u);
+  EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.Unpublish(session, "x", 8).ok());
+  EXPECT_EQ(ledger.Unpublish(session, "x", 0).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePublicationIsThere) {

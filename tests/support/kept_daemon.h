@@ -48,6 +48,11 @@ class KeptDaemon {
   void ArmFailpoint(const std::string& name, int passes);
   bool IsFailpointArmed() const;
   void DisarmFailpoint();
+  // This process is killed, and has ended, when the daemon that serves now has passed the failpoint
+  // so often from now on. It may be the daemon itself.
+  void ArmVictim(const std::string& name, int passes, pid_t pid);
+  bool IsVictimArmed() const;  // false: it has died, or is just about to
+  void DisarmVictim();
   // How many daemons have begun to serve.
   int generations() const;
   // Waits for more of them.
