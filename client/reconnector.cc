@@ -22,6 +22,7 @@ constexpr absl::Duration kReconcilePatience = absl::Seconds(1);
 
 }  // namespace
 
+Reconnector::Progress::Progress() = default;
 Reconnector::Progress::~Progress() {
   if (socket.valid()) ::shutdown(socket.get(), SHUT_RDWR);
 }

@@ -567,7 +567,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
 
 absl::Status Session::Pay(Connection& connection, const LeaseBook::Debt& debt,
                           absl::Time deadline) {
-  const absl::Status paid = ReleaseOnce(connection, debt, deadline);
+  absl::Status paid = ReleaseOnce(connection, debt, deadline);
   // A lease that the daemon had lost when it came back has ended with that.
   if (!absl::IsNotFound(paid) || connection.statement() == 0) return paid;
   // All or nothing: then the others one by one.
