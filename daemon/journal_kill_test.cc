@@ -114,7 +114,7 @@ TEST(JournalKill, BetweenAnyTwoInstructions) {
                        Put(journal::Session{.id = SessionId{1 + i % 3}, .start_time = i})});
   }
   batches.push_back({journal::Erase<journal::Session>(SessionId{1})});
-  batches.push_back({});
+  batches.emplace_back();
   for (uint64_t i = 10; i < 26; ++i)
     batches.back().push_back(Put(journal::Session{.id = SessionId{i}}));
   batches.push_back({journal::Erase<journal::Exposure>({SessionId{1}, SegmentId{2}}),
