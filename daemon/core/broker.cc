@@ -35,6 +35,9 @@ Broker::Broker(BrokerOptions options)
       observer_(options.observer),
       continuity_(options.continuity),
       now_(options.now),
+      pulse_(std::move(options.pulse)),
+      pulse_every_(options.pulse_every),
+      pulse_pause_(options.pulse_pause),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
       doomed_(1 + devices_.size()) {
@@ -126,6 +129,7 @@ void Broker::Pump() {
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
   Record();
+  if (pulse_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
 }
 
 void Broker::CollectLost(size_t device) {
@@ -442,6 +446,16 @@ Broker::Counts Broker::Count() const {
           .tenants = ledger_.tenant_count(),
           .segments = ledger_.segment_count(),
           .draining = ledger_.draining()};
+}
+
+BrokerLoad Broker::Load() const {
+  BrokerLoad load{.sessions = ledger_.session_count(),
+                  .waiting = waiting_.size() + attaching_.size(),
+                  .draining = ledger_.draining()};
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) += ledger_.charged(i);
+  }
+  return load;
 }
 
 absl::StatusOr<TenantView> Broker::GetTenant(absl::string_view tenant) const {
