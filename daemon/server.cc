@@ -28,6 +28,8 @@ constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
 constexpr int kMaxAdminRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeTimeoutMs = 5000;
+// Within which an answer is with its client.
+constexpr absl::Duration kAnswerTime = absl::Milliseconds(250);
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
 constexpr size_t kMaxTransportBytes = size_t{256} << 20;
@@ -284,9 +286,13 @@ Server::~Server() {
   if (hub_ != nullptr) hub_->EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
-  const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout * 0.8);
+  const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
+  broker_->AwaitCalls(deadline);
+  // Then there are only answers on their way. gRPC waits for every client to notice that it is to
+  // go, and those notice it only in a call: who is not in one would take all of the time.
+  const auto answered = absl::ToChronoTime(std::min(deadline, absl::Now() + kAnswerTime));
   for (auto* server : {&api_server_, &admin_server_}) {
-    if (*server != nullptr) (*server)->Shutdown(deadline);
+    if (*server != nullptr) (*server)->Shutdown(answered);
     server->reset();
   }
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.

@@ -74,6 +74,7 @@ Broker::~Broker() {
 Broker::Call::~Call() {
   if (broker_ == nullptr) return;
   absl::MutexLock lock(&broker_->mutex_);
+  if (!watch_) --broker_->calls_;
   watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
   broker_->Pump();
 }
@@ -82,6 +83,7 @@ absl::Status Broker::Call::BecomeWatch() {
   absl::MutexLock lock(&broker_->mutex_);
   absl::Status become = broker_->ledger_.BecomeWatch(session_);
   watch_ = become.ok();
+  if (watch_) --broker_->calls_;
   return become;
 }
 
@@ -234,7 +236,14 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
         "first, with a Hello on the session socket and a Reconcile");
   }
   if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) return begun;
+  ++calls_;
   return Call(this, *session);
+}
+
+bool Broker::AwaitCalls(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
 bool Broker::IsLive(absl::string_view token) const {

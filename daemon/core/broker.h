@@ -210,6 +210,9 @@ class Broker {
   // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
 
+  // Waits until no call is in flight, but for watches: whether that is so by `deadline`.
+  bool AwaitCalls(absl::Time deadline) const;
+
   // Whether a live session has this token.
   bool IsLive(absl::string_view token) const;
 
@@ -455,6 +458,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
   std::vector<std::thread> disposal_;  // one a lane
   std::thread clock_;
 };
