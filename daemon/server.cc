@@ -234,32 +234,32 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
           .reload = [this] { return Reload(); }});
 
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::ServerBuilder api_builder;
-  SetLimits(api_builder, "api", kMaxRequestBytes);
-  api_builder.RegisterService(broker_service_.get());
-  api_listener_ = std::make_unique<GrpcListener>(std::move(listeners_.api), &api_builder);
-  api_server_ = api_builder.BuildAndStart();
-
-  // For this one; but gRPC's library adds it to every server as soon as it is linked.
+  // For operators; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder admin_builder;
-  SetLimits(admin_builder, "admin", kMaxAdminRequestBytes);
-  admin_builder.RegisterService(admin_service_.get());
+  const auto healthy = [](const char* service) {
+    return [service](grpc::Server& server) {
+      server.GetHealthCheckService()->SetServingStatus(true);
+      server.GetHealthCheckService()->SetServingStatus(service, true);
+    };
+  };
+  api_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.api),
+      [service = broker_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "api", kMaxRequestBytes);
+        builder.RegisterService(service);
+      },
+      healthy("gpumem.v1.Broker"));
   // Also where the socket's mode would let others in.
   const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
     return peer.uid == 0 || peer.uid == geteuid() || (group && Matches({.gid = *group}, peer));
   };
-  admin_listener_ = std::make_unique<GrpcListener>(std::move(listeners_.admin), &admin_builder,
-                                                   GrpcListenerOptions{.admits = admits});
-  admin_server_ = admin_builder.BuildAndStart();
-  if (api_server_ == nullptr || admin_server_ == nullptr) {
-    return absl::InternalError("gRPC could not start its servers");
-  }
-  for (grpc::Server* server : {api_server_.get(), admin_server_.get()}) {
-    server->GetHealthCheckService()->SetServingStatus(true);
-  }
-  api_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Broker", true);
-  admin_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
+  admin_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.admin),
+      [service = admin_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "admin", kMaxAdminRequestBytes);
+        builder.RegisterService(service);
+      },
+      healthy("gpumem.v1.Admin"), GrpcListenerOptions{.admits = admits});
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;
   api_listener_->Start();
@@ -281,8 +281,9 @@ absl::Status Server::StartMonitor() {
 
 Server::~Server() {
   broker_->SetDraining(true);
-  api_listener_.reset();
-  admin_listener_.reset();
+  for (auto* listener : {&api_listener_, &admin_listener_}) {
+    if (*listener != nullptr) (*listener)->StopAccepting();
+  }
   if (hub_ != nullptr) hub_->EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
@@ -290,10 +291,10 @@ Server::~Server() {
   broker_->AwaitCalls(deadline);
   // Then there are only answers on their way. gRPC waits for every client to notice that it is to
   // go, and those notice it only in a call: who is not in one would take all of the time.
-  const auto answered = absl::ToChronoTime(std::min(deadline, absl::Now() + kAnswerTime));
-  for (auto* server : {&api_server_, &admin_server_}) {
-    if (*server != nullptr) (*server)->Shutdown(answered);
-    server->reset();
+  const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
+  for (auto* listener : {&api_listener_, &admin_listener_}) {
+    if (*listener != nullptr) (*listener)->Shutdown(answered);
+    listener->reset();
   }
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();

@@ -129,7 +129,6 @@ class Server final : private BrokerObserver {
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
-  std::unique_ptr<grpc::Server> api_server_, admin_server_;
 };
 
 }  // namespace gpumemd

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/client.h"
 #include "client/publication.h"
 #include "tests/support/child.h"
@@ -114,6 +115,33 @@ TEST_F(ServiceTest, IsReadySoon) {
   std::cout << "ready after " << took_us[0] / 1000 << " to " << took_us[4] / 1000 << " ms\n";
   // The best, since others use this machine, too.
   EXPECT_LE(took_us[0], 300'000);
+}
+
+TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
+  Install();
+  if (IsSkipped()) return;
+  Start();
+  // How often any of its threads has waited for something.
+  const auto waits = [&] {
+    int64_t count = -1;
+    (void)absl::SimpleAtoi(
+        service_
+            ->Shell(absl::StrCat("cat /proc/", service_->MainPid(),
+                                 "/task/*/status | awk '/^voluntary/ {n += $2} END {print n}'"))
+            .output,
+        &count);
+    return count;
+  };
+  const auto quiet = [&] {
+    const int64_t before = waits();
+    absl::SleepFor(absl::Seconds(4));  // what is measured is a time
+    return waits() - before;
+  };
+  // The start may have something left to do.
+  int64_t woke = 0;
+  EXPECT_TRUE(Eventually([&] { return (woke = quiet()) <= 4; })) << woke << " times in 4 s";
+  std::cout << "woke " << woke << " times in 4 s, " << OfTheDaemon("VmRSS") << "resident\n";
+  EXPECT_EQ(service_->Role({"use"}).code, 0);
 }
 
 TEST_F(ServiceTest, ReloadTakesOverAndRefusesMistakes) {
