@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -168,20 +169,17 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
 
   const std::array<Role, 3> roles = RolesOf(config);
   for (NamedFd& each : handed_over) {
-    bool known = false;
-    for (const Role& role : roles) {
-      if (each.name != role.name) continue;
-      known = true;
-      if (absl::Status adopted = Adopt(role, std::move(each), listeners); !adopted.ok()) {
-        return adopted;
-      }
-      break;
+    const auto role = std::find_if(roles.begin(), roles.end(),
+                                   [&](const Role& one) { return each.name == one.name; });
+    if (role == roles.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the service manager hands over a socket named \"", each.name,
+                       "\"; its unit has to say which it is: FileDescriptorName=session, api or "
+                       "admin"));
     }
-    if (known) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the service manager hands over a socket named \"", each.name,
-                     "\"; its unit has to say which it is: FileDescriptorName=session, api or "
-                     "admin"));
+    if (absl::Status adopted = Adopt(*role, std::move(each), listeners); !adopted.ok()) {
+      return adopted;
+    }
   }
   // All before any is served, so that two daemons cannot each have one of them.
   for (const Role& role : roles) {

@@ -5,9 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -18,7 +19,6 @@ namespace gpumemd {
 namespace {
 
 using gpumem::ConnectUnix;
-using gpumem::UniqueFd;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
@@ -40,6 +40,11 @@ class ByThread : public gpumem::v1::Broker::Service {
     return grpc::Status::OK;
   }
 };
+
+int OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
 
 class GrpcListenerTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -105,15 +110,19 @@ TEST_P(GrpcListenerTest, ThereIsNoServerUntilSomebodyComes) {
 
 TEST_P(GrpcListenerTest, ServersComeAndGoWithWhoIsConnected) {
   Start(absl::ZeroDuration());
-  // A server that has ended is followed by another as soon as somebody comes, as often as it takes.
-  const absl::Time give_up = absl::Now() + kLong;
-  int calls = 0;
-  while (started() < 10 && absl::Now() < give_up) {
-    const grpc::Status called = Call();
-    ASSERT_TRUE(called.ok()) << "call " << calls << ": " << called.error_message();
-    ++calls;
-  }
-  EXPECT_GE(started(), 10);
+  // A server that has ended is followed by another as soon as somebody comes, as often as it takes,
+  // and leaves no descriptor behind.
+  const auto call_until = [&](int servers) {
+    const absl::Time give_up = absl::Now() + kLong;
+    while (started() < servers && absl::Now() < give_up) {
+      const grpc::Status called = Call();
+      EXPECT_TRUE(called.ok()) << called.error_message();
+    }
+    EXPECT_GE(started(), servers);
+    return OpenDescriptors();
+  };
+  const int before = call_until(5);
+  EXPECT_LT(call_until(30), before + 20);
 }
 
 TEST_P(GrpcListenerTest, WhoIsConnectedKeepsTheServer) {
