@@ -65,6 +65,17 @@ class BrokerObserver {
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
 
+// How much there is to do, for people.
+struct BrokerLoad {
+  size_t sessions = 0;
+  uint64_t charged = 0;  // on all devices, but for pinned memory
+  uint64_t pinned = 0;   // charged
+  size_t waiting = 0;    // requests
+  bool draining = false;
+
+  bool operator==(const BrokerLoad&) const = default;
+};
+
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
@@ -74,6 +85,12 @@ struct BrokerOptions {
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker
   Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
+  // The broker's pulse, a sign that it lives: called by its own thread, which has had its mutex
+  // just then, and without the mutex. Every `pulse_every`, and once `pulse_pause` has passed since
+  // the last one where something has changed. No device call can hold it up. Must return soon.
+  std::function<void(const BrokerLoad&)> pulse;  // null: nobody feels it, and it takes no time
+  absl::Duration pulse_every = absl::InfiniteDuration();
+  absl::Duration pulse_pause = absl::Seconds(1);
 };
 
 // What an earlier broker has left.
@@ -192,6 +209,9 @@ class Broker {
   // UNAUTHENTICATED     no live session has this token
   // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
+
+  // Waits until no call is in flight, but for watches: whether that is so by `deadline`.
+  bool AwaitCalls(absl::Time deadline) const;
 
   // Whether a live session has this token.
   bool IsLive(absl::string_view token) const;
@@ -362,6 +382,8 @@ class Broker {
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whose processes are to be ended now.
   std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -399,6 +421,8 @@ class Broker {
   BrokerObserver* const observer_;
   Continuity* const continuity_;
   const std::function<absl::Time()> now_;
+  const std::function<void(const BrokerLoad&)> pulse_;
+  const absl::Duration pulse_every_, pulse_pause_;
 
   // The driver's own count of free bytes, by device: asked by one caller at a time and not
   // for each; the others get the last answer.
@@ -424,6 +448,9 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);  // that wait for a version
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // Of the pulse: whether anything has changed since the last one, and when that was.
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_pulse_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;
@@ -433,6 +460,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
   std::vector<std::thread> disposal_;  // one a lane
   std::thread clock_;
 };

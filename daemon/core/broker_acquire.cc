@@ -1,6 +1,7 @@
 // An Acquire from its beginning to its answer. It may have to wait for its turn, for minutes where
 // it asks to: no thread waits with it.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/denial.h"
@@ -173,7 +174,12 @@ absl::Time Broker::NextTime() const {
         std::min({next, waiting->give_up,
                   waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
   }
-  return next;
+  return std::min(next, NextPulse());
+}
+
+absl::Time Broker::NextPulse() const {
+  if (pulse_ == nullptr) return absl::InfiniteFuture();
+  return last_pulse_ + (changed_ ? std::min(pulse_pause_, pulse_every_) : pulse_every_);
 }
 
 void Broker::WatchTheClock() {
@@ -189,11 +195,18 @@ void Broker::WatchTheClock() {
       continue;
     }
     const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
+    std::optional<BrokerLoad> load;
+    if (const absl::Time now = now_(); NextPulse() <= now) {
+      load = Load();
+      last_pulse_ = now;
+      changed_ = false;
+    }
     // Others have a turn, also where there is more to do at once.
     mutex_.Unlock();
     for (const Ledger::Overdue& each : overdue) {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
+    if (load) pulse_(*load);
     std::this_thread::yield();
     mutex_.Lock();
   }

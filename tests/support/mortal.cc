@@ -1,6 +1,7 @@
 // Has the program that it is linked into killed at a failpoint: $GPUMEM_FAILPOINT_FILE is a file of
 // the failpoint's name and after how many passes it is time, "deliver-after 3", as it is when the
 // program starts. The file is removed before the death, so that the next daemon lives.
+// "record-before 1 hang": it does not die, but nobody gets past the failpoint any more.
 //
 // A file of that name and ".victim" names a process, too, "deliver-after 1 4711", and may come at
 // any time: that process is killed when this one has passed the failpoint so often from then on,
@@ -24,6 +25,7 @@ namespace {
 struct Death {
   std::string file, name;
   std::atomic<int> passes{0};
+  bool hangs = false;
 };
 Death death;
 
@@ -59,6 +61,7 @@ void Pass(const char* name) {
   PassVictim(name);
   if (death.name != name || --death.passes != 0) return;
   unlink(death.file.c_str());
+  while (death.hangs) pause();
   kill(getpid(), SIGKILL);
 }
 
@@ -68,7 +71,10 @@ const bool armed = [] {
   victim.file = std::string(file) + ".victim";
   failpoint_hook = Pass;
   int passes = 0;
-  if (!(std::ifstream(file) >> death.name >> passes)) return false;
+  std::ifstream words(file);
+  if (!(words >> death.name >> passes)) return false;
+  std::string how;
+  death.hangs = words >> how && how == "hang";
   death.file = file;
   death.passes = passes;
   return true;
