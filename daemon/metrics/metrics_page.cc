@@ -209,19 +209,19 @@ std::string MetricsPage::Write(const MetricsFacts& facts) {
   return page.Take();
 }
 
-void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_shown, Tenant& other) const {
+void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_there, Tenant& other) {
   for (size_t i = 0; i < tenant.devices.size(); ++i) {
     const OnDevice& on = tenant.devices[i];
     OnDevice& sum = other.devices[i];
     sum.unbrokered += on.unbrokered;
     sum.ever_charged |= on.ever_charged;
-    // What is counted above it already is there with it.
-    if (!parent_is_shown) continue;
+    // Then what it has is there already.
+    if (parent_is_there) continue;
     for (size_t state = 0; state < kSegmentStates; ++state) sum.charged[state] += on.charged[state];
     sum.waiting += on.waiting;
     sum.waited_for += on.waited_for;
   }
-  if (!parent_is_shown) return;
+  if (parent_is_there) return;
   other.sessions += tenant.sessions;
   other.segments += tenant.segments;
   other.publications += tenant.publications;
@@ -258,7 +258,7 @@ std::vector<LedgerMeasures::Tenant> MetricsPage::Shown(const Measures& measures)
       shown.push_back(*tenant);
       continue;
     }
-    AddToOther(*tenant, !hidden.contains(tenant->parent), other);
+    AddToOther(*tenant, hidden.contains(tenant->parent), other);
     hidden.insert(tenant->name);
     for (const auto& [cause, count] : tenant->denials) {
       const auto counted = before.find(cause);

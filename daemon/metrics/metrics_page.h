@@ -47,7 +47,8 @@ class MetricsPage {
 
   // Those that are shown, the others being in the last.
   std::vector<Tenant> Shown(const Measures& measures);
-  void AddToOther(const Tenant& tenant, bool parent_is_shown, Tenant& other) const;
+  // `parent_is_there`: who it is under is among the others, too.
+  static void AddToOther(const Tenant& tenant, bool parent_is_there, Tenant& other);
 
   const uint32_t max_tenants_;
   std::map<std::string, Denials> seen_;  // by tenant
