@@ -192,7 +192,7 @@ TEST_F(HttpServerTest, WhoDoesNotTakeTheAnswerIsDropped) {
 }
 
 TEST_F(HttpServerTest, ThoseWhoHoldConnectionsKeepNobodyOut) {
-  Serve({.max_connections = 4});
+  Serve({.max_connections = 4, .patience = absl::Hours(1)});
   std::vector<UniqueFd> held;
   for (int i = 0; i < 20; ++i) held.push_back(Connect());
   EXPECT_THAT(Get("/metrics"), HasSubstr("200 OK"));
@@ -210,7 +210,7 @@ TEST_F(HttpServerTest, ThoseWhoHoldConnectionsKeepNobodyOut) {
 }
 
 TEST_F(HttpServerTest, WithoutDescriptorsItGoesOnOnceThereAreSome) {
-  Serve();
+  Serve({.patience = absl::Hours(1)});
   UniqueFd first = Connect();
   Say(first, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
   HearUpTo(first, "page 1\n");
