@@ -219,6 +219,36 @@ TEST_F(Metrics, ADaemonThatCannotServeThemServesItsTenants) {
   EXPECT_OK(daemon_->Connect("a"));
 }
 
+TEST_F(Metrics, OnVersion6OfIp) {
+  Start("listen = \"[::1]:0\"");
+  if (url_.empty()) {  // a machine without it
+    EXPECT_THAT(daemon_->Log(), HasSubstr("Metrics are not served: cannot listen on ::1"));
+  } else {
+    EXPECT_THAT(url_, ::testing::MatchesRegex("http://\\[::1\\]:[1-9][0-9]*/metrics"));
+  }
+}
+
+// 17 for each tenant, 10 more for each of its devices: what docs/metrics.md says of their number.
+TEST_F(Metrics, TheirNumberIsWhatIsPromised) {
+  Start("listen = \"127.0.0.1:0\"", kTenants);
+  auto client = daemon_->Connect("a");
+  ASSERT_OK(client);
+  auto on_host = (*client)->Acquire({.bytes = 2 * kMiB});
+  auto pinned = (*client)->Acquire({.bytes = 2 * kMiB, .kind = Kind::kPinned});
+  ASSERT_OK(on_host);
+  ASSERT_OK(pinned);
+  int of_a = 0, of_nobody = 0;
+  ASSERT_TRUE(Eventually([&] {
+    of_a = of_nobody = 0;
+    for (const auto& [series, value] : SeriesOf(Page())) {
+      of_a += absl::StrContains(series, "{tenant=\"a\"") ? 1 : 0;
+      of_nobody += absl::StrContains(series, "tenant=\"") ? 0 : 1;
+    }
+    return of_a == 17 + 10 * 2;
+  })) << of_a;
+  EXPECT_LE(of_nobody, 200);
+}
+
 TEST_F(Metrics, AReloadSaysThatTheyNeedARestart) {
   const std::string config =
       absl::StrCat("[daemon]\nbackend = \"host\"\n", kTenants, "[metrics]\n");
