@@ -262,6 +262,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
       healthy("gpumem.v1.Admin"), GrpcListenerOptions{.admits = admits});
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;
+  StartMetrics();
   api_listener_->Start();
   admin_listener_->Start();
   return absl::OkStatus();
@@ -280,6 +281,7 @@ absl::Status Server::StartMonitor() {
 }
 
 Server::~Server() {
+  metrics_.reset();
   broker_->SetDraining(true);
   for (auto* listener : {&api_listener_, &admin_listener_}) {
     if (*listener != nullptr) (*listener)->StopAccepting();
@@ -381,7 +383,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
                     c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
-                    c.revocation_kill_after);
+                    c.revocation_kill_after, c.metrics);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -393,7 +395,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, or a time of [daemon]); the values of the last "
+        "sockets, host devices, pinned memory, [metrics], or a time of [daemon]); the values of "
+        "the last "
         "start hold");
     spdlog::warn("{}", notices_.back());
   }
@@ -419,11 +422,22 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
       foreign.set_bytes(process.bytes.value_or(0));
     }
   }
-  absl::MutexLock lock(&mutex_);
-  for (const std::string& notice : notices_) status.add_notices(notice);
-  for (const std::string& notice : quotas_->Skipped()) status.add_notices(notice);
-  if (continuity_ == nullptr) return;
-  for (std::string& notice : continuity_->Notices()) status.add_notices(std::move(notice));
+  for (std::string& notice : Notices()) status.add_notices(std::move(notice));
+}
+
+std::vector<std::string> Server::Notices() const {
+  std::vector<std::string> notices;
+  {
+    absl::MutexLock lock(&mutex_);
+    notices = notices_;
+  }
+  const auto add = [&](std::vector<std::string> more) {
+    for (std::string& notice : more) notices.push_back(std::move(notice));
+  };
+  add(quotas_->Skipped());
+  if (continuity_ != nullptr) add(continuity_->Notices());
+  if (!metrics_notice_.empty()) notices.push_back(metrics_notice_);
+  return notices;
 }
 
 std::string Server::Summary() const {

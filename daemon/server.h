@@ -22,6 +22,7 @@
 #include "daemon/fd_store/fd_store.h"
 #include "daemon/inherit.h"
 #include "daemon/listeners.h"
+#include "daemon/metrics_endpoint.h"
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
@@ -82,7 +83,11 @@ class Server final : private BrokerObserver {
   // The broker lives: tells the service manager.
   void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartMonitor();
+  // Nobody goes without memory because nobody can look: where it fails, a notice says so.
+  void StartMetrics();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
+  // What an operator should know, one sentence each.
+  std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
   absl::StatusOr<gpumem::v1::ReloadResponse> TryReload()
@@ -129,6 +134,8 @@ class Server final : private BrokerObserver {
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
+  std::string metrics_notice_;                // why there are none; set once, before any is asked
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null: off, or see the notice
 };
 
 }  // namespace gpumemd

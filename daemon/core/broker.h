@@ -27,7 +27,9 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
+#include "daemon/core/latency.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/measures.h"
 #include "daemon/device/device.h"
 #include "daemon/device/metadata.h"
 
@@ -154,6 +156,8 @@ class Broker {
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
     int attempt = 1;
+    absl::Time begun = absl::InfinitePast();  // it has not
+    bool waited = false;
   };
 
   // One Attach, in the same way.
@@ -352,6 +356,9 @@ class Broker {
     bool draining = false;
   };
   Counts Count() const;
+  // For the metrics: one moment of the ledger, and nothing that asks the driver. The mutex is held
+  // for one pass over the tenants.
+  Measures Measure() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
   std::vector<TenantView> ListTenants() const;
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
@@ -377,6 +384,8 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> Taken(Acquisition& acquisition,
                                                absl::StatusOr<std::vector<LeaseView>> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // It was granted these: how long that took.
+  void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
   void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
@@ -431,6 +440,8 @@ class Broker {
   mutable std::vector<uint64_t> driver_free_ ABSL_GUARDED_BY(driver_mutex_);
   mutable absl::Time driver_asked_ ABSL_GUARDED_BY(driver_mutex_) = absl::InfinitePast();
   mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
+
+  LatencyHistogram acquires_[kKinds][2];  // by Kind, and whether they waited
 
   mutable absl::Mutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);

@@ -26,6 +26,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
   Acquisition& it = *acquisition;
+  if (it.begun == absl::InfinitePast()) it.begun = now_();
   absl::MutexLock lock(&mutex_);
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
@@ -43,6 +44,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
     return true;
   }
   it.waiter = admission->waiter;
+  it.waited = true;
   it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
   it.press_again = now_();
   waiting_.emplace(*it.waiter, acquisition);
@@ -128,6 +130,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
+  if (leases.ok()) CountGrant(it, *leases);
   absl::MutexLock lock(&mutex_);
   if (!leases.ok() || !it.given_up) return leases;
   std::vector<LeaseId> ids;

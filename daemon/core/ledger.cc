@@ -22,7 +22,8 @@ Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<abs
     : devices_(std::move(devices)),
       bounds_(bounds),
       now_(std::move(now)),
-      device_accounts_(devices_.size()) {}
+      device_accounts_(devices_.size()),
+      reclaimed_(devices_.size(), 0) {}
 
 // Segments refund the accounts of tenants and devices, so they go first.
 Ledger::~Ledger() { segments_.clear(); }
@@ -129,6 +130,7 @@ void Ledger::ProcessGone(SessionId id) {
   if (it == sessions_.end()) return;
   Session& session = *it->second;
   session.process_gone = true;
+  const std::vector<SegmentId> had(session.exposed.begin(), session.exposed.end());
   while (!session.exposed.empty()) {
     SegmentId segment_id = *session.exposed.begin();
     Segment& segment = *segments_.at(segment_id);
@@ -139,6 +141,12 @@ void Ledger::ProcessGone(SessionId id) {
     Unimport(id, session, *session.imported.begin(), /*all=*/true);
   }
   EndSession(id, session);
+  for (SegmentId each : had) {
+    const Segment& segment = *segments_.at(each);  // what is doomed is still there
+    const SegmentState state = segment.charge.state();
+    if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
+    reclaimed_[segment.device] += segment.charge.bytes();
+  }
   ForgetIfDone(id, session);
 }
 

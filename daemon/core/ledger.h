@@ -76,6 +76,7 @@
 #include "daemon/core/journal_image.h"
 #include "daemon/core/journal_records.h"
 #include "daemon/core/ledger_records.h"
+#include "daemon/core/measures.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
@@ -488,6 +489,8 @@ class Ledger {
   absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
   absl::StatusOr<std::string> TenantOf(SessionId session) const;
   std::vector<TenantView> ListTenants() const;
+  // For the metrics (ledger_measures.cc).
+  LedgerMeasures Measure() const;
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
@@ -718,6 +721,8 @@ class Ledger {
   const std::function<absl::Time()> now_;
 
   std::vector<Account> device_accounts_;
+  // By device: bytes that ended processes still had, and nobody else.
+  std::vector<uint64_t> reclaimed_;
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants_;
   Quota default_quota_;
   bool draining_ = false;
