@@ -90,6 +90,7 @@ struct AuditRecord {
   std::optional<uint64_t> version;  // of the publication
   std::vector<LeaseId> leases;      // at most kMaxAuditIds
   std::vector<SegmentId> segments;  // the same
+  std::vector<SessionId> holders;   // of segments that are taken back
   std::string of;                   // the event that was suppressed
 
   // How much.
