@@ -64,7 +64,7 @@ TEST(AuditJson, SaysWhoWhatAndHowMuchInOneLine) {
             R"("command":"python","call":"acquire","device":"GPU-1","kind":"vmm",)"
             R"("bytes":4194304,"count":2,"lease":[3,4],"segment":[8,9],)"
             R"("message":"granted to tenant team, session 5, pid 12 (python): 4.00 MiB of kind )"
-            R"(vmm on GPU-1, 2 segments (acquire)"})");
+            R"x(vmm on GPU-1, 2 segments (acquire)"})x");
 }
 
 TEST(AuditJson, EscapesWhatClientsChoose) {
