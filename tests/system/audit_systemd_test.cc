@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -36,12 +37,15 @@ class AuditUnderSystemd : public ::testing::Test {
                         absl::StrCat("[Unit]\nDefaultDependencies=no\n[Service]\nType=notify\n",
                                      "StandardOutput=null\nExecStart=", kJournald, "\n"));
     Start("systemd-journald");
+    std::ofstream(machine_->folder() + "/gpumemd.toml")
+        << "[[tenant]]\nname = \"team\"\n[[rule]]\ntenant = \"team\"\ndefault = true\n";
     machine_->WriteUnit(
         "gpumemd.service",
         absl::StrCat("[Unit]\nDefaultDependencies=no\n[Service]\nType=notify\n",
                      "StandardOutput=journal\nStandardError=journal\nExecStart=",
                      Absolute(testing::ProgramPath("gpumemd")), " --backend host --runtime-dir ",
-                     machine_->folder(), "/run --state-dir ", machine_->folder(), "/state\n"));
+                     machine_->folder(), "/run --state-dir ", machine_->folder(),
+                     "/state --config ", machine_->folder(), "/gpumemd.toml\n"));
     Start("gpumemd");
   }
   void Start(const std::string& unit) {
@@ -90,17 +94,24 @@ TEST_F(AuditUnderSystemd, IsFoundByItsFields) {
   EXPECT_THAT(started.value("MESSAGE", ""), HasSubstr("started, host backend"));
   EXPECT_EQ(started.value("_PID", ""), machine_->Property("gpumemd", "MainPID"));
 
-  const auto held = Ctl({"hold", "--bytes", "4MiB", "--", "true"});
-  const auto who = Ctl({"who-am-i"});
-  const auto set = Ctl({"quota", "set", "user-0", "--limit", "1GiB"});
-  ASSERT_EQ(set.code, 0) << held.output << who.output << set.output;
+  const auto held = Ctl({"hold", "--bytes", "4MiB", "--for", "10ms"});
+  ASSERT_EQ(held.code, 0) << held.output;
+  const Json granted = One({"GPUMEM_EVENT=granted", "GPUMEM_TENANT=team"});
+  EXPECT_EQ(granted.value("GPUMEM_BYTES", ""), "4194304");
+  EXPECT_EQ(granted.value("PRIORITY", ""), "6");
+  EXPECT_EQ(One({absl::StrCat("GPUMEM_LEASE=", granted.value("GPUMEM_LEASE", "")),
+                 "GPUMEM_EVENT=granted"}),
+            granted);
+
+  const auto set = Ctl({"quota", "set", "team", "--limit", "1GiB"});
+  ASSERT_EQ(set.code, 0) << set.output;
   // By the UUID of its kind, too.
   const Json quota = One({"MESSAGE_ID=275e4312efee4041bc6fc712645f7a9f"});
   EXPECT_EQ(quota.value("GPUMEM_EVENT", ""), "quota-set");
-  EXPECT_EQ(quota.value("GPUMEM_TENANT", ""), "user-0");
+  EXPECT_EQ(quota.value("GPUMEM_TENANT", ""), "team");
   EXPECT_EQ(quota.value("GPUMEM_BY_UID", ""), "0");
   EXPECT_THAT(quota.value("GPUMEM_CHANGE", ""), HasSubstr("1073741824"));
-  EXPECT_EQ(One({"GPUMEM_EVENT=quota-set", "GPUMEM_TENANT=user-0"}), quota);
+  EXPECT_EQ(One({"GPUMEM_EVENT=quota-set", "GPUMEM_TENANT=team"}), quota);
 
   ASSERT_EQ(machine_->Systemctl({"stop", "gpumemd"}).code, 0);
   const Json stopped = One({"GPUMEM_EVENT=stopped"});
