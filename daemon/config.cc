@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/unique_fd.h"
+#include "daemon/config_audit.h"
 #include "daemon/config_forms.h"
 #include "daemon/config_metrics.h"
 #include "daemon/config_rules.h"
@@ -318,6 +319,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
   }
   if (const toml::value* table = document.Table("metrics")) {
     ReadMetrics(*table, names, &mistakes, &config.metrics);
+  }
+  if (const toml::value* table = document.Table("audit")) {
+    ReadAudit(*table, &mistakes, &config.audit);
   }
   if (const toml::value* table = document.Table("tenant_defaults")) {
     ReadDefaults(*table, &mistakes, &config);

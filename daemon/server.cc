@@ -17,6 +17,7 @@
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/device/self_test.h"
+#include "daemon/server_audit.h"
 #include "daemon/transport/peer.h"
 #include "spdlog/spdlog.h"
 
@@ -68,7 +69,7 @@ size_t CountDevices(const Devices& devices) {
 }
 
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,
-                              Continuity* continuity, const FdStore* manager,
+                              Continuity* continuity, AuditSink* audit, const FdStore* manager,
                               std::function<void(const BrokerLoad&)> pulse) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
@@ -83,6 +84,7 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
     // Two may be late before it makes a difference.
     if (manager->watchdog()) options.pulse_every = *manager->watchdog() / 3;
   }
+  options.audit = audit;
   return options;
 }
 
@@ -100,7 +102,8 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_b
 }  // namespace
 
 Server::Server(Config config, Devices devices, Reloading reloading,
-               std::unique_ptr<ContinuityStore> continuity, FdStore* manager)
+               std::unique_ptr<ContinuityStore> continuity, std::unique_ptr<AuditLog> audit,
+               FdStore* manager)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
@@ -108,12 +111,13 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       in_force_(config_),
       device_count_(CountDevices(devices)),
       device_notices_(devices.notices),
+      audit_(std::move(audit)),
       manager_(manager),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
       broker_(std::make_unique<Broker>(
-          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get(), manager_,
-                          [this](const BrokerLoad& load) { Pulse(load); }))),
+          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get(), audit_->sink(),
+                          manager_, [this](const BrokerLoad& load) { Pulse(load); }))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {
@@ -163,14 +167,26 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);
   }
+  absl::StatusOr<std::unique_ptr<AuditLog>> audit = StartAudit(config.audit);
+  if (!audit.ok()) return audit.status();
   auto server = std::unique_ptr<Server>(
       new Server(config, *std::move(devices), std::move(reloading), std::move(continuity),
-                 store != nullptr && store->present() ? store : nullptr));
+                 *std::move(audit), store != nullptr && store->present() ? store : nullptr));
   if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
+  AuditRecord started{
+      .event = AuditEvent::kStarted,
+      .version_of_daemon = GPUMEM_VERSION,
+      .backend = server->backend_ == Backend::kCuda ? "cuda" : "host",
+      .config = config.file,
+  };
+  if (server->continuity_ != nullptr) started.generation = server->continuity_->generation();
+  server->Audit(std::move(started));
   server->Inherit();
-  if (absl::Status listening = server->Listen(std::move(handed_over)); !listening.ok())
+  if (absl::Status listening = server->Listen(std::move(handed_over)); !listening.ok()) {
     return listening;
+  }
+  server->serves_ = true;
   return server;
 }
 
@@ -193,6 +209,7 @@ void Server::Inherit() {
   inheritance.image = found.image;
   const Broker::Restored restored = broker_->Restore(std::move(inheritance));
   if (continuity_->generation() == 1) return;
+  AuditInheritance(restored, found.image, survivors_, continuity_->generation(), audit_->sink());
   const std::vector<std::string> told = DescribeInheritance(restored, found.image, survivors_);
   spdlog::info("{}", told.front());
   for (size_t i = 1; i < told.size(); ++i) spdlog::warn("{}", told[i]);
@@ -217,7 +234,8 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   sessions_ = std::make_unique<SessionServer>(
       std::move(listeners_.session), broker_.get(), config_.rules,
       [this](SessionId ended) { hub_->SessionEnded(ended); },
-      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation()});
+      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
+                           .audit = audit_->sink()});
   sessions_for_observer_ = sessions_.get();
   const auto known = broker_->ListSessions("");
   for (const SessionView& view : *known) {
@@ -231,7 +249,9 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
-          .reload = [this] { return Reload(); }});
+          .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
+          .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
+          .audit = audit_->sink()});
 
   grpc::EnableDefaultHealthCheckService(true);
   // For operators; but gRPC's library adds it to every server as soon as it is linked.
@@ -259,7 +279,23 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
         SetLimits(builder, "admin", kMaxAdminRequestBytes);
         builder.RegisterService(service);
       },
-      healthy("gpumem.v1.Admin"), GrpcListenerOptions{.admits = admits});
+      healthy("gpumem.v1.Admin"),
+      GrpcListenerOptions{
+          .admits = admits,
+          .on_connected =
+              [this](uint64_t connection, int socket, const PeerIdentity& peer) {
+                admin_peers_.Connected(connection, socket, peer);
+              },
+          .on_ended = [this](uint64_t connection) { admin_peers_.Ended(connection); },
+          .on_refused =
+              [this](const PeerIdentity& peer) {
+                Audit(
+                    {.event = AuditEvent::kRefused,
+                     .pid = peer.pid,
+                     .uid = peer.uid,
+                     .call = "admin",
+                     .why = "the admin socket is for root, the daemon's user and its admin group"});
+              }});
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;
   StartMetrics();
@@ -270,11 +306,13 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
 
 absl::Status Server::StartMonitor() {
   if (process_memory_ == nullptr) return absl::OkStatus();
-  auto monitor = UnbrokeredMonitor::Start(
-      broker_.get(), process_memory_,
-      {.config = config_.unbrokered, .process_of = [sessions = sessions_.get()](SessionId id) {
-         return sessions->ProcessOf(id);
-       }});
+  auto monitor =
+      UnbrokeredMonitor::Start(broker_.get(), process_memory_,
+                               {.config = config_.unbrokered,
+                                .audit = audit_->sink(),
+                                .process_of = [sessions = sessions_.get()](SessionId id) {
+                                  return sessions->ProcessOf(id);
+                                }});
   if (!monitor.ok()) return monitor.status();
   monitor_ = *std::move(monitor);
   return absl::OkStatus();
@@ -315,6 +353,17 @@ Server::~Server() {
   // a device may have news for the hub.
   broker_.reset();
   hub_.reset();
+  if (serves_) Audit(std::move(stopped_));
+}
+
+void Server::Audit(AuditRecord record) const {
+  record.time = absl::Now();
+  audit_->sink()->Record(std::move(record));
+}
+
+void Server::Stopping(const std::string& why, const std::vector<AuditOperator>& by) {
+  stopped_.why = why;
+  stopped_.by = by;
 }
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
@@ -351,14 +400,22 @@ void Server::ApplyTenants(const Config& config) {
   notices_ = std::move(notices);
 }
 
-absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload() {
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<AuditOperator>& by) {
   absl::MutexLock lock(&reload_mutex_);
+  audit_->Reopen();
   absl::StatusOr<gpumem::v1::ReloadResponse> outcome = TryReload();
   if (!outcome.ok()) {
     spdlog::error("reload: {}; the configuration in force stays",
                   std::string(outcome.status().message()));
+    Audit({.event = AuditEvent::kReloadRefused,
+           .why = std::string(outcome.status().message()),
+           .by = by});
     return outcome;
   }
+  Audit({.event = AuditEvent::kReloaded,
+         .config = outcome->config_file(),
+         .by = by,
+         .changes = {outcome->changes().begin(), outcome->changes().end()}});
   spdlog::info("reloaded {}{}", outcome->config_file(),
                outcome->changes().empty() ? ": nothing is different" : "");
   for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
@@ -383,7 +440,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
                     c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
-                    c.revocation_kill_after, c.metrics);
+                    c.revocation_kill_after, c.metrics, c.audit);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -395,8 +452,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, [metrics], or a time of [daemon]); the values of "
-        "the last "
+        "sockets, host devices, pinned memory, [metrics], [audit], or a time of [daemon]); the "
+        "values of the last "
         "start hold");
     spdlog::warn("{}", notices_.back());
   }
@@ -437,6 +494,9 @@ std::vector<std::string> Server::Notices() const {
   add(quotas_->Skipped());
   if (continuity_ != nullptr) add(continuity_->Notices());
   if (!metrics_notice_.empty()) notices.push_back(metrics_notice_);
+  if (const absl::Status written = audit_->status(); !written.ok()) {
+    notices.push_back(std::string(written.message()));
+  }
   return notices;
 }
 
@@ -512,6 +572,18 @@ void Server::EndProcess(SessionId session, bool kill) {
   if (sessions_for_observer_ == nullptr) return;
   const auto who = sessions_for_observer_->WhoIs(session);
   const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
+  AuditRecord record{
+      .event = AuditEvent::kSignalled,
+      .session = session,
+      .signal = kill ? "SIGKILL" : "SIGTERM",
+      .why = absl::StrCat("it did not give up in time what is taken back",
+                          sent.ok() ? "" : absl::StrCat("; in vain: ", sent.message()))};
+  if (who.ok()) {
+    record.tenant = who->match.tenant;
+    record.pid = who->peer.pid;
+    record.uid = who->peer.uid;
+  }
+  Audit(std::move(record));
   spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
                who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
                                        " (session ", ToInt(session), ")")

@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/continuity.h"
 #include "daemon/core/latency.h"
 #include "daemon/core/ledger.h"
@@ -93,6 +94,7 @@ struct BrokerOptions {
   std::function<void(const BrokerLoad&)> pulse;  // null: nobody feels it, and it takes no time
   absl::Duration pulse_every = absl::InfiniteDuration();
   absl::Duration pulse_pause = absl::Seconds(1);
+  AuditSink* audit = nullptr;          // outlives the broker; null: nobody is told
 };
 
 // What an earlier broker has left.
@@ -302,7 +304,9 @@ class Broker {
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
   absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
                                      uint64_t request_id = 0);
-  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);  // by an operator
+  // By an operator.
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name,
+                                     absl::Span<const AuditOperator> by = {});
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
   absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
@@ -405,8 +409,13 @@ class Broker {
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks those who could help for what was just denied; the denial.
-  absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
+  // Tells the audit of what the session was just denied; the denial.
+  absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AuditDenial(AuditRecord record, absl::string_view call, const absl::Status& denial) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of an Acquire, and asks those who could help.
+  absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
@@ -429,6 +438,7 @@ class Broker {
   const std::function<Secret()> random_;
   BrokerObserver* const observer_;
   Continuity* const continuity_;
+  AuditSink* const audit_;
   const std::function<absl::Time()> now_;
   const std::function<void(const BrokerLoad&)> pulse_;
   const absl::Duration pulse_every_, pulse_pause_;

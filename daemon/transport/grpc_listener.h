@@ -29,6 +29,11 @@ struct GrpcListenerOptions {
   std::function<bool(const PeerIdentity&)> admits;
   // How long the server stays when nobody is connected.
   absl::Duration linger = absl::Seconds(30);
+  // Told of who comes, by number, before gRPC gets the socket; of their end; and of those who are
+  // not admitted. In this object's thread.
+  std::function<void(uint64_t connection, int socket, const PeerIdentity&)> on_connected;
+  std::function<void(uint64_t connection)> on_ended;
+  std::function<void(const PeerIdentity&)> on_refused;
 };
 
 class GrpcListener {
