@@ -428,6 +428,8 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
+  status.set_keeps_memory(continuity_ != nullptr);
+  status.set_generation(continuity_ == nullptr ? 1 : continuity_->generation());
   if (monitor_ != nullptr) {
     for (const DeviceProcess& process : monitor_->Foreign()) {
       gpumem::v1::ForeignProcess& foreign = *status.add_foreign_processes();

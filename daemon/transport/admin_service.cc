@@ -1,5 +1,6 @@
 #include "daemon/transport/admin_service.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,14 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
       broker_->ListSegments(request->tenant(), request->device_uuid());
   if (!segments.ok()) return ToAnswer(segments.status());
   for (const SegmentView& segment : *segments) *response->add_segments() = ToProto(segment);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListHolders(grpc::ServerContext*, const v1::ListHoldersRequest* request,
+                                       v1::ListHoldersResponse* response) {
+  std::optional<SegmentId> only;
+  if (request->segment_id() != 0) only = SegmentId{request->segment_id()};
+  *response = ToProto(broker_->ListHolders(only));
   return grpc::Status::OK;
 }
 

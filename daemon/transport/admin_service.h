@@ -34,6 +34,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ListSegments(grpc::ServerContext* context,
                             const gpumem::v1::ListSegmentsRequest* request,
                             gpumem::v1::ListSegmentsResponse* response) override;
+  grpc::Status ListHolders(grpc::ServerContext*, const gpumem::v1::ListHoldersRequest* request,
+                           gpumem::v1::ListHoldersResponse* response) override;
   grpc::Status ListWaiting(grpc::ServerContext*, const gpumem::v1::ListWaitingRequest* request,
                            gpumem::v1::ListWaitingResponse* response) override;
   grpc::Status ListPublications(grpc::ServerContext*,
