@@ -75,12 +75,18 @@ class Describer {
   }
 
   // "Heading:" and its lines, indented; a few of them where there are many.
-  static std::string List(const std::string& heading, const std::vector<std::string>& lines,
-                          const std::string& where_all = "") {
+  std::string List(const std::string& heading, const std::vector<std::string>& lines,
+                   const std::string& where_all = "") const {
     if (lines.empty()) return "";
     std::string text = absl::StrCat("\n", heading, ":\n");
     const size_t shown = lines.size() > kLongest + 1 ? kLongest : lines.size();
-    for (size_t i = 0; i < shown; ++i) absl::StrAppend(&text, "  ", Printable(lines[i]), "\n");
+    for (size_t i = 0; i < shown; ++i) {
+      const char* indent = "  ";
+      for (const std::string& line : Wrapped(Printable(lines[i]), Width())) {
+        absl::StrAppend(&text, indent, line, "\n");
+        indent = "    ";  // what is of the same one stands deeper
+      }
+    }
     if (shown < lines.size()) {
       absl::StrAppend(&text, "  and ", lines.size() - shown, " more",
                       where_all.empty() ? "" : absl::StrCat(" (", where_all, ")"), "\n");
@@ -88,8 +94,16 @@ class Describer {
     return text;
   }
 
-  static std::string Paragraph(const std::string& text) {
-    return absl::StrCat("\n", Printable(text), "\n");
+  std::string Paragraph(const std::string& text) const {
+    std::string paragraph = "\n";
+    for (const std::string& line : Wrapped(Printable(text), Width() + 4)) {
+      absl::StrAppend(&paragraph, line, "\n");
+    }
+    return paragraph;
+  }
+  // Of a line behind the deepest indent; readable on wide terminals, too.
+  size_t Width() const {
+    return columns_ == kAnyWidth ? kAnyWidth - 4 : std::clamp<size_t>(columns_, 24, 120) - 4;
   }
 
   std::vector<std::string> WaitingLines(

@@ -7,8 +7,8 @@
 
 namespace gpumem::cli {
 
-// `thing` was found in the same snapshot. Sizes are in bytes where `exact`; tables are at most
-// `columns` wide.
+// `thing` was found in the same snapshot. Sizes are in bytes where `exact`; lines are broken
+// to fit into `columns`.
 std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact, size_t columns);
 
 }  // namespace gpumem::cli

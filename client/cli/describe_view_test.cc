@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "client/cli/table.h"
 #include "client/cli/views_samples.h"
 
 namespace gpumem::cli {
@@ -80,7 +81,7 @@ Snapshot Sample() {
 std::string Described(const Snapshot& snapshot, Subject subject, const std::string& name) {
   const absl::StatusOr<Thing> thing = Find(snapshot, subject, name);
   EXPECT_TRUE(thing.ok()) << thing.status();
-  return thing.ok() ? DescribeView(snapshot, *thing, false, 100) : "";
+  return thing.ok() ? DescribeView(snapshot, *thing, false, kAnyWidth) : "";
 }
 
 TEST(FindTest, ByKindOrWithoutWhereThatSaysEnough) {
@@ -215,6 +216,19 @@ TEST(DescribeTest, PublicationAndDevice) {
                             HasSubstr("Waiting for memory of it:\n  session 7")));
   EXPECT_THAT(Described(Sample(), Subject::kDevice, "1"),
               HasSubstr("Nobody holds anything on it."));
+}
+
+TEST(DescribeTest, LinesAreBrokenToFit) {
+  const Snapshot snapshot = Sample();
+  const std::string text =
+      DescribeView(snapshot, *Find(snapshot, Subject::kSegment, "40"), false, 60);
+  EXPECT_THAT(text,
+              HasSubstr("It belongs to tenant training, which is charged for it. It\n"
+                        "is leased.\n"
+                        "\n"
+                        "Held by:\n"
+                        "  lease 33, session 7 of tenant training (trainer-3,\n"
+                        "    python3, pid 4242), with a ticket for its tenant\n"));
 }
 
 TEST(DescribeTest, LongListsAreCut) {

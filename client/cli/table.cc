@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace gpumem::cli {
@@ -36,6 +38,19 @@ std::string Shortened(absl::string_view text, size_t width) {
     ++end;
   }
   return absl::StrCat(text.substr(0, end), "~");
+}
+
+std::vector<std::string> Wrapped(absl::string_view text, size_t width) {
+  std::vector<std::string> lines;
+  std::string line;
+  for (absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (!line.empty() && WidthOf(line) + 1 + WidthOf(word) > width) {
+      lines.push_back(std::exchange(line, ""));
+    }
+    absl::StrAppend(&line, line.empty() ? "" : " ", word);
+  }
+  lines.push_back(std::move(line));
+  return lines;
 }
 
 std::string Printable(absl::string_view text) {

@@ -52,4 +52,7 @@ size_t WidthOf(absl::string_view text);
 // The first `width` characters of `text`, the last of them '~' where something is cut off.
 std::string Shortened(absl::string_view text, size_t width);
 
+// `text` in lines of at most `width` characters, broken at blanks where there are any.
+std::vector<std::string> Wrapped(absl::string_view text, size_t width);
+
 }  // namespace gpumem::cli

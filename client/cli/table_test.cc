@@ -52,14 +52,20 @@ TEST(TableTest, CutsWhatMayBeCutAndLeavesOutWhatMayBeLeftOut) {
             " 1  a long~  größer  more  most\n"
             "22  b\n");
   EXPECT_EQ(table.ToString(27),  // there is room for the whole name again
-            " N  NAME        WHAT    MORE\n"
-            " 1  a long na~  größer  more\n"
+            " N  NAME       WHAT    MORE\n"
+            " 1  a long n~  größer  more\n"
             "22  b\n");
   EXPECT_EQ(table.ToString(16),
             " N  NAME  WHAT\n"
             " 1  a l~  größer\n"
             "22  b\n");
   EXPECT_EQ(table.ToString(3), table.ToString(16));  // there is no less
+}
+
+TEST(TableTest, LinesAreBrokenAtBlanks) {
+  EXPECT_EQ(Wrapped("größer als das", 10), (std::vector<std::string>{"größer als", "das"}));
+  EXPECT_EQ(Wrapped("incomprehensible a", 5), (std::vector<std::string>{"incomprehensible", "a"}));
+  EXPECT_EQ(Wrapped("", 5), std::vector<std::string>{""});
 }
 
 TEST(TableTest, ShortenedCountsCharacters) {

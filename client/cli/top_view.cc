@@ -14,7 +14,7 @@ namespace gpumem::cli {
 namespace {
 
 constexpr char kNone[] = "-";
-constexpr size_t kMeterWidth = 24;
+constexpr size_t kWidestMeter = 48;
 
 // A row of the table, and what it is sorted by.
 struct Row {
@@ -30,6 +30,15 @@ struct Rows {
   std::vector<Column> columns;
   std::vector<Row> rows;
 };
+
+// A column in which nobody has anything would only take the room of others.
+void LeaveOut(const std::string& header, Rows* rows) {
+  const auto it = std::find_if(rows->columns.begin(), rows->columns.end(),
+                               [&](const Column& column) { return column.header == header; });
+  const auto place = it - rows->columns.begin();
+  rows->columns.erase(it);
+  for (Row& row : rows->rows) row.cells.erase(row.cells.begin() + place);
+}
 
 std::string SizeOrNone(uint64_t bytes, bool exact) {
   return bytes == 0 ? kNone : Size(bytes, exact);
@@ -99,6 +108,9 @@ Rows ByProcess(const TopData& data, bool exact) {
     sum.away = sum.away || session.state() == v1::SessionInfo::STATE_AWAY;
     ++sum.sessions;
   }
+  const bool past_broker = std::any_of(processes.begin(), processes.end(), [](const auto& each) {
+    return each.second.unbrokered > 0;
+  });
   for (const auto& [key, sum] : processes) {
     const v1::SessionInfo& session = *sum.first;
     result.rows.push_back(
@@ -113,6 +125,7 @@ Rows ByProcess(const TopData& data, bool exact) {
          .age_ms = sum.age_ms,
          .style = sum.unbrokered > 0 ? Style::kWarning : sum.live ? Style::kPlain : Style::kDim});
   }
+  if (!past_broker) LeaveOut("PAST BROKER", &result);
   return result;
 }
 
@@ -127,6 +140,7 @@ Rows ByDevice(const TopData& data, bool exact) {
                           {"FREE", Align::kRight},
                           {"TENANTS", Align::kRight, 0, 1}}};
   const DeviceList devices(data.status.devices().begin(), data.status.devices().end());
+  bool past_broker = false;
   for (const v1::Device& device : devices) {
     const DeviceHoldings holdings = HoldingsOn(device, data.tenants);
     result.rows.push_back(
@@ -138,7 +152,9 @@ Rows ByDevice(const TopData& data, bool exact) {
          .size = holdings.all.held(),
          .name = ShortDevice(devices, device.device_uuid()),
          .count = holdings.tenants.size()});
+    past_broker = past_broker || holdings.outside > 0;
   }
+  if (!past_broker) LeaveOut("PAST BROKER", &result);
   return result;
 }
 
@@ -214,13 +230,13 @@ void AddMeters(const TopData& data, size_t count, bool exact, size_t columns,
     const std::string name = Shortened(ShortDevice(devices, device.device_uuid()), width);
     Line line(absl::StrCat(name, std::string(width - WidthOf(name), ' '), " "));
     Line meter = MeterOf(device.charged_bytes(), device.capacity_bytes(),
-                         std::clamp<size_t>(columns / 3, 12, 2 * kMeterWidth));
+                         std::clamp<size_t>(columns / 4, 12, kWidestMeter));
     line.Add(meter);
     line.Add(absl::StrCat(" ", Size(device.charged_bytes(), exact), " of ",
                           Size(device.capacity_bytes(), exact)));
     const uint64_t outside = HoldingsOn(device, data.tenants).outside;
     if (outside > 0) {
-      line.Add(absl::StrCat(", ", Size(outside, exact), " past the broker"), Style::kWarning);
+      line.Add(absl::StrCat(", ", Size(outside, exact), " past"), Style::kWarning);
     }
     lines->push_back(std::move(line));
   }
@@ -246,7 +262,7 @@ std::vector<Line> Help() {
   lines.emplace_back("HELD is what a tenant is charged for: leased, retained (released, kept for");
   lines.emplace_back("reuse), lingering (the lease has ended, a process may still map it), and");
   lines.emplace_back("what is being made or given back. A process's are the leases that it has.");
-  lines.emplace_back("PAST BROKER is memory that was not asked of the daemon (cudaMalloc).");
+  lines.emplace_back("PAST BROKER, past: memory that was not asked of the daemon (cudaMalloc).");
   return lines;
 }
 
@@ -361,8 +377,9 @@ std::vector<Line> TopView(const TopData& data, size_t rows, size_t columns, TopS
     if (all == 0) lines.emplace_back("Nobody is here.", Style::kDim);
   }
   if (rows == 0) return lines;
+  lines.resize(rows);
   if (rows > 1) {
-    lines.resize(rows - 1);
+    lines.pop_back();
     const size_t end = std::min(all, state->first + page);
     std::string keys = absl::StrCat("t tenants  p processes  d devices  s sort: ", SortWord(*state),
                                     "  ? help  q quit");

@@ -66,12 +66,12 @@ TEST(TopViewTest, ByTenantTheLargestFirst) {
   EXPECT_EQ(
       Shown(Data(), {}),
       "gpumemd 0.1.0  up 3m05s  2 tenants, 2 sessions, 3 segments\n"
-      "0 HOST-00000000 [||||                  19%] 1.50 GiB of 8.00 GiB\n"
-      "1 HOST-00000001 [                       0%] 0 B of 8.00 GiB, 1.00 GiB past the broker\n"
+      "0 HOST-00000000 [|||            19%] 1.50 GiB of 8.00 GiB\n"
+      "1 HOST-00000001 [                0%] 0 B of 8.00 GiB, 1.00 GiB past\n"
       "\n"
-      "TENANT          HELD  RETAINED   LINGERING  WAITS FOR  SEGMENTS  SESSIONS\n"
-      "user-1001   1.25 GiB         -  256.00 MiB   2.00 GiB         1         1\n"
-      "training   104.00 MiB 32.00 MiB\n");
+      "TENANT           HELD   RETAINED   LINGERING  WAITS FOR  SEGMENTS  SESSIONS\n"
+      "user-1001    1.25 GiB          -  256.00 MiB   2.00 GiB         1         1\n"
+      "training   104.00 MiB  32.00 MiB           -          -         2         1\n");
 }
 
 TEST(TopViewTest, ByProcess) {
@@ -84,14 +84,17 @@ TEST(TopViewTest, ByProcess) {
   second->set_age_ms(1000);
   const std::string wide = Shown(data, {.by = TopBy::kProcess}, 0, 200);
   EXPECT_THAT(wide, HasSubstr(" PID   UID  TENANT     COMMAND  NAME       STATE          HELD  "
-                              "PAST BROKER  LEASES  SESSIONS    AGE\n"
+                              "LEASES  SESSIONS    AGE\n"
                               "4242  1000  training   python3  trainer-3  live       2.06 GiB  "
-                              "          -       4         2  3m05s\n"
+                              "     4         2  3m05s\n"
                               "   7  1001  user-1001                      lingering  1.00 GiB  "
-                              "          -       0         1  1d01h\n"));
+                              "     0         1  1d01h\n"));
   const std::string narrow = Shown(data, {.by = TopBy::kProcess}, 0, 80);
   EXPECT_THAT(narrow, HasSubstr("LEASES"));
   EXPECT_THAT(narrow, Not(HasSubstr("SESSIONS")));
+  data.sessions.mutable_sessions(0)->set_unbrokered_bytes(3 * kGiB);
+  EXPECT_THAT(Shown(data, {.by = TopBy::kProcess}, 0, 200),
+              AllOf(HasSubstr("  PAST BROKER  "), HasSubstr("     3.00 GiB  ")));
   EXPECT_LT(Shown(data, {.by = TopBy::kProcess, .sort = TopSort::kName}).find("user-1001"),
             Shown(data, {.by = TopBy::kProcess, .sort = TopSort::kName}).find("4242"));
 }

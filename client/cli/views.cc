@@ -212,11 +212,11 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
   if (response.waiting().empty()) return "";
   Table table({{"PLACE", Align::kRight},
                {"DEVICE", Align::kLeft, 6},
-               {"SESSION", Align::kRight},
+               {"SESSION", Align::kRight, 0, 1},
                {"TENANT", Align::kLeft, 8},
                {"ASKS FOR", Align::kRight},
                {"WAITS", Align::kRight},
-               {"FOR", Align::kLeft, 12}});
+               {"FOR"}});
   for (const v1::WaitingInfo& waiting : response.waiting()) {
     const std::string size = Size(waiting.bytes(), exact);
     table.AddRow({absl::StrCat(waiting.position()), ShortDevice(devices, waiting.device_uuid()),

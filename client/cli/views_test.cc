@@ -340,9 +340,9 @@ TEST(ViewsTest, SessionsIn80Columns) {
   sessions.mutable_sessions(0)->set_command("a-long-command");
   EXPECT_EQ(
       SessionsView(sessions, false, 80),
-      "SESSION  TENANT         STATE       PID  NAME       COMMAND       LEASED    AGE\n"
-      "      7  a-tenant-wit~  live       4242  trainer-3  a-long-~   64.00 MiB  3m05s\n"
-      "     12  user-1001      lingering     7                         1.00 GiB  1d01h\n");
+      "SESSION  TENANT       STATE       PID  NAME       COMMAND          LEASED    AGE\n"
+      "      7  a-tenant-w~  live       4242  trainer-3  a-long-comm~  64.00 MiB  3m05s\n"
+      "     12  user-1001    lingering     7                            1.00 GiB  1d01h\n");
 }
 
 }  // namespace

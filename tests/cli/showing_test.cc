@@ -105,7 +105,7 @@ TEST_F(ShowingTest, TopScrollsAndFollowsTheSizeOfTheTerminal) {
   for (const auto& holder : holders) {
     EXPECT_THAT(top->Screen(), HasSubstr(absl::StrCat(holder->pid())));
   }
-  EXPECT_THAT(top->Screen(), Not(HasSubstr(" of 6")));
+  EXPECT_THAT(top->Screen(), Not(HasSubstr("1-6 of 6")));
   top->Resize({.rows = 9, .columns = 100});
   ASSERT_TRUE(top->WaitFor("1-2 of 6", Soon())) << top->Screen();
   top->Type("\x1b[B");

@@ -137,7 +137,7 @@ ProcessFacts LookAtProcess(pid_t pid) {
   ProcessFacts facts;
   std::error_code error;
   // Another process may have that pid here, where the daemon is in another PID namespace.
-  if (absl::StripAsciiWhitespace(ReadFile(proc + "/comm")) != "gpumemd") return facts;
+  if (!absl::StartsWith(ReadFile(proc + "/comm"), "gpumemd")) return facts;
   facts.seen = true;
   facts.files_limit = FilesLimit(ReadFile(proc + "/limits"));
   uint64_t open = 0;

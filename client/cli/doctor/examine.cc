@@ -6,7 +6,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "client/cli/format.h"
 #include "client/cli/table.h"
 
@@ -371,20 +370,6 @@ Style StyleOf(Level level) {
       return Style::kDim;
   }
   return Style::kPlain;
-}
-
-// `text` in lines of `width` characters at most, broken between words where that can be.
-std::vector<std::string> Wrapped(const std::string& text, size_t width) {
-  std::vector<std::string> lines;
-  std::string line;
-  for (absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (!line.empty() && WidthOf(line) + 1 + WidthOf(word) > width) {
-      lines.push_back(std::exchange(line, ""));
-    }
-    absl::StrAppend(&line, line.empty() ? "" : " ", word);
-  }
-  lines.push_back(std::move(line));
-  return lines;
 }
 
 }  // namespace
