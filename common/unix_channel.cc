@@ -181,11 +181,18 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, unsigned 
   return listener;
 }
 
-absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type, absl::Time deadline) {
+absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type, absl::Time deadline,
+                                     bool named) {
   absl::StatusOr<sockaddr_un> address = AddressOf(path);
   if (!address.ok()) return address.status();
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return OsError(errno, "cannot make a unix socket");
+
+  if (named) {
+    // Only the family: the kernel chooses a name. Without one it works as well.
+    const sockaddr_un any = {.sun_family = AF_UNIX, .sun_path = {}};
+    (void)::bind(socket.get(), reinterpret_cast<const sockaddr*>(&any), sizeof(sa_family_t));
+  }
 
   // connect() waits while the listener's queue is full, for as long as a send may take.
   if (deadline != absl::InfiniteFuture()) {

@@ -40,8 +40,12 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, unsigned 
 //   PERMISSION_DENIED    its mode keeps this process out
 //   FAILED_PRECONDITION  it is a socket of another type
 //   INVALID_ARGUMENT     the path is too long
+//
+// `named`: the socket has a name of its own (unix(7), autobind), by which who listens can tell it
+// from all others that are there.
 absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type,
-                                     absl::Time deadline = absl::InfiniteFuture());
+                                     absl::Time deadline = absl::InfiniteFuture(),
+                                     bool named = false);
 
 // Sends one message. Waits until `deadline` for room in the peer's queue.
 //   DEADLINE_EXCEEDED   the peer does not read

@@ -101,6 +101,24 @@ struct UnbrokeredConfig {
   bool operator==(const UnbrokeredConfig&) const = default;
 };
 
+// Where the audit is written.
+enum class AuditTo {
+  kAuto,     // the journal where standard error is the journal's, else kJson
+  kJournal,  // systemd's
+  kJson,     // lines of JSON
+  kOff,
+};
+
+struct AuditConfig {
+  AuditTo output = AuditTo::kAuto;
+  std::string path;    // of the lines of JSON; empty: standard error
+  bool grants = true;  // also what was granted and released
+  // Of each event of each tenant; beyond that they are counted. 0: all.
+  uint32_t per_second = 20;
+
+  bool operator==(const AuditConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
@@ -129,6 +147,7 @@ struct Config {
   SizeLimit pinned_capacity{.percent = 25};
 
   UnbrokeredConfig unbrokered;
+  AuditConfig audit;
 
   QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults

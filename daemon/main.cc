@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,13 +11,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/bytes.h"
 #include "common/endpoints.h"
 #include "common/version.h"
+#include "daemon/audit/audit_output.h"
 #include "daemon/config.h"
+#include "daemon/core/audit.h"
 #include "daemon/device/context_process.h"
 #include "daemon/fd_store/fd_store.h"
 #include "daemon/server.h"
@@ -99,14 +101,6 @@ class JournalLevel : public spdlog::custom_flag_formatter {
     return std::make_unique<JournalLevel>();
   }
 };
-
-// Whether stderr is the journal's own stream (systemd.exec(5), $JOURNAL_STREAM).
-bool StderrIsJournal() {
-  const char* stream = std::getenv("JOURNAL_STREAM");
-  struct stat info;
-  return stream != nullptr && fstat(STDERR_FILENO, &info) == 0 &&
-         absl::StrCat(info.st_dev, ":", info.st_ino) == stream;
-}
 
 void StartLog() {
   auto logger = std::make_shared<spdlog::logger>("gpumemd",
@@ -216,15 +210,21 @@ int Main(int argc, char** argv) {
   // Without a manager, or one that listens, there is nobody to be told.
   (*store)->NotifyReady((*server)->Summary()).IgnoreError();
   while (true) {
-    int signal = 0;
-    sigwait(&signals, &signal);
+    siginfo_t info{};
+    const int signal = sigwaitinfo(&signals, &info);
+    if (signal < 0) continue;  // interrupted
+    // Who sent it, where the kernel says so; what a terminal sends nobody has sent.
+    std::vector<AuditOperator> by;
+    if (info.si_code == SI_USER) by.push_back({.uid = info.si_uid, .pid = info.si_pid});
     if (signal == SIGHUP) {
       (*store)->NotifyReloading().IgnoreError();
-      (void)(*server)->Reload();  // it has logged what came of it
+      (void)(*server)->Reload(by);  // it has logged what came of it
       (*store)->NotifyReady((*server)->Summary()).IgnoreError();
       continue;
     }
-    spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+    spdlog::info("{}: stopping", name);
+    (*server)->Stopping(name, by);
     break;
   }
   (*store)->NotifyStopping("stopping").IgnoreError();

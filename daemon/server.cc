@@ -18,6 +18,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/server_audit.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -53,7 +54,7 @@ uint64_t MemoryBytes() {
 }
 
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,
-                              Continuity* continuity) {
+                              Continuity* continuity, AuditSink* audit) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
@@ -62,6 +63,7 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   options.random = RandomSecret;
   options.observer = observer;
   options.continuity = continuity;
+  options.audit = audit;
   return options;
 }
 
@@ -130,17 +132,18 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_b
 }  // namespace
 
 Server::Server(Config config, Devices devices, Reloading reloading,
-               std::unique_ptr<ContinuityStore> continuity)
+               std::unique_ptr<ContinuityStore> continuity, std::unique_ptr<AuditLog> audit)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
       reloading_(std::move(reloading)),
       in_force_(config_),
       device_notices_(devices.notices),
+      audit_(std::move(audit)),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
       broker_(std::make_unique<Broker>(
-          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get()))),
+          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get(), audit_->sink()))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {
@@ -180,12 +183,23 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);
   }
-  auto server = std::unique_ptr<Server>(
-      new Server(config, *std::move(devices), std::move(reloading), std::move(continuity)));
+  absl::StatusOr<std::unique_ptr<AuditLog>> audit = StartAudit(config.audit);
+  if (!audit.ok()) return audit.status();
+  auto server = std::unique_ptr<Server>(new Server(
+      config, *std::move(devices), std::move(reloading), std::move(continuity), *std::move(audit)));
   if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
+  AuditRecord started{
+      .event = AuditEvent::kStarted,
+      .version_of_daemon = GPUMEM_VERSION,
+      .backend = server->backend_ == Backend::kCuda ? "cuda" : "host",
+      .config = config.file,
+  };
+  if (server->continuity_ != nullptr) started.generation = server->continuity_->generation();
+  server->Audit(std::move(started));
   server->Inherit();
   if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
+  server->serves_ = true;
   return server;
 }
 
@@ -208,6 +222,7 @@ void Server::Inherit() {
   inheritance.image = found.image;
   const Broker::Restored restored = broker_->Restore(std::move(inheritance));
   if (continuity_->generation() == 1) return;
+  AuditInheritance(restored, found.image, survivors_, continuity_->generation(), audit_->sink());
   const std::vector<std::string> told = DescribeInheritance(restored, found.image, survivors_);
   spdlog::info("{}", told.front());
   for (size_t i = 1; i < told.size(); ++i) spdlog::warn("{}", told[i]);
@@ -246,7 +261,8 @@ absl::Status Server::Listen() {
   sessions_ = std::make_unique<SessionServer>(
       *std::move(session), broker_.get(), config_.rules,
       [this](SessionId ended) { hub_->SessionEnded(ended); },
-      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation()});
+      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
+                           .audit = audit_->sink()});
   sessions_for_observer_ = sessions_.get();
   const auto known = broker_->ListSessions("");
   for (const SessionView& view : *known) {
@@ -260,7 +276,9 @@ absl::Status Server::Listen() {
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
-          .reload = [this] { return Reload(); }});
+          .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
+          .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
+          .audit = audit_->sink()});
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
@@ -278,8 +296,24 @@ absl::Status Server::Listen() {
   const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
     return peer.uid == 0 || peer.uid == geteuid() || (group && Matches({.gid = *group}, peer));
   };
-  admin_listener_ = std::make_unique<GrpcListener>(*std::move(admin), &admin_builder,
-                                                   GrpcListenerOptions{.admits = admits});
+  admin_listener_ = std::make_unique<GrpcListener>(
+      *std::move(admin), &admin_builder,
+      GrpcListenerOptions{
+          .admits = admits,
+          .on_connected =
+              [this](uint64_t connection, int socket, const PeerIdentity& peer) {
+                admin_peers_.Connected(connection, socket, peer);
+              },
+          .on_ended = [this](uint64_t connection) { admin_peers_.Ended(connection); },
+          .on_refused =
+              [this](const PeerIdentity& peer) {
+                Audit(
+                    {.event = AuditEvent::kRefused,
+                     .pid = peer.pid,
+                     .uid = peer.uid,
+                     .call = "admin",
+                     .why = "the admin socket is for root, the daemon's user and its admin group"});
+              }});
   admin_server_ = admin_builder.BuildAndStart();
   if (api_server_ == nullptr || admin_server_ == nullptr) {
     return absl::InternalError("gRPC could not start its servers");
@@ -298,11 +332,13 @@ absl::Status Server::Listen() {
 
 absl::Status Server::StartMonitor() {
   if (process_memory_ == nullptr) return absl::OkStatus();
-  auto monitor = UnbrokeredMonitor::Start(
-      broker_.get(), process_memory_,
-      {.config = config_.unbrokered, .process_of = [sessions = sessions_.get()](SessionId id) {
-         return sessions->ProcessOf(id);
-       }});
+  auto monitor =
+      UnbrokeredMonitor::Start(broker_.get(), process_memory_,
+                               {.config = config_.unbrokered,
+                                .audit = audit_->sink(),
+                                .process_of = [sessions = sessions_.get()](SessionId id) {
+                                  return sessions->ProcessOf(id);
+                                }});
   if (!monitor.ok()) return monitor.status();
   monitor_ = *std::move(monitor);
   return absl::OkStatus();
@@ -338,6 +374,17 @@ Server::~Server() {
   broker_.reset();
   hub_.reset();
   if (made_runtime_dir_) rmdir(config_.runtime_dir.c_str());
+  if (serves_) Audit(std::move(stopped_));
+}
+
+void Server::Audit(AuditRecord record) const {
+  record.time = absl::Now();
+  audit_->sink()->Record(std::move(record));
+}
+
+void Server::Stopping(const std::string& why, const std::vector<AuditOperator>& by) {
+  stopped_.why = why;
+  stopped_.by = by;
 }
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
@@ -367,14 +414,22 @@ void Server::ApplyTenants(const Config& config) {
   notices_ = std::move(notices);
 }
 
-absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload() {
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<AuditOperator>& by) {
   absl::MutexLock lock(&reload_mutex_);
+  audit_->Reopen();
   absl::StatusOr<gpumem::v1::ReloadResponse> outcome = TryReload();
   if (!outcome.ok()) {
     spdlog::error("reload: {}; the configuration in force stays",
                   std::string(outcome.status().message()));
+    Audit({.event = AuditEvent::kReloadRefused,
+           .why = std::string(outcome.status().message()),
+           .by = by});
     return outcome;
   }
+  Audit({.event = AuditEvent::kReloaded,
+         .config = outcome->config_file(),
+         .by = by,
+         .changes = {outcome->changes().begin(), outcome->changes().end()}});
   spdlog::info("reloaded {}{}", outcome->config_file(),
                outcome->changes().empty() ? ": nothing is different" : "");
   for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
@@ -399,7 +454,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
                     c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
-                    c.revocation_kill_after);
+                    c.revocation_kill_after, c.audit);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -411,7 +466,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, or a time of [daemon]); the values of the last "
+        "sockets, host devices, pinned memory, [audit], or a time of [daemon]); the values of the "
+        "last "
         "start hold");
     spdlog::warn("{}", notices_.back());
   }
@@ -442,6 +498,9 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   absl::MutexLock lock(&mutex_);
   for (const std::string& notice : notices_) status.add_notices(notice);
   for (const std::string& notice : quotas_->Skipped()) status.add_notices(notice);
+  if (const absl::Status written = audit_->status(); !written.ok()) {
+    status.add_notices(std::string(written.message()));
+  }
   if (continuity_ == nullptr) return;
   for (std::string& notice : continuity_->Notices()) status.add_notices(std::move(notice));
 }
@@ -484,6 +543,18 @@ void Server::EndProcess(SessionId session, bool kill) {
   if (sessions_for_observer_ == nullptr) return;
   const auto who = sessions_for_observer_->WhoIs(session);
   const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
+  AuditRecord record{
+      .event = AuditEvent::kSignalled,
+      .session = session,
+      .signal = kill ? "SIGKILL" : "SIGTERM",
+      .why = absl::StrCat("it did not give up in time what is taken back",
+                          sent.ok() ? "" : absl::StrCat("; in vain: ", sent.message()))};
+  if (who.ok()) {
+    record.tenant = who->match.tenant;
+    record.pid = who->peer.pid;
+    record.uid = who->peer.uid;
+  }
+  Audit(std::move(record));
   spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
                who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
                                        " (session ", ToInt(session), ")")

@@ -13,8 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/audit/audit_log.h"
 #include "daemon/config.h"
 #include "daemon/continuity_store.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/quota_control.h"
 #include "daemon/device/devices.h"
@@ -25,6 +27,7 @@
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
 #include "daemon/transport/grpc_listener.h"
+#include "daemon/transport/peer_book.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
 #include "daemon/unbrokered_monitor.h"
@@ -59,16 +62,22 @@ class Server final : private BrokerObserver {
   ~Server() override;
 
   // Reads the configuration again and takes over tenants, rules and quotas, at once and together.
+  // `by` whom: for the audit.
   // What only a restart can change (sockets, backend, bounds) stays, with a notice. Logs what
   // came of it. Statuses as gpumem.v1.Admin.Reload; on errors nothing is changed.
-  absl::StatusOr<gpumem::v1::ReloadResponse> Reload() ABSL_LOCKS_EXCLUDED(reload_mutex_);
+  absl::StatusOr<gpumem::v1::ReloadResponse> Reload(const std::vector<AuditOperator>& by = {})
+      ABSL_LOCKS_EXCLUDED(reload_mutex_);
+
+  // What its end is to be told of in the audit, by whom and why; else it is said to have ended.
+  void Stopping(const std::string& why, const std::vector<AuditOperator>& by);
 
   // One line for the log: backend, devices, folder.
   std::string Summary() const;
 
  private:
   Server(Config config, Devices devices, Reloading reloading,
-         std::unique_ptr<ContinuityStore> continuity);
+         std::unique_ptr<ContinuityStore> continuity, std::unique_ptr<AuditLog> audit);
+  void Audit(AuditRecord record) const;
   // Goes on where the daemon before this one stopped.
   void Inherit();
   absl::Status Listen();
@@ -99,6 +108,10 @@ class Server final : private BrokerObserver {
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
   const std::vector<std::string> device_notices_;
 
+  const std::unique_ptr<AuditLog> audit_;
+  AuditRecord stopped_{.event = AuditEvent::kStopped};
+  bool serves_ = false;
+
   // In the order of their making; each may use those above it. The broker's observer
   // reaches the hub and the sessions by pointers that are set once.
   bool made_runtime_dir_ = false;
@@ -116,6 +129,7 @@ class Server final : private BrokerObserver {
   std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
+  PeerBook admin_peers_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
   std::unique_ptr<grpc::Server> api_server_, admin_server_;
 };

@@ -141,6 +141,7 @@ struct UnbrokeredMonitor::State {
   void TellTrouble(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void React(const std::vector<UnbrokeredUse>& uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void End(const UnbrokeredUse& use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Audit(const UnbrokeredUse& use, const char* signal) const;
   void FollowUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Duration UntilNextLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
@@ -292,8 +293,23 @@ void UnbrokeredMonitor::State::End(const UnbrokeredUse& use) {
   } else {
     spdlog::warn("SIGTERM to {} (pid {}) of tenant {}, which has taken {} of {} past the broker",
                  use.command, use.pid, use.tenant, FormatBytes(use.bytes), use.device_uuid);
+    Audit(use, "SIGTERM");
   }
   sentences.emplace(key, Sentence{use, *std::move(process), absl::Now() + options.kill_after});
+}
+
+void UnbrokeredMonitor::State::Audit(const UnbrokeredUse& use, const char* signal) const {
+  if (options.audit == nullptr) return;
+  options.audit->Record({.time = absl::Now(),
+                         .event = AuditEvent::kSignalled,
+                         .tenant = use.tenant,
+                         .session = use.session,
+                         .pid = use.pid,
+                         .command = use.command,
+                         .device = use.device_uuid,
+                         .bytes = use.bytes,
+                         .signal = signal,
+                         .why = "it has taken memory past the daemon"});
 }
 
 void UnbrokeredMonitor::State::FollowUp() {
@@ -319,6 +335,7 @@ void UnbrokeredMonitor::State::FollowUp() {
           use.command, use.pid, use.tenant, FormatBytes(use.bytes), use.device_uuid,
           absl::FormatDuration(options.kill_after));
       const absl::Status sent = SignalProcess(sentence.process.get(), SIGKILL);
+      if (sent.ok()) Audit(use, "SIGKILL");
       if (!sent.ok() && !absl::IsNotFound(sent)) {
         spdlog::error("cannot kill {} (pid {}): {}", use.command, use.pid, sent.ToString());
       }

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/config.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/unbrokered.h"
@@ -25,6 +26,7 @@ namespace gpumemd {
 
 struct UnbrokeredMonitorOptions {
   UnbrokeredConfig config;
+  AuditSink* audit = nullptr;  // told of processes that are ended; null: nobody is
   // A pidfd of a session's process (SessionServer::ProcessOf). Thread-safe; must not block.
   std::function<absl::StatusOr<gpumem::UniqueFd>(SessionId)> process_of;
   absl::Duration kill_after = absl::Seconds(5);  // SIGTERM, SIGKILL

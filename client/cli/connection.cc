@@ -20,7 +20,10 @@ absl::Status AdminRefusal(const std::string& path) {
 }
 
 absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, const char* socket_name) {
-  absl::StatusOr<UniqueFd> fd = ConnectUnix(SocketPath(runtime_dir, socket_name), SOCK_STREAM);
+  absl::StatusOr<UniqueFd> fd =
+      // With a name, so that the daemon's audit can say whose command it was.
+      ConnectUnix(SocketPath(runtime_dir, socket_name), SOCK_STREAM, absl::InfiniteFuture(),
+                  /*named=*/true);
   if (absl::IsUnavailable(fd.status())) {
     return absl::UnavailableError(
         absl::StrCat("no daemon at ", runtime_dir, ": start one with gpumemd --runtime-dir ",

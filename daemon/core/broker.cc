@@ -34,6 +34,7 @@ Broker::Broker(BrokerOptions options)
       random_(std::move(options.random)),
       observer_(options.observer),
       continuity_(options.continuity),
+      audit_(options.audit),
       now_(options.now),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
@@ -41,6 +42,7 @@ Broker::Broker(BrokerOptions options)
   {
     absl::MutexLock lock(&mutex_);
     ledger_.SetRevocationTimes(options.revocation);
+    ledger_.SetAudit(audit_);
   }
   clock_ = std::thread([this] { WatchTheClock(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
@@ -79,7 +81,7 @@ absl::Status Broker::Call::BecomeWatch() {
   absl::MutexLock lock(&broker_->mutex_);
   absl::Status become = broker_->ledger_.BecomeWatch(session_);
   watch_ = become.ok();
-  return become;
+  return broker_->Denied(session_, "watch", std::move(become));
 }
 
 void Broker::Record() {
@@ -97,6 +99,7 @@ void Broker::Pump() {
   while (std::exchange(moved, false)) {
     for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
       const std::shared_ptr<Acquisition> waited = waiting_.extract(admitted.waiter).mapped();
+      Denied(waited->session, "acquire", admitted.operation.status()).IgnoreError();
       Resume(*waited, std::move(admitted.operation));
     }
     for (SegmentId id : ledger_.TakeDoomed()) {
@@ -188,8 +191,14 @@ void Broker::DisposeLoop(size_t lane) {
 absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
                                                        SessionDetails details) {
   const Secret token = random_();
+  AuditRecord whoever{.tenant = std::string(tenant),
+                      .pid = details.peer.pid,
+                      .uid = details.peer.uid,
+                      .client = details.client_name,
+                      .command = details.command};
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, std::move(details), token);
+  if (!id.ok()) AuditDenial(std::move(whoever), "connect", id.status());
   Pump();
   if (!id.ok()) return id.status();
   return NewSession{*id, token};
@@ -229,7 +238,9 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
         "the session was begun with a daemon that is gone: its client has to come back for it "
         "first, with a Hello on the session socket and a Reconcile");
   }
-  if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) return begun;
+  if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) {
+    return Denied(*session, "call", std::move(begun));
+  }
   return Call(this, *session);
 }
 
@@ -334,7 +345,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
     absl::MutexLock lock(&mutex_);
     const auto count = static_cast<uint32_t>(tickets.size());
     if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
-    return ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
+    auto begun = ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
+    if (!begun.ok()) return Denied(call.session(), "open", begun.status());
+    return begun;
   }();
   if (!operation.ok()) return operation.status();
   return HandOver(*operation, deliver);
@@ -362,6 +375,7 @@ absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger:
                                                  const ExportData& handle) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<IpcEventId> id = ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+  if (!id.ok()) Denied(call.session(), "register-event", id.status()).IgnoreError();
   Record();
   return id;
 }

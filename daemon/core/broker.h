@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/continuity.h"
 #include "daemon/core/ledger.h"
 #include "daemon/device/device.h"
@@ -74,6 +75,7 @@ struct BrokerOptions {
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker
   Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
+  AuditSink* audit = nullptr;          // outlives the broker; null: nobody is told
 };
 
 // What an earlier broker has left.
@@ -276,7 +278,9 @@ class Broker {
   AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
   absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name);
-  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);  // by an operator
+  // By an operator.
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name,
+                                     absl::Span<const AuditOperator> by = {});
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
   absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
@@ -373,8 +377,13 @@ class Broker {
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks those who could help for what was just denied; the denial.
-  absl::Status Denied(const AcquireSpec& spec, absl::Status denial)
+  // Tells the audit of what the session was just denied; the denial.
+  absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AuditDenial(AuditRecord record, absl::string_view call, const absl::Status& denial) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of an Acquire, and asks those who could help.
+  absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed and forgotten; after every change to it.
@@ -397,6 +406,7 @@ class Broker {
   const std::function<Secret()> random_;
   BrokerObserver* const observer_;
   Continuity* const continuity_;
+  AuditSink* const audit_;
   const std::function<absl::Time()> now_;
 
   // The driver's own count of free bytes, by device: asked by one caller at a time and not

@@ -34,7 +34,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
   if (!admission.ok()) {
     Pump();
-    return Denied(it.spec, admission.status());
+    return Denied(it, admission.status());
   }
   it.operation = std::move(admission->operation);
   if (it.operation) {
@@ -120,7 +120,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   };
   if (!more || it.attempt++ == kDriverAttempts ||
       !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
-    return Denied(it.spec, ledger_.DriverDenial(it.session, device, asked, created.message()));
+    return Denied(it, ledger_.DriverDenial(it.session, device, asked, created.message()));
   }
   return std::nullopt;
 }
@@ -222,7 +222,7 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
   for (const auto& waiting : over) {
     const WaiterId waiter = *waiting->waiter;
     waiting_.erase(waiter);
-    Resume(*waiting, Denied(waiting->spec, ledger_.EndWait(waiter, /*expired=*/true)));
+    Resume(*waiting, Denied(*waiting, ledger_.EndWait(waiter, /*expired=*/true)));
   }
   for (const auto& waiting : press) {
     waiting->press_again = now + kPressAgain;

@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/denial.h"
 #include "daemon/core/broker.h"
 
@@ -14,9 +17,46 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kQuiet = absl::Seconds(3);
 
+// "device-limit"
+std::string CauseName(gpumem::v1::Denial::Cause cause) {
+  const std::string name = gpumem::v1::Denial::Cause_Name(cause);
+  return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(name, "CAUSE_")),
+                             {{"_", "-"}});
+}
+
 }  // namespace
 
-absl::Status Broker::Denied(const AcquireSpec& spec, absl::Status denial) {
+void Broker::AuditDenial(AuditRecord record, absl::string_view call,
+                         const absl::Status& denial) const {
+  if (audit_ == nullptr || denial.ok()) return;
+  const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
+  if (!why && !absl::IsPermissionDenied(denial)) return;  // what was asked for makes no sense
+  record.event = AuditEvent::kRefused;
+  record.time = now_();
+  record.call = std::string(call);
+  record.why = std::string(denial.message());
+  if (why) {
+    record.event = AuditEvent::kDenied;
+    record.cause = CauseName(why->cause());
+    record.asked = why->asked();
+    record.used = why->used();
+    record.limit = why->limit();
+    record.device = why->device_uuid();
+    record.limited = why->limited_tenant();
+  }
+  audit_->Record(std::move(record));
+}
+
+absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Status denial) const {
+  const bool told = gpumem::DenialOf(denial).has_value() || absl::IsPermissionDenied(denial);
+  if (audit_ == nullptr || !told) return denial;
+  AuditDenial(ledger_.AuditOf(AuditEvent::kDenied, session), call, denial);
+  return denial;
+}
+
+absl::Status Broker::Denied(const Acquisition& acquisition, absl::Status denial) {
+  const AcquireSpec& spec = acquisition.spec;
+  Denied(acquisition.session, "acquire", denial).IgnoreError();
   const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
   if (why && !spec.without_pressure) Press(*why, absl::InfiniteFuture());
   return denial;

@@ -35,6 +35,7 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
   {
     absl::MutexLock lock(&mutex_);
     published = ledger_.Publish(call.session(), sized);
+    if (!published.ok()) Denied(call.session(), "publish", published.status()).IgnoreError();
     if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
     Pump();
   }
@@ -52,9 +53,10 @@ absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view n
   return version;
 }
 
-absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name) {
+absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
+                                           absl::Span<const AuditOperator> by) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<uint64_t> version = ledger_.Unpublish(full_name);
+  absl::StatusOr<uint64_t> version = ledger_.Unpublish(full_name, by);
   Pump();
   return version;
 }
@@ -88,7 +90,9 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     } else {
       admission = ledger_.BeginAttach(it.session, it.spec);
     }
-    if (!admission.ok()) return {State::kAnswered, admission.status()};
+    if (!admission.ok()) {
+      return {State::kAnswered, Denied(it.session, "attach", admission.status())};
+    }
     if (admission->waiter) {
       it.waiter = admission->waiter;
       attaching_.emplace(*it.waiter, attachment);

@@ -43,6 +43,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   Touch(id);
   CountSession(tenant, 1);
   ++tenant.live_sessions;
+  AuditSession(AuditEvent::kSessionOpened, id);
   if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
   return id;
 }
@@ -64,6 +65,7 @@ absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
 void Ledger::EndSession(SessionId id, Session& session) {
   if (!session.live) return;
   session.live = false;
+  AuditSession(AuditEvent::kSessionEnded, id);
   Touch(id);
   tokens_.erase(session.token);
   for (IpcEventId event : events_.SessionEnded(id)) Touch(event);
@@ -96,6 +98,7 @@ void Ledger::ProcessGone(SessionId id) {
   if (it == sessions_.end()) return;
   Session& session = *it->second;
   session.process_gone = true;
+  const std::vector<SegmentId> mapped(session.exposed.begin(), session.exposed.end());
   while (!session.exposed.empty()) {
     SegmentId segment_id = *session.exposed.begin();
     Segment& segment = *segments_.at(segment_id);
@@ -106,6 +109,7 @@ void Ledger::ProcessGone(SessionId id) {
     Unimport(id, session, *session.imported.begin(), /*all=*/true);
   }
   EndSession(id, session);
+  AuditReclaim(id, mapped);
   ForgetIfDone(id, session);
 }
 
@@ -264,6 +268,7 @@ absl::Status Ledger::Commit(const Operation& operation) {
   }
   --open_operations_;
   --session.operations;
+  if (live && !operation.regrant) AuditGrant(operation);
   ForgetIfDone(operation.session, session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
   return absl::OkStatus();
@@ -302,6 +307,7 @@ absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> lea
   for (LeaseId lease : distinct) {
     if (!(*session)->leases.contains(lease)) return NoSuchLease(lease);
   }
+  AuditRelease(session_id, std::vector<LeaseId>(distinct.begin(), distinct.end()));
   for (LeaseId lease : distinct) {
     EndLease(lease, /*unmapped=*/TrustsRelease(**session, lease));
   }

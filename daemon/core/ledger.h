@@ -71,6 +71,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/core/account.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ipc_events.h"
 #include "daemon/core/journal_image.h"
@@ -310,8 +311,9 @@ class Ledger {
 
   // The version that it was.
   absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name);
-  // The same by an operator, of "TENANT/NAME".
-  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);
+  // The same by an operator, of "TENANT/NAME". `by`: for the audit.
+  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name,
+                                     absl::Span<const AuditOperator> by = {});
 
   // When ExpirePublications has something to end next.
   absl::Time NextExpiry() const;
@@ -460,6 +462,14 @@ class Ledger {
   //   NOT_FOUND  no such tenant or device
   absl::StatusOr<std::vector<SegmentId>> Trim(absl::string_view tenant, absl::string_view device,
                                               uint64_t keep_bytes);
+
+  // --- The audit (ledger_audit.cc) --------------------------------------------------
+
+  // From now on it is told of sessions, grants, releases, publications, and of what is lost, taken
+  // back and reclaimed. `sink` outlives this; null: nobody is told.
+  void SetAudit(AuditSink* sink) { audit_ = sink; }
+  // A record about a session that is there: who its process is.
+  AuditRecord AuditOf(AuditEvent event, SessionId session) const;
 
   // --- Looking ---------------------------------------------------------------------
 
@@ -616,7 +626,8 @@ class Ledger {
   std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
                                  const Claims& claims) const;
   bool MayRevokeFrom(const Request& request, const Tenant& tenant) const;
-  void Revoke(absl::Span<const SegmentId> segments);
+  // For this request.
+  void Revoke(absl::Span<const SegmentId> segments, const Request& request);
   void EndRevocation(SegmentId id, Segment& segment);
   using ProcessKey = std::pair<pid_t, uint64_t>;
   static ProcessKey ProcessOf(const Session& session);
@@ -644,7 +655,8 @@ class Ledger {
   static bool MayAttach(const Publication& publication, const Tenant& reader);
   void CountPublication(Tenant& tenant, int change);
   // Its name's last version is remembered, unless the next one takes its place.
-  void EndPublication(PublicationId id, bool replaced = false);
+  void EndPublication(PublicationId id, bool replaced = false,
+                      absl::Span<const AuditOperator> by = {});
   // One lease that was got through it, or was about to be, has ended.
   void Detach(std::optional<PublicationId> publication, SessionId session);
   absl::Time ExpiryOf(const Publication& publication) const;
@@ -664,6 +676,29 @@ class Ledger {
   void DoomAllRetained(Tenant& tenant);
 
   TenantView View(const Tenant& tenant) const;
+
+  // Records, where there is a sink.
+  static AuditRecord AuditOf(AuditEvent event, const Publication& publication);
+  void Audit(AuditRecord record) const;
+  struct AuditedSegment {
+    SegmentId segment{};
+    LeaseId lease{};  // 0: none
+  };
+  // One record like `about` for each owner, device and kind of these.
+  void AuditSegments(const AuditRecord& about, absl::Span<const AuditedSegment> segments) const;
+  void AuditGrant(const Operation& operation) const;
+  // Of these, those that it has: they are about to end.
+  void AuditRelease(SessionId session, absl::Span<const LeaseId> leases,
+                    absl::string_view why = "") const;
+  void AuditSession(AuditEvent event, SessionId session) const;
+  // Of what an ended process could map: what nobody maps any more.
+  void AuditReclaim(SessionId session, absl::Span<const SegmentId> mapped) const;
+  void AuditRevocation(AuditEvent event, absl::Span<const SegmentId> segments,
+                       absl::string_view why) const;
+  void AuditLost(const absl::flat_hash_set<SegmentId>& segments) const;
+  void AuditPublish(SessionId session, const Publication& publication) const;
+  void AuditPublicationEnd(const Publication& publication, bool replaced,
+                           absl::Span<const AuditOperator> by) const;
 
   // Marks what TakeChanges is to tell of.
   void Touch(SessionId id) { Touch(touched_.sessions, id); }
@@ -743,6 +778,8 @@ class Ledger {
   RevocationTimes revocation_times_;
   absl::btree_set<SegmentId> revoking_;
   absl::btree_set<SessionId> revoked_;  // to be told
+
+  AuditSink* audit_ = nullptr;
 
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;

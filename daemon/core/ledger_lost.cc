@@ -29,6 +29,7 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
     if (pool.idle.Take(id, segment.kind, segment.charge.bytes())) pool.lost.insert(id);
   }
   if (lost.empty()) return 0;
+  AuditLost(lost);
   for (const auto& [id, lease] : leases_) {
     if (lost.contains(lease.segment)) bereaved_.insert(lease.session);
   }

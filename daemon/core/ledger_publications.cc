@@ -214,6 +214,7 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
   by_name_[name] = id;
   expiries_.emplace(ExpiryOf(publication), id);
   publications_.emplace(id, std::move(publication));
+  AuditPublish(session_id, publications_.at(id));
   for (auto it = attach_waiters_.begin(); it != attach_waiters_.end();) {
     const auto [waiter, wanted] = *it++;
     if (wanted.name == name && wanted.version <= version &&
@@ -231,8 +232,9 @@ void Ledger::CountPublication(Tenant& tenant, int change) {
   }
 }
 
-void Ledger::EndPublication(PublicationId id, bool replaced) {
+void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const AuditOperator> by) {
   const Publication publication = std::move(publications_.at(id));
+  AuditPublicationEnd(publication, replaced, by);
   publications_.erase(id);
   Touch(id, publication.segments.size());
   expiries_.erase({ExpiryOf(publication), id});
@@ -279,13 +281,14 @@ absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_vi
   return version;
 }
 
-absl::StatusOr<uint64_t> Ledger::Unpublish(absl::string_view full_name) {
+absl::StatusOr<uint64_t> Ledger::Unpublish(absl::string_view full_name,
+                                           absl::Span<const AuditOperator> by) {
   absl::StatusOr<PublicationName> name = ParseName(full_name, "");
   if (!name.ok()) return name.status();
   const Publication* found = FindPublication(*name, nullptr);
   if (found == nullptr) return NoSuchPublication(name->first, name->second);
   const uint64_t version = found->version;
-  EndPublication(by_name_.at(*name));
+  EndPublication(by_name_.at(*name), /*replaced=*/false, by);
   return version;
 }
 

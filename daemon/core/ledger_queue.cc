@@ -97,7 +97,7 @@ std::optional<Operation> Ledger::TryGrant(SessionId session, const Request& requ
   for (SegmentId id : segments) segments_.at(id)->charge.MoveTo(SegmentState::kPending);
   TrimForShortfall(request, request.count - reused, claims);
   for (SegmentId id : segments) Settle(id, *segments_.at(id));
-  Revoke(verdict->victims);
+  Revoke(verdict->victims, request);
   return std::nullopt;
 }
 

@@ -285,6 +285,7 @@ absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
     return absl::NotFoundError("the session is another process's; connect for one of your own");
   }
   it->second->presence = Presence::kReturning;
+  AuditSession(AuditEvent::kSessionResumed, id);
   return absl::OkStatus();
 }
 
@@ -295,6 +296,7 @@ void Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> reque
     if (regrant == session.regrants.end()) continue;
     const std::vector<LeaseId> leases = std::move(regrant->second);
     session.regrants.erase(regrant);
+    AuditRelease(session_id, leases, "its client gave up the request and was never told of it");
     for (LeaseId lease : leases) {
       // They were sent to it, perhaps, but it has not mapped them.
       if (session.leases.contains(lease)) EndLease(lease, TrustsRelease(session, lease));
@@ -318,6 +320,7 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
     const uint64_t request = leases_.at(lease).request_id;
     if (!kept.contains(lease) && (request == 0 || !asked.contains(request))) ended.push_back(lease);
   }
+  AuditRelease(session_id, ended, "its client does not have it, since the daemon's restart");
   for (LeaseId lease : ended) EndLease(lease, TrustsRelease(session, lease));
   session.presence = Presence::kHere;
   absl::erase_if(session.regrants, [&](const auto& each) { return !asked.contains(each.first); });

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "daemon/core/ledger.h"
 
 namespace gpumemd {
@@ -108,7 +109,10 @@ bool Ledger::IsWaitedFor(Segment& segment) const {
   return needed;
 }
 
-void Ledger::Revoke(absl::Span<const SegmentId> segments) {
+void Ledger::Revoke(absl::Span<const SegmentId> segments, const Request& request) {
+  AuditRevocation(AuditEvent::kRevoking, segments,
+                  absl::StrCat("tenant ", request.tenant->name, " goes first, and waits for ",
+                               gpumem::FormatBytes(request.bytes * request.count)));
   for (SegmentId id : segments) {
     Segment& segment = *segments_.at(id);
     segment.charge.SetRevoking(true);
@@ -122,6 +126,10 @@ void Ledger::Revoke(absl::Span<const SegmentId> segments) {
 void Ledger::EndRevocation(SegmentId id, Segment& segment) {
   if (revoking_.erase(id) == 0) return;
   segment.charge.SetRevoking(false);
+  AuditRevocation(AuditEvent::kRevoked, {id},
+                  segment.revocation == Segment::Revocation::kTold
+                      ? "its holders gave it up, or have ended"
+                      : "the processes that held it were told to end");
 }
 
 std::vector<SessionId> Ledger::TakeRevoked() {
@@ -162,7 +170,11 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
       // Where its holders do not even end by force, others are asked instead; where whoever wanted
       // it has gone, they may keep it.
       segment.stuck = ended;
-      EndRevocation(id, segment);
+      revoking_.erase(id);
+      segment.charge.SetRevoking(false);
+      AuditRevocation(AuditEvent::kRevocationEnded, {id},
+                      ended ? "the processes that hold it do not end, not even by force"
+                            : "nobody waits for it any more");
       queue_moves_ = true;
       continue;
     }

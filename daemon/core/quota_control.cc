@@ -114,6 +114,8 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
                                                             const Quota& asked) {
   Quota quota = BaseOf(tenant);
   Apply(changed, &quota);
+  const absl::StatusOr<TenantView> known = broker_->GetTenant(tenant);
+  const Quota before = known.ok() ? known->quota : BaseOf(tenant);
   absl::Status right = broker_->CheckQuota(tenant, quota, asked);
   if (!right.ok() && skipped_.contains(tenant)) {
     return absl::Status(
@@ -135,8 +137,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   skipped_.erase(tenant);
   absl::StatusOr<TenantView> view =
       fields.empty() ? broker_->UnsetQuota(tenant, quota) : broker_->OverrideQuota(tenant, quota);
-  if (!view.ok()) return Outcome{.tenant = {.name = tenant, .quota = quota}};  // gone by now
-  return Outcome{*std::move(view), std::move(fields)};
+  if (!view.ok())
+    return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};  // gone by now
+  return Outcome{*std::move(view), before, std::move(fields)};
 }
 
 std::vector<std::string> QuotaControl::Overridden(const std::string& tenant) const {

@@ -36,6 +36,7 @@ class QuotaControl {
 
   struct Outcome {
     TenantView tenant;
+    Quota before;                         // it had
     std::vector<std::string> overridden;  // fields of its quota
   };
   // The same sentences, as things stand now.

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "daemon/core/quota_changes.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/unary_call.h"
 #include "spdlog/spdlog.h"
@@ -25,6 +27,17 @@ void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
     response->set_backend(ToProto(device.info.backend));
   }
   hooks_.fill_status(*response);
+}
+
+std::vector<AuditOperator> AdminService::Caller(const grpc::ServerContext* context) const {
+  return hooks_.who == nullptr ? std::vector<AuditOperator>() : hooks_.who(context->peer());
+}
+
+void AdminService::Audit(const grpc::ServerContext* context, AuditRecord record) const {
+  if (hooks_.audit == nullptr) return;
+  record.time = absl::Now();
+  record.by = Caller(context);
+  hooks_.audit->Record(std::move(record));
 }
 
 grpc::Status AdminService::GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
@@ -92,9 +105,10 @@ grpc::Status AdminService::ListPublications(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Unpublish(grpc::ServerContext*, const v1::UnpublishRequest* request,
+grpc::Status AdminService::Unpublish(grpc::ServerContext* context,
+                                     const v1::UnpublishRequest* request,
                                      v1::UnpublishResponse* response) {
-  absl::StatusOr<uint64_t> version = broker_->Unpublish(request->name());
+  absl::StatusOr<uint64_t> version = broker_->Unpublish(request->name(), Caller(context));
   if (!version.ok()) return ToAnswer(version.status());
   spdlog::info("publication {} was ended by an operator, at version {}", request->name(), *version);
   response->set_version(*version);
@@ -121,39 +135,52 @@ grpc::Status AdminService::GetQuota(grpc::ServerContext*, const v1::GetQuotaRequ
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::SetQuota(grpc::ServerContext*, const v1::SetQuotaRequest* request,
+grpc::Status AdminService::SetQuota(grpc::ServerContext* context,
+                                    const v1::SetQuotaRequest* request,
                                     v1::GetQuotaResponse* response) {
   absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Set(*request);
   if (!changed.ok()) return ToAnswer(changed.status());
   spdlog::info("quota of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
+  Audit(context, {.event = AuditEvent::kQuotaSet,
+                  .tenant = request->tenant(),
+                  .changes = QuotaChanges(changed->before, changed->tenant.quota)});
   *response = Answer(changed->tenant, std::move(changed->overridden));
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::UnsetQuota(grpc::ServerContext*, const v1::UnsetQuotaRequest* request,
+grpc::Status AdminService::UnsetQuota(grpc::ServerContext* context,
+                                      const v1::UnsetQuotaRequest* request,
                                       v1::GetQuotaResponse* response) {
   const std::vector<std::string> fields(request->fields().begin(), request->fields().end());
   absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Unset(request->tenant(), fields);
   if (!changed.ok()) return ToAnswer(changed.status());
   spdlog::info("quota of tenant {} as configured again: {}", request->tenant(),
                fields.empty() ? "all of it" : absl::StrJoin(fields, ", "));
+  Audit(context, {.event = AuditEvent::kQuotaUnset,
+                  .tenant = request->tenant(),
+                  .changes = QuotaChanges(changed->before, changed->tenant.quota)});
   *response = Answer(changed->tenant, std::move(changed->overridden));
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Reload(grpc::ServerContext*, const v1::ReloadRequest*,
+grpc::Status AdminService::Reload(grpc::ServerContext* context, const v1::ReloadRequest*,
                                   v1::ReloadResponse* response) {
-  absl::StatusOr<v1::ReloadResponse> outcome = hooks_.reload();
+  absl::StatusOr<v1::ReloadResponse> outcome = hooks_.reload(Caller(context));
   if (!outcome.ok()) return ToAnswer(outcome.status());
   *response = *std::move(outcome);
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Trim(grpc::ServerContext*, const v1::TrimRequest* request,
+grpc::Status AdminService::Trim(grpc::ServerContext* context, const v1::TrimRequest* request,
                                 v1::TrimResponse* response) {
   absl::StatusOr<Broker::Trimmed> trimmed =
       broker_->Trim(request->tenant(), request->device_uuid(), request->keep_bytes());
   if (!trimmed.ok()) return ToAnswer(trimmed.status());
+  Audit(context, {.event = AuditEvent::kTrimmed,
+                  .tenant = request->tenant(),
+                  .device = request->device_uuid(),
+                  .bytes = trimmed->bytes,
+                  .count = trimmed->segments});
   response->set_released_bytes(trimmed->bytes);
   response->set_released_segments(trimmed->segments);
   return grpc::Status::OK;
@@ -167,29 +194,37 @@ grpc::Status AdminService::ListPools(grpc::ServerContext*, const v1::ListPoolsRe
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::SetPool(grpc::ServerContext*, const v1::SetPoolRequest* request,
+grpc::Status AdminService::SetPool(grpc::ServerContext* context, const v1::SetPoolRequest* request,
                                    v1::PoolInfo* response) {
   absl::StatusOr<PoolChange> change = FromProto(*request);
   if (!change.ok()) return ToAnswer(change.status());
   auto pool = broker_->SetPool(request->tenant(), request->device_uuid(), *change);
   if (!pool.ok()) return ToAnswer(pool.status());
   spdlog::info("pool of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
+  Audit(context, {.event = AuditEvent::kPoolSet,
+                  .tenant = request->tenant(),
+                  .device = pool->device_uuid,
+                  .changes = {request->ShortDebugString()}});
   *response = ToProto(*pool);
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::TrimPool(grpc::ServerContext*, const v1::TrimPoolRequest* request,
-                                    v1::PoolInfo* response) {
+grpc::Status AdminService::TrimPool(grpc::ServerContext* context,
+                                    const v1::TrimPoolRequest* request, v1::PoolInfo* response) {
   auto pool = broker_->TrimPool(request->tenant(), request->device_uuid(), request->keep_bytes());
   if (!pool.ok()) return ToAnswer(pool.status());
+  Audit(context, {.event = AuditEvent::kPoolTrimmed,
+                  .tenant = request->tenant(),
+                  .device = pool->device_uuid});
   *response = ToProto(*pool);
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Drain(grpc::ServerContext*, const v1::DrainRequest* request,
+grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
   broker_->SetDraining(!request->resume());
   spdlog::info(request->resume() ? "admitting again" : "draining: nothing new is admitted");
+  Audit(context, {.event = request->resume() ? AuditEvent::kAdmitting : AuditEvent::kDraining});
   AnswerStatus(response);
   return grpc::Status::OK;
 }

@@ -4,8 +4,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/quota_control.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
@@ -17,7 +20,11 @@ class AdminService final : public gpumem::v1::Admin::Service {
   // What the server knows and does, and the broker does not. Thread-safe.
   struct Hooks {
     std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
-    std::function<absl::StatusOr<gpumem::v1::ReloadResponse>()> reload;
+    std::function<absl::StatusOr<gpumem::v1::ReloadResponse>(const std::vector<AuditOperator>& by)>
+        reload;
+    // Whose call it is, by its context's peer(): PeerBook::Find.
+    std::function<std::vector<AuditOperator>(const std::string& peer)> who;
+    AuditSink* audit = nullptr;  // outlives this
   };
   // `broker` and `quotas` outlive this.
   AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
@@ -65,6 +72,9 @@ class AdminService final : public gpumem::v1::Admin::Service {
 
  private:
   void AnswerStatus(gpumem::v1::GetStatusResponse* response);
+  std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
+  // What the caller has done.
+  void Audit(const grpc::ServerContext* context, AuditRecord record) const;
 
   Broker* const broker_;
   QuotaControl* const quotas_;

@@ -102,6 +102,7 @@ void GrpcListener::Accept(UniqueFd fd) {
   if (options_.admits && !options_.admits(*peer)) {
     spdlog::warn("refused a connection of uid {} (pid {}): it is not admitted to this socket",
                  peer->uid, peer->pid);
+    if (options_.on_refused) options_.on_refused(*peer);
     return;
   }
   auto& of_user = by_uid_[peer->uid];
@@ -114,6 +115,7 @@ void GrpcListener::Accept(UniqueFd fd) {
   UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched.valid()) return;
   const uint64_t key = next_key_++;
+  if (options_.on_connected) options_.on_connected(key, fd.get(), *peer);
   Add(epoll_.get(), watched.get(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
   connections_.emplace(key, Connection{std::move(watched), peer->uid});
   ++of_user;
@@ -144,6 +146,7 @@ void GrpcListener::Ended(uint64_t key) {
   auto count = by_uid_.find(it->second.uid);
   if (--count->second == 0) by_uid_.erase(count);
   connections_.erase(it);
+  if (options_.on_ended) options_.on_ended(key);
 }
 
 }  // namespace gpumemd

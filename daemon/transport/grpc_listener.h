@@ -23,6 +23,11 @@ struct GrpcListenerOptions {
   uint32_t max_connections_per_uid = 1024;
   // Who may connect; absent: whom the socket's mode lets.
   std::function<bool(const PeerIdentity&)> admits;
+  // Told of who comes, by number, before gRPC gets the socket; of their end; and of those who are
+  // not admitted. In this object's thread.
+  std::function<void(uint64_t connection, int socket, const PeerIdentity&)> on_connected;
+  std::function<void(uint64_t connection)> on_ended;
+  std::function<void(const PeerIdentity&)> on_refused;
 };
 
 class GrpcListener {

@@ -344,7 +344,20 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
     absl::MutexLock lock(&mutex_);
     return MatchTenant(rules_, connection->peer.identity, hello.tenant());
   }();
-  if (!match.ok()) return match.status();
+  if (!match.ok()) {
+    if (options_.audit != nullptr) {
+      const Peer& peer = connection->peer;
+      options_.audit->Record({.time = absl::Now(),
+                              .event = AuditEvent::kRefused,
+                              .pid = peer.identity.pid,
+                              .uid = peer.identity.uid,
+                              .client = hello.client_name(),
+                              .command = peer.command,
+                              .call = "connect",
+                              .why = Printable(match.status().message())});
+    }
+    return match.status();
+  }
   // What is ambiguous about a cgroup is told with its path, which others choose.
   match->rule = Printable(match->rule);
   connection->match = *match;

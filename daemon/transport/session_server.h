@@ -27,6 +27,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
+#include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/rules.h"
 #include "daemon/transport/peer.h"
@@ -39,7 +40,8 @@ struct SessionServerOptions {
   // Connections that have not said Hello yet; those silent for longest give way.
   uint32_t max_greeting = 1024;
   uint32_t max_greeting_per_uid = 256;
-  uint64_t generation = 0;  // of this daemon, for Welcome
+  uint64_t generation = 0;     // of this daemon, for Welcome
+  AuditSink* audit = nullptr;  // told of those whom no rule admits; null: nobody is
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
   // Acceptance says what for; tests set it.

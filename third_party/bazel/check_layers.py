@@ -20,10 +20,11 @@ LAYERS = {
     "client": ("common", "proto"),
     "daemon/device": ("common",),
     "daemon/core": ("common", "daemon/device/device.h", "daemon/device/metadata.h", "proto"),
+    "daemon/audit": ("common", "daemon/core", "daemon/device/start_thread.h"),
     "daemon/fd_store": ("common", "daemon/device/start_thread.h"),
     "daemon/keeper": ("common",),
     "daemon/transport": ("common", "daemon/core", "daemon/device/device.h", "proto"),
-    "daemon": ("common", "daemon/core", "daemon/device", "daemon/fd_store",
+    "daemon": ("common", "daemon/audit", "daemon/core", "daemon/device", "daemon/fd_store",
                "daemon/transport", "proto"),
     "tests": ("client", "common", "daemon/...", "proto"),
 }

@@ -1,0 +1,19 @@
+// A record of the audit as bytes: for files, and for the journal.
+#pragma once
+
+#include <string>
+
+#include "daemon/core/audit.h"
+
+namespace gpumemd {
+
+// One line of JSON, without its end: "time" (RFC 3339, UTC, microseconds), "number", "event", the
+// record's fields, and "message". Bytes that are no UTF-8 become U+FFFD.
+std::string ToJson(const AuditRecord& record);
+
+// An entry of the journal as its socket takes it
+// (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): MESSAGE, MESSAGE_ID, PRIORITY, SYSLOG_IDENTIFIER,
+// and the record's fields as GPUMEM_…, those with several values several times.
+std::string ToJournal(const AuditRecord& record);
+
+}  // namespace gpumemd

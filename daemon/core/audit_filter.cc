@@ -1,0 +1,111 @@
+#include "daemon/core/audit_filter.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace gpumemd {
+namespace {
+
+// More than that, and those that are over are forgotten as another comes.
+constexpr size_t kMaxWindows = 4096;
+
+// What clients can have happen as often as they like.
+bool IsOfClients(AuditEvent event) {
+  switch (event) {
+    case AuditEvent::kRefused:
+    case AuditEvent::kSessionOpened:
+    case AuditEvent::kSessionResumed:
+    case AuditEvent::kSessionEnded:
+    case AuditEvent::kGranted:
+    case AuditEvent::kReleased:
+    case AuditEvent::kDenied:
+    case AuditEvent::kPublished:
+    case AuditEvent::kPublicationEnded:
+    case AuditEvent::kReclaimed:
+    case AuditEvent::kRevoking:
+    case AuditEvent::kRevoked:
+    case AuditEvent::kRevocationEnded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void AuditFilter::Tell(Window& window, std::vector<AuditRecord>* told) {
+  if (!window.left_out.count) return;
+  window.left_out.time = window.end;
+  told->push_back(std::move(window.left_out));
+}
+
+void AuditFilter::Record(AuditRecord record) {
+  const bool grant = record.event == AuditEvent::kGranted || record.event == AuditEvent::kReleased;
+  if (grant && !options_.grants) return;
+  // What an operator ended is his doing.
+  if (options_.per_second == 0 || !IsOfClients(record.event) || !record.by.empty()) {
+    return next_->Record(std::move(record));
+  }
+  absl::MutexLock lock(&mutex_);
+  std::vector<AuditRecord> told;
+  if (windows_.size() >= kMaxWindows) {
+    for (auto it = windows_.begin(); it != windows_.end();) {
+      if (it->second.end > record.time) {
+        ++it;
+        continue;
+      }
+      Tell(it->second, &told);
+      it = windows_.erase(it);
+    }
+  }
+  Key key{record.event, record.tenant};
+  if (record.tenant.empty() && record.uid) key.second = absl::StrCat("\n", *record.uid);
+  Window& window = windows_[std::move(key)];
+  // Also where the clock was set back.
+  if (window.end <= record.time || window.end > record.time + absl::Seconds(1)) {
+    Tell(window, &told);
+    window = {.end = record.time + absl::Seconds(1)};
+  }
+  for (AuditRecord& each : told) next_->Record(std::move(each));
+  if (window.passed < options_.per_second) {
+    ++window.passed;
+    return next_->Record(std::move(record));
+  }
+  AuditRecord& left_out = window.left_out;
+  if (!left_out.count) {
+    left_out.event = AuditEvent::kSuppressed;
+    left_out.of = std::string(NameOf(record.event));
+    left_out.tenant = record.tenant;
+    if (record.tenant.empty()) left_out.uid = record.uid;
+    left_out.count = 0;
+  }
+  ++*left_out.count;
+  if (record.bytes) left_out.bytes = left_out.bytes.value_or(0) + *record.bytes;
+}
+
+void AuditFilter::Flush(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<AuditRecord> told;
+  for (auto it = windows_.begin(); it != windows_.end();) {
+    if (it->second.end > now) {
+      ++it;
+      continue;
+    }
+    Tell(it->second, &told);
+    it = windows_.erase(it);
+  }
+  for (AuditRecord& each : told) next_->Record(std::move(each));
+}
+
+absl::Time AuditFilter::NextFlush() const {
+  absl::MutexLock lock(&mutex_);
+  absl::Time next = absl::InfiniteFuture();
+  // What is not full has left nothing out, and is full only after another record has passed.
+  for (const auto& [key, window] : windows_) {
+    if (window.passed >= options_.per_second) next = std::min(next, window.end);
+  }
+  return next;
+}
+
+}  // namespace gpumemd
