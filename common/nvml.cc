@@ -76,7 +76,8 @@ absl::StatusOr<bool> Nvml::PersistenceMode(Device* device) const {
 absl::StatusOr<std::string> Nvml::DriverVersion() const {
   char version[80] = {};  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
   if (driver_version_ == nullptr) return absl::UnavailableError("NVML does not tell its version");
-  absl::Status status = Error(driver_version_(version, sizeof version), "nvmlSystemGetDriverVersion");
+  absl::Status status =
+      Error(driver_version_(version, sizeof version), "nvmlSystemGetDriverVersion");
   if (!status.ok()) return status;
   return std::string(version);
 }

@@ -140,6 +140,7 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       in_force_(config_),
       device_notices_(devices.notices),
       audit_(std::move(audit)),
+      event_streams_(&audit_->ring()),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
       broker_(std::make_unique<Broker>(
@@ -278,7 +279,8 @@ absl::Status Server::Listen() {
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
           .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
           .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
-          .audit = audit_->sink()});
+          .audit = audit_->sink(),
+          .events = &event_streams_});
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder api_builder;
@@ -349,6 +351,7 @@ Server::~Server() {
   api_listener_.reset();
   admin_listener_.reset();
   if (hub_ != nullptr) hub_->EndAll();
+  event_streams_.EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
   const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout * 0.8);

@@ -26,6 +26,7 @@
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
+#include "daemon/transport/event_stream.h"
 #include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/peer_book.h"
 #include "daemon/transport/session_server.h"
@@ -109,6 +110,7 @@ class Server final : private BrokerObserver {
   const std::vector<std::string> device_notices_;
 
   const std::unique_ptr<AuditLog> audit_;
+  EventStreams event_streams_;
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
 

@@ -139,7 +139,8 @@ absl::Status Run(const QuotaListCommand&, const GlobalOptions& options) {
   if (!admin.ok()) return admin.status();
   auto response = Call(**admin, &Admin::Stub::ListTenants, v1::ListTenantsRequest());
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : TenantsView(*response, options.exact, Width(options)));
+  Print(options.json ? Pretty(ToJson(*response))
+                     : TenantsView(*response, options.exact, Width(options)));
   return absl::OkStatus();
 }
 

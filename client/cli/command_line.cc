@@ -23,6 +23,7 @@ constexpr char kFooter[] = R"(
 Examples:
   gpumemctl devices                       the GPUs and how full they are
   gpumemctl map                           who holds which part of them
+  gpumemctl events --follow               what happens there
   gpumemctl doctor                        is all as it should be?
   gpumemctl quota get                     what I may hold, and what I hold
   gpumemctl hold --bytes 1GiB --for 10s   be a worker for ten seconds
@@ -34,7 +35,7 @@ everybody, and so is doctor, which says what it may not see. The others use the 
 socket: they are for root, the user that runs the daemon, and the members of the daemon's
 admin group.
 
-With --json the answer is one JSON object on stdout (hold and top: one on each line) with
+With --json the answer is one JSON object on stdout (hold, top and events: one on each line) with
 the protocol's field names; sizes are bytes, durations milliseconds, absent limits null.
 Errors are then {"error": {"code", "message", "denial"}} on stderr.
 
@@ -106,7 +107,8 @@ class Parser {
   CLI::App* Add(CLI::App* parent, const std::string& name, C* command, const std::string& what,
                 const std::string& footer) {
     CLI::App* sub = parent->add_subcommand(name, what);
-    sub->footer(footer + "\nHere, too: --runtime-dir, --json, --exact, --no-color (gpumemctl --help).");
+    sub->footer(footer +
+                "\nHere, too: --runtime-dir, --json, --exact, --no-color (gpumemctl --help).");
     // Parents finish after their children: the innermost subcommand is the one meant.
     sub->final_callback([this, command] {
       if (!make_) make_ = [command] { return Command(*command); };
@@ -458,8 +460,16 @@ class Parser {
             "Examples:\n  gpumemctl describe tenant training\n  gpumemctl describe segment 12\n"
             "  gpumemctl describe lease 33\n  gpumemctl describe training/llama");
     AddDescribeOptions(describe, &describe_);
-    Add(&app_, "doctor", &doctor_,
-        "Check this machine and the daemon on it, and say what to do.",
+    CLI::App* events =
+        Add(&app_, "events", &events_, "What has happened in the broker, and what happens.",
+            "Examples:\n  gpumemctl events                          what the daemon still knows\n"
+            "  gpumemctl events --follow --tenant a      from now on, until Ctrl-C\n"
+            "  gpumemctl events --follow --json --event denied --event revoked\n"
+            "Grants, denials, releases, revocations, reclaims, sessions, and changes of quotas and "
+            "the\nconfiguration (docs/audit.md has all of them). With --json, an object on each "
+            "line.");
+    AddEventsOptions(events, &events_);
+    Add(&app_, "doctor", &doctor_, "Check this machine and the daemon on it, and say what to do.",
         "Example: sudo gpumemctl doctor\n"
         "Works without a daemon, and without privilege: then it says what it could not see. The\n"
         "exit code is 1 where there is a problem; warnings leave it at 0.");
@@ -510,6 +520,7 @@ class Parser {
   MapCommand map_;
   DescribeCommand describe_;
   DoctorCommand doctor_;
+  EventsCommand events_;
   HoldCommand hold_;
 };
 

@@ -107,6 +107,9 @@ struct DescribeCommand {
   std::string name;
 };
 struct DoctorCommand {};
+struct EventsCommand {
+  v1::WatchEventsRequest request;
+};
 struct HoldCommand {
   uint64_t bytes = 0;                // of each new segment; 0 where tickets are opened
   std::vector<std::string> tickets;  // to be opened instead
@@ -129,7 +132,7 @@ using Command =
                  PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
                  PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, DrainCommand,
                  ReloadCommand, TopCommand, MapCommand, DescribeCommand, DoctorCommand,
-                 HoldCommand>;
+                 EventsCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -138,9 +138,9 @@ absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
   if (!snapshot.ok()) return snapshot.status();
   absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
   if (!thing.ok()) return thing.status();
-  Print(options.json ? Pretty(DescribeJson(*snapshot, *thing))
-                     : DescribeView(*snapshot, *thing, options.exact,
-                                    Stdout(options.no_color).columns));
+  Print(options.json
+            ? Pretty(DescribeJson(*snapshot, *thing))
+            : DescribeView(*snapshot, *thing, options.exact, Stdout(options.no_color).columns));
   return absl::OkStatus();
 }
 

@@ -63,11 +63,11 @@ class Describer {
   static std::string Traits(const v1::LeaseInfo& lease) {
     std::string text;
     if (lease.attached()) {
-      absl::StrAppend(&text, ", attached through ",
-                      lease.publication().empty()
-                          ? "a publication or version that has ended since"
-                          : absl::StrCat("publication ", lease.publication(), ", version ",
-                                         lease.version()));
+      absl::StrAppend(
+          &text, ", attached through ",
+          lease.publication().empty()
+              ? "a publication or version that has ended since"
+              : absl::StrCat("publication ", lease.publication(), ", version ", lease.version()));
     }
     if (lease.shared()) absl::StrAppend(&text, ", with a ticket for its tenant");
     if (lease.shared_to_any()) absl::StrAppend(&text, ", with a ticket for anybody");
@@ -153,9 +153,9 @@ std::string Describer::Segment(uint64_t id) {
   std::string text = absl::StrCat("Segment ", id, ": ", Bytes(segment.size_bytes()), " of kind ",
                                   Word(segment.kind()), " on ", On(segment.device_uuid()),
                                   ", there for ", Age(segment.age_ms()), "\n");
-  absl::StrAppend(&text, Paragraph(absl::StrCat("It belongs to tenant ", segment.tenant(),
-                                                ", which is charged for it. ",
-                                                StateSentence(segment))));
+  absl::StrAppend(&text,
+                  Paragraph(absl::StrCat("It belongs to tenant ", segment.tenant(),
+                                         ", which is charged for it. ", StateSentence(segment))));
   if (segment.revocable()) {
     absl::StrAppend(&text, Paragraph("It is revocable: it may be taken back when others need it."));
   }
@@ -172,8 +172,7 @@ std::string Describer::Segment(uint64_t id) {
         absl::StrCat("lease ", lease.lease_id(), ", ", Who(lease.session_id()), Traits(lease)));
   }
   for (const v1::PublishedSegments& each : snapshot_.holders.publications()) {
-    const auto place =
-        std::find(each.segment_ids().begin(), each.segment_ids().end(), id);
+    const auto place = std::find(each.segment_ids().begin(), each.segment_ids().end(), id);
     if (place == each.segment_ids().end()) continue;
     holders.push_back(absl::StrCat("publication ", each.tenant(), "/", each.name(), ", version ",
                                    each.version(), ", in which it is segment ",
@@ -216,18 +215,19 @@ std::string Describer::Lease(uint64_t id) {
 
 std::string Describer::Session(uint64_t id) {
   const v1::SessionInfo& session = *snapshot_.Session(id);
-  std::string text = absl::StrCat("Session ", id, ": ", session.command(), " (pid ", session.pid(),
-                                  ") of tenant ", session.tenant(), ", there for ",
-                                  Age(session.age_ms()), "\n");
-  std::string who = absl::StrCat("Its process runs as uid ", session.uid(), " and gid ",
-                                 session.gid());
-  if (!session.client_name().empty()) absl::StrAppend(&who, ", calls itself ", session.client_name());
+  std::string text =
+      absl::StrCat("Session ", id, ": ", session.command(), " (pid ", session.pid(), ") of tenant ",
+                   session.tenant(), ", there for ", Age(session.age_ms()), "\n");
+  std::string who =
+      absl::StrCat("Its process runs as uid ", session.uid(), " and gid ", session.gid());
+  if (!session.client_name().empty())
+    absl::StrAppend(&who, ", calls itself ", session.client_name());
   if (!session.cgroup().empty()) absl::StrAppend(&who, ", and is in cgroup ", session.cgroup());
-  absl::StrAppend(&text, Paragraph(absl::StrCat(
-                             who, ".", session.rule().empty()
-                                           ? ""
-                                           : absl::StrCat(" Its tenant was named by ",
-                                                          session.rule(), "."))));
+  absl::StrAppend(&text, Paragraph(absl::StrCat(who, ".",
+                                                session.rule().empty()
+                                                    ? ""
+                                                    : absl::StrCat(" Its tenant was named by ",
+                                                                   session.rule(), "."))));
   if (session.state() == v1::SessionInfo::STATE_LINGERING) {
     absl::StrAppend(&text, Paragraph("It lingers: it has ended, and its process may still map "
                                      "memory. What it may map stays charged until it is gone."));
@@ -236,9 +236,9 @@ std::string Describer::Session(uint64_t id) {
                                      "client has not come back. It keeps what it holds."));
   }
   if (session.unbrokered_bytes() > 0) {
-    absl::StrAppend(&text, Paragraph(absl::StrCat("Its process has taken ",
-                                                  Bytes(session.unbrokered_bytes()),
-                                                  " past the broker (cudaMalloc).")));
+    absl::StrAppend(
+        &text, Paragraph(absl::StrCat("Its process has taken ", Bytes(session.unbrokered_bytes()),
+                                      " past the broker (cudaMalloc).")));
   }
   std::vector<std::string> leases;
   for (const v1::LeaseInfo& lease : snapshot_.holders.leases()) {
@@ -309,9 +309,8 @@ std::string Describer::Tenant(const std::string& name) {
   std::map<std::string, std::pair<uint64_t, uint64_t>> kinds;  // count, bytes
   for (const v1::SegmentInfo& segment : snapshot_.segments.segments()) {
     if (segment.tenant() != name) continue;
-    auto& [count, bytes] =
-        kinds[absl::StrCat(StateWord(segment.state()), ", ", Word(segment.kind()), ", ",
-                           On(segment.device_uuid()))];
+    auto& [count, bytes] = kinds[absl::StrCat(
+        StateWord(segment.state()), ", ", Word(segment.kind()), ", ", On(segment.device_uuid()))];
     ++count;
     bytes += segment.size_bytes();
   }
@@ -324,12 +323,12 @@ std::string Describer::Tenant(const std::string& name) {
   std::vector<std::string> published;
   for (const v1::PublicationInfo& each : snapshot_.publications.publications()) {
     if (each.tenant() != name) continue;
-    published.push_back(absl::StrCat(each.name(), ", version ", each.version(), ": ",
-                                     Counted(each.segments(), "segment"), ", ",
-                                     Bytes(each.bytes()), ", attached by ",
-                                     Counted(each.attached_sessions(), "session")));
+    published.push_back(absl::StrCat(
+        each.name(), ", version ", each.version(), ": ", Counted(each.segments(), "segment"), ", ",
+        Bytes(each.bytes()), ", attached by ", Counted(each.attached_sessions(), "session")));
   }
-  absl::StrAppend(&text, List("Its publications", published, "gpumemctl publications --of " + name));
+  absl::StrAppend(&text,
+                  List("Its publications", published, "gpumemctl publications --of " + name));
   absl::StrAppend(&text, List("Its requests that wait", WaitingLines([&](const auto& waiting) {
                                 return waiting.tenant() == name;
                               })));
@@ -342,15 +341,15 @@ std::string Describer::Publication(const std::string& name) {
       absl::StrCat("Publication ", name, ", version ", publication.version(), ": ",
                    Counted(publication.segments(), "segment"), ", ", Bytes(publication.bytes()),
                    ", there for ", Age(publication.age_ms()), "\n");
-  std::string about = absl::StrCat(
-      publication.access() == v1::PUBLICATION_ACCESS_ANY ? "Sessions of every tenant"
-                                                         : "Sessions of its tenant alone",
-      " may attach to it. It stays ");
+  std::string about = absl::StrCat(publication.access() == v1::PUBLICATION_ACCESS_ANY
+                                       ? "Sessions of every tenant"
+                                       : "Sessions of its tenant alone",
+                                   " may attach to it. It stays ");
   if (publication.expires_in_ms() > 0) {
     absl::StrAppend(&about, "for ", Age(publication.expires_in_ms()), " if nobody attaches");
   } else if (publication.expire_after_ms() > 0) {
-    absl::StrAppend(&about, "while somebody is attached, and ",
-                    Age(publication.expire_after_ms()), " longer");
+    absl::StrAppend(&about, "while somebody is attached, and ", Age(publication.expire_after_ms()),
+                    " longer");
   } else if (publication.ephemeral()) {
     absl::StrAppend(&about, "as long as its publisher's session");
   } else {
@@ -360,13 +359,13 @@ std::string Describer::Publication(const std::string& name) {
   absl::StrAppend(&text, Paragraph(about));
   if (publication.publisher_pid() != 0) {
     absl::StrAppend(
-        &text, Paragraph(publication.publisher_alive()
-                             ? absl::StrCat("It was published by ",
-                                            Who(publication.publisher_session_id()), ".")
-                             : absl::StrCat("It was published by session ",
-                                            publication.publisher_session_id(), " (",
-                                            publication.publisher_client_name(), ", pid ",
-                                            publication.publisher_pid(), "), which has ended.")));
+        &text,
+        Paragraph(
+            publication.publisher_alive()
+                ? absl::StrCat("It was published by ", Who(publication.publisher_session_id()), ".")
+                : absl::StrCat("It was published by session ", publication.publisher_session_id(),
+                               " (", publication.publisher_client_name(), ", pid ",
+                               publication.publisher_pid(), "), which has ended.")));
   }
   const v1::PublishedSegments* published = snapshot_.Published(name);
   if (published != nullptr) {
@@ -425,9 +424,10 @@ std::string Describer::Device(const std::string& uuid) {
   std::vector<std::string> foreign;
   for (const v1::ForeignProcess& process : snapshot_.status.foreign_processes()) {
     if (process.device_uuid() != uuid) continue;
-    foreign.push_back(absl::StrCat(process.command().empty() ? "a process" : process.command(),
-                                   process.pid() == 0 ? "" : absl::StrCat(" (pid ", process.pid(), ")"),
-                                   process.bytes() == 0 ? "" : ": " + Bytes(process.bytes())));
+    foreign.push_back(
+        absl::StrCat(process.command().empty() ? "a process" : process.command(),
+                     process.pid() == 0 ? "" : absl::StrCat(" (pid ", process.pid(), ")"),
+                     process.bytes() == 0 ? "" : ": " + Bytes(process.bytes())));
   }
   absl::StrAppend(&text, List("Used without a session by", foreign));
   absl::StrAppend(&text, List("Waiting for memory of it", WaitingLines([&](const auto& waiting) {
@@ -438,8 +438,7 @@ std::string Describer::Device(const std::string& uuid) {
 
 }  // namespace
 
-std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact,
-                         size_t columns) {
+std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact, size_t columns) {
   Describer describer(snapshot, exact, columns);
   switch (thing.what) {
     case Subject::kTenant:

@@ -222,13 +222,12 @@ TEST(DescribeTest, LinesAreBrokenToFit) {
   const Snapshot snapshot = Sample();
   const std::string text =
       DescribeView(snapshot, *Find(snapshot, Subject::kSegment, "40"), false, 60);
-  EXPECT_THAT(text,
-              HasSubstr("It belongs to tenant training, which is charged for it. It\n"
-                        "is leased.\n"
-                        "\n"
-                        "Held by:\n"
-                        "  lease 33, session 7 of tenant training (trainer-3,\n"
-                        "    python3, pid 4242), with a ticket for its tenant\n"));
+  EXPECT_THAT(text, HasSubstr("It belongs to tenant training, which is charged for it. It\n"
+                              "is leased.\n"
+                              "\n"
+                              "Held by:\n"
+                              "  lease 33, session 7 of tenant training (trainer-3,\n"
+                              "    python3, pid 4242), with a ticket for its tenant\n"));
 }
 
 TEST(DescribeTest, LongListsAreCut) {

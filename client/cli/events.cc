@@ -28,7 +28,8 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
   std::atomic<bool> done = false, stopped = false;
   std::thread stopper([&] {
     while (!done) {
-      if (signals.Wait(absl::Now() + absl::Milliseconds(200)) != StopSignals::Event::kStop) continue;
+      if (signals.Wait(absl::Now() + absl::Milliseconds(200)) != StopSignals::Event::kStop)
+        continue;
       stopped = true;
       context.TryCancel();
       return;

@@ -66,7 +66,7 @@ Json EventJson(const v1::EventRecord& record) {
     }
   }
   if (record.missed() > 0) json["missed_before"] = record.missed();
-  json["text"] = record.text();
+  json["message"] = record.text();
   return json;
 }
 

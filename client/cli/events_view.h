@@ -12,8 +12,8 @@ namespace gpumem::cli {
 // another one than `today`. Before it a line of its own for records that were missed.
 std::vector<Line> EventLines(const v1::EventRecord& record, absl::Time now, absl::TimeZone zone);
 
-// {"number", "time", "event", …, "text"}: the fields between are the record's own, by name.
-// Numbers are numbers, lists arrays, "time" as of RFC 3339 in UTC.
+// {"number", "time", "event", …, "message"}: as the audit has them; the fields between are the
+// record's own, by name. Numbers are numbers, lists arrays, "time" as of RFC 3339 in UTC.
 Json EventJson(const v1::EventRecord& record);
 
 }  // namespace gpumem::cli

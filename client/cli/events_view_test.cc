@@ -49,7 +49,7 @@ TEST(EventLinesTest, OneLineEach) {
 TEST(EventJsonTest, FieldsByName) {
   EXPECT_EQ(EventJson(Granted()).dump(),
             R"({"number":7,"time":"2023-11-14T22:13:20.123000Z","event":"granted","tenant":"a",)"
-            R"("bytes":4194304,"leases":[1,2],"text":"tenant a: 4.00 MiB\u001b[2J"})");
+            R"("bytes":4194304,"leases":[1,2],"message":"tenant a: 4.00 MiB\u001b[2J"})");
 }
 
 }  // namespace

@@ -47,8 +47,8 @@ std::vector<KeyPress> KeysOf(absl::string_view bytes) {
       keys.push_back({Key::kOther});
       break;
     }
-    keys.push_back({bytes[end] == '~' ? ByNumber(bytes.substr(i + 2, end - i - 2))
-                                      : ByLetter(bytes[end])});
+    keys.push_back(
+        {bytes[end] == '~' ? ByNumber(bytes.substr(i + 2, end - i - 2)) : ByLetter(bytes[end])});
     i = end;
   }
   return keys;

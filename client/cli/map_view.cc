@@ -174,7 +174,8 @@ std::vector<Line> MapView(const std::vector<v1::Device>& devices,
     AddLegend(device, holdings[i], marks, options, &lines);
   }
   lines.emplace_back();
-  lines.emplace_back("A leased, a retained, ~ lingering behind the letters of the tenant", Style::kDim);
+  lines.emplace_back("A leased, a retained, ~ lingering behind the letters of the tenant",
+                     Style::kDim);
   return lines;
 }
 

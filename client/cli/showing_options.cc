@@ -11,9 +11,8 @@ namespace gpumem::cli {
 void AddTopOptions(CLI::App* app, TopCommand* command) {
   app->add_option("--by", command->by, "What has a line (default: tenant)")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, TopBy>{{"tenant", TopBy::kTenant},
-                                       {"process", TopBy::kProcess},
-                                       {"device", TopBy::kDevice}},
+          std::map<std::string, TopBy>{
+              {"tenant", TopBy::kTenant}, {"process", TopBy::kProcess}, {"device", TopBy::kDevice}},
           CLI::ignore_case))
       ->type_name("tenant|process|device");
   app->add_option("--sort", command->sort,
@@ -46,6 +45,36 @@ void AddMapOptions(CLI::App* app, MapCommand* command) {
       ->check(CLI::Range(1, 100));
 }
 
+void AddEventsOptions(CLI::App* app, EventsCommand* command) {
+  v1::WatchEventsRequest& request = command->request;
+  request.set_past(true);
+  CLI::Option* follow = app->add_flag_callback(
+      "--follow,-f",
+      [&request] {
+        request.set_follow(true);
+        request.set_past(false);
+      },
+      "Show what happens from now on, until it is ended");
+  follow->disable_flag_override();
+  app->add_flag_callback(
+         "--past", [&request] { request.set_past(true); },
+         "With --follow: first what the daemon still knows")
+      ->disable_flag_override()
+      ->needs(follow);
+  app->add_option_function<std::string>(
+         "--tenant", [&request](const std::string& name) { request.set_tenant(name); },
+         "Only of this tenant, or about what it is charged for")
+      ->type_name("NAME");
+  app->add_option_function<std::vector<std::string>>(
+         "--event",
+         [&request](const std::vector<std::string>& names) {
+           for (const std::string& name : names) request.add_events(name);
+         },
+         "Only this one (granted, denied, …); may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("EVENT");
+}
+
 void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {
   app->add_option_function<std::vector<std::string>>(
          "WHAT",
@@ -53,9 +82,9 @@ void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {
            command->name = words.back();
            if (words.size() == 1) return;
            static const std::map<std::string, Subject> kSubjects = {
-               {"tenant", Subject::kTenant},   {"session", Subject::kSession},
-               {"lease", Subject::kLease},     {"segment", Subject::kSegment},
-               {"device", Subject::kDevice},   {"publication", Subject::kPublication}};
+               {"tenant", Subject::kTenant}, {"session", Subject::kSession},
+               {"lease", Subject::kLease},   {"segment", Subject::kSegment},
+               {"device", Subject::kDevice}, {"publication", Subject::kPublication}};
            const auto it = kSubjects.find(words.front());
            if (it == kSubjects.end()) {
              throw CLI::ValidationError(

@@ -66,7 +66,9 @@ const v1::PublishedSegments* Snapshot::Published(absl::string_view full_name) co
 
 absl::StatusOr<Thing> Find(const Snapshot& snapshot, Subject subject, const std::string& name) {
   std::vector<Thing> found;
-  const auto wanted = [subject](Subject what) { return subject == Subject::kAny || subject == what; };
+  const auto wanted = [subject](Subject what) {
+    return subject == Subject::kAny || subject == what;
+  };
   if (wanted(Subject::kTenant) && snapshot.Tenant(name) != nullptr) {
     found.push_back({Subject::kTenant, 0, name});
   }

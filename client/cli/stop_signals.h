@@ -35,8 +35,8 @@ class StopSignals {
 
   enum class Event { kStop, kResize, kInput, kTimeout };
 
-  // Waits for a signal (kResize: the terminal has another size), for something to read from `input` (-1: nothing), or until
-  // `deadline`.
+  // Waits for a signal (kResize: the terminal has another size), for something to read from `input`
+  // (-1: nothing), or until `deadline`.
   Event Wait(absl::Time deadline, int input = -1) {
     pollfd events[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
                        {.fd = input, .events = POLLIN, .revents = 0}};

@@ -91,9 +91,9 @@ std::vector<std::string> Table::ToLines(size_t columns) const {
       --*widest;
     }
     if (LineWidth(shown, widths) <= columns) break;
-    const auto dispensable = std::max_element(
-        shown.begin(), shown.end(),
-        [&](size_t a, size_t b) { return columns_[a].optional < columns_[b].optional; });
+    const auto dispensable = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
+      return columns_[a].optional < columns_[b].optional;
+    });
     if (dispensable == shown.end() || columns_[*dispensable].optional == 0) break;
     shown.erase(dispensable);
   }

@@ -18,8 +18,8 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string header;
   Align align = Align::kLeft;
-  size_t least = 0;   // its cells may be cut to so many characters where room is short; 0: never
-  int optional = 0;   // left out where that is not enough, the highest first; 0: never
+  size_t least = 0;  // its cells may be cut to so many characters where room is short; 0: never
+  int optional = 0;  // left out where that is not enough, the highest first; 0: never
 };
 
 class Table {

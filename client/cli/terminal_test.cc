@@ -1,7 +1,7 @@
 #include "client/cli/terminal.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>

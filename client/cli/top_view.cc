@@ -64,15 +64,14 @@ Rows ByTenant(const TopData& data, bool exact) {
       lingering += device.lingering_bytes();
       waits += device.waiting_bytes();
     }
-    result.rows.push_back(
-        {.cells = {usage.tenant(), Size(held, exact), SizeOrNone(leased, exact),
-                   SizeOrNone(retained, exact), SizeOrNone(lingering, exact),
-                   SizeOrNone(waits, exact), absl::StrCat(usage.segments()),
-                   absl::StrCat(usage.sessions()), absl::StrCat(usage.denials())},
-         .size = held,
-         .name = usage.tenant(),
-         .count = usage.segments(),
-         .style = waits > 0 ? Style::kWarning : Style::kPlain});
+    result.rows.push_back({.cells = {usage.tenant(), Size(held, exact), SizeOrNone(leased, exact),
+                                     SizeOrNone(retained, exact), SizeOrNone(lingering, exact),
+                                     SizeOrNone(waits, exact), absl::StrCat(usage.segments()),
+                                     absl::StrCat(usage.sessions()), absl::StrCat(usage.denials())},
+                           .size = held,
+                           .name = usage.tenant(),
+                           .count = usage.segments(),
+                           .style = waits > 0 ? Style::kWarning : Style::kPlain});
   }
   return result;
 }
@@ -108,9 +107,8 @@ Rows ByProcess(const TopData& data, bool exact) {
     sum.away = sum.away || session.state() == v1::SessionInfo::STATE_AWAY;
     ++sum.sessions;
   }
-  const bool past_broker = std::any_of(processes.begin(), processes.end(), [](const auto& each) {
-    return each.second.unbrokered > 0;
-  });
+  const bool past_broker = std::any_of(processes.begin(), processes.end(),
+                                       [](const auto& each) { return each.second.unbrokered > 0; });
   for (const auto& [key, sum] : processes) {
     const v1::SessionInfo& session = *sum.first;
     result.rows.push_back(
@@ -123,7 +121,9 @@ Rows ByProcess(const TopData& data, bool exact) {
          .name = session.command(),
          .count = sum.leases,
          .age_ms = sum.age_ms,
-         .style = sum.unbrokered > 0 ? Style::kWarning : sum.live ? Style::kPlain : Style::kDim});
+         .style = sum.unbrokered > 0 ? Style::kWarning
+                  : sum.live         ? Style::kPlain
+                                     : Style::kDim});
   }
   if (!past_broker) LeaveOut("PAST BROKER", &result);
   return result;

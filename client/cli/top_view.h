@@ -29,8 +29,8 @@ struct TopState {
   TopSort sort = TopSort::kSize;
   bool exact = false;
   bool help = false;
-  size_t first = 0;      // the first row of the table that is seen
-  std::string trouble;   // why what is shown is old; empty: it is not
+  size_t first = 0;     // the first row of the table that is seen
+  std::string trouble;  // why what is shown is old; empty: it is not
 };
 
 // What TopState becomes by a key; false: to quit. `page`: how many rows of the table are seen.

@@ -63,15 +63,14 @@ std::string Shown(const TopData& data, TopState state, size_t rows = 0, size_t c
 KeyPress Character(char c) { return {Key::kCharacter, c}; }
 
 TEST(TopViewTest, ByTenantTheLargestFirst) {
-  EXPECT_EQ(
-      Shown(Data(), {}),
-      "gpumemd 0.1.0  up 3m05s  2 tenants, 2 sessions, 3 segments\n"
-      "0 HOST-00000000 [|||            19%] 1.50 GiB of 8.00 GiB\n"
-      "1 HOST-00000001 [                0%] 0 B of 8.00 GiB, 1.00 GiB past\n"
-      "\n"
-      "TENANT           HELD   RETAINED   LINGERING  WAITS FOR  SEGMENTS  SESSIONS\n"
-      "user-1001    1.25 GiB          -  256.00 MiB   2.00 GiB         1         1\n"
-      "training   104.00 MiB  32.00 MiB           -          -         2         1\n");
+  EXPECT_EQ(Shown(Data(), {}),
+            "gpumemd 0.1.0  up 3m05s  2 tenants, 2 sessions, 3 segments\n"
+            "0 HOST-00000000 [|||            19%] 1.50 GiB of 8.00 GiB\n"
+            "1 HOST-00000001 [                0%] 0 B of 8.00 GiB, 1.00 GiB past\n"
+            "\n"
+            "TENANT           HELD   RETAINED   LINGERING  WAITS FOR  SEGMENTS  SESSIONS\n"
+            "user-1001    1.25 GiB          -  256.00 MiB   2.00 GiB         1         1\n"
+            "training   104.00 MiB  32.00 MiB           -          -         2         1\n");
 }
 
 TEST(TopViewTest, ByProcess) {
@@ -135,9 +134,8 @@ TEST(TopViewTest, ScrollsAndStopsAtTheEnds) {
   TopState state;
   const size_t page = TopPage(data, 24);
   EXPECT_EQ(page, 18u);
-  EXPECT_THAT(Shown(data, state, 24),
-              AllOf(HasSubstr("t00"), HasSubstr("t17"), Not(HasSubstr("t18")),
-                    HasSubstr("1-18 of 40")));
+  EXPECT_THAT(Shown(data, state, 24), AllOf(HasSubstr("t00"), HasSubstr("t17"),
+                                            Not(HasSubstr("t18")), HasSubstr("1-18 of 40")));
   EXPECT_TRUE(Press({Key::kDown}, page, &state));
   EXPECT_THAT(Shown(data, state, 24),
               AllOf(Not(HasSubstr("t00")), HasSubstr("t18"), HasSubstr("2-19 of 40")));

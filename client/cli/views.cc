@@ -131,16 +131,11 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, s
   const bool unbrokered =
       std::any_of(response.sessions().begin(), response.sessions().end(),
                   [](const v1::SessionInfo& session) { return session.unbrokered_bytes() > 0; });
-  std::vector<Column> columns = {{"SESSION", Align::kRight},
-                                 {"TENANT", Align::kLeft, 10},
-                                 {"STATE"},
-                                 {"PID", Align::kRight},
-                                 {"UID", Align::kRight, 0, 3},
-                                 {"NAME", Align::kLeft, 8},
-                                 {"COMMAND", Align::kLeft, 8, 1},
-                                 {"LEASES", Align::kRight, 0, 2},
-                                 {"LEASED", Align::kRight},
-                                 {"AGE", Align::kRight}};
+  std::vector<Column> columns = {
+      {"SESSION", Align::kRight},      {"TENANT", Align::kLeft, 10},    {"STATE"},
+      {"PID", Align::kRight},          {"UID", Align::kRight, 0, 3},    {"NAME", Align::kLeft, 8},
+      {"COMMAND", Align::kLeft, 8, 1}, {"LEASES", Align::kRight, 0, 2}, {"LEASED", Align::kRight},
+      {"AGE", Align::kRight}};
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
   Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
@@ -254,7 +249,8 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
   return table.ToString(width);
 }
 
-std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact, size_t width) {
+std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact,
+                             size_t width) {
   if (response.publications().empty()) return "No publications.\n";
   Table table({{"PUBLICATION", Align::kLeft, 12},
                {"VERSION", Align::kRight},

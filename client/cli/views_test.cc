@@ -338,11 +338,10 @@ TEST(ViewsTest, SessionsIn80Columns) {
   v1::ListSessionsResponse sessions = TwoSessions();
   sessions.mutable_sessions(0)->set_tenant("a-tenant-with-a-long-name");
   sessions.mutable_sessions(0)->set_command("a-long-command");
-  EXPECT_EQ(
-      SessionsView(sessions, false, 80),
-      "SESSION  TENANT       STATE       PID  NAME       COMMAND          LEASED    AGE\n"
-      "      7  a-tenant-w~  live       4242  trainer-3  a-long-comm~  64.00 MiB  3m05s\n"
-      "     12  user-1001    lingering     7                            1.00 GiB  1d01h\n");
+  EXPECT_EQ(SessionsView(sessions, false, 80),
+            "SESSION  TENANT       STATE       PID  NAME       COMMAND          LEASED    AGE\n"
+            "      7  a-tenant-w~  live       4242  trainer-3  a-long-comm~  64.00 MiB  3m05s\n"
+            "     12  user-1001    lingering     7                            1.00 GiB  1d01h\n");
 }
 
 }  // namespace

@@ -61,8 +61,9 @@ absl::Status Run(const PublicationsCommand& command, const GlobalOptions& option
   request.set_tenant(command.of_tenant);
   auto response = (*session)->ListPublications(request, (*session)->Deadline({}));
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : PublicationsView(*response, options.exact,
- Stdout(options.no_color).columns));
+  Print(options.json
+            ? Pretty(ToJson(*response))
+            : PublicationsView(*response, options.exact, Stdout(options.no_color).columns));
   return absl::OkStatus();
 }
 

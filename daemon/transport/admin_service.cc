@@ -220,6 +220,14 @@ grpc::Status AdminService::TrimPool(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::WatchEvents(grpc::ServerContext* context,
+                                       const v1::WatchEventsRequest* request,
+                                       grpc::ServerWriter<v1::EventRecord>* writer) {
+  return hooks_.events->Serve(
+      *request, [context] { return context->IsCancelled(); },
+      [writer](const v1::EventRecord& record) { return writer->Write(record); });
+}
+
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
   broker_->SetDraining(!request->resume());

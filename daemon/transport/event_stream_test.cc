@@ -69,10 +69,12 @@ TEST_F(EventStreamTest, TellsWhatIsStillThere) {
 TEST_F(EventStreamTest, ARecordIsWhole) {
   Record(AuditEvent::kGranted, "a");
   v1::EventRecord seen;
-  streams_.Serve(Past(), [] { return false; }, [&](const v1::EventRecord& record) {
-    seen = record;
-    return true;
-  });
+  streams_.Serve(
+      Past(), [] { return false; },
+      [&](const v1::EventRecord& record) {
+        seen = record;
+        return true;
+      });
   EXPECT_EQ(seen.number(), 1u);
   EXPECT_EQ(seen.time_unix_ns(), 1'000'000'000'000u);
   EXPECT_EQ(seen.event(), "granted");
@@ -138,7 +140,10 @@ TEST_F(EventStreamTest, EndsWithTheDaemonAndIsBounded) {
   }
   while (begun < EventStreams::kMost) std::this_thread::yield();
   const auto never = [](const v1::EventRecord&) { return true; };
-  EXPECT_EQ(streams_.Serve({}, [] { return false; }, never).error_code(),
+  EXPECT_EQ(streams_
+                .Serve(
+                    {}, [] { return false; }, never)
+                .error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   streams_.EndAll();
   for (std::thread& stream : streams) stream.join();
@@ -148,16 +153,16 @@ TEST_F(EventStreamTest, EndsWithTheDaemonAndIsBounded) {
 TEST_F(EventStreamTest, UnknownEventsAreRefused) {
   v1::WatchEventsRequest request = Past();
   request.add_events("explosion");
-  const grpc::Status status =
-      streams_.Serve(request, [] { return false; }, [](const v1::EventRecord&) { return true; });
+  const grpc::Status status = streams_.Serve(
+      request, [] { return false; }, [](const v1::EventRecord&) { return true; });
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("explosion"));
 }
 
 TEST_F(EventStreamTest, AReaderThatIsGoneEndsIt) {
   Record(AuditEvent::kGranted, "a");
-  const grpc::Status status =
-      streams_.Serve(Past(), [] { return false; }, [](const v1::EventRecord&) { return false; });
+  const grpc::Status status = streams_.Serve(
+      Past(), [] { return false; }, [](const v1::EventRecord&) { return false; });
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
 }
 

@@ -292,6 +292,8 @@ PICTURES = [
     ("top-processes", ["top", "--by", "process"], 20, ["q"]),
     ("map", ["map"], 40, []),
     ("ps", ["ps"], 40, []),
+    ("events", ["events", "--event", "granted", "--event", "denied", "--event", "published",
+                "--event", "session-ended"], 60, []),
     ("describe-segment", ["describe", "segment", "1"], 40, []),
     ("describe-tenant", ["describe", "tenant", "training"], 60, []),
     ("doctor", ["doctor"], 60, []),

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/cli/gpumemctl.h"
 #include "tests/cli/pseudo_terminal.h"
+#include "tests/support/child.h"
 
 namespace gpumem {
 namespace {
@@ -48,11 +49,11 @@ class ShowingTest : public GpumemctlTest {
 };
 
 // Whether no line is wider than so many characters.
-testing::AssertionResult Fits(const std::string& text, size_t columns) {
+::testing::AssertionResult Fits(const std::string& text, size_t columns) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (line.size() > columns) return testing::AssertionFailure() << line;
+    if (line.size() > columns) return ::testing::AssertionFailure() << line;
   }
-  return testing::AssertionSuccess();
+  return ::testing::AssertionSuccess();
 }
 
 // --- top ---------------------------------------------------------------------------------
@@ -62,8 +63,8 @@ TEST_F(ShowingTest, TopFollowsKeysAndTheDaemon) {
   std::unique_ptr<Process> holder = Hold({"--bytes", "16MiB"}, &held);
   auto top = InTerminal({"top", "--interval", "50ms"});
   ASSERT_TRUE(top->WaitFor(absl::StrCat(tenant_), Soon())) << top->written();
-  EXPECT_THAT(top->Screen(), AllOf(HasSubstr("TENANT"), HasSubstr("16.00 MiB"),
-                                   HasSubstr("[||||"), HasSubstr("s sort: held")));
+  EXPECT_THAT(top->Screen(), AllOf(HasSubstr("TENANT"), HasSubstr("16.00 MiB"), HasSubstr("[||||"),
+                                   HasSubstr("s sort: held")));
   EXPECT_TRUE(Fits(top->Screen(), 80));
 
   top->Type("p");
@@ -157,7 +158,8 @@ TEST_F(ShowingTest, ColoursAreLeftOutWhereNobodyWantsThem) {
 TEST_F(ShowingTest, TopForProgramsAndFiles) {
   json held;
   std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
-  const std::string text = Run({"top", "--iterations", "2", "--interval", "1ms", "--by", "process"}).text;
+  const std::string text =
+      Run({"top", "--iterations", "2", "--interval", "1ms", "--by", "process"}).text;
   EXPECT_THAT(text, AllOf(StartsWith("gpumemd "), Not(HasSubstr("\x1b")),
                           HasSubstr(absl::StrCat(holder->pid()))));
   EXPECT_EQ(Run({"top", "--sort", "age"}).code, 2);
@@ -183,13 +185,12 @@ TEST_F(ShowingTest, MapDrawsWhoHoldsWhat) {
   ASSERT_EQ(devices.size(), 3u);
   EXPECT_EQ(devices[0]["held_bytes"], 16 * kMiB);
   EXPECT_EQ(devices[0]["free_bytes"], 48 * kMiB);
-  EXPECT_EQ(devices[0]["tenants"],
-            json::array({{{"tenant", tenant_},
-                          {"leased_bytes", 16 * kMiB},
-                          {"retained_bytes", 0},
-                          {"lingering_bytes", 0},
-                          {"moving_bytes", 0},
-                          {"held_bytes", 16 * kMiB}}}));
+  EXPECT_EQ(devices[0]["tenants"], json::array({{{"tenant", tenant_},
+                                                 {"leased_bytes", 16 * kMiB},
+                                                 {"retained_bytes", 0},
+                                                 {"lingering_bytes", 0},
+                                                 {"moving_bytes", 0},
+                                                 {"held_bytes", 16 * kMiB}}}));
   EXPECT_EQ(Run({"map", "--device", "9"}).code, 6);
 
   auto narrow = InTerminal({"map", "--no-color"}, {.rows = 50, .columns = 60});
@@ -273,6 +274,52 @@ TEST_F(ShowingTest, DescribeKnowsPublications) {
                                            "/weights, version 1, in which it is segment 1 of 1"))));
 }
 
+// --- events ------------------------------------------------------------------------------
+
+TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
+  std::unique_ptr<Process> follower = Start({"events", "--follow", "--past", "--json"});
+  const auto next = [&](const std::string& event) {
+    while (auto line = follower->ReadLine(Soon())) {
+      const json record = json::parse(*line, nullptr, /*allow_exceptions=*/false);
+      if (record.value("event", "") == event) return record;
+    }
+    ADD_FAILURE() << "no " << event;
+    return json::object();
+  };
+  EXPECT_EQ(next("started")["number"], 1);
+  json held;
+  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
+  EXPECT_EQ(next("session-opened")["pid"], holder->pid());
+  const json granted = next("granted");
+  EXPECT_EQ(granted["tenant"], tenant_);
+  EXPECT_EQ(granted["bytes"], 2 * kMiB);
+  EXPECT_EQ(granted["segments"], json::array({held["segment_id"]}));
+  EXPECT_EQ(Run({"quota", "set", tenant_, "--limit", "4MiB"}).code, 0);
+  EXPECT_EQ(next("quota-set")["tenant"], tenant_);
+  EXPECT_EQ(Run({"hold", "--bytes", "8MiB", "--for", "1ms"}).code, 5);
+  EXPECT_EQ(next("denied")["limit"], 4 * kMiB);
+  End(*holder);
+  EXPECT_EQ(next("released")["bytes"], 2 * kMiB);
+  next("session-ended");
+  follower->Signal(SIGINT);
+  EXPECT_EQ(follower->Wait(Soon()), 0);
+
+  // The same for people, of what is still there.
+  const Answer denied = Run({"events", "--event", "denied"});
+  EXPECT_EQ(denied.code, 0);
+  EXPECT_THAT(denied.text, ::testing::ContainsRegex("^[0-9][0-9]:[0-9:.]+  denied   .*" + tenant_));
+  EXPECT_EQ(Run({"events", "--tenant", "nobody"}).text, "");
+  EXPECT_EQ(Run({"events", "--event", "explosion"}).code, 1);
+}
+
+TEST_F(ShowingTest, WhoFollowsEventsDoesNotKeepTheDaemon) {
+  std::unique_ptr<Process> follower = Start({"events", "--follow", "--past"});
+  ASSERT_THAT(follower->ReadLine(Soon()).value_or(""), HasSubstr("started"));
+  daemon_->Signal(SIGTERM);
+  EXPECT_EQ(daemon_->Wait(absl::Now() + absl::Seconds(8)), 0);  // [daemon] drain_timeout is 10 s
+  EXPECT_EQ(follower->Wait(Soon()), 3);
+}
+
 // --- doctor ------------------------------------------------------------------------------
 
 // The findings of an area.
@@ -308,7 +355,7 @@ TEST_F(ShowingTest, DoctorWorksWithoutADaemon) {
 }
 
 TEST_F(ShowingTest, DoctorSaysWhatAnOrdinaryUserCannotSee) {
-  if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  if (!testing::CanBeOtherUsers()) GTEST_SKIP() << "being another user takes root";
   // mkdtemp's folder lets nobody in.
   std::filesystem::permissions(dir_, std::filesystem::perms(0755));
   ProcessOptions options{

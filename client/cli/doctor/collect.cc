@@ -66,8 +66,7 @@ SocketFacts LookAtSocket(const std::string& runtime_dir, const char* name, int t
   const std::string path = SocketPath(runtime_dir, name);
   SocketFacts facts{.name = name, .mode = ModeOf(path)};
   std::error_code error;
-  const absl::Status connected =
-      ConnectUnix(path, type, absl::Now() + absl::Seconds(5)).status();
+  const absl::Status connected = ConnectUnix(path, type, absl::Now() + absl::Seconds(5)).status();
   if (connected.ok()) {
     facts.state = SocketFacts::State::kOpen;
   } else if (absl::IsPermissionDenied(connected)) {
@@ -150,7 +149,8 @@ ProcessFacts LookAtProcess(pid_t pid) {
   const std::string status = ReadFile(proc + "/status");
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
     if (!absl::ConsumePrefix(&line, "PPid:")) continue;
-    const std::string parent = ReadFile(absl::StrCat("/proc/", absl::StripAsciiWhitespace(line), "/comm"));
+    const std::string parent =
+        ReadFile(absl::StrCat("/proc/", absl::StripAsciiWhitespace(line), "/comm"));
     facts.parent = std::string(absl::StripAsciiWhitespace(parent));
   }
   return facts;
@@ -183,9 +183,8 @@ std::vector<DeviceFile> LookAtDeviceFiles() {
   const auto add = [&](const std::string& path) {
     struct stat file;
     if (stat(path.c_str(), &file) != 0 || !S_ISCHR(file.st_mode)) return;
-    files.push_back({.path = path,
-                     .usable = access(path.c_str(), R_OK | W_OK) == 0,
-                     .mode = ModeOf(path)});
+    files.push_back(
+        {.path = path, .usable = access(path.c_str(), R_OK | W_OK) == 0, .mode = ModeOf(path)});
   };
   add("/dev/nvidiactl");
   add("/dev/nvidia-uvm");
@@ -241,8 +240,8 @@ CgroupLayout LookAtCgroups() {
   if (statfs("/sys/fs/cgroup", &root) != 0) return CgroupLayout::kUnknown;
   if (root.f_type == CGROUP2_SUPER_MAGIC) return CgroupLayout::kUnified;
   struct statfs unified = {};
-  const bool beside = statfs("/sys/fs/cgroup/unified", &unified) == 0 &&
-                      unified.f_type == CGROUP2_SUPER_MAGIC;
+  const bool beside =
+      statfs("/sys/fs/cgroup/unified", &unified) == 0 && unified.f_type == CGROUP2_SUPER_MAGIC;
   if (beside) return CgroupLayout::kHybrid;
   return root.f_type == TMPFS_MAGIC ? CgroupLayout::kLegacy : CgroupLayout::kUnknown;
 }

@@ -15,9 +15,9 @@ namespace gpumem::cli {
 absl::Status Run(const DoctorCommand&, const GlobalOptions& options) {
   const std::vector<Finding> findings = Examine(Collect(options.runtime_dir));
   const Output output = Stdout(options.no_color);
-  Print(options.json ? Pretty(DoctorJson(findings))
-                     : ToString(DoctorView(findings, PictureWidth(output)), output.colour,
-                                output.columns));
+  Print(options.json
+            ? Pretty(DoctorJson(findings))
+            : ToString(DoctorView(findings, PictureWidth(output)), output.colour, output.columns));
   const size_t problems = CountOf(findings, Level::kProblem);
   if (problems == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(

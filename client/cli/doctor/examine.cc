@@ -53,14 +53,13 @@ class Examiner {
     constexpr char kArea[] = "daemon";
     if (!AnyOpen()) {
       const bool stale =
-          std::any_of(facts_.sockets.begin(), facts_.sockets.end(), [](const SocketFacts& each) {
-            return each.state == State::kNobodyListens;
-          });
+          std::any_of(facts_.sockets.begin(), facts_.sockets.end(),
+                      [](const SocketFacts& each) { return each.state == State::kNobodyListens; });
       Say(kArea, Level::kProblem,
           absl::StrCat("there is no daemon at ", facts_.runtime_dir,
-                       stale                       ? ": its sockets are there, and nobody listens"
+                       stale                      ? ": its sockets are there, and nobody listens"
                        : facts_.runtime_dir_there ? ": the folder is there, the sockets are not"
-                                                   : ": there is no such folder"),
+                                                  : ": there is no such folder"),
           absl::StrCat("start one (systemctl start gpumemd, or gpumemd --runtime-dir ",
                        facts_.runtime_dir,
                        "), or say where it is (--runtime-dir, GPUMEM_RUNTIME_DIR)"));
@@ -69,12 +68,11 @@ class Examiner {
     if (!facts_.daemon) {
       if (StateOf("admin.sock") == State::kOpen) {
         Say(kArea, Level::kProblem,
-            absl::StrCat("the daemon at ", facts_.runtime_dir, " does not tell how it is: ",
-                         facts_.admin_error),
+            absl::StrCat("the daemon at ", facts_.runtime_dir,
+                         " does not tell how it is: ", facts_.admin_error),
             "look into its log (journalctl -u gpumemd)");
       } else {
-        Say(kArea, Level::kUnseen,
-            "how the daemon is: this user may not use the admin socket",
+        Say(kArea, Level::kUnseen, "how the daemon is: this user may not use the admin socket",
             "sudo gpumemctl doctor, or be a member of its admin group");
       }
     } else {
@@ -106,8 +104,8 @@ class Examiner {
     constexpr char kArea[] = "sockets";
     if (!AnyOpen()) return;  // said already
     for (const SocketFacts& socket : facts_.sockets) {
-      const std::string what =
-          absl::StrCat(socket.name, socket.mode.empty() ? "" : absl::StrCat(" (", socket.mode, ")"));
+      const std::string what = absl::StrCat(
+          socket.name, socket.mode.empty() ? "" : absl::StrCat(" (", socket.mode, ")"));
       switch (socket.state) {
         case State::kOpen:
           Say(kArea, Level::kOk, absl::StrCat(what, " is open to this user"));
@@ -160,11 +158,10 @@ class Examiner {
     }
     const bool keeper = absl::StrContains(facts_.process.parent, "gpumem-keeper");
     Say(kArea, Level::kOk,
-        absl::StrCat(keeper ? "gpumem-keeper" : "systemd",
-                     " keeps the memory over the daemon's death",
-                     keeper || facts_.process.unit.empty()
-                         ? ""
-                         : absl::StrCat(" (", facts_.process.unit, ")")));
+        absl::StrCat(
+            keeper ? "gpumem-keeper" : "systemd", " keeps the memory over the daemon's death",
+            keeper || facts_.process.unit.empty() ? ""
+                                                  : absl::StrCat(" (", facts_.process.unit, ")")));
     if (facts_.daemon->generation > 1) {
       Say(kArea, Level::kOk,
           absl::StrCat("this daemon is number ", facts_.daemon->generation,
@@ -175,7 +172,8 @@ class Examiner {
     if (!unit.store_max || !unit.store_now) return;
     const bool full = *unit.store_now * 10 >= *unit.store_max * 9;
     Say(kArea, full ? Level::kWarning : Level::kOk,
-        absl::StrCat("the FD store has ", *unit.store_now, " of ", *unit.store_max, " places in use"),
+        absl::StrCat("the FD store has ", *unit.store_now, " of ", *unit.store_max,
+                     " places in use"),
         full ? "raise FileDescriptorStoreMax= in the unit" : "");
   }
 
@@ -191,8 +189,7 @@ class Examiner {
         Say(kArea, Level::kOk,
             "no NVIDIA driver; the daemon hands out host memory, and needs none");
       } else {
-        Say(kArea, Level::kWarning,
-            "no NVIDIA driver: a daemon here would hand out host memory",
+        Say(kArea, Level::kWarning, "no NVIDIA driver: a daemon here would hand out host memory",
             "install the driver where there is a GPU");
       }
       return;
@@ -242,9 +239,9 @@ class Examiner {
           "be a member of the files' group, or let the driver make them for all "
           "(NVreg_DeviceFileMode=0666)");
     } else if (!driver.files.empty()) {
-      Say(kArea, Level::kOk, absl::StrCat("this user may use ",
-                                          Counted(driver.files.size(), "device file"),
-                                          " (/dev/nvidia*)"));
+      Say(kArea, Level::kOk,
+          absl::StrCat("this user may use ", Counted(driver.files.size(), "device file"),
+                       " (/dev/nvidia*)"));
     }
   }
 
@@ -277,8 +274,8 @@ class Examiner {
       return;
     }
     // A segment is one, a session some three.
-    const uint64_t used = process.files_open.value_or(
-        facts_.daemon->segments + 3 * facts_.daemon->sessions + kFilesOfItsOwn);
+    const uint64_t used = process.files_open.value_or(facts_.daemon->segments +
+                                                      3 * facts_.daemon->sessions + kFilesOfItsOwn);
     const bool few = used * 10 >= *process.files_limit * 8;
     Say(kArea, few ? Level::kWarning : Level::kOk,
         absl::StrCat("the daemon has ", process.files_open ? "" : "about ", used, " of ",
@@ -331,8 +328,8 @@ class Examiner {
     }
     if (daemon.unbrokered_bytes > 0) {
       Say(kArea, Level::kWarning,
-          absl::StrCat("processes with a session have taken ",
-                       Size(daemon.unbrokered_bytes, false), " with cudaMalloc and the like"),
+          absl::StrCat("processes with a session have taken ", Size(daemon.unbrokered_bytes, false),
+                       " with cudaMalloc and the like"),
           "gpumemctl ps shows who ([unbrokered] in the configuration says what to do about it)");
     }
     if (daemon.foreign_processes == 0 && daemon.unbrokered_bytes == 0) {

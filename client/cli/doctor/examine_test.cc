@@ -60,8 +60,8 @@ testing::AssertionResult Finds(const Facts& facts, Level level, const std::strin
     if (finding.level == level && finding.help.find(help) != std::string::npos) {
       return testing::AssertionSuccess();
     }
-    return testing::AssertionFailure() << "level " << static_cast<int>(finding.level) << ", help \""
-                                       << finding.help << "\"";
+    return testing::AssertionFailure()
+           << "level " << static_cast<int>(finding.level) << ", help \"" << finding.help << "\"";
   }
   return testing::AssertionFailure() << "not found; there is:\n" << Text(facts);
 }

@@ -75,12 +75,12 @@ struct DeviceFile {
 };
 
 struct DriverFacts {
-  bool built_in = true;       // this program can use CUDA
-  std::string module;         // the kernel module's version; empty: it is not loaded
-  std::string cuda_error;     // why libcuda does not work here; empty: it does
-  std::string nvml_error;     // the same of NVML
-  std::string version;        // the libraries', by NVML
-  std::string cuda_version;   // "13.0", that they know
+  bool built_in = true;      // this program can use CUDA
+  std::string module;        // the kernel module's version; empty: it is not loaded
+  std::string cuda_error;    // why libcuda does not work here; empty: it does
+  std::string nvml_error;    // the same of NVML
+  std::string version;       // the libraries', by NVML
+  std::string cuda_version;  // "13.0", that they know
   std::vector<GpuFacts> gpus;
   std::vector<DeviceFile> files;  // /dev/nvidia*
 };
