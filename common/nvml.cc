@@ -37,6 +37,8 @@ absl::StatusOr<const Nvml*> Nvml::Load() {
   if (!complete) {
     return absl::UnavailableError("libnvidia-ml.so.1 lacks functions that every driver has");
   }
+  library->Find("nvmlSystemGetDriverVersion", nvml->driver_version_);
+  library->Find("nvmlSystemGetCudaDriverVersion_v2", nvml->cuda_version_);
   library->Find("nvmlDeviceGetComputeRunningProcesses_v3", nvml->compute_processes_);
   library->Find("nvmlDeviceGetGraphicsRunningProcesses_v3", nvml->graphics_processes_);
   library->Find("nvmlDeviceGetMPSComputeRunningProcesses_v3", nvml->mps_processes_);
@@ -69,6 +71,23 @@ absl::StatusOr<bool> Nvml::PersistenceMode(Device* device) const {
   absl::Status status = Error(persistence_mode_(device, &mode), "nvmlDeviceGetPersistenceMode");
   if (!status.ok()) return status;
   return mode == kFeatureEnabled;
+}
+
+absl::StatusOr<std::string> Nvml::DriverVersion() const {
+  char version[80] = {};  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+  if (driver_version_ == nullptr) return absl::UnavailableError("NVML does not tell its version");
+  absl::Status status =
+      Error(driver_version_(version, sizeof version), "nvmlSystemGetDriverVersion");
+  if (!status.ok()) return status;
+  return std::string(version);
+}
+
+absl::StatusOr<std::string> Nvml::CudaVersion() const {
+  int version = 0;  // 1000 * major + 10 * minor
+  if (cuda_version_ == nullptr) return absl::UnavailableError("NVML does not tell CUDA's version");
+  absl::Status status = Error(cuda_version_(&version), "nvmlSystemGetCudaDriverVersion_v2");
+  if (!status.ok()) return status;
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
 absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Nvml::Processes(Device* device) const {

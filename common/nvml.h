@@ -35,6 +35,12 @@ class Nvml {
   //   UNAVAILABLE  NVML does not say
   absl::StatusOr<bool> PersistenceMode(Device* device) const;
 
+  // The driver's version as its libraries have it: "580.159.04"; and the newest CUDA that they
+  // know: "13.0".
+  //   UNAVAILABLE  NVML does not say
+  absl::StatusOr<std::string> DriverVersion() const;
+  absl::StatusOr<std::string> CudaVersion() const;
+
   // The processes that use the device, by pid, and how many bytes of it: what they have
   // allocated themselves, their contexts included; managed memory need not be among it. Pids are
   // those of this process's PID namespace where the driver translates them; 0 stands for all that
@@ -72,6 +78,8 @@ class Nvml {
   Return (*memory_info_)(Device*, Memory*) = nullptr;
   Return (*persistence_mode_)(Device*, int*) = nullptr;
   // Null where the driver is too old for them.
+  Return (*driver_version_)(char*, unsigned) = nullptr;
+  Return (*cuda_version_)(int*) = nullptr;
   ListProcesses* compute_processes_ = nullptr;
   ListProcesses* graphics_processes_ = nullptr;
   ListProcesses* mps_processes_ = nullptr;

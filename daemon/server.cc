@@ -112,6 +112,7 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       device_count_(CountDevices(devices)),
       device_notices_(devices.notices),
       audit_(std::move(audit)),
+      event_streams_(&audit_->ring()),
       manager_(manager),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
@@ -251,7 +252,8 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
           .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
           .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
-          .audit = audit_->sink()});
+          .audit = audit_->sink(),
+          .events = &event_streams_});
 
   grpc::EnableDefaultHealthCheckService(true);
   // For operators; but gRPC's library adds it to every server as soon as it is linked.
@@ -325,6 +327,7 @@ Server::~Server() {
     if (*listener != nullptr) (*listener)->StopAccepting();
   }
   if (hub_ != nullptr) hub_->EndAll();
+  event_streams_.EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
@@ -470,6 +473,8 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
+  status.set_keeps_memory(continuity_ != nullptr);
+  status.set_generation(continuity_ == nullptr ? 1 : continuity_->generation());
   if (monitor_ != nullptr) {
     for (const DeviceProcess& process : monitor_->Foreign()) {
       gpumem::v1::ForeignProcess& foreign = *status.add_foreign_processes();

@@ -28,6 +28,7 @@
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
+#include "daemon/transport/event_stream.h"
 #include "daemon/transport/grpc_listener.h"
 #include "daemon/transport/peer_book.h"
 #include "daemon/transport/session_server.h"
@@ -127,6 +128,7 @@ class Server final : private BrokerObserver {
   std::vector<std::string> device_notices_;          // changed by Listen alone
 
   const std::unique_ptr<AuditLog> audit_;
+  EventStreams event_streams_;
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
 

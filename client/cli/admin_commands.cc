@@ -5,9 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/connection.h"
+#include "client/cli/device_list.h"
 #include "client/cli/format.h"
 #include "client/cli/json.h"
 #include "client/cli/print.h"
+#include "client/cli/terminal.h"
 #include "client/cli/views.h"
 
 namespace gpumem::cli {
@@ -20,6 +22,8 @@ absl::StatusOr<DeviceList> Devices(Admin::Stub& admin) {
   if (!status.ok()) return status.status();
   return DeviceList(status->devices().begin(), status->devices().end());
 }
+
+size_t Width(const GlobalOptions& options) { return Stdout(options.no_color).columns; }
 
 // Replaces the device that the user named by its UUID; nothing named stays nothing.
 absl::Status Resolve(Admin::Stub& admin, std::string* device) {
@@ -59,7 +63,7 @@ absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();
   Print(options.json ? Pretty(QuotaJson(response, /*knows_overridden=*/true))
-                     : QuotaView(response, *devices, options.exact));
+                     : QuotaView(response, *devices, options.exact, Width(options)));
   return absl::OkStatus();
 }
 
@@ -95,8 +99,8 @@ absl::Status Run(const PsCommand& command, const GlobalOptions& options) {
   }
   absl::StatusOr<DeviceList> devices = Devices(**admin);
   if (!devices.ok()) return devices.status();
-  Print(absl::StrCat(SessionsView(*response, options.exact),
-                     WaitingView(*waiting, *devices, options.exact)));
+  Print(absl::StrCat(SessionsView(*response, options.exact, Width(options)),
+                     WaitingView(*waiting, *devices, options.exact, Width(options))));
   return absl::OkStatus();
 }
 
@@ -115,7 +119,7 @@ absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options) {
   }
   absl::StatusOr<DeviceList> devices = Devices(**admin);
   if (!devices.ok()) return devices.status();
-  Print(SegmentsView(*response, *devices, options.exact));
+  Print(SegmentsView(*response, *devices, options.exact, Width(options)));
   return absl::OkStatus();
 }
 
@@ -135,7 +139,8 @@ absl::Status Run(const QuotaListCommand&, const GlobalOptions& options) {
   if (!admin.ok()) return admin.status();
   auto response = Call(**admin, &Admin::Stub::ListTenants, v1::ListTenantsRequest());
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : TenantsView(*response, options.exact));
+  Print(options.json ? Pretty(ToJson(*response))
+                     : TenantsView(*response, options.exact, Width(options)));
   return absl::OkStatus();
 }
 

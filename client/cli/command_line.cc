@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/parsed_options.h"
+#include "client/cli/showing_options.h"
 #include "client/cli/values.h"
 #include "client/cli/worker_options.h"
 #include "common/bytes.h"
@@ -21,22 +22,26 @@ namespace {
 constexpr char kFooter[] = R"(
 Examples:
   gpumemctl devices                       the GPUs and how full they are
+  gpumemctl map                           who holds which part of them
+  gpumemctl events --follow               what happens there
+  gpumemctl doctor                        is all as it should be?
   gpumemctl quota get                     what I may hold, and what I hold
   gpumemctl hold --bytes 1GiB --for 10s   be a worker for ten seconds
   gpumemctl publish llama --file m.bin    load a model once, for every worker
   gpumemctl segments --json               for programs
 
 devices, whoami, hold, quota get without a name, and what is about publications are for
-everybody. The others use the admin socket: they are for root, the user that runs the
-daemon, and the members of the daemon's admin group.
+everybody, and so is doctor, which says what it may not see. The others use the admin
+socket: they are for root, the user that runs the daemon, and the members of the daemon's
+admin group.
 
-With --json the answer is one JSON object on stdout (hold and top: one on each line) with
+With --json the answer is one JSON object on stdout (hold, top and events: one on each line) with
 the protocol's field names; sizes are bytes, durations milliseconds, absent limits null.
 Errors are then {"error": {"code", "message", "denial"}} on stderr.
 
 Exit codes:
   0  done
-  1  the daemon refused, for a reason not named below
+  1  the daemon refused, for a reason not named below; or there is a problem (doctor)
   2  the command line makes no sense
   3  no daemon can be reached, or it is going away
   4  not allowed
@@ -64,7 +69,10 @@ class Parser {
         ->take_last()
         ->type_name("DIR");
     app_.add_flag("--json", line_.global.json, "Answer in JSON");
-    app_.add_flag("--exact", line_.global.exact, "Show sizes in bytes instead of GiB and MiB");
+    app_.add_flag("--bytes,--exact", line_.global.exact,
+                  "Show sizes in bytes instead of GiB and MiB");
+    app_.add_flag("--no-color", line_.global.no_color,
+                  "No colours (as with NO_COLOR in the environment, or TERM=dumb)");
     AddShowingCommands();
     AddPublications();
     AddQuota();
@@ -99,7 +107,8 @@ class Parser {
   CLI::App* Add(CLI::App* parent, const std::string& name, C* command, const std::string& what,
                 const std::string& footer) {
     CLI::App* sub = parent->add_subcommand(name, what);
-    sub->footer(footer + "\nHere, too: --runtime-dir, --json, --exact (gpumemctl --help).");
+    sub->footer(footer +
+                "\nHere, too: --runtime-dir, --json, --exact, --no-color (gpumemctl --help).");
     // Parents finish after their children: the innermost subcommand is the one meant.
     sub->final_callback([this, command] {
       if (!make_) make_ = [command] { return Command(*command); };
@@ -435,12 +444,35 @@ class Parser {
   void AddTop() {
     CLI::App* top =
         Add(&app_, "top", &top_, "Devices, tenants and sessions, live, the largest first.",
-            "Examples:\n  gpumemctl top                              q quits\n"
+            "Examples:\n  gpumemctl top                              q quits, ? shows the keys\n"
+            "  gpumemctl top --by process --sort age\n"
             "  gpumemctl top --iterations 1 --json | jq .   one look, for programs");
-    AddParsed(top, "--interval", ParsePositiveDuration, Into(&top_.interval),
-              "Time between two looks (default: 1s)")
-        ->type_name("TIME");
-    top->add_option("--iterations", top_.iterations, "Look so often, then stop")->type_name("N");
+    AddTopOptions(top, &top_);
+    CLI::App* map = Add(&app_, "map", &map_,
+                        "The devices as pictures: which tenant holds what, and what is free.",
+                        "Examples:\n  gpumemctl map\n  gpumemctl map --device 0 --rows 8\n"
+                        "A tenant has as many letters as it has bytes: capital ones for what is "
+                        "leased, small ones\nfor what is retained (released, kept for reuse), '~' "
+                        "for what lingers (the lease has ended,\na process may still map it).");
+    AddMapOptions(map, &map_);
+    CLI::App* describe =
+        Add(&app_, "describe", &describe_, "All that is known of one thing, and what it refers to.",
+            "Examples:\n  gpumemctl describe tenant training\n  gpumemctl describe segment 12\n"
+            "  gpumemctl describe lease 33\n  gpumemctl describe training/llama");
+    AddDescribeOptions(describe, &describe_);
+    CLI::App* events =
+        Add(&app_, "events", &events_, "What has happened in the broker, and what happens.",
+            "Examples:\n  gpumemctl events                          what the daemon still knows\n"
+            "  gpumemctl events --follow --tenant a      from now on, until Ctrl-C\n"
+            "  gpumemctl events --follow --json --event denied --event revoked\n"
+            "Grants, denials, releases, revocations, reclaims, sessions, and changes of quotas and "
+            "the\nconfiguration (docs/audit.md has all of them). With --json, an object on each "
+            "line.");
+    AddEventsOptions(events, &events_);
+    Add(&app_, "doctor", &doctor_, "Check this machine and the daemon on it, and say what to do.",
+        "Example: sudo gpumemctl doctor\n"
+        "Works without a daemon, and without privilege: then it says what it could not see. The\n"
+        "exit code is 1 where there is a problem; warnings leave it at 0.");
   }
 
   void AddHold() {
@@ -485,6 +517,10 @@ class Parser {
   DrainCommand drain_;
   ReloadCommand reload_;
   TopCommand top_;
+  MapCommand map_;
+  DescribeCommand describe_;
+  DoctorCommand doctor_;
+  EventsCommand events_;
   HoldCommand hold_;
 };
 

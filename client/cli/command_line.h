@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/cli/snapshot.h"
+#include "client/cli/top_view.h"
 #include "client/client.h"
 #include "client/publication.h"
 #include "proto/gpumem/v1/admin.pb.h"
@@ -18,6 +20,7 @@ struct GlobalOptions {
   std::string runtime_dir;  // empty: ClientRuntimeDir()
   bool json = false;
   bool exact = false;  // sizes in bytes, not in GiB
+  bool no_color = false;
 };
 
 // One struct for each command. Devices are as the user names them: the daemon's index, a
@@ -90,8 +93,22 @@ struct DrainCommand {
 };
 struct ReloadCommand {};
 struct TopCommand {
+  TopBy by = TopBy::kTenant;
+  TopSort sort = TopSort::kSize;
   absl::Duration interval = absl::Seconds(1);
   std::optional<uint32_t> iterations;
+};
+struct MapCommand {
+  std::string device;  // empty: all
+  size_t rows = 4;     // of each device's picture
+};
+struct DescribeCommand {
+  Subject subject = Subject::kAny;  // kAny: whatever `name` is the name of
+  std::string name;
+};
+struct DoctorCommand {};
+struct EventsCommand {
+  v1::WatchEventsRequest request;
 };
 struct HoldCommand {
   uint64_t bytes = 0;                // of each new segment; 0 where tickets are opened
@@ -114,7 +131,8 @@ using Command =
                  QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand,
                  PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
                  PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, DrainCommand,
-                 ReloadCommand, TopCommand, HoldCommand>;
+                 ReloadCommand, TopCommand, MapCommand, DescribeCommand, DoctorCommand,
+                 EventsCommand, HoldCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -75,6 +75,66 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(trim.keep_bytes, 2048u);
 }
 
+TEST(CommandLineTest, BytesIsAnotherNameOfExactButOfHold) {
+  GlobalOptions global;
+  Parsed<StatusCommand>({"status", "--bytes"}, &global);
+  EXPECT_TRUE(global.exact);
+  Parsed<StatusCommand>({"--bytes", "status", "--no-color"}, &global);
+  EXPECT_TRUE(global.exact);
+  EXPECT_TRUE(global.no_color);
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB", "--exact"}, &global).bytes, 1u << 20);
+  EXPECT_TRUE(global.exact);
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB"}, &global).bytes, 1u << 20);
+  EXPECT_FALSE(global.exact);
+}
+
+TEST(CommandLineTest, CommandsThatShow) {
+  TopCommand top = Parsed<TopCommand>({"top"});
+  EXPECT_EQ(top.by, TopBy::kTenant);
+  EXPECT_EQ(top.sort, TopSort::kSize);
+  top = Parsed<TopCommand>({"top", "--by", "process", "--sort=age", "--iterations", "2"});
+  EXPECT_EQ(top.by, TopBy::kProcess);
+  EXPECT_EQ(top.sort, TopSort::kAge);
+  EXPECT_EQ(top.iterations, 2u);
+  EXPECT_THAT(ErrorOf({"top", "--sort", "age"}), HasSubstr("age is for --by process"));
+  EXPECT_NE(ErrorOf({"top", "--by", "x"}), "");
+  EXPECT_EQ(Parsed<MapCommand>({"map"}).rows, 4u);
+  EXPECT_EQ(Parsed<MapCommand>({"map", "--rows", "8", "--device", "1"}).device, "1");
+  EXPECT_NE(ErrorOf({"map", "--rows", "0"}), "");
+  Parsed<DoctorCommand>({"doctor"});
+
+  DescribeCommand describe = Parsed<DescribeCommand>({"describe", "33"});
+  EXPECT_EQ(describe.subject, Subject::kAny);
+  EXPECT_EQ(describe.name, "33");
+  describe = Parsed<DescribeCommand>({"describe", "lease", "33"});
+  EXPECT_EQ(describe.subject, Subject::kLease);
+  EXPECT_EQ(describe.name, "33");
+  EXPECT_EQ(Parsed<DescribeCommand>({"describe", "tenant", "a"}).subject, Subject::kTenant);
+  EXPECT_THAT(ErrorOf({"describe", "planet", "7"}), HasSubstr("\"planet\" is nothing"));
+  EXPECT_NE(ErrorOf({"describe"}), "");
+  EXPECT_NE(ErrorOf({"describe", "lease", "1", "2"}), "");
+}
+
+TEST(CommandLineTest, Events) {
+  EventsCommand events = Parsed<EventsCommand>({"events"});
+  EXPECT_TRUE(events.request.past());
+  EXPECT_FALSE(events.request.follow());
+  events = Parsed<EventsCommand>(
+      {"events", "-f", "--tenant", "a", "--event", "granted", "--event=denied"});
+  EXPECT_FALSE(events.request.past());
+  EXPECT_TRUE(events.request.follow());
+  EXPECT_EQ(events.request.tenant(), "a");
+  EXPECT_THAT(events.request.events(), ElementsAre("granted", "denied"));
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"events", "--past", "--follow"},
+        {"events", "--follow", "--past"}}) {
+    events = Parsed<EventsCommand>(arguments);
+    EXPECT_TRUE(events.request.past());
+    EXPECT_TRUE(events.request.follow());
+  }
+  EXPECT_NE(ErrorOf({"events", "--past"}), "");
+}
+
 TEST(CommandLineTest, QuotaAloneIsQuotaGetOfOnesOwn) {
   EXPECT_EQ(Parsed<QuotaGetCommand>({"quota"}).tenant, "");
   EXPECT_EQ(Parsed<QuotaGetCommand>({"quota", "get"}).tenant, "");

@@ -23,6 +23,12 @@ absl::Status Run(const TrimCommand& command, const GlobalOptions& options);
 absl::Status Run(const DrainCommand& command, const GlobalOptions& options);
 absl::Status Run(const ReloadCommand& command, const GlobalOptions& options);
 absl::Status Run(const TopCommand& command, const GlobalOptions& options);
+absl::Status Run(const MapCommand& command, const GlobalOptions& options);
+absl::Status Run(const DescribeCommand& command, const GlobalOptions& options);
+absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
+
+// By what this user may see of the machine, and of the daemon where there is one.
+absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
 
 // As a worker: no privilege needed.
 absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);

@@ -7,11 +7,9 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/grpc_status.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -44,12 +42,5 @@ absl::StatusOr<Response> Call(Stub& stub,
   if (!status.ok()) return FromGrpcStatus(status);
   return response;
 }
-
-using DeviceList = std::vector<v1::Device>;
-
-// The UUID of the device that the user names by index, UUID or the beginning of one.
-//   NOT_FOUND         there is none
-//   INVALID_ARGUMENT  several begin so
-absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::string_view name);
 
 }  // namespace gpumem::cli

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 
@@ -74,6 +75,12 @@ std::string Word(v1::Kind kind) {
 
 std::string Word(v1::Backend backend) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::Backend_Name(backend), "BACKEND_"));
+}
+
+std::string CauseWords(v1::Denial::Cause cause) {
+  const std::string name = v1::Denial::Cause_Name(cause);
+  return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(name, "CAUSE_")),
+                             {{"_", " "}});
 }
 
 }  // namespace gpumem::cli

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "client/cli/connection.h"
+#include "client/cli/device_list.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem::cli {
@@ -33,5 +33,7 @@ bool IsPinnedMemory(absl::string_view uuid);
 // "vmm", "host", …: what json.h says for the same value.
 std::string Word(v1::Kind kind);
 std::string Word(v1::Backend backend);
+// "device limit", "capacity", …: what was in the way.
+std::string CauseWords(v1::Denial::Cause cause);
 
 }  // namespace gpumem::cli

@@ -21,7 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
-#include "client/cli/connection.h"
+#include "client/cli/device_list.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/format.h"
 #include "client/cli/json.h"

@@ -132,7 +132,7 @@ std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
 
 }  // namespace
 
-std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
+std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, size_t width) {
   if (response.tenants().empty()) return "No tenants.\n";
   using Tenant = v1::TenantInfo;
   struct Row {
@@ -151,7 +151,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
     return tenant.quota().has_pinned_limit_bytes() || PinnedBytes(tenant.usage()) > 0;
   };
   const std::vector<Shown> all = {
-      {{"TENANT"},
+      {{"TENANT", Align::kLeft, 8},
        nullptr,
        [](Row& row) { return std::string(2 * row.placed.depth, ' ') + row.usage.tenant(); }},
       {{"CHARGED", Align::kRight},
@@ -184,7 +184,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
              ByteLimit(row.quota.has_pinned_limit_bytes(), row.quota.pinned_limit_bytes(), exact),
              {"pinned_limit_bytes"});
        }},
-      {{"PRIORITY", Align::kRight},
+      {{"PRIORITY", Align::kRight, 0, 2},
        [](const Tenant& tenant) { return tenant.quota().priority() != 0; },
        [](Row& row) { return row.marks(absl::StrCat(row.quota.priority()), {"priority"}); }},
       {{"WAITING", Align::kRight},
@@ -194,31 +194,31 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
              UsedOf(row.usage.waiting(), row.quota.has_max_waiting(), row.quota.max_waiting()),
              {"max_waiting"});
        }},
-      {{"PUBLICATIONS", Align::kRight},
+      {{"PUBLICATIONS", Align::kRight, 0, 3},
        [](const Tenant& tenant) { return tenant.usage().publications() > 0; },
        [](Row& row) {
          return row.marks(UsedOf(row.usage.publications(), row.quota.has_max_publications(),
                                  row.quota.max_publications()),
                           {"max_publications"});
        }},
-      {{"SEGMENTS", Align::kRight},
+      {{"SEGMENTS", Align::kRight, 0, 1},
        nullptr,
        [](Row& row) {
          return row.marks(
              UsedOf(row.usage.segments(), row.quota.has_max_segments(), row.quota.max_segments()),
              {"max_segments"});
        }},
-      {{"SESSIONS", Align::kRight},
+      {{"SESSIONS", Align::kRight, 0, 4},
        nullptr,
        [](Row& row) {
          return row.marks(
              UsedOf(row.usage.sessions(), row.quota.has_max_sessions(), row.quota.max_sessions()),
              {"max_sessions"});
        }},
-      {{"DENIALS", Align::kRight},
+      {{"DENIALS", Align::kRight, 0, 5},
        nullptr,
        [](Row& row) { return absl::StrCat(row.usage.denials()); }},
-      {{"MADE BY"},
+      {{"MADE BY", Align::kLeft, 0, 6},
        nullptr,
        [](Row& row) {
          // The last column, which marks what none before it shows.
@@ -246,14 +246,15 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact) {
     for (const Shown* one : shown) cells.push_back(one->cell(row));
     table.AddRow(std::move(cells));
   }
-  return absl::StrCat(table.ToString(),
+  return absl::StrCat(table.ToString(width),
                       marked
                           ? "* as operators set it (gpumemctl quota get TENANT shows what; quota "
                             "unset takes it back)\n"
                           : "");
 }
 
-std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact) {
+std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
+                      size_t width) {
   const v1::Quota& quota = response.quota();
   const v1::Usage& usage = response.usage();
   Marks marks(response.overridden());
@@ -307,6 +308,13 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
   for (const char* name : {"LIMIT", "USED", "LEASED", "RETAINED", "LINGERING", "PEAK"}) {
     columns.push_back({name, Align::kRight});
   }
+  // Where room is short: what follows from others goes first, then what was.
+  for (Column& column : columns) {
+    if (column.header == "LEASED") column.optional = 3;
+    if (column.header == "BORROWED") column.optional = 2;
+    if (column.header == "PEAK") column.optional = 1;
+    if (column.header == "DEVICE") column.least = 6;
+  }
   if (waits) columns.push_back({"WAITING FOR", Align::kRight});
   Table bytes(columns);
   for (const v1::DeviceUsage& device : usage.devices()) {
@@ -329,7 +337,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
     if (waits) cells.push_back(Size(device.waiting_bytes(), exact));
     bytes.AddRow(std::move(cells));
   }
-  return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(),
+  return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(width),
                       marks.any() ? absl::StrCat("* as operators set it, over what the "
                                                  "configuration says (gpumemctl quota unset ",
                                                  Printable(usage.tenant()), " takes it back)\n")

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as something to wait for.
+// SIGINT and SIGTERM, and where asked for SIGWINCH, as something to wait for.
 #pragma once
 
 #include <poll.h>
@@ -19,11 +19,13 @@ namespace gpumem::cli {
 // that they arrive here and nowhere else. Used by one thread.
 class StopSignals {
  public:
-  StopSignals() {
+  enum class Also { kNothing, kResize };
+  explicit StopSignals(Also also = Also::kNothing) {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
+    if (also == Also::kResize) sigaddset(&signals, SIGWINCH);
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     fd_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   }
@@ -31,10 +33,10 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  enum class Event { kStop, kInput, kTimeout };
+  enum class Event { kStop, kResize, kInput, kTimeout };
 
-  // Waits for a signal, for something to read from `input` (-1: nothing), or until
-  // `deadline`.
+  // Waits for a signal (kResize: the terminal has another size), for something to read from `input`
+  // (-1: nothing), or until `deadline`.
   Event Wait(absl::Time deadline, int input = -1) {
     pollfd events[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
                        {.fd = input, .events = POLLIN, .revents = 0}};
@@ -48,9 +50,9 @@ class StopSignals {
       if (ready > 0) {
         // Taken, so that it does not strike when the signals are let through again.
         signalfd_siginfo taken;
-        while (read(fd_.get(), &taken, sizeof taken) > 0) {
-        }
-        return Event::kStop;
+        bool stop = false;
+        while (read(fd_.get(), &taken, sizeof taken) > 0) stop |= taken.ssi_signo != SIGWINCH;
+        return stop ? Event::kStop : Event::kResize;
       }
       if (ready < 0 && errno != EINTR) return Event::kStop;
       if (absl::Now() >= deadline) return Event::kTimeout;

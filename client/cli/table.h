@@ -1,6 +1,8 @@
 // Tables for people: columns as wide as their widest cell, two blanks between them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,11 +10,16 @@
 
 namespace gpumem::cli {
 
+// No bound on the length of a line: what goes to files and pipes is never cut.
+inline constexpr size_t kAnyWidth = SIZE_MAX;
+
 enum class Align { kLeft, kRight };
 
 struct Column {
   std::string header;
   Align align = Align::kLeft;
+  size_t least = 0;  // its cells may be cut to so many characters where room is short; 0: never
+  int optional = 0;  // left out where that is not enough, the highest first; 0: never
 };
 
 class Table {
@@ -24,9 +31,12 @@ class Table {
 
   bool empty() const { return rows_.empty(); }
 
-  // The header and the rows, each line ended by a newline and without trailing blanks.
+  // The header and the rows, without trailing blanks, and no longer than `columns` characters as
+  // far as the table's columns permit that: cells that are cut end in '~'.
   // Characters that a terminal would act on are shown as '?': names come from others.
-  std::string ToString() const;
+  std::vector<std::string> ToLines(size_t columns = kAnyWidth) const;
+  // The same, each line ended by a newline.
+  std::string ToString(size_t columns = kAnyWidth) const;
 
  private:
   std::vector<Column> columns_;
@@ -35,5 +45,14 @@ class Table {
 
 // `text` with control characters replaced by '?'.
 std::string Printable(absl::string_view text);
+
+// In characters, taking each UTF-8 sequence for one.
+size_t WidthOf(absl::string_view text);
+
+// The first `width` characters of `text`, the last of them '~' where something is cut off.
+std::string Shortened(absl::string_view text, size_t width);
+
+// `text` in lines of at most `width` characters, broken at blanks where there are any.
+std::vector<std::string> Wrapped(absl::string_view text, size_t width);
 
 }  // namespace gpumem::cli

@@ -35,5 +35,46 @@ TEST(TableTest, NamesOfOthersCannotDriveTheTerminal) {
   EXPECT_EQ(table.ToString(), "NAME\nevil?[2J??\n");
 }
 
+TEST(TableTest, CutsWhatMayBeCutAndLeavesOutWhatMayBeLeftOut) {
+  Table table({{"N", Align::kRight},
+               {"NAME", Align::kLeft, 4},
+               {"WHAT", Align::kLeft, 6},
+               {"MORE", Align::kLeft, 0, 1},
+               {"MOST", Align::kLeft, 0, 2}});
+  table.AddRow({"1", "a long name", "größer", "more", "most"});
+  table.AddRow({"22", "b", "", "", ""});
+  EXPECT_EQ(table.ToString(37),
+            " N  NAME         WHAT    MORE  MOST\n"
+            " 1  a long name  größer  more  most\n"
+            "22  b\n");
+  EXPECT_EQ(table.ToString(31),
+            " N  NAME     WHAT    MORE  MOST\n"
+            " 1  a long~  größer  more  most\n"
+            "22  b\n");
+  EXPECT_EQ(table.ToString(27),  // there is room for the whole name again
+            " N  NAME       WHAT    MORE\n"
+            " 1  a long n~  größer  more\n"
+            "22  b\n");
+  EXPECT_EQ(table.ToString(16),
+            " N  NAME  WHAT\n"
+            " 1  a l~  größer\n"
+            "22  b\n");
+  EXPECT_EQ(table.ToString(3), table.ToString(16));  // there is no less
+}
+
+TEST(TableTest, LinesAreBrokenAtBlanks) {
+  EXPECT_EQ(Wrapped("größer als das", 10), (std::vector<std::string>{"größer als", "das"}));
+  EXPECT_EQ(Wrapped("incomprehensible a", 5), (std::vector<std::string>{"incomprehensible", "a"}));
+  EXPECT_EQ(Wrapped("", 5), std::vector<std::string>{""});
+}
+
+TEST(TableTest, ShortenedCountsCharacters) {
+  EXPECT_EQ(Shortened("größer", 6), "größer");
+  EXPECT_EQ(Shortened("größer", 5), "größ~");
+  EXPECT_EQ(Shortened("größer", 1), "~");
+  EXPECT_EQ(Shortened("größer", 0), "");
+  EXPECT_EQ(WidthOf("größer"), 6u);
+}
+
 }  // namespace
 }  // namespace gpumem::cli

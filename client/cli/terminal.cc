@@ -3,15 +3,45 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/print.h"
+#include "client/cli/table.h"
 
 namespace gpumem::cli {
+namespace {
 
-bool Terminal::IsThere() { return isatty(STDOUT_FILENO) == 1; }
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Output Stdout(bool no_color) {
+  Output output{.columns = kAnyWidth};
+  if (isatty(STDOUT_FILENO) != 1) return output;
+  winsize window = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0 || window.ws_col == 0) {
+    window = {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  }
+  output.columns = window.ws_col;
+  output.rows = window.ws_row;
+  const std::string term = Environment("TERM");
+  output.terminal = !term.empty() && term != "dumb";
+  output.colour = output.terminal && !no_color && Environment("NO_COLOR").empty();
+  return output;
+}
+
+size_t PictureWidth(const Output& output) {
+  if (output.columns != kAnyWidth) return output.columns;
+  size_t columns = 0;
+  return absl::SimpleAtoi(Environment("COLUMNS"), &columns) && columns > 0 ? columns : 80;
+}
 
 Terminal::Terminal() {
   if (isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -31,40 +61,21 @@ Terminal::~Terminal() {
 }
 
 void Terminal::Draw(absl::string_view text) {
-  winsize window = {};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0) {
-    window = {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
-  }
   // Each line is cleared behind its text, then what is below: nothing flickers.
   std::string frame = "\x1b[H";
-  std::string visible = CutTo(text, window.ws_row, window.ws_col);
-  std::vector<absl::string_view> lines = absl::StrSplit(visible, '\n');
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
   for (size_t i = 0; i < lines.size(); ++i) {
     absl::StrAppend(&frame, i > 0 ? "\r\n" : "", lines[i], "\x1b[K");
   }
   Print(frame + "\x1b[J");
 }
 
-char Terminal::ReadKey() {
-  char key = 0;
-  return input_ >= 0 && read(input_, &key, 1) == 1 ? key : '\0';
-}
-
-std::string CutTo(absl::string_view text, size_t rows, size_t columns) {
-  std::string result;
-  size_t row = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (row == rows) break;
-    if (row > 0) result += '\n';
-    ++row;
-    size_t column = 0;
-    for (char c : line) {
-      // A UTF-8 sequence is one character: its later bytes follow its first.
-      if ((static_cast<unsigned char>(c) & 0xC0) != 0x80 && ++column > columns) break;
-      result += c;
-    }
-  }
-  return result;
+std::optional<std::vector<KeyPress>> Terminal::ReadKeys() {
+  char bytes[256];
+  const ssize_t length = input_ < 0 ? 0 : read(input_, bytes, sizeof bytes);
+  if (length <= 0) return std::nullopt;
+  return KeysOf({bytes, static_cast<size_t>(length)});
 }
 
 }  // namespace gpumem::cli

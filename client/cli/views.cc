@@ -1,9 +1,7 @@
 #include "client/cli/views.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <functional>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -27,31 +25,6 @@ std::string StateWord(v1::SessionInfo::State state) {
     default:
       return "unknown";
   }
-}
-
-std::string StateWord(v1::SegmentInfo::State state) {
-  switch (state) {
-    case v1::SegmentInfo::STATE_PENDING:
-      return "pending";
-    case v1::SegmentInfo::STATE_LEASED:
-      return "leased";
-    case v1::SegmentInfo::STATE_RETAINED:
-      return "retained";
-    case v1::SegmentInfo::STATE_LINGERING:
-      return "lingering";
-    case v1::SegmentInfo::STATE_RELEASING:
-      return "releasing";
-    default:
-      return "unknown";
-  }
-}
-
-// "[####------]"
-std::string Bar(uint64_t part, uint64_t whole) {
-  constexpr size_t kWidth = 20;
-  const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-  const auto full = static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * kWidth));
-  return absl::StrCat("[", std::string(full, '#'), std::string(kWidth - full, '-'), "]");
 }
 
 std::string Kinds(const v1::Device& device) {
@@ -153,21 +126,16 @@ std::string DevicesView(const DeviceList& devices, bool exact) {
   return absl::StrCat(names.ToString(), "\n", state.ToString(), PeersView(devices));
 }
 
-std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
+std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, size_t width) {
   if (response.sessions().empty()) return "No sessions.\n";
   const bool unbrokered =
       std::any_of(response.sessions().begin(), response.sessions().end(),
                   [](const v1::SessionInfo& session) { return session.unbrokered_bytes() > 0; });
-  std::vector<Column> columns = {{"SESSION", Align::kRight},
-                                 {"TENANT"},
-                                 {"STATE"},
-                                 {"PID", Align::kRight},
-                                 {"UID", Align::kRight},
-                                 {"NAME"},
-                                 {"COMMAND"},
-                                 {"LEASES", Align::kRight},
-                                 {"LEASED", Align::kRight},
-                                 {"AGE", Align::kRight}};
+  std::vector<Column> columns = {
+      {"SESSION", Align::kRight},      {"TENANT", Align::kLeft, 10},    {"STATE"},
+      {"PID", Align::kRight},          {"UID", Align::kRight, 0, 3},    {"NAME", Align::kLeft, 8},
+      {"COMMAND", Align::kLeft, 8, 1}, {"LEASES", Align::kRight, 0, 2}, {"LEASED", Align::kRight},
+      {"AGE", Align::kRight}};
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
   Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
@@ -187,12 +155,26 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact) {
     cells.push_back(Age(session.age_ms()));
     table.AddRow(std::move(cells));
   }
-  return table.ToString();
+  return table.ToString(width);
 }
 
-namespace {
+std::string StateWord(v1::SegmentInfo::State state) {
+  switch (state) {
+    case v1::SegmentInfo::STATE_PENDING:
+      return "pending";
+    case v1::SegmentInfo::STATE_LEASED:
+      return "leased";
+    case v1::SegmentInfo::STATE_RETAINED:
+      return "retained";
+    case v1::SegmentInfo::STATE_LINGERING:
+      return "lingering";
+    case v1::SegmentInfo::STATE_RELEASING:
+      return "releasing";
+    default:
+      return "unknown";
+  }
+}
 
-// What stands in the way of a request that waits.
 std::string WaitsFor(const v1::Denial& denial, bool exact) {
   const std::string whose = denial.limited_tenant().empty()
                                 ? "its own"
@@ -220,15 +202,13 @@ std::string WaitsFor(const v1::Denial& denial, bool exact) {
   }
 }
 
-}  // namespace
-
 std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
-                        bool exact) {
+                        bool exact, size_t width) {
   if (response.waiting().empty()) return "";
   Table table({{"PLACE", Align::kRight},
-               {"DEVICE"},
-               {"SESSION", Align::kRight},
-               {"TENANT"},
+               {"DEVICE", Align::kLeft, 6},
+               {"SESSION", Align::kRight, 0, 1},
+               {"TENANT", Align::kLeft, 8},
                {"ASKS FOR", Align::kRight},
                {"WAITS", Align::kRight},
                {"FOR"}});
@@ -240,20 +220,20 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
                   Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
   }
   return absl::StrCat("\nWaiting for memory, in the order in which they are served:\n",
-                      table.ToString());
+                      table.ToString(width));
 }
 
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
-                         bool exact) {
+                         bool exact, size_t width) {
   if (response.segments().empty()) return "No segments.\n";
   Table table({{"SEGMENT", Align::kRight},
-               {"TENANT"},
-               {"DEVICE"},
+               {"TENANT", Align::kLeft, 8},
+               {"DEVICE", Align::kLeft, 6},
                {"KIND"},
                {"SIZE", Align::kRight},
-               {"STATE"},
+               {"STATE", Align::kLeft, 8},
                {"LEASES", Align::kRight},
-               {"SESSIONS"},
+               {"SESSIONS", Align::kLeft, 8},
                {"AGE", Align::kRight}});
   for (const v1::SegmentInfo& segment : response.segments()) {
     table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
@@ -266,19 +246,20 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});
   }
-  return table.ToString();
+  return table.ToString(width);
 }
 
-std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact) {
+std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact,
+                             size_t width) {
   if (response.publications().empty()) return "No publications.\n";
-  Table table({{"PUBLICATION"},
+  Table table({{"PUBLICATION", Align::kLeft, 12},
                {"VERSION", Align::kRight},
-               {"SEGMENTS", Align::kRight},
+               {"SEGMENTS", Align::kRight, 0, 4},
                {"SIZE", Align::kRight},
-               {"FOR"},
+               {"FOR", Align::kLeft, 0, 3},
                {"ATTACHED", Align::kRight},
-               {"STAYS"},
-               {"PUBLISHER"},
+               {"STAYS", Align::kLeft, 10, 1},
+               {"PUBLISHER", Align::kLeft, 8, 2},
                {"AGE", Align::kRight}});
   for (const v1::PublicationInfo& each : response.publications()) {
     std::string stays = each.ephemeral() ? "with its publisher" : "until unpublished";
@@ -297,7 +278,7 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
                   each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
                   absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms())});
   }
-  return table.ToString();
+  return table.ToString(width);
 }
 
 std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response) {
@@ -335,39 +316,6 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
   return absl::StrCat(table.ToString(),
                       "REUSE across streams: e follows events, o opportunistic, i internal "
                       "dependencies.\n");
-}
-
-std::string TopView(const v1::GetStatusResponse& status, v1::ListTenantsResponse tenants,
-                    v1::ListSessionsResponse sessions, bool exact) {
-  std::string text = absl::StrCat(
-      "gpumemd ", status.version(), "  ", Word(status.backend()), "  up ", Age(status.uptime_ms()),
-      "  ", Counted(status.sessions(), "session"), "  ", Counted(status.segments(), "segment"),
-      status.draining() ? "  draining" : "", "\n\n");
-
-  DeviceList devices(status.devices().begin(), status.devices().end());
-  Table table({{"DEVICE"},
-               {"NAME"},
-               {"CHARGED", Align::kRight},
-               {"CAPACITY", Align::kRight},
-               {"USED", Align::kRight},
-               {""}});
-  for (const v1::Device& device : devices) {
-    table.AddRow({ShortDevice(devices, device.device_uuid()), device.name(),
-                  Size(device.charged_bytes(), exact), Size(device.capacity_bytes(), exact),
-                  Percent(device.charged_bytes(), device.capacity_bytes()),
-                  Bar(device.charged_bytes(), device.capacity_bytes())});
-  }
-  std::stable_sort(tenants.mutable_tenants()->begin(), tenants.mutable_tenants()->end(),
-                   [](const v1::TenantInfo& a, const v1::TenantInfo& b) {
-                     return a.usage().charged_bytes() > b.usage().charged_bytes();
-                   });
-  std::stable_sort(sessions.mutable_sessions()->begin(), sessions.mutable_sessions()->end(),
-                   [](const v1::SessionInfo& a, const v1::SessionInfo& b) {
-                     return a.leased_bytes() > b.leased_bytes();
-                   });
-  absl::StrAppend(&text, table.ToString(), "\n", TenantsView(tenants, exact), "\n",
-                  SessionsView(sessions, exact));
-  return text;
 }
 
 }  // namespace gpumem::cli

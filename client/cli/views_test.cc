@@ -334,25 +334,14 @@ TEST(ViewsTest, Reload) {
             "notice: persistence mode is off\n");
 }
 
-TEST(ViewsTest, TopPutsTheLargestFirst) {
-  EXPECT_EQ(
-      TopView(Status(), TwoTenants(), TwoSessions(), false),
-      "gpumemd 0.1.0  host  up 3m05s  2 sessions  1 segment\n"
-      "\n"
-      "DEVICE           NAME          CHARGED  CAPACITY  USED\n"
-      "0 HOST-00000000  host memory  1.50 GiB  8.00 GiB   19%  [####----------------]\n"
-      "1 HOST-00000001  host memory       0 B  8.00 GiB    0%  [--------------------]\n"
-      "\n"
-      "TENANT       CHARGED      LIMIT  TOTAL LIMIT    PINNED     LIMIT  SEGMENTS  SESSIONS  "
-      "DENIALS  MADE BY\n"
-      "user-1001   1.00 GiB  by device     2.00 GiB       0 B      none         1         1  "
-      "      3  rule\n"
-      "training   64.00 MiB   4.00 GiB         none  8.00 MiB  1.00 GiB   2 of 16         1  "
-      "      0  config\n"
-      "\n"
-      "SESSION  TENANT     STATE       PID   UID  NAME       COMMAND  LEASES     LEASED    AGE\n"
-      "     12  user-1001  lingering     7  1001                           0   1.00 GiB  1d01h\n"
-      "      7  training   live       4242  1000  trainer-3  python3       2  64.00 MiB  3m05s\n");
+TEST(ViewsTest, SessionsIn80Columns) {
+  v1::ListSessionsResponse sessions = TwoSessions();
+  sessions.mutable_sessions(0)->set_tenant("a-tenant-with-a-long-name");
+  sessions.mutable_sessions(0)->set_command("a-long-command");
+  EXPECT_EQ(SessionsView(sessions, false, 80),
+            "SESSION  TENANT       STATE       PID  NAME       COMMAND          LEASED    AGE\n"
+            "      7  a-tenant-w~  live       4242  trainer-3  a-long-comm~  64.00 MiB  3m05s\n"
+            "     12  user-1001    lingering     7                            1.00 GiB  1d01h\n");
 }
 
 }  // namespace

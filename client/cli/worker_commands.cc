@@ -8,6 +8,7 @@
 #include "client/cli/connection.h"
 #include "client/cli/json.h"
 #include "client/cli/print.h"
+#include "client/cli/terminal.h"
 #include "client/cli/views.h"
 #include "client/session.h"
 
@@ -60,7 +61,9 @@ absl::Status Run(const PublicationsCommand& command, const GlobalOptions& option
   request.set_tenant(command.of_tenant);
   auto response = (*session)->ListPublications(request, (*session)->Deadline({}));
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : PublicationsView(*response, options.exact));
+  Print(options.json
+            ? Pretty(ToJson(*response))
+            : PublicationsView(*response, options.exact, Stdout(options.no_color).columns));
   return absl::OkStatus();
 }
 
@@ -89,7 +92,7 @@ absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   *quota.mutable_usage() = response->usage();
   Print(options.json ? Pretty(QuotaJson(quota, /*knows_overridden=*/false))
                      : QuotaView(quota, {welcome.devices().begin(), welcome.devices().end()},
-                                 options.exact));
+                                 options.exact, Stdout(options.no_color).columns));
   return absl::OkStatus();
 }
 

@@ -503,6 +503,11 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
   return ledger_.ListSegments(tenant, device);
 }
 
+HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
+  absl::MutexLock lock(&mutex_);
+  return ledger_.ListHolders(only);
+}
+
 absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,
                                                             absl::string_view device) const {
   absl::MutexLock lock(&mutex_);

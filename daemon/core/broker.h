@@ -368,6 +368,7 @@ class Broker {
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
+  HoldersView ListHolders(std::optional<SegmentId> only) const;
   absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
                                                       absl::string_view device) const;
   absl::Status CheckInvariants() const;

@@ -504,6 +504,8 @@ class Ledger {
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
+  // Leases by number, publications by name; of one segment alone where it is given.
+  HoldersView ListHolders(std::optional<SegmentId> only) const;
   // By device, and there in the order in which they are served.
   absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
                                                       absl::string_view device) const;

@@ -79,6 +79,49 @@ TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
   EXPECT_EQ(ledger.charged(0), 0u);
 }
 
+TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
+  const SessionId trainer = OpenSession("ml");
+  const auto weights = Acquire(trainer, kGranule, 2);
+  Publish(trainer, "weights", weights);
+  Share(trainer, weights[1].lease);
+  Share(trainer, weights[1].lease, TicketScope::kAny);
+  const SessionId server = OpenSession("ml");
+  const auto attached = Attach(server, "weights");
+
+  const HoldersView all = ledger.ListHolders(std::nullopt);
+  ASSERT_THAT(all.leases, SizeIs(4));
+  EXPECT_EQ(all.leases[0].id, weights[0].lease);
+  EXPECT_EQ(all.leases[0].segment, weights[0].segment);
+  EXPECT_EQ(all.leases[0].session, trainer);
+  EXPECT_EQ(all.leases[0].tenant, "ml");
+  EXPECT_FALSE(all.leases[0].attached);
+  EXPECT_FALSE(all.leases[0].shared);
+  EXPECT_TRUE(all.leases[1].shared);
+  EXPECT_TRUE(all.leases[1].shared_to_any);
+  EXPECT_EQ(all.leases[2].id, attached[0].lease);
+  EXPECT_EQ(all.leases[2].session, server);
+  EXPECT_TRUE(all.leases[2].attached);
+  EXPECT_EQ(all.leases[2].publication, "ml/weights");
+  EXPECT_EQ(all.leases[2].version, 1u);
+  ASSERT_THAT(all.publications, SizeIs(1));
+  EXPECT_EQ(all.publications[0].name, "weights");
+  EXPECT_EQ(all.publications[0].segments, SegmentsOf(weights));
+
+  const HoldersView second = ledger.ListHolders(weights[1].segment);
+  ASSERT_THAT(second.leases, SizeIs(2));
+  EXPECT_EQ(second.leases[1].id, attached[1].lease);
+  EXPECT_THAT(second.publications, SizeIs(1));
+  EXPECT_THAT(ledger.ListHolders(SegmentId{4711}).leases, IsEmpty());
+  EXPECT_THAT(ledger.ListHolders(SegmentId{4711}).publications, IsEmpty());
+
+  // What the lease was attached through is no longer there to be named.
+  ASSERT_TRUE(ledger.Unpublish(trainer, "weights").ok());
+  const HoldersView after = ledger.ListHolders(weights[0].segment);
+  EXPECT_TRUE(after.leases.at(1).attached);
+  EXPECT_EQ(after.leases.at(1).publication, "");
+  EXPECT_THAT(after.publications, IsEmpty());
+}
+
 TEST_F(LedgerPublicationsTest, IsNeitherReusedNorTrimmed) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);

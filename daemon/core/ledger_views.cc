@@ -133,6 +133,40 @@ absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view 
   return views;
 }
 
+HoldersView Ledger::ListHolders(std::optional<SegmentId> only) const {
+  HoldersView holders;
+  for (const auto& [id, lease] : leases_) {
+    if (only && lease.segment != *only) continue;
+    LeaseHolderView view{.id = id,
+                         .segment = lease.segment,
+                         .session = lease.session,
+                         .tenant = sessions_.at(lease.session)->tenant->name,
+                         .attached = lease.publication.has_value(),
+                         .shared = lease.tickets[0].has_value(),
+                         .shared_to_any = lease.tickets[1].has_value()};
+    if (lease.publication) {
+      auto it = publications_.find(*lease.publication);
+      if (it != publications_.end()) {
+        view.publication = absl::StrCat(it->second.tenant->name, "/", it->second.name);
+        view.version = it->second.version;
+      }
+    }
+    holders.leases.push_back(std::move(view));
+  }
+  std::sort(holders.leases.begin(), holders.leases.end(),
+            [](const LeaseHolderView& a, const LeaseHolderView& b) { return a.id < b.id; });
+  for (const auto& [name, id] : by_name_) {
+    const Publication& publication = publications_.at(id);
+    const std::vector<SegmentId>& segments = publication.segments;
+    if (only && std::find(segments.begin(), segments.end(), *only) == segments.end()) continue;
+    holders.publications.push_back({.tenant = publication.tenant->name,
+                                    .name = publication.name,
+                                    .version = publication.version,
+                                    .segments = segments});
+  }
+  return holders;
+}
+
 absl::Status Ledger::CheckInvariants() const {
   const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
   const size_t devices = devices_.size();

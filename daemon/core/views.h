@@ -119,6 +119,32 @@ struct SegmentView {
   absl::Duration age;
 };
 
+// Who holds a segment: a session by a lease.
+struct LeaseHolderView {
+  LeaseId id{};
+  SegmentId segment{};
+  SessionId session{};
+  std::string tenant;          // the session's
+  bool attached = false;       // through a publication
+  std::string publication;     // "TENANT/NAME" of it; empty where it has ended
+  uint64_t version = 0;        // of it; 0 where it has ended
+  bool shared = false;         // has a ticket for the segment's own tenant
+  bool shared_to_any = false;  // has one for whoever has it
+};
+
+// And a publication by what it was sealed with.
+struct PublicationHolderView {
+  std::string tenant;
+  std::string name;
+  uint64_t version = 0;
+  std::vector<SegmentId> segments;
+};
+
+struct HoldersView {
+  std::vector<LeaseHolderView> leases;
+  std::vector<PublicationHolderView> publications;
+};
+
 struct WaiterView {
   WaiterId id{};
   SessionId session{};

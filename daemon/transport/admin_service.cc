@@ -1,5 +1,6 @@
 #include "daemon/transport/admin_service.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,14 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
       broker_->ListSegments(request->tenant(), request->device_uuid());
   if (!segments.ok()) return ToAnswer(segments.status());
   for (const SegmentView& segment : *segments) *response->add_segments() = ToProto(segment);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListHolders(grpc::ServerContext*, const v1::ListHoldersRequest* request,
+                                       v1::ListHoldersResponse* response) {
+  std::optional<SegmentId> only;
+  if (request->segment_id() != 0) only = SegmentId{request->segment_id()};
+  *response = ToProto(broker_->ListHolders(only));
   return grpc::Status::OK;
 }
 
@@ -209,6 +218,14 @@ grpc::Status AdminService::TrimPool(grpc::ServerContext* context,
                   .device = pool->device_uuid});
   *response = ToProto(*pool);
   return grpc::Status::OK;
+}
+
+grpc::Status AdminService::WatchEvents(grpc::ServerContext* context,
+                                       const v1::WatchEventsRequest* request,
+                                       grpc::ServerWriter<v1::EventRecord>* writer) {
+  return hooks_.events->Serve(
+      *request, [context] { return context->IsCancelled(); },
+      [writer](const v1::EventRecord& record) { return writer->Write(record); });
 }
 
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,

@@ -11,6 +11,7 @@
 #include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/quota_control.h"
+#include "daemon/transport/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
 namespace gpumemd {
@@ -24,7 +25,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
         reload;
     // Whose call it is, by its context's peer(): PeerBook::Find.
     std::function<std::vector<AuditOperator>(const std::string& peer)> who;
-    AuditSink* audit = nullptr;  // outlives this
+    AuditSink* audit = nullptr;      // outlives this
+    EventStreams* events = nullptr;  // the same
   };
   // `broker` and `quotas` outlive this.
   AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
@@ -41,6 +43,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ListSegments(grpc::ServerContext* context,
                             const gpumem::v1::ListSegmentsRequest* request,
                             gpumem::v1::ListSegmentsResponse* response) override;
+  grpc::Status ListHolders(grpc::ServerContext*, const gpumem::v1::ListHoldersRequest* request,
+                           gpumem::v1::ListHoldersResponse* response) override;
   grpc::Status ListWaiting(grpc::ServerContext*, const gpumem::v1::ListWaitingRequest* request,
                            gpumem::v1::ListWaitingResponse* response) override;
   grpc::Status ListPublications(grpc::ServerContext*,
@@ -65,6 +69,9 @@ class AdminService final : public gpumem::v1::Admin::Service {
                        gpumem::v1::PoolInfo* response) override;
   grpc::Status TrimPool(grpc::ServerContext* context, const gpumem::v1::TrimPoolRequest* request,
                         gpumem::v1::PoolInfo* response) override;
+  grpc::Status WatchEvents(grpc::ServerContext* context,
+                           const gpumem::v1::WatchEventsRequest* request,
+                           grpc::ServerWriter<gpumem::v1::EventRecord>* writer) override;
   grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
                      gpumem::v1::GetStatusResponse* response) override;
 

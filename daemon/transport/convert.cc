@@ -180,6 +180,30 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   return proto;
 }
 
+v1::ListHoldersResponse ToProto(const HoldersView& holders) {
+  v1::ListHoldersResponse proto;
+  for (const LeaseHolderView& lease : holders.leases) {
+    v1::LeaseInfo& info = *proto.add_leases();
+    info.set_lease_id(ToInt(lease.id));
+    info.set_segment_id(ToInt(lease.segment));
+    info.set_session_id(ToInt(lease.session));
+    info.set_tenant(lease.tenant);
+    info.set_attached(lease.attached);
+    info.set_publication(lease.publication);
+    info.set_version(lease.version);
+    info.set_shared(lease.shared);
+    info.set_shared_to_any(lease.shared_to_any);
+  }
+  for (const PublicationHolderView& publication : holders.publications) {
+    v1::PublishedSegments& segments = *proto.add_publications();
+    segments.set_tenant(publication.tenant);
+    segments.set_name(publication.name);
+    segments.set_version(publication.version);
+    for (SegmentId segment : publication.segments) segments.add_segment_ids(ToInt(segment));
+  }
+  return proto;
+}
+
 v1::WaitingInfo ToProto(const WaiterView& waiter) {
   v1::WaitingInfo proto;
   proto.set_session_id(ToInt(waiter.session));

@@ -22,6 +22,7 @@ gpumem::v1::Quota ToProto(const Quota& quota);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
 gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
+gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);
 gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
 gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);

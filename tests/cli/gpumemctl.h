@@ -45,6 +45,11 @@ class GpumemctlTest : public testing::Test {
     char path[] = "/tmp/gpumemctl-e2e-XXXXXX";  // short enough for a socket's name
     ASSERT_NE(mkdtemp(path), nullptr);
     dir_ = path;
+    StartDaemon();
+  }
+
+  // In the same folder, when there is none.
+  void StartDaemon() {
     daemon_ = std::make_unique<Process>(
         ProcessOptions{.argv = {"daemon/gpumemd", "--backend", "host", "--host-devices", "2",
                                 "--host-device-bytes", "64MiB", "--runtime-dir", dir_,

@@ -1,0 +1,20 @@
+// The daemon's devices, as people name them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+
+using DeviceList = std::vector<v1::Device>;
+
+// The UUID of the device that the user names by index, UUID or the beginning of one.
+//   NOT_FOUND         there is none
+//   INVALID_ARGUMENT  several begin so
+absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::string_view name);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,27 @@
+// gpumemctl doctor.
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "client/cli/doctor/collect.h"
+#include "client/cli/doctor/examine.h"
+#include "client/cli/format.h"
+#include "client/cli/json.h"
+#include "client/cli/print.h"
+#include "client/cli/terminal.h"
+
+namespace gpumem::cli {
+
+absl::Status Run(const DoctorCommand&, const GlobalOptions& options) {
+  const std::vector<Finding> findings = Examine(Collect(options.runtime_dir));
+  const Output output = Stdout(options.no_color);
+  Print(options.json
+            ? Pretty(DoctorJson(findings))
+            : ToString(DoctorView(findings, PictureWidth(output)), output.colour, output.columns));
+  const size_t problems = CountOf(findings, Level::kProblem);
+  if (problems == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("there ", problems == 1 ? "is " : "are ", Counted(problems, "problem")));
+}
+
+}  // namespace gpumem::cli

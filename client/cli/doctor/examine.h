@@ -1,0 +1,39 @@
+// What gpumemctl doctor makes of what it has seen. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/doctor/facts.h"
+#include "client/cli/json.h"
+#include "client/cli/styled.h"
+
+namespace gpumem::cli {
+
+enum class Level {
+  kOk,
+  kWarning,  // it works, and may stop to
+  kProblem,  // something does not work
+  kUnseen,   // this user may not see it
+};
+
+struct Finding {
+  std::string area;
+  Level level = Level::kOk;
+  std::string text;  // a sentence
+  std::string help;  // what to do; empty where there is nothing
+};
+
+// By area, always in the same order.
+std::vector<Finding> Examine(const Facts& facts);
+
+size_t CountOf(const std::vector<Finding>& findings, Level level);
+
+// For people, in lines of `columns` characters at most.
+std::vector<Line> DoctorView(const std::vector<Finding>& findings, size_t columns);
+
+// {"findings": [{"area", "level", "text", "help"}], "problems", "warnings", "unseen"}; level is
+// "ok", "warning", "problem" or "unseen".
+Json DoctorJson(const std::vector<Finding>& findings);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,107 @@
+// What gpumemctl doctor has seen of this machine and the daemon. Plain values: what could not be
+// seen is missing.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gpumem::cli {
+
+struct SocketFacts {
+  enum class State { kMissing, kNobodyListens, kDenied, kOpen };
+  std::string name;  // "admin.sock"
+  State state = State::kMissing;
+  std::string mode;  // "0660 root gpumem"; empty where that cannot be seen
+};
+
+// By the admin socket.
+struct DaemonFacts {
+  std::string version;
+  pid_t pid = 0;
+  bool cuda = false;  // the backend; else the host's
+  uint64_t uptime_ms = 0;
+  bool draining = false;
+  bool keeps_memory = false;
+  uint32_t generation = 1;
+  uint32_t sessions = 0;
+  uint32_t segments = 0;
+  std::vector<std::string> notices;
+  uint64_t largest_publication = 0;  // in segments
+  std::string largest_publication_name;
+  // Memory past the broker.
+  uint64_t foreign_processes = 0;  // that have no session
+  uint64_t foreign_bytes = 0;
+  uint64_t unbrokered_bytes = 0;  // of processes with sessions
+};
+
+// By the session socket, as a worker.
+struct WorkerFacts {
+  std::string error;  // empty: a session began, and the rest is known
+  std::string version;
+  std::string tenant;
+  std::string rule;
+  std::string cgroup_unknown;  // why the daemon knows no cgroup of this process
+};
+
+// Of the daemon, by /proc/PID.
+struct ProcessFacts {
+  bool seen = false;
+  std::optional<uint64_t> files_limit;  // RLIMIT_NOFILE, soft
+  std::optional<uint64_t> files_open;
+  std::string parent;  // its command
+  std::string unit;    // "gpumemd.service", by its cgroup
+};
+
+// By systemctl show.
+struct UnitFacts {
+  std::optional<uint64_t> store_max;  // FileDescriptorStoreMax=
+  std::optional<uint64_t> store_now;  // NFileDescriptorStore
+};
+
+struct GpuFacts {
+  std::string uuid;
+  std::optional<bool> persistent;
+  std::string unknown;  // why that is not known
+};
+
+struct DeviceFile {
+  std::string path;
+  bool usable = false;  // for reading and writing, by this user
+  std::string mode;
+};
+
+struct DriverFacts {
+  bool built_in = true;      // this program can use CUDA
+  std::string module;        // the kernel module's version; empty: it is not loaded
+  std::string cuda_error;    // why libcuda does not work here; empty: it does
+  std::string nvml_error;    // the same of NVML
+  std::string version;       // the libraries', by NVML
+  std::string cuda_version;  // "13.0", that they know
+  std::vector<GpuFacts> gpus;
+  std::vector<DeviceFile> files;  // /dev/nvidia*
+};
+
+enum class CgroupLayout { kUnknown, kUnified, kHybrid, kLegacy };
+
+struct Facts {
+  std::string cli_version;
+  uid_t uid = 0;
+  std::string runtime_dir;
+  bool runtime_dir_there = false;
+  std::vector<SocketFacts> sockets;
+  std::string admin_error;  // why `daemon` is missing, where the socket is open
+  std::optional<DaemonFacts> daemon;
+  WorkerFacts worker;
+  ProcessFacts process;
+  UnitFacts unit;
+  DriverFacts driver;
+  uint64_t files_soft = 0;  // RLIMIT_NOFILE of this process
+  uint64_t files_hard = 0;
+  CgroupLayout cgroups = CgroupLayout::kUnknown;
+};
+
+}  // namespace gpumem::cli

@@ -1,0 +1,33 @@
+// Who holds a device: the answers of the daemon, added up. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumem::cli {
+
+// What a tenant itself has on a device, without the tenants under it.
+struct Holding {
+  std::string tenant;
+  uint64_t leased = 0;
+  uint64_t retained = 0;
+  uint64_t lingering = 0;
+  uint64_t moving = 0;  // being made, or given back to the driver
+
+  uint64_t held() const { return leased + retained + lingering + moving; }
+};
+
+struct DeviceHoldings {
+  std::vector<Holding> tenants;  // those that hold something, the largest first
+  Holding all;                   // of all of them together
+  uint64_t outside = 0;          // taken past the broker, where the driver says what is free
+  uint64_t free = 0;             // of the capacity
+};
+
+DeviceHoldings HoldingsOn(const v1::Device& device, const v1::ListTenantsResponse& tenants);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,42 @@
+// Admin.WatchEvents: the records of the audit, as they come, for operators who look on.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+
+#include "daemon/core/audit_ring.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumemd {
+
+gpumem::v1::EventRecord ToProto(const AuditRecord& record);
+
+// Thread-safe. Each stream keeps the thread that serves it.
+class EventStreams {
+ public:
+  static constexpr int kMost = 16;
+
+  // `ring` outlives this.
+  explicit EventStreams(const AuditRing* ring) : ring_(ring) {}
+
+  // Serves one: gives `write` what the request asks for, until that answers false, `cancelled`
+  // answers true, or there is no more to come. Asks `cancelled` some times a second.
+  //   INVALID_ARGUMENT    there is no such event
+  //   RESOURCE_EXHAUSTED  there are kMost of them
+  //   UNAVAILABLE         EndAll was called
+  grpc::Status Serve(const gpumem::v1::WatchEventsRequest& request,
+                     const std::function<bool()>& cancelled,
+                     const std::function<bool(const gpumem::v1::EventRecord&)>& write);
+
+  // All of them end soon, and none begins any more.
+  void EndAll() { ended_ = true; }
+
+ private:
+  const AuditRing* const ring_;
+  std::atomic<int> streams_{0};
+  std::atomic<bool> ended_{false};
+};
+
+}  // namespace gpumemd

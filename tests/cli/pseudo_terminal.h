@@ -1,0 +1,59 @@
+// gpumemctl in a terminal: what it draws, and keys for it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+
+namespace gpumem {
+
+// A child process whose stdin, stdout and stderr are a pseudo terminal, killed and reaped at the
+// end. For one thread.
+class PseudoTerminal {
+ public:
+  struct Size {
+    unsigned short rows = 24;
+    unsigned short columns = 80;
+  };
+  // `environment` besides this process's own; TERM is xterm and NO_COLOR unset otherwise.
+  PseudoTerminal(const std::vector<std::string>& argv, Size size,
+                 const std::map<std::string, std::string>& environment = {});
+  ~PseudoTerminal();
+  PseudoTerminal(const PseudoTerminal&) = delete;
+  PseudoTerminal& operator=(const PseudoTerminal&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  void Type(const std::string& keys);
+  // The terminal gets another size, and the process a SIGWINCH.
+  void Resize(Size size);
+
+  // Reads what it draws until the screen has `text` on it, or not any more. False: it has ended,
+  // or the deadline is over.
+  bool WaitFor(const std::string& text, absl::Time deadline);
+  bool WaitUntilGone(const std::string& text, absl::Time deadline);
+  // Waits for its end: its exit code, or 128 and the signal that ended it; -1: it does not end.
+  int Wait(absl::Time deadline);
+
+  // What is seen now: the text of the last picture, without colours.
+  std::string Screen() const;
+  // All that it has written, as it came.
+  const std::string& written() const { return written_; }
+
+ private:
+  bool Read(absl::Time deadline);
+
+  pid_t pid_ = -1;
+  UniqueFd leader_;
+  std::string written_;
+};
+
+// The text of a frame: escape sequences are taken out, and line ends made '\n'.
+std::string PlainText(const std::string& frame);
+
+}  // namespace gpumem
