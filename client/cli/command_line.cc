@@ -93,6 +93,8 @@ class Parser {
     return std::move(line_);
   }
 
+  const CLI::App& app() const { return app_; }
+
  private:
   // A subcommand that answers with `*command`.
   template <typename C>
@@ -493,5 +495,7 @@ class Parser {
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   return Parser().Parse(arguments);
 }
+
+void WithParser(absl::FunctionRef<void(const CLI::App&)> use) { use(Parser().app()); }
 
 }  // namespace gpumem::cli
