@@ -63,11 +63,12 @@ class CompletionTest : public GpumemctlTest, public testing::WithParamInterface<
                            "; _gpumemctl; printf '%s\\n' \"${COMPREPLY[@]}\"");
     } else {
       shell = absl::StrCat("set -x PATH $PWD/client/cli $PATH; source ", script_, "; complete -C '",
-                           line, "' | string replace -r '\\t.*' ''");
+                           line, "' | cut -f 1");
     }
-    Words offered = absl::StrSplit(
-        Output({GetParam(), GetParam() == "bash" ? "--norc" : "--no-config", "-c", shell}), '\n',
-        absl::SkipEmpty());
+    Words offered =
+        absl::StrSplit(Output({"/usr/bin/env", GetParam(),
+                               GetParam() == "bash" ? "--norc" : "--no-config", "-c", shell}),
+                       '\n', absl::SkipEmpty());
     std::sort(offered.begin(), offered.end());
     return offered;
   }

@@ -9,12 +9,13 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
-HERE=$(dirname "$(readlink -f "$0")")
-DEBS=$(readlink -f "$1")
+SELF=$(readlink -f "$0")
+HERE=$(dirname "$SELF")
+DEBS=
 WORK=
 MACHINE=
 GROUP=
-readonly HERE DEBS
+readonly SELF HERE
 readonly OLD_VERSION=0.0.1-1
 readonly ALL=(gpumemd gpumem-tools libgpumem1 libgpumem-dev)
 
@@ -72,7 +73,7 @@ mirror() {
 # Runs a command in $WORK/root.
 inside() {
   env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
-    unshare --mount --pid --fork --kill-child "$0" --chroot "$WORK/root" "$@" </dev/null
+    unshare --mount --pid --fork --kill-child "$SELF" --chroot "$WORK/root" "$@" </dev/null
 }
 
 # The part of `inside` that runs in namespaces of its own, so that no mount stays.
@@ -121,7 +122,7 @@ make_root() {
 # The packages again, as an older version would be.
 make_old_packages() {
   local package tree
-  mkdir -p "$WORK/root/debs/old"
+  mkdir -p "$WORK/root/debs/old" "$WORK/old"
   cp "$DEBS"/*.deb "$WORK/root/debs/"
   for package in "${ALL[@]}"; do
     tree=$WORK/old/$package
@@ -155,7 +156,7 @@ check_installed() {
   for package in "${ALL[@]}"; do
     inside dpkg -L "$package" | grep -vE '^/\.$|/libraries' >"$WORK/list"
     # Folders are many packages'; what counts are files.
-    (cd "$WORK/root" && while read -r file; do [[ -d .$file && ! -L .$file ]] || echo "$file"; done) \
+    (cd "$WORK/root" && while read -r file; do [[ -d .$file ]] || echo "$file"; done) \
       <"$WORK/list" | sed "s,/$(dpkg-architecture -qDEB_HOST_MULTIARCH)/,/MULTIARCH/," | sort \
       >"$WORK/$package.files"
     diff -u "$HERE/$package.files" "$WORK/$package.files" >&2 || fail "$package has other files"
@@ -243,7 +244,9 @@ in_machine() {
 
 # Runs a command in the machine.
 there() {
-  nsenter -t "$(<"/proc/$MACHINE/task/$MACHINE/children")" -m -p -C -i -u -n -r -w -- \
+  local init
+  read -r init <"/proc/$MACHINE/task/$MACHINE/children" || return 1
+  nsenter -t "$init" -m -p -C -i -u -n -r -w -- \
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@" </dev/null
 }
 
@@ -264,14 +267,14 @@ boot() {
   (
     echo "$BASHPID" >"$GROUP/cgroup.procs"
     exec unshare --mount --pid --cgroup --ipc --uts --net --fork --mount-proc --kill-child \
-      "$0" --machine "$WORK/root"
+      "$SELF" --machine "$WORK/root"
   ) </dev/null >"$WORK/console" 2>&1 &
   MACHINE=$!
   local deadline=$((SECONDS + 60))
   # It says "running" when all is started; what it says until then is no error.
   until [[ $(there systemctl is-system-running 2>/dev/null || true) == running ]]; do
     ((SECONDS < deadline)) && kill -0 "$MACHINE" 2>/dev/null || return 1
-    read -r -t 0.2 <> <(:) || true
+    sleep 0.2
   done
 }
 
@@ -289,27 +292,28 @@ shut_down() {
   fi
 }
 
-property() { there systemctl show --value -p "$1" gpumemd.service; }
+# property NAME [UNIT]
+property() { there systemctl show --value -p "$1" "${2:-gpumemd.service}"; }
 
 check_upgrade_under_systemd() {
-  inside_quietly sh -c 'dpkg -i /debs/old/*.deb'
-  sed -i 's/^backend = .*/backend = "host"/' "$WORK/root/etc/gpumem/gpumemd.toml"
   if ! boot; then
     cat "$WORK/console" >&2
     say "SKIPPED the upgrade under systemd: this machine does not let one run"
     return
   fi
-  # As the package's postinst does it when it is installed while systemd runs.
-  there dpkg-reconfigure gpumemd >/dev/null 2>&1 || there systemctl start gpumemd
+  expect_there "" sh -c 'dpkg -i /debs/old/*.deb'
   expect_there active systemctl is-active gpumemd.service
   there head -c 5000000 /dev/urandom >"$WORK/root/model.bin"
   expect_there "" gpumemctl publish weights --file /model.bin
-  local before after
+  local before after socket
   before=$(property MainPID)
+  socket=$(property ActiveEnterTimestamp gpumemd-session.socket)
 
   expect_there "" sh -c 'dpkg -i /debs/*.deb'
   after=$(property MainPID)
   [[ $after != "$before" && $after != 0 ]] || fail "an upgrade does not restart the daemon"
+  [[ $(property ActiveEnterTimestamp gpumemd-session.socket) == "$socket" ]] ||
+    fail "an upgrade restarts the sockets, too: who connects meanwhile is refused"
   expect_there active systemctl is-active gpumemd.service gpumemd-session.socket
   expect_there "" gpumemctl verify weights
   say "memory outlives an upgrade"
@@ -324,6 +328,7 @@ check_upgrade_under_systemd() {
 # --- All -----------------------------------------------------------------------------------------
 
 main() {
+  DEBS=$(readlink -f "$1")
   trap clean_up EXIT
   WORK=$(mktemp -d)
   chmod 755 "$WORK"
@@ -345,5 +350,5 @@ main() {
 case $1 in
   --chroot) in_chroot "${@:2}" ;;
   --machine) in_machine "$2" ;;
-  *) main ;;
+  *) main "$1" ;;
 esac

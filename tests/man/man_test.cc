@@ -30,7 +30,7 @@ using ::testing::Contains;
 using ::testing::Not;
 using Keys = std::set<std::string>;
 
-std::string Run(const std::vector<std::string>& argv) {
+std::string OutputOf(const std::vector<std::string>& argv) {
   demo::Process process({.argv = argv, .stderr_too = true});
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   std::string text;
@@ -79,14 +79,15 @@ Keys OptionsInPage(const std::string& name) {
 
 TEST(ManTest, OptionsOfTheDaemon) {
   // In --help each begins a line.
-  const Keys help = AllMatches(Run({"daemon/gpumemd", "--help"}), "\n +(?:-[a-z],)?(--[a-z-]+)");
+  const Keys help =
+      AllMatches(OutputOf({"daemon/gpumemd", "--help"}), "\n +(?:-[a-z],)?(--[a-z-]+)");
   EXPECT_THAT(help, Contains("--config"));
   EXPECT_EQ(OptionsInPage("gpumemd.8"), help);
 }
 
 TEST(ManTest, OptionsOfTheKeeper) {
   const Keys help =
-      AllMatches(Run({"daemon/keeper/gpumem-keeper", "--help"}), "(?:\n  |, )(--[a-z-]+)");
+      AllMatches(OutputOf({"daemon/keeper/gpumem-keeper", "--help"}), "(?:\n  |, )(--[a-z-]+)");
   EXPECT_THAT(help, Contains("--max-fds"));
   EXPECT_EQ(OptionsInPage("gpumem-keeper.8"), help);
 }
@@ -107,7 +108,7 @@ class ConfigurationPage : public testing::Test {
   std::string Check(const std::string& text) {
     const std::string file = dir_ + "/gpumemd.toml";
     std::ofstream(file) << text;
-    return Run({"daemon/gpumemd", "--config", file, "--check-config"});
+    return OutputOf({"daemon/gpumemd", "--config", file, "--check-config"});
   }
 
   // The keys that may stand after `text`, which the daemon lists where one is none of them.
@@ -146,8 +147,8 @@ class ConfigurationPage : public testing::Test {
 
 TEST_F(ConfigurationPage, HasTheTablesAndKeysThatTheDaemonKnows) {
   // What a table cannot be without, so that the unknown key is the first mistake.
-  const std::map<std::string, std::string> required = {{"tenant", "name = \"x\""},
-                                                       {"rule", "tenant = \"x\""}};
+  const std::map<std::string, std::string> required = {
+      {"tenant", "name = \"x\""}, {"rule", "tenant = \"user-{uid}\"\ndefault = true"}};
   const Keys tables = Known("");
   EXPECT_THAT(tables, Contains("daemon"));
   for (const std::string& table : tables) {
