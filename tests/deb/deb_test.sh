@@ -245,7 +245,8 @@ in_machine() {
 # Runs a command in the machine.
 there() {
   local init
-  read -r init <"/proc/$MACHINE/task/$MACHINE/children" || return 1
+  # Its only child, in a line without an end.
+  read -r init <"/proc/$MACHINE/task/$MACHINE/children" || [[ -n $init ]] || return 1
   nsenter -t "$init" -m -p -C -i -u -n -r -w -- \
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@" </dev/null
 }
@@ -287,7 +288,9 @@ shut_down() {
   if [[ -n $GROUP ]]; then
     # Process 1 is gone, and all others go with it, but not in the same moment.
     local deadline=$((SECONDS + 30))
-    until find "$GROUP" -depth -type d -exec rmdir {} + 2>/dev/null || ((SECONDS > deadline)); do :; done
+    until find "$GROUP" -depth -type d -exec rmdir {} + 2>/dev/null || ((SECONDS > deadline)); do
+      sleep 0.1
+    done
     GROUP=
   fi
 }

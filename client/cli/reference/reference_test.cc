@@ -29,7 +29,8 @@ std::vector<CommandReference> Real() {
 
 TEST(ReferenceTest, ReadsTheParser) {
   CLI::App app("What it does.", "tool");
-  app.add_flag("--json", "In JSON");
+  bool flag = false;
+  app.add_flag("--json", flag, "In JSON");
   CLI::App* sub = app.add_subcommand("pool", "Pools.");
   sub->require_subcommand(0, 1);
   CLI::App* set = sub->add_subcommand("set", "Set one.");
@@ -101,7 +102,8 @@ TEST(ReferenceTest, TextMeansNothingToTheLanguageThatItIsIn) {
   CLI::App app("'It' does.", "tool");
   CLI::App* sub = app.add_subcommand("a", ".x it's a\\b [1]: $(date)");
   sub->footer("Example: tool a\n.TH is text");
-  sub->add_flag("--flag", "it's [a]: \\b");
+  bool flag = false;
+  sub->add_flag("--flag", flag, "it's [a]: \\b");
   const std::vector<CommandReference> commands = CommandsOf(app);
 
   const std::string man = ManPage(commands);
