@@ -191,6 +191,7 @@ END
 check_life() {
   files_inside >"$WORK/before"
   inside_quietly sh -c 'dpkg -i /debs/old/*.deb'
+  # shellcheck disable=SC2016  # dpkg-query's variable
   expect_inside "$OLD_VERSION" dpkg-query -W -f '${Version}' gpumemd
   say "they install"
   # What an administrator and the daemon make.
