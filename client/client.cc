@@ -17,6 +17,7 @@
 #include "client/shared_block.h"
 #include "client/ticket.h"
 #include "client/watch.h"
+#include "common/failpoint.h"
 #include "common/unix_channel.h"
 
 namespace gpumem {
@@ -152,6 +153,7 @@ absl::StatusOr<std::vector<Segment>> Client::Mapped(absl::StatusOr<internal::Gra
   absl::StatusOr<std::vector<internal::MappedLease>> mapped =
       internal::MapGrant(*grant, *session_, options);
   if (!mapped.ok()) return mapped.status();
+  Failpoint("client-mapped");
   grant->Keep();
   std::vector<Segment> segments;
   segments.reserve(mapped->size());

@@ -479,8 +479,9 @@ class SharedBlock;
 // of them.
 class Client {
  public:
-  // Connects, and waits for the daemon's word on who this process is.
-  //   UNAVAILABLE         no daemon there
+  // Connects, and waits for the daemon's word on who this process is. Where the daemon dies
+  // meanwhile, the next one is asked, unless ConnectOptions::reconnect is false.
+  //   UNAVAILABLE         no daemon there, or none that lived for long enough
   //   PERMISSION_DENIED   no rule of the daemon's configuration matches this process,
   //                       or none allows it the tenant it named
   //   RESOURCE_EXHAUSTED  the tenant has too many sessions (Denial)
@@ -523,8 +524,7 @@ class Client {
                                                 const OpenOptions& options = {});
 
   // Makes an interprocess event and tells the daemon of it, until it ends or its session
-  // does. UNAVAILABLE where the daemon dies meanwhile: then it may know the name, for as long as
-  // the session lives (ALREADY_EXISTS).
+  // does.
   //   INVALID_ARGUMENT    neither a name nor a segment, or both, or a name that is none; or a
   //                       Segment that is not this Client's, or not valid
   //   ALREADY_EXISTS      the tenant has an event of that name

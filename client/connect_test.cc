@@ -155,6 +155,50 @@ TEST(ConnectTest, ADaemonThatHangsUpOrSaysGoodbyeIsUnavailable) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("draining"));
 }
 
+// A daemon that dies under a Hello may have begun the session: the next one can tell by the number.
+TEST(ConnectTest, ADaemonThatDiesIsAskedAgainForTheSameSession) {
+  std::vector<v1::Hello> hellos;
+  FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
+    hellos.push_back(FakeDaemon::ReadHello(socket));
+    if (hellos.size() == 1) return false;
+    if (hellos.size() == 2) {
+      v1::ServerMessage stopping;
+      stopping.mutable_goodbye()->set_stopping(true);
+      FakeDaemon::Send(socket, stopping);
+      return false;
+    }
+    FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(session));
+    return true;
+  }});
+  const ConnectOptions options = {.runtime_dir = daemon.runtime_dir()};
+  auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_EQ(hellos.size(), 3u);
+  EXPECT_NE(hellos[0].connect_id(), 0u);
+  EXPECT_EQ(hellos[1].connect_id(), hellos[0].connect_id());
+  EXPECT_EQ(hellos[2].connect_id(), hellos[0].connect_id());
+  ASSERT_TRUE(Client::Connect(options).ok());
+  EXPECT_NE(hellos[3].connect_id(), hellos[0].connect_id());
+}
+
+TEST(ConnectTest, ADaemonThatDiesAgainAndAgainIsGivenUp) {
+  int hellos = 0;
+  const auto die = [&](int socket, uint64_t) {
+    FakeDaemon::ReadHello(socket);
+    ++hellos;
+    return false;
+  };
+  EXPECT_EQ(ConnectStatus(die).code(), absl::StatusCode::kUnavailable);
+  EXPECT_GT(hellos, 1);
+  EXPECT_LT(hellos, 20);
+  hellos = 0;
+  FakeDaemon daemon({.hello = die});
+  EXPECT_EQ(
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).status().code(),
+      absl::StatusCode::kUnavailable);
+  EXPECT_EQ(hellos, 1);
+}
+
 TEST(ConnectTest, WithoutTheApiSocketItGivesUpInTime) {
   FakeDaemon daemon;
   ASSERT_EQ(unlink(SocketPath(daemon.runtime_dir(), kApiSocket).c_str()), 0);
@@ -172,7 +216,7 @@ TEST(ConnectTest, FailedAndEndedConnectionsLeaveNoDescriptors) {
   FakeDaemon refusing({.hello = [](int, uint64_t) { return false; }});
   const size_t before = internal::OpenFds();
   for (int i = 0; i < 20; ++i) {
-    EXPECT_FALSE(Client::Connect({.runtime_dir = refusing.runtime_dir()}).ok());
+    EXPECT_FALSE(Client::Connect({.runtime_dir = refusing.runtime_dir(), .reconnect = false}).ok());
   }
   // Fewer, when gRPC's server has only now noticed that the first client is gone.
   EXPECT_LE(internal::OpenFds(), before);

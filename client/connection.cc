@@ -2,6 +2,7 @@
 
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -52,11 +53,21 @@ bool Connection::Answers(absl::Time deadline) {
          status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
-absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, absl::Time deadline) {
+bool IsClosed(int session) {
+  pollfd poll_fd = {session, POLLRDHUP, 0};
+  return ::poll(&poll_fd, 1, 0) > 0;
+}
+
+absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, int session, absl::Time deadline) {
   constexpr absl::Duration kAgainAfter = absl::Milliseconds(2);
+  constexpr absl::Duration kStep = absl::Milliseconds(50);  // the daemon may die meanwhile
   while (true) {
-    absl::StatusOr<UniqueFd> socket = ConnectUnix(path, SOCK_STREAM, deadline);
+    absl::StatusOr<UniqueFd> socket =
+        ConnectUnix(path, SOCK_STREAM, std::min(deadline, absl::Now() + kStep));
     if (socket.ok()) return socket;
+    if (IsClosed(session)) {
+      return absl::UnavailableError("the daemon has welcomed this process, and is gone");
+    }
     if (absl::Now() + kAgainAfter >= deadline) {
       return absl::DeadlineExceededError(socket.status().message());
     }

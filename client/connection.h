@@ -65,8 +65,13 @@ class Connection {
   uint64_t statement_ = 0;
 };
 
-// Connects to a daemon's api socket, waiting for it to be there.
+// Whether the other end of a session socket is closed, whatever it has sent before.
+bool IsClosed(int session);
+
+// Connects to a daemon's api socket, waiting for it to be there for as long as the daemon's end of
+// the session socket is.
 //   DEADLINE_EXCEEDED  it was not
-absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, absl::Time deadline);
+//   UNAVAILABLE        the daemon went away
+absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, int session, absl::Time deadline);
 
 }  // namespace gpumem::internal

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/failpoint.h"
 
 namespace gpumem::internal {
 
@@ -167,6 +168,7 @@ void Deliveries::Take(UnixMessage message) {
     end_ = absl::UnavailableError(
         absl::StrCat("the daemon has ended the session: ", parsed.goodbye().reason()));
   } else if (parsed.has_delivery()) {
+    Failpoint("client-delivery");
     Park(parsed.delivery(), std::move(message.fds));
     Sweep();
   }

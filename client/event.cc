@@ -247,6 +247,7 @@ absl::StatusOr<Event> Client::CreateEvent(const EventOptions& options) {
   request.set_device_uuid(*uuid);
   const Handle& handle = state->event->handle();
   request.set_handle(std::string(handle.begin(), handle.end()));
+  request.set_request_id(session_->NewRequestId());
   absl::StatusOr<v1::RegisterIpcEventResponse> response =
       session_->RegisterIpcEvent(request, session_->Deadline(std::nullopt));
   if (absl::IsDeadlineExceeded(response.status()) || absl::IsUnavailable(response.status())) {

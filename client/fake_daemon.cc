@@ -218,6 +218,11 @@ class FakeDaemon::Service : public v1::Broker::Service {
     Registered registered;
     registered.request = *request;
     for (const auto& [id, other] : daemon_->events_) {
+      if (request->request_id() != 0 && other.request.request_id() == request->request_id() &&
+          other.event.session_id() == session) {
+        response->set_event_id(id);
+        return grpc::Status::OK;
+      }
       if (request->has_name() && other.request.name() == request->name()) {
         return {grpc::StatusCode::ALREADY_EXISTS, "the tenant has an event of that name"};
       }

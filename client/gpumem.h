@@ -1,4 +1,4 @@
-/* gpumem in plain C: all of client.h and pool.h, for every language that can call C.
+/* gpumem in plain C: all of client.h, publication.h and pool.h, for every language that can call C.
  *
  *   gpumem_client* client;
  *   gpumem_pool* pool;
@@ -11,8 +11,8 @@
  *
  * Status: every function that returns int answers one of enum gpumem_status, and writes to its
  * out-parameters only where that is GPUMEM_OK. Those of gRPC and Abseil, with their numbers. A
- * null where a pointer is needed is INVALID_ARGUMENT; "may be null" says where none is. client.h
- * and pool.h say which statuses a call has, and what it does in more words.
+ * null where a pointer is needed is INVALID_ARGUMENT; "may be null" says where none is. client.h,
+ * publication.h and pool.h say which statuses a call has, and what it does in more words.
  * Handles: each is ended by its own _destroy or _release, which takes null, too, and does nothing
  * then. Using one that was ended is an error that nobody sees. They may be ended in any order: what
  * a handle needs lives as long as it. Text that a call gives belongs to the handle and lives as
@@ -41,7 +41,7 @@ extern "C" {
 
 /* The high half changes where programs must be compiled again, the low half grows with what is
  * added: a library serves a program where its high half is the same and its low half not less. */
-#define GPUMEM_API_VERSION UINT32_C(0x00010001)
+#define GPUMEM_API_VERSION UINT32_C(0x00010002)
 /* That of the library. */
 uint32_t gpumem_version(void);
 
@@ -86,7 +86,8 @@ enum gpumem_cause {
   GPUMEM_CAUSE_MAX_WAITING = 9, /* too many requests wait */
   GPUMEM_CAUSE_GUARANTEES = 10, /* what is free is guaranteed to others */
   GPUMEM_CAUSE_QUEUE = 11,      /* what is free is waited for by requests that go first */
-  GPUMEM_CAUSE_UNBROKERED = 12  /* the tenant uses memory that it took past the daemon */
+  GPUMEM_CAUSE_UNBROKERED = 12, /* the tenant uses memory that it took past the daemon */
+  GPUMEM_CAUSE_MAX_PUBLICATIONS = 13
 };
 
 /* A plain value, which does not grow. */
@@ -368,6 +369,103 @@ int gpumem_client_start_watch(gpumem_client* client, const struct gpumem_watch_h
                               gpumem_watch** watch);
 /* Waits for a handler that is being called, unless it is that handler who calls this. */
 int gpumem_watch_destroy(gpumem_watch* watch);
+
+/* ---- Publications (publication.h) ---- */
+
+typedef struct gpumem_attachment gpumem_attachment;
+
+enum gpumem_publication_access {
+  GPUMEM_PUBLICATION_ACCESS_TENANT = 0, /* sessions of the publisher's tenant attach to it */
+  GPUMEM_PUBLICATION_ACCESS_ANY = 1     /* those of every tenant */
+};
+
+struct gpumem_publish_options {
+  size_t struct_size;
+  const void* metadata; /* any bytes, which are copied; whoever attaches is given them */
+  size_t metadata_bytes;
+  int32_t access;           /* enum gpumem_publication_access */
+  int32_t ephemeral;        /* ends with the client's session */
+  uint64_t expire_after_ms; /* ends once nobody has been attached for so long; 0: never */
+  uint64_t timeout_ms;
+};
+/* Publishes `count` segments of the client, which stay the caller's: it may release them at once.
+ * `version`, which it is, may be null. */
+int gpumem_client_publish(gpumem_client* client, const char* name,
+                          const gpumem_segment* const* segments, size_t count,
+                          const struct gpumem_publish_options* options, uint64_t* version);
+/* Who is attached stays so. `version`, which it was, may be null. */
+int gpumem_client_unpublish(gpumem_client* client, const char* name, uint64_t* version);
+
+struct gpumem_attach_options {
+  size_t struct_size;
+  uint64_t wait_for_version; /* or a later one, also of a name yet to come; 0: what is there */
+  uint64_t wait_ms; /* for that version; 0 and GPUMEM_UNLIMITED: for as long as the session lives */
+  const gpumem_cancel_token* cancel; /* may be null; must live until the call has begun to wait */
+  const char* const* map_devices;    /* as in gpumem_open_options, with what follows */
+  size_t map_device_count;
+  void* address;
+  uint64_t timeout_ms; /* for the answer, from when the wait is over */
+  int32_t revocable;
+  int32_t writable; /* others who are attached see what is written; else a write faults */
+};
+int gpumem_client_attach(gpumem_client* client, const char* name,
+                         const struct gpumem_attach_options* options,
+                         gpumem_attachment** attachment);
+
+struct gpumem_attachment_info {
+  size_t struct_size;
+  void* data; /* all of it, one segment after another; null where they are of several devices or
+                 kinds */
+  uint64_t bytes;
+  uint64_t version;
+  const char* tenant;   /* whose publication it is */
+  const void* metadata; /* lives as long as the handle */
+  size_t metadata_bytes;
+  size_t segment_count;
+};
+int gpumem_attachment_get_info(const gpumem_attachment* attachment,
+                               struct gpumem_attachment_info* info);
+/* Of each segment, in the publisher's order. FAILED_PRECONDITION once it was taken out. */
+int gpumem_attachment_get_segment(const gpumem_attachment* attachment, size_t index,
+                                  struct gpumem_segment_info* info);
+/* Takes one out: from here on it is the caller's, to be released by itself, and what is said of the
+ * whole no longer holds where it lay. */
+int gpumem_attachment_take_segment(gpumem_attachment* attachment, size_t index,
+                                   gpumem_segment** segment);
+/* Unmaps all of it, ends its leases in one call, and frees the handle, whatever the status. No GPU
+ * work may use the memory by then. */
+int gpumem_attachment_release(gpumem_attachment* attachment);
+
+typedef struct gpumem_publication_list gpumem_publication_list;
+
+/* The newest version under a name. */
+struct gpumem_publication {
+  size_t struct_size;
+  const char* tenant;
+  const char* name;
+  uint64_t version;
+  uint64_t bytes;
+  uint64_t metadata_bytes;
+  uint32_t segments;
+  uint32_t attached_sessions; /* to this version */
+  int32_t access;             /* enum gpumem_publication_access */
+  int32_t ephemeral;
+  uint64_t age_ms;
+  uint64_t expire_after_ms; /* GPUMEM_UNLIMITED: never */
+  uint64_t expires_in_ms;   /* as things stand; GPUMEM_UNLIMITED: it does not */
+  /* Of one's own tenant alone, else 0 and "". The pid is one of the daemon's PID namespace. */
+  uint64_t publisher_session_id;
+  const char* publisher_name;
+  int32_t publisher_pid;
+  int32_t publisher_alive;
+};
+/* Those that the client may attach to, of one tenant or, where that is null, of all; by tenant and
+ * name. `count` may be null. */
+int gpumem_client_list_publications(gpumem_client* client, const char* tenant,
+                                    gpumem_publication_list** publications, size_t* count);
+int gpumem_publication_list_get(const gpumem_publication_list* publications, size_t index,
+                                struct gpumem_publication* publication);
+int gpumem_publication_list_destroy(gpumem_publication_list* publications);
 
 /* ---- Pools (pool.h) ---- */
 

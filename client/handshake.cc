@@ -58,6 +58,7 @@ absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting
   hello.set_client_name(greeting.name.empty() ? ProgramName() : greeting.name);
   hello.set_tenant(greeting.tenant);
   hello.set_resume_token(greeting.resume_token);
+  hello.set_connect_id(greeting.connect_id);
   // A daemon that refuses without reading may be gone by now; what it said is still there.
   if (absl::Status sent = SendMessage(socket->get(), hello.SerializeAsString(), {}, deadline);
       !sent.ok() && !absl::IsUnavailable(sent)) {
@@ -88,6 +89,7 @@ absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_d
     return OtherProtocol(path, "another protocol");
   }
   if (message.has_goodbye()) {
+    *refused = !message.goodbye().stopping();
     return absl::UnavailableError(
         absl::StrCat("the daemon on ", path, " is going away: ", message.goodbye().reason()));
   }

@@ -14,6 +14,7 @@ struct Greeting {
   std::string name;          // empty: the program's
   std::string tenant;        // empty: the first that the rules allow
   std::string resume_token;  // empty: a new session
+  uint32_t connect_id = 0;   // of all attempts to begin one new session; 0: of none
 };
 
 // Connects to the session socket in `runtime_dir` and says Hello.
@@ -23,7 +24,8 @@ absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting
                                   absl::Time deadline);
 
 // Waits for the answer to Hello. `refused`: whether it came from the daemon, and is no.
-//   UNAVAILABLE        the daemon went away
+//   UNAVAILABLE        the daemon went away, or is about to; `refused` where it says that this is
+//                      for good
 //   DEADLINE_EXCEEDED  it has not answered; it may still
 //   UNIMPLEMENTED      it speaks another version of the protocol
 //   others             the daemon's refusal, in its words

@@ -12,6 +12,7 @@
 #include "client/placement.h"
 #include "client/segment_state.h"
 #include "client/session.h"
+#include "common/failpoint.h"
 
 namespace gpumem {
 
@@ -199,12 +200,14 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOp
   state->metadata = std::move(*attached->response.mutable_metadata());
   state->data = Contiguous(state->segments);
   for (const Segment& segment : state->segments) state->size += segment.size();
+  Failpoint("client-attached");
   return Attachment(std::move(state));
 }
 
 absl::StatusOr<uint64_t> Client::Unpublish(absl::string_view name) {
   v1::UnpublishRequest request;
   request.set_name(std::string(name));
+  request.set_request_id(session_->NewRequestId());
   absl::StatusOr<v1::UnpublishResponse> response =
       session_->Unpublish(request, session_->Deadline(std::nullopt));
   if (!response.ok()) return response.status();

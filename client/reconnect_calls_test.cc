@@ -235,14 +235,29 @@ TEST(ReconnectCallsTest, AnEventIsNotRegisteredTwice) {
     reached.WaitForNotification();
     CrashAndComeBack(daemon);
   });
-  const absl::Status status = client->CreateEvent({.name = "batch"}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("another name"));
+  auto event = client->CreateEvent({.name = "batch"});
   operator_.join();
+  ASSERT_TRUE(event.ok()) << event.status();
   EXPECT_EQ(registered, 1);
+  EXPECT_EQ(daemon.live_events(), 1u);
   EXPECT_EQ(client->CreateEvent({.name = "batch"}).status().code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(client->CreateEvent({.name = "batch-2"}).ok());
+  *event = Event();
+  EXPECT_EQ(daemon.live_events(), 0u);
+}
+
+TEST(ReconnectCallsTest, TheNextDaemonHearsOfAnEventsEnd) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  auto event = client->CreateEvent({.name = "batch"});
+  ASSERT_TRUE(event.ok()) << event.status();
+  daemon.Crash();
+  *event = Event();
+  EXPECT_EQ(daemon.live_events(), 1u);
+  daemon.ComeBack();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_events(), 0u);
+  EXPECT_TRUE(client->CreateEvent({.name = "batch"}).ok());
 }
 
 }  // namespace

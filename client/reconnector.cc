@@ -1,6 +1,5 @@
 #include "client/reconnector.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,13 +20,9 @@ constexpr absl::Duration kLongestBackOff = absl::Milliseconds(500);
 // time again and again would otherwise never hear the answer.
 constexpr absl::Duration kReconcilePatience = absl::Seconds(1);
 
-bool IsClosed(int socket) {
-  pollfd poll_fd = {socket, POLLRDHUP, 0};
-  return ::poll(&poll_fd, 1, 0) > 0;
-}
-
 }  // namespace
 
+Reconnector::Progress::Progress() = default;
 Reconnector::Progress::~Progress() {
   if (socket.valid()) ::shutdown(socket.get(), SHUT_RDWR);
 }
@@ -127,6 +122,7 @@ absl::Status Reconnector::Greet(absl::Time deadline) {
   if (!progress_.has_value()) {
     Greeting greeting = greeting_;
     greeting.resume_token = welcome_.token();
+    greeting.connect_id = 0;
     absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir_, greeting, deadline);
     if (!socket.ok()) return socket.status();
     progress_.emplace().socket = *std::move(socket);
@@ -152,18 +148,12 @@ absl::Status Reconnector::Greet(absl::Time deadline) {
 }
 
 absl::Status Reconnector::OpenApi(absl::Time deadline) {
-  // In short steps: the daemon may die meanwhile.
-  const std::string path = SocketPath(runtime_dir_, kApiSocket);
-  while (true) {
-    absl::StatusOr<UniqueFd> api =
-        ConnectApi(path, std::min(deadline, absl::Now() + absl::Milliseconds(50)));
-    if (api.ok()) {
-      progress_->connection = std::make_shared<Connection>(std::move(progress_->socket),
-                                                           *std::move(api), welcome_.token());
-      return absl::OkStatus();
-    }
-    if (IsClosed(progress_->socket.get()) || absl::Now() >= deadline) return api.status();
-  }
+  absl::StatusOr<UniqueFd> api =
+      ConnectApi(SocketPath(runtime_dir_, kApiSocket), progress_->socket.get(), deadline);
+  if (!api.ok()) return api.status();
+  progress_->connection =
+      std::make_shared<Connection>(std::move(progress_->socket), *std::move(api), welcome_.token());
+  return absl::OkStatus();
 }
 
 absl::Status Reconnector::Reconcile(absl::Time deadline) {

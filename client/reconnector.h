@@ -74,6 +74,7 @@ class Reconnector {
 
   // How far the session has been brought back. Of the thread that has set busy_.
   struct Progress {
+    Progress();
     ~Progress();
     UniqueFd socket;           // Hello is said
     bool welcomed = false;     // and the session is resumed

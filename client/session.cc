@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "client/handshake.h"
 #include "client/waiting_call.h"
 #include "common/endpoints.h"
+#include "common/failpoint.h"
 #include "common/grpc_status.h"
 
 namespace gpumem::internal {
@@ -31,6 +33,10 @@ constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
 // How often it reads the socket where the daemon may wait for that: what comes in many messages
 // does not fit into the socket's buffer.
 constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
+// Between two attempts to begin a session, and how often a daemon may die under one.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
+constexpr int kMostDeaths = 5;
 
 // gRPC keeps threads and an epoll set for the whole process; a child that went on using
 // them would take its parent's events. FAILED_PRECONDITION there.
@@ -66,6 +72,41 @@ std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
   return ids;
 }
 
+struct Beginning {
+  v1::Welcome welcome;
+  std::shared_ptr<Connection> connection;
+};
+
+// One attempt at a session. `died`: there was a daemon, and it has gone away without its word that
+// it does not want it.
+absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Greeting& greeting,
+                                       absl::Duration timeout, absl::Time deadline, bool* died) {
+  *died = false;
+  absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir, greeting, deadline);
+  if (!socket.ok()) return socket.status();
+  bool refused = false;
+  absl::StatusOr<v1::Welcome> welcome = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
+  if (absl::IsDeadlineExceeded(welcome.status()) && !refused) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(welcome.status().message(), ": within ", absl::FormatDuration(timeout)));
+  }
+  *died = absl::IsUnavailable(welcome.status()) && !refused;
+  if (!welcome.ok()) return welcome.status();
+
+  const std::string api_path = SocketPath(runtime_dir, kApiSocket);
+  absl::StatusOr<UniqueFd> api = ConnectApi(api_path, socket->get(), deadline);
+  *died = absl::IsUnavailable(api.status());
+  if (absl::IsDeadlineExceeded(api.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the daemon welcomed this process but does not answer on ", api_path,
+                     " within ", absl::FormatDuration(timeout)));
+  }
+  if (!api.ok()) return api.status();
+  auto connection =
+      std::make_shared<Connection>(*std::move(socket), *std::move(api), welcome->token());
+  return Beginning{*std::move(welcome), std::move(connection)};
+}
+
 // When a request that waits for so long has waited long enough.
 absl::Time WaitEnds(uint64_t wait_ms) {
   if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -93,34 +134,33 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   const absl::Time deadline = absl::Now() + options.timeout;
   const std::string runtime_dir =
       options.runtime_dir.empty() ? ClientRuntimeDir() : options.runtime_dir;
-  const Greeting greeting = {.name = options.name, .tenant = options.tenant, .resume_token = ""};
-  absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir, greeting, deadline);
-  if (!socket.ok()) return socket.status();
-  bool refused = false;
-  absl::StatusOr<v1::Welcome> welcome = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
-  if (absl::IsDeadlineExceeded(welcome.status()) && !refused) {
-    return absl::DeadlineExceededError(absl::StrCat(welcome.status().message(), ": within ",
-                                                    absl::FormatDuration(options.timeout)));
+  const Greeting greeting = {.name = options.name,
+                             .tenant = options.tenant,
+                             .connect_id = std::max<uint32_t>(1, std::random_device{}())};
+  // A daemon that dies meanwhile may have begun the session. The one that comes after it ends that
+  // one for the number's sake, so it may be asked again.
+  bool died = false;
+  int deaths = 0;
+  absl::StatusOr<Beginning> begun =
+      BeginSession(runtime_dir, greeting, options.timeout, deadline, &died);
+  for (absl::Duration pause = kFirstPause; !begun.ok();
+       pause = std::min(2 * pause, kLongestPause)) {
+    deaths += died ? 1 : 0;
+    const bool may_change = deaths > 0 && deaths < kMostDeaths && options.reconnect &&
+                            absl::IsUnavailable(begun.status());
+    if (!may_change || absl::Now() + pause >= deadline) return begun.status();
+    absl::SleepFor(pause);
+    begun = BeginSession(runtime_dir, greeting, options.timeout, deadline, &died);
   }
-  if (!welcome.ok()) return welcome.status();
-
-  const std::string api_path = SocketPath(runtime_dir, kApiSocket);
-  absl::StatusOr<UniqueFd> api = ConnectApi(api_path, deadline);
-  if (!api.ok()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the daemon welcomed this process but does not answer on ", api_path,
-                     " within ", absl::FormatDuration(options.timeout)));
-  }
-  auto connection =
-      std::make_shared<Connection>(*std::move(socket), *std::move(api), welcome->token());
   // A forked child leaves it as it is, whole. Its locks may be held by threads that exist in the
   // parent only (even to destroy an absl::Mutex takes a lock that all of them share), gRPC's
   // threads are the parent's, and CUDA is not the child's to call.
   const auto end = [](Session* session) {
     if (!session->forked()) delete session;
   };
-  return std::shared_ptr<Session>(
-      new Session(*std::move(welcome), options, greeting, runtime_dir, std::move(connection)), end);
+  return std::shared_ptr<Session>(new Session(std::move(begun->welcome), options, greeting,
+                                              runtime_dir, std::move(begun->connection)),
+                                  end);
 }
 
 Session::Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
@@ -267,6 +307,7 @@ absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
       [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
         reader = (connection.stub().*method)(&context, request, queue);
         reader->Finish(&response, end, tag);
+        Failpoint("client-call-sent");
       },
       interrupt, look);
   if (status.ok()) return response;
@@ -294,8 +335,10 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
     v1::AttachResponse answer;
     absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
       Deliveries::Call call(&(*connection)->deliveries(), waits);
+      Failpoint("client-attach-asks");
       absl::StatusOr<v1::AttachResponse> response = CallWaiting(
           **connection, &v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
+      Failpoint("client-attach-heard");
       const int count = response.ok() ? response->leases_size() : 0;
       absl::StatusOr<Grant> granted = TakeGrant(*connection, call, booked, response, count,
                                                 std::min(deadline, Deadline(std::nullopt)));
@@ -317,7 +360,10 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
 
 absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
                                                      absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::Publish, request, deadline);
+  Failpoint("client-publish-asks");
+  absl::StatusOr<v1::PublishResponse> response = Ask(&v1::Broker::Stub::Publish, request, deadline);
+  Failpoint("client-publish-heard");
+  return response;
 }
 
 absl::StatusOr<v1::UnpublishResponse> Session::Unpublish(const v1::UnpublishRequest& request,
@@ -359,17 +405,7 @@ absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline
 
 absl::StatusOr<v1::RegisterIpcEventResponse> Session::RegisterIpcEvent(
     const v1::RegisterIpcEventRequest& request, absl::Time deadline) {
-  const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
-  if (!connection.ok()) return connection.status();
-  absl::StatusOr<v1::RegisterIpcEventResponse> response =
-      Call(**connection, &v1::Broker::Stub::RegisterIpcEvent, request, deadline);
-  if (HasEnded(**connection, response.status())) {
-    // Asked again it might meet itself: ALREADY_EXISTS, or twice beside a lease.
-    return absl::UnavailableError(
-        "gpumemd died before it answered, and may know of the event or not; make another, under "
-        "another name");
-  }
-  return response;
+  return Ask(&v1::Broker::Stub::RegisterIpcEvent, request, deadline);
 }
 
 absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
@@ -379,12 +415,23 @@ absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
 
 absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterIpcEvent(uint64_t event_id) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumePatience);
+  absl::StatusOr<v1::UnregisterIpcEventResponse> response =
+      connection.ok() ? UnregisterOnce(**connection, event_id, absl::Now() + kPatience)
+                      : connection.status();
+  if (MayStillHold(response.status())) {
+    absl::MutexLock lock(&mutex_);
+    owed_events_.push_back(event_id);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterOnce(Connection& connection,
+                                                                       uint64_t event_id,
+                                                                       absl::Time deadline) {
   v1::UnregisterIpcEventRequest request;
   request.set_event_id(event_id);
-  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumePatience);
-  if (!connection.ok()) return connection.status();
-  return Call(**connection, &v1::Broker::Stub::UnregisterIpcEvent, request,
-              absl::Now() + kPatience);
+  return Call(connection, &v1::Broker::Stub::UnregisterIpcEvent, request, deadline);
 }
 
 absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context,
@@ -520,7 +567,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
 
 absl::Status Session::Pay(Connection& connection, const LeaseBook::Debt& debt,
                           absl::Time deadline) {
-  const absl::Status paid = ReleaseOnce(connection, debt, deadline);
+  absl::Status paid = ReleaseOnce(connection, debt, deadline);
   // A lease that the daemon had lost when it came back has ended with that.
   if (!absl::IsNotFound(paid) || connection.statement() == 0) return paid;
   // All or nothing: then the others one by one.
@@ -539,7 +586,10 @@ absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::Debt&
   v1::ReleaseRequest request;
   request.mutable_lease_ids()->Add(debt.lease_ids.begin(), debt.lease_ids.end());
   request.mutable_request_ids()->Add(debt.request_ids.begin(), debt.request_ids.end());
-  return Call(connection, &v1::Broker::Stub::Release, request, deadline).status();
+  Failpoint("client-release-asks");
+  absl::Status status = Call(connection, &v1::Broker::Stub::Release, request, deadline).status();
+  Failpoint("client-release-heard");
+  return status;
 }
 
 void Session::PayOwed(Connection& connection, absl::Time deadline) {
@@ -547,19 +597,27 @@ void Session::PayOwed(Connection& connection, absl::Time deadline) {
     // They were never held: the daemon's next statement would end them, but there may be none.
     book_.Owe({.lease_ids = std::move(abandoned), .statement = connection.statement()});
   }
+  std::vector<uint64_t> events;
   {
     absl::MutexLock lock(&mutex_);
     if (absl::Now() < pay_after_) return;
+    events.swap(owed_events_);
+  }
+  while (!events.empty()) {
+    if (MayStillHold(UnregisterOnce(connection, events.back(), deadline).status())) break;
+    events.pop_back();
   }
   std::vector<LeaseBook::Debt> owed = book_.TakeOwed(connection.statement());
   while (!owed.empty()) {
     if (MayStillHold(Pay(connection, owed.back(), deadline))) break;
     owed.pop_back();
   }
-  if (owed.empty()) return;
+  if (owed.empty() && events.empty()) return;
   for (LeaseBook::Debt& debt : owed) book_.Owe(std::move(debt));
-  if (connection.ended()) return;  // the next daemon is another matter
+  const bool ended = connection.ended();  // the next daemon is another matter
   absl::MutexLock lock(&mutex_);
+  owed_events_.insert(owed_events_.end(), events.begin(), events.end());
+  if (ended) return;
   pay_after_ = absl::Now() + kPatience;
 }
 

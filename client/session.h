@@ -118,12 +118,12 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<v1::WhoAmIResponse> WhoAmI(absl::Time deadline);
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(absl::Time deadline);
 
-  // Not asked again where the daemon dies meanwhile: UNAVAILABLE, and it may have heard of it.
   absl::StatusOr<v1::RegisterIpcEventResponse> RegisterIpcEvent(
       const v1::RegisterIpcEventRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetIpcEventsResponse> GetIpcEvents(const v1::GetIpcEventsRequest& request,
                                                         absl::Time deadline);
-  // For destructors: soon over, and waits for no daemon that is not there.
+  // For destructors: soon over, and waits for no daemon that is not there. Where none answers it is
+  // tried again later.
   absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterIpcEvent(uint64_t event_id);
 
   // What the daemon tells of by itself, until it or `context` ends. It is not begun again by
@@ -210,6 +210,9 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status Pay(Connection& connection, const LeaseBook::Debt& debt, absl::Time deadline);
   absl::Status ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
                            absl::Time deadline);
+  absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterOnce(Connection& connection,
+                                                                uint64_t event_id,
+                                                                absl::Time deadline);
   void PayOwed(Connection& connection, absl::Time deadline);
 
   const pid_t pid_;
@@ -223,6 +226,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
+  // Events that the daemon is still to be told the end of.
+  std::vector<uint64_t> owed_events_ ABSL_GUARDED_BY(mutex_);
   // The daemon did not answer the last time: until then it is not asked to release.
   absl::Time pay_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/mapping.h"
 #include "common/mapping_address.h"
 
@@ -152,6 +153,7 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
              requests[i].fd, 0) == MAP_FAILED) {
       return MmapError("mapping", requests[i].bytes);
     }
+    Failpoint("map-segment");
   }
   return mappings;
 }

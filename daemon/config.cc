@@ -18,6 +18,7 @@
 #include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/config_forms.h"
+#include "daemon/config_metrics.h"
 #include "daemon/config_rules.h"
 #include "daemon/config_tenants.h"
 #include "daemon/toml_reader.h"
@@ -314,6 +315,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
   if (const toml::value* table = document.Table("pinned")) ReadPinned(*table, &mistakes, &config);
   if (const toml::value* table = document.Table("unbrokered")) {
     ReadUnbrokered(*table, &mistakes, &config.unbrokered);
+  }
+  if (const toml::value* table = document.Table("metrics")) {
+    ReadMetrics(*table, names, &mistakes, &config.metrics);
   }
   if (const toml::value* table = document.Table("tenant_defaults")) {
     ReadDefaults(*table, &mistakes, &config);

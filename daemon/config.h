@@ -101,6 +101,19 @@ struct UnbrokeredConfig {
   bool operator==(const UnbrokeredConfig&) const = default;
 };
 
+// Where Prometheus scrapes the daemon; at most one of the first two.
+struct MetricsConfig {
+  std::string unix_path;
+  std::string address;  // of IP, version 4 or 6; both empty: nowhere
+  uint16_t port = 0;    // of the address; 0: any
+  mode_t socket_mode = 0660;
+  std::optional<gid_t> socket_gid;
+  uint32_t max_tenants = 200;  // that are shown by name
+
+  bool enabled() const { return !unix_path.empty() || !address.empty(); }
+  bool operator==(const MetricsConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
@@ -129,6 +142,7 @@ struct Config {
   SizeLimit pinned_capacity{.percent = 25};
 
   UnbrokeredConfig unbrokered;
+  MetricsConfig metrics;
 
   QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults

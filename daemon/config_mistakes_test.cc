@@ -97,6 +97,19 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[pinned]\ncapacity = true",
                 "gpumem.toml:2: pinned.capacity: true is not a size (expected bytes such as "
                 "\"40GiB\", or a percentage of the machine's memory such as \"50%\")"},
+        Mistake{"[metrics]\nlisten = \"localhost:9400\"",
+                "gpumem.toml:2: metrics.listen: \"localhost:9400\" is not an address to listen on "
+                "(expected \"unix:/run/gpumem/metrics.sock\", \"127.0.0.1:9400\", "
+                "\"[::1]:9400\", or \"\" for none)"},
+        Mistake{"[metrics]\nmax_tenants = 0",
+                "gpumem.toml:2: metrics.max_tenants: 0 is not valid (expected a whole number from "
+                "1 to 100000)"},
+        Mistake{"[metrics]\nallow_remote = false\nlisten = \"0.0.0.0:9400\"",
+                "gpumem.toml:3: metrics.listen: other machines reach 0.0.0.0, and are told which "
+                "tenants there are and what they have; say allow_remote = true if that is meant"},
+        Mistake{"[metrics]\nsocket_group = \"nobody-knows\"",
+                "gpumem.toml:2: metrics.socket_group: this machine has no group "
+                "\"nobody-knows\""},
         Mistake{"[tenant_defaults]\npinned_limit = \"all\"",
                 "gpumem.toml:2: tenant_defaults.pinned_limit: \"all\" is not a size (expected "
                 "bytes such as \"40GiB\", or a percentage of the pinned capacity such as "

@@ -25,7 +25,7 @@ absl::Status CannotGoOn(const absl::Status& why) {
   return absl::Status(
       why.code(),
       absl::StrCat("the journal of the daemon before this one cannot be used: ", why.message(),
-                   ". Nothing was changed. Start the version that wrote it, or stop the service "
+                   ". Nothing was changed. Start the gpumemd that wrote it, or stop the service "
                    "(systemctl stop gpumemd, or end gpumem-keeper), which gives up all memory that "
                    "it keeps, and start it again"));
 }
@@ -34,24 +34,14 @@ absl::Status CannotGoOn(const absl::Status& why) {
 
 absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store) {
   auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store));
-  std::vector<NamedFd> inherited = store->TakeInherited();
-  absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
-  if (!packed.ok()) return packed.status();
-
-  std::vector<NamedFd> journals, directly;
+  // The journal before all else: where it cannot be used, nothing may have changed.
+  std::vector<NamedFd> inherited, journals;
   std::vector<int> journal_fds;
   uint64_t last_number = 0;
-  for (NamedFd& each : inherited) {
+  for (NamedFd& each : store->TakeInherited()) {
     const std::optional<FdName> name = ParseFdName(each.name);
-    if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
-      directly.push_back(std::move(each));
-      continue;
-    }
     if (!name || name->kind != kJournalKind) {
-      // A probe whose daemon was killed, or what another version has left.
-      spdlog::info("the service manager handed over a descriptor named {}, which nobody needs",
-                   each.name);
-      store->Remove(each.name).IgnoreError();
+      inherited.push_back(std::move(each));
       continue;
     }
     last_number = std::max(last_number, name->number);
@@ -63,6 +53,40 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   absl::StatusOr<JournalIdentity> identity =
       ReadJournalIdentity(static_cast<uint32_t>(last_number + 1));
   if (!identity.ok()) return identity.status();
+  std::string kept;
+  if (chosen.ok()) {
+    kept = journals[*chosen].name;
+    absl::StatusOr<JournalFile::Adopted> adopted =
+        JournalFile::Adopt(std::move(journals[*chosen].fd));
+    if (!adopted.ok()) return CannotGoOn(adopted.status());
+    const JournalContents& contents = adopted->contents;
+    if (contents.passed > 0) {
+      spdlog::warn(
+          "{}, a newer one, left {} records of which this gpumemd does not understand all; it goes "
+          "on without the rest, which whoever wrote it can do without",
+          contents.writer, contents.passed);
+    }
+    const JournalIdentity& its = contents.header.identity;
+    it->found_.strange_pids =
+        its.pid_namespace != identity->pid_namespace || its.boot_id != identity->boot_id;
+    it->generation_ = contents.header.generation;
+    it->found_.image = std::move(adopted->contents.image);
+    it->file_ = std::move(adopted->file);
+  }
+
+  absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
+  if (!packed.ok()) return packed.status();
+  std::vector<NamedFd> directly;
+  for (NamedFd& each : inherited) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
+      directly.push_back(std::move(each));
+    } else {
+      // A probe whose daemon was killed, or what another version has left: that one's, until it is
+      // certain that this one goes on.
+      it->strange_.push_back(each.name);
+    }
+  }
 
   if (store->keeper_pid() != 0) {
     const uint64_t capacity = store->capacity().value_or(0);
@@ -82,21 +106,9 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
     }
   }
-  std::string kept;
-  if (chosen.ok()) {
-    kept = journals[*chosen].name;
-    absl::StatusOr<JournalFile::Adopted> adopted =
-        JournalFile::Adopt(std::move(journals[*chosen].fd));
-    if (!adopted.ok()) return CannotGoOn(adopted.status());
-    const JournalHeader& header = adopted->contents.header;
-    it->found_.strange_pids = header.identity.pid_namespace != identity->pid_namespace ||
-                              header.identity.boot_id != identity->boot_id;
-    it->found_.image = std::move(adopted->contents.image);
-    it->generation_ = header.generation;
-    it->file_ = std::move(adopted->file);
-  }
-  if (!chosen.ok() || it->found_.strange_pids) {
-    // Pids are written down from now on as this process's namespace has them.
+  if (!chosen.ok() || it->found_.strange_pids || it->file_ == nullptr) {
+    // Pids are written down from now on as this process's namespace has them, and records in this
+    // daemon's form.
     if (absl::Status made = it->CreateJournal(*identity, &kept); !made.ok()) return made;
   }
   for (const NamedFd& each : journals) {
@@ -121,7 +133,7 @@ ContinuityStore::~ContinuityStore() {
 }
 
 absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std::string* name) {
-  absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(identity);
+  absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(identity, /*complete=*/false);
   if (!file.ok()) return file.status();
   *name = ToString(FdName{kJournalKind, identity.number});
   file_ = *std::move(file);
@@ -169,6 +181,10 @@ void ContinuityStore::Begin(const JournalImage& image) {
   Failpoint("begin-written");
   // Only now: until then they were what there was.
   for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
+  for (const std::string& name : strange_) {
+    spdlog::info("the service manager handed over a descriptor named {}, which nobody needs", name);
+    store_->Remove(name).IgnoreError();
+  }
   std::vector<std::string> unneeded;
   for (const FdName& each : std::exchange(stored_, {})) {
     const bool known = each.kind == kSegmentKind

@@ -33,7 +33,7 @@ class ContinuityStore final : public Continuity {
   ~ContinuityStore() override;
   // Finds in the store what an earlier daemon has left, or begins anew. `store` outlives this.
   //   DATA_LOSS            the journal is damaged
-  //   FAILED_PRECONDITION  it is of a version that this daemon does not read
+  //   FAILED_PRECONDITION  a newer daemon wrote it, and this one does not understand it
   // Both leave everything as it is, and say what helps.
   //   RESOURCE_EXHAUSTED   no memory, or no descriptors left
   //   UNAVAILABLE          the service manager is gone
@@ -76,9 +76,10 @@ class ContinuityStore final : public Continuity {
   // How many descriptors go to the manager itself; crates hold the rest, and need places of it,
   // too.
   uint64_t direct_room_ = 0;
-  std::atomic<uint64_t> direct_ = 0;       // that have
-  std::vector<std::string> old_journals_;  // until the state is in the new one
-  std::unique_ptr<JournalFile> file_;      // under the broker's mutex
+  std::atomic<uint64_t> direct_ = 0;  // that have
+  // Names that are let go when the state is in this daemon's journal.
+  std::vector<std::string> old_journals_, strange_;
+  std::unique_ptr<JournalFile> file_;  // under the broker's mutex
   uint32_t generation_ = 1;
   Found found_;
   std::vector<FdName> stored_;  // that the crates had at the start

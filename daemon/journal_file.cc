@@ -17,6 +17,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "daemon/core/journal_dialect.h"
 
 namespace gpumemd {
 
@@ -25,12 +26,19 @@ using journal::Change;
 
 namespace {
 
-// Room for this many records, however few there are: a small log is full so seldom that writing it
-// anew costs next to nothing.
-constexpr size_t kMinBytes = size_t{1} << 20;
-constexpr size_t kMinRecords = kMinBytes / kJournalRecordBytes - 1;
-
+// Batches longer than a stage are few: a session of thousands of leases that ends.
+constexpr uint32_t kStagePages = 64;
+// Slots come and go by so many pages: a few microseconds of the kernel's.
+constexpr uint32_t kChunkPages = 16;
+constexpr uint32_t kMinSlotPages = 4 * kChunkPages;
 constexpr size_t kMaxRecords = std::numeric_limits<uint32_t>::max() / 16;  // 64 GiB of them
+// Of addresses: the mapping is longer than the file, so that it seldom has to move.
+constexpr size_t kMinReserved = size_t{64} << 20;
+
+uint32_t ChunksFor(size_t records) {
+  const uint32_t pages = std::max(JournalArea::PagesFor(records), kMinSlotPages);
+  return (pages + kChunkPages - 1) / kChunkPages * kChunkPages;
+}
 
 absl::Status NoMemory(absl::string_view call, int error, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat("no memory for a journal of ", bytes, " bytes (",
@@ -38,10 +46,10 @@ absl::Status NoMemory(absl::string_view call, int error, size_t bytes) {
                                                    "); give gpumemd more (MemoryMax=)"));
 }
 
-int Allocate(int fd, JournalArea area) {
+int Allocate(int fd, size_t begin, size_t end) {
   int result;
   do {
-    result = fallocate(fd, 0, static_cast<off_t>(area.begin()), static_cast<off_t>(area.bytes()));
+    result = fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
   } while (result != 0 && errno == EINTR);
   return result;
 }
@@ -62,58 +70,60 @@ class JournalFile::Pages {
     }
     const auto bytes = static_cast<size_t>(found.st_size);
     if (bytes < kJournalPageBytes) return absl::DataLossError("the journal has not even a header");
+    // What is behind the file's end cannot be touched, and costs nothing.
+    const size_t reserved = writable ? std::max(2 * bytes, kMinReserved) : bytes;
     void* const data =
-        mmap(nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+        mmap(nullptr, reserved, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return NoMemory("mmap", errno, bytes);
-    return std::unique_ptr<Pages>(new Pages(data, bytes));
+    return std::unique_ptr<Pages>(new Pages(data, reserved, bytes));
   }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
-  ~Pages() { munmap(data_, bytes_); }
+  ~Pages() { munmap(data_, reserved_); }
 
-  absl::Span<uint8_t> span() const { return {static_cast<uint8_t*>(data_), bytes_}; }
+  absl::Span<uint8_t> span() const {
+    return {static_cast<uint8_t*>(data_), std::min(file_bytes_, reserved_)};
+  }
 
-  // Makes the file, and the mapping, reach to the area's end, and gives the area memory.
-  absl::Status Reach(int fd, JournalArea area) {
-    if (area.end() > file_bytes_) {
-      if (ftruncate(fd, static_cast<off_t>(area.end())) != 0) {
-        return NoMemory("ftruncate", errno, area.bytes());
+  // Makes the file, and the mapping, reach to `end`, and gives what is from `begin` on memory.
+  absl::Status Reach(int fd, size_t begin, size_t end) {
+    if (end > file_bytes_) {
+      if (ftruncate(fd, static_cast<off_t>(end)) != 0) {
+        return NoMemory("ftruncate", errno, end - begin);
       }
-      file_bytes_ = area.end();
+      file_bytes_ = end;
     }
-    if (file_bytes_ > bytes_) {
-      void* const data = mremap(data_, bytes_, file_bytes_, MREMAP_MAYMOVE);
-      if (data == MAP_FAILED) return NoMemory("mremap", errno, area.bytes());
+    if (file_bytes_ > reserved_) {
+      void* const data = mremap(data_, reserved_, 2 * file_bytes_, MREMAP_MAYMOVE);
+      if (data == MAP_FAILED) return NoMemory("mremap", errno, end - begin);
       data_ = data;
-      bytes_ = file_bytes_;
+      reserved_ = 2 * file_bytes_;
     }
-    if (Allocate(fd, area) != 0) return NoMemory("fallocate", errno, area.bytes());
+    if (Allocate(fd, begin, end) != 0) return NoMemory("fallocate", errno, end - begin);
     // Only spares the faults; kernels before 5.14 cannot.
-    (void)madvise(static_cast<uint8_t*>(data_) + area.begin(), area.bytes(), MADV_POPULATE_WRITE);
+    (void)madvise(static_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_WRITE);
     return absl::OkStatus();
   }
 
   // Gives all memory back but for the header's and the area's. Where that cannot be, the memory
   // stays with the file, and that is all.
   void KeepOnly(int fd, JournalArea area) const {
-    // Of small logs the next area is made of what this one leaves: most of what a compaction takes
-    // is the kernel's work with pages.
-    const size_t keep = area.bytes() <= kMinBytes ? kMinBytes : 0;
-    const auto punch = [&](size_t begin, size_t end) {
-      if (end <= begin + keep) return;
-      (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
-                      static_cast<off_t>(end - begin));
-    };
-    punch(kJournalPageBytes, area.begin());
-    punch(area.end(), bytes_);
+    GiveBack(fd, kJournalPageBytes, area.begin());
+    GiveBack(fd, area.end(), file_bytes_);
+  }
+  static void GiveBack(int fd, size_t begin, size_t end) {
+    if (end <= begin) return;
+    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(end - begin));
   }
 
  private:
-  Pages(void* data, size_t bytes) : data_(data), bytes_(bytes), file_bytes_(bytes) {}
+  Pages(void* data, size_t reserved, size_t bytes)
+      : data_(data), reserved_(reserved), file_bytes_(bytes) {}
 
   void* data_;
-  size_t bytes_;
-  size_t file_bytes_;  // more than bytes_ where the mapping could not follow
+  size_t reserved_;
+  size_t file_bytes_;  // more than reserved_ where the mapping could not follow
 };
 
 absl::StatusOr<JournalIdentity> ReadJournalIdentity(uint32_t number) {
@@ -159,13 +169,14 @@ absl::StatusOr<JournalHeader> JournalFile::ReadHeader(int fd) {
   return ReadJournalHeader((*pages)->span());
 }
 
-JournalFile::JournalFile(UniqueFd fd, std::unique_ptr<Pages> pages, JournalLog log)
-    : fd_(std::move(fd)), pages_(std::move(pages)), log_(log) {}
+JournalFile::JournalFile(UniqueFd fd, std::unique_ptr<Pages> pages, JournalTable table)
+    : fd_(std::move(fd)), pages_(std::move(pages)), table_(std::move(table)) {}
 
 JournalFile::~JournalFile() = default;
 
-absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalIdentity& identity) {
-  const JournalArea area{.page = 1, .pages = JournalArea::PagesFor(kMinRecords)};
+absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalIdentity& identity,
+                                                                 bool complete) {
+  const JournalArea area{.page = 1, .stage_pages = kStagePages, .slot_pages = kMinSlotPages};
   UniqueFd fd(memfd_create("gpumem-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return NoMemory("memfd_create", errno, area.end());
   if (ftruncate(fd.get(), static_cast<off_t>(area.end())) != 0 ||
@@ -177,9 +188,11 @@ absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalId
   }
   absl::StatusOr<std::unique_ptr<Pages>> pages = Pages::Map(fd.get(), /*writable=*/true);
   if (!pages.ok()) return pages.status();
-  if (absl::Status reached = (*pages)->Reach(fd.get(), area); !reached.ok()) return reached;
-  const JournalLog log = JournalLog::Create((*pages)->span(), identity, area);
-  return std::unique_ptr<JournalFile>(new JournalFile(std::move(fd), *std::move(pages), log));
+  if (absl::Status reached = (*pages)->Reach(fd.get(), area.begin(), area.end()); !reached.ok())
+    return reached;
+  JournalTable table = JournalTable::Create((*pages)->span(), identity, area, complete);
+  return std::unique_ptr<JournalFile>(
+      new JournalFile(std::move(fd), *std::move(pages), std::move(table)));
 }
 
 absl::StatusOr<JournalFile::Adopted> JournalFile::Adopt(UniqueFd fd) {
@@ -188,12 +201,15 @@ absl::StatusOr<JournalFile::Adopted> JournalFile::Adopt(UniqueFd fd) {
   absl::StatusOr<JournalContents> contents = ReadJournal((*pages)->span());
   if (!contents.ok()) return contents.status();
   if (absl::Status right = contents->image.CheckReferences(); !right.ok()) return right;
-  JournalLog log = JournalLog::Resume((*pages)->span(), *contents);
-  // Memory that a daemon left which was killed while it wrote the log to other pages.
-  (*pages)->KeepOnly(fd.get(), log.area());
-  return Adopted{
-      std::unique_ptr<JournalFile>(new JournalFile(std::move(fd), *std::move(pages), log)),
-      *std::move(contents)};
+  if (contents->header.form != journal::dialect.form) {
+    return Adopted{.file = nullptr, .contents = *std::move(contents)};
+  }
+  JournalTable table = JournalTable::Resume((*pages)->span(), *contents);
+  // Memory that a daemon left which was killed while it wrote to other pages.
+  (*pages)->KeepOnly(fd.get(), table.area());
+  return Adopted{std::unique_ptr<JournalFile>(
+                     new JournalFile(std::move(fd), *std::move(pages), std::move(table))),
+                 *std::move(contents)};
 }
 
 size_t JournalFile::bytes() const {
@@ -206,48 +222,63 @@ absl::Status JournalFile::Append(absl::Span<const Change> batch) {
     return absl::FailedPreconditionError(
         "the journal has not got an earlier change, and so takes no later one");
   }
-  if (log_.Append(batch)) return absl::OkStatus();
-  if (absl::Status compacted = Compact(batch.size()); !compacted.ok()) {
-    behind_ = true;
-    log_.SetBehind();
-    return compacted;
+  if (!table_.Append(batch)) {
+    if (absl::Status written = AppendWithRoom(batch); !written.ok()) {
+      behind_ = true;
+      table_.SetBehind();
+      return written;
+    }
   }
-  if (log_.Append(batch)) return absl::OkStatus();
-  abort();  // Compact has made room for it
-}
-
-// Other pages, with room for half as many records again.
-absl::StatusOr<JournalArea> JournalFile::MakeRoom(size_t records) {
-  const size_t room = std::max(records + records / 2, kMinRecords);
-  if (room > kMaxRecords) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the journal holds at most ", kMaxRecords, " records"));
+  // One chunk at a time, and never the last free one: whoever comes next would want it again.
+  if (table_.area().slot_pages > kMinSlotPages && table_.IsFree(2 * kChunkPages)) {
+    const size_t end = table_.area().end();
+    table_.Shrink(kChunkPages);
+    Pages::GiveBack(fd_.get(), table_.area().end(), end);
   }
-  const JournalArea area = log_.Place(JournalArea::PagesFor(room));
-  absl::Status reached = pages_->Reach(fd_.get(), area);
-  log_.Moved(pages_->span());
-  if (reached.ok()) return area;
-  pages_->KeepOnly(fd_.get(), log_.area());
-  return reached;
-}
-
-absl::Status JournalFile::Compact(size_t more) {
-  const absl::StatusOr<JournalLog::Live> live = log_.FindLive();
-  if (!live.ok()) return live.status();
-  const absl::StatusOr<JournalArea> area = MakeRoom(live->records.size() + 1 + more);
-  if (!area.ok()) return area.status();
-  log_.Compact(*area, *live);
-  pages_->KeepOnly(fd_.get(), *area);
-  ++compactions_;
   return absl::OkStatus();
 }
 
+absl::Status JournalFile::AppendWithRoom(absl::Span<const Change> batch) {
+  const JournalArea now = table_.area();
+  if (now.slots() + batch.size() > kMaxRecords) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the journal holds at most ", kMaxRecords, " records"));
+  }
+  if (batch.size() > now.stage_records()) {
+    const absl::StatusOr<JournalArea> area = MakeArea(now.slots() + batch.size());
+    if (!area.ok()) return area.status();
+    table_.MoveWith(*area, batch);
+    pages_->KeepOnly(fd_.get(), *area);
+    return absl::OkStatus();
+  }
+  const uint32_t more =
+      (JournalArea::PagesFor(batch.size()) + kChunkPages - 1) / kChunkPages * kChunkPages;
+  absl::Status reached = pages_->Reach(fd_.get(), now.end(), now.end() + more * kJournalPageBytes);
+  table_.Moved(pages_->span());
+  if (!reached.ok()) {
+    pages_->KeepOnly(fd_.get(), now);
+    return reached;
+  }
+  table_.Grow(more);
+  if (table_.Append(batch)) return absl::OkStatus();
+  abort();  // there is room for it
+}
+
+// Other pages, for so many records and a few more.
+absl::StatusOr<JournalArea> JournalFile::MakeArea(size_t records) {
+  const JournalArea area = table_.Place(kStagePages, ChunksFor(records + 1));
+  absl::Status reached = pages_->Reach(fd_.get(), area.begin(), area.end());
+  table_.Moved(pages_->span());
+  if (reached.ok()) return area;
+  pages_->KeepOnly(fd_.get(), table_.area());
+  return reached;
+}
+
 absl::Status JournalFile::Rewrite(const JournalImage& image) {
-  const absl::StatusOr<JournalArea> area = MakeRoom(image.size());
+  const absl::StatusOr<JournalArea> area = MakeArea(image.size() + journal::dialect.more_records);
   if (!area.ok()) return area.status();
-  log_.Rewrite(*area, image);
+  table_.Rewrite(*area, image);
   pages_->KeepOnly(fd_.get(), *area);
-  ++compactions_;
   behind_ = false;
   return absl::OkStatus();
 }

@@ -1,16 +1,16 @@
 // The journal as a file in memory (memfd_create(2)), that outlives the daemon for as long as the
 // service manager, or the keeper, has its descriptor (sd_notify(3): FDSTORE=1).
 //
-// It is one file for good: when the log in it is full, what still counts is written to other pages
-// of the same file, which grows for that where it must, and the pages left behind go back to the
-// kernel (journal_log.h). So its descriptor is stored once, when the file is made, and no moment
-// depends on what the service manager does. The file cannot shrink (F_SEAL_SHRINK, fcntl(2)): no
-// access to the mapping can fail. Its pages are there before they are written to, so that want of
-// memory is a status and no signal.
+// It is one file for good: it grows by a few pages where it must, and gives those at its end back.
+// What replaces the whole state, and a batch of thousands of changes, goes to other pages of the
+// same file (journal_table.h). So its descriptor is stored once, when the file is made, and no
+// moment depends on what the service manager does. The file cannot shrink (F_SEAL_SHRINK,
+// fcntl(2)): no access to the mapping can fail. Its pages are there before they are written to, so
+// that want of memory is a status and no signal.
 //
-// Memory: 256 bytes for each record that counts and room for half as many more, which is 11 MiB for
-// 10,000 segments with a lease and an exposure each; at least 1 MiB, and of such small logs the
-// pages left behind, too. Twice that for the moment in which a full log is written to other pages.
+// Memory: 256 bytes for each record, which is 8 MiB for 10,000 segments with a lease and an
+// exposure each, and half a MiB more. What objects that are gone leave between others is used for
+// the next ones, and given back only where it is at the end, or when the next daemon begins.
 //
 // Not thread-safe: under the mutex of whoever has the ledger.
 #pragma once
@@ -24,7 +24,7 @@
 #include "absl/types/span.h"
 #include "common/unique_fd.h"
 #include "daemon/core/journal_image.h"
-#include "daemon/core/journal_log.h"
+#include "daemon/core/journal_table.h"
 
 namespace gpumemd {
 
@@ -43,15 +43,18 @@ absl::StatusOr<size_t> ChooseJournal(absl::Span<const int> fds);
 class JournalFile {
  public:
   // An empty one.
+  //   complete  false: ChooseJournal does not choose it until a Rewrite. So it can be kept beside
+  //             older ones of which the state is still to come.
   //   RESOURCE_EXHAUSTED  no memory for it, or no descriptor
-  static absl::StatusOr<std::unique_ptr<JournalFile>> Create(const JournalIdentity& identity);
+  static absl::StatusOr<std::unique_ptr<JournalFile>> Create(const JournalIdentity& identity,
+                                                             bool complete = true);
 
   // Goes on with one that another daemon, which has ended, has written. What it says has been
   // checked, and so have its references (JournalImage::CheckReferences); whether its pids still
   // mean something (header.identity) is the caller's to check. Where this fails, nothing has
   // changed in the file.
   //   DATA_LOSS            what is in it is damaged, or is no journal
-  //   FAILED_PRECONDITION  its version is one that this daemon does not read
+  //   FAILED_PRECONDITION  it has what this daemon does not understand
   //   RESOURCE_EXHAUSTED   it cannot be mapped
   struct Adopted;
   static absl::StatusOr<Adopted> Adopt(gpumem::UniqueFd fd);
@@ -64,12 +67,11 @@ class JournalFile {
   JournalFile& operator=(const JournalFile&) = delete;
   ~JournalFile();
 
-  // Whole, or not at all; it survives this process from the moment at which this returns. Takes
-  // some hundred nanoseconds, also with the compactions of small logs; the one in thousands that
-  // finds a log of 10,000 segments full takes ten milliseconds.
-  //   RESOURCE_EXHAUSTED   there is no memory for a log that is full: the batch is not in it, and
-  //                        the file says so to who reads it, until a Rewrite
-  //   DATA_LOSS            the same, since somebody has written over it
+  // Whole, or not at all; it survives this process from the moment at which this returns. Takes a
+  // fifth of a microsecond for each change, some microseconds more where the file grows, and
+  // milliseconds for a batch of more than a thousand changes.
+  //   RESOURCE_EXHAUSTED   there is no memory for it to grow: the batch is not in it, and the file
+  //                        says so to who reads it, until a Rewrite
   //   FAILED_PRECONDITION  an earlier one failed, and there was no Rewrite since
   absl::Status Append(absl::Span<const journal::Change> batch);
 
@@ -81,25 +83,24 @@ class JournalFile {
   int fd() const { return fd_.get(); }
   // Bytes of memory that the file has now. A system call.
   size_t bytes() const;
-  // How often the log was written to other pages.
-  uint64_t compactions() const { return compactions_; }
 
  private:
   class Pages;
 
-  JournalFile(gpumem::UniqueFd fd, std::unique_ptr<Pages> pages, JournalLog log);
+  JournalFile(gpumem::UniqueFd fd, std::unique_ptr<Pages> pages, JournalTable table);
 
-  absl::StatusOr<JournalArea> MakeRoom(size_t records);
-  absl::Status Compact(size_t more);
+  absl::Status AppendWithRoom(absl::Span<const journal::Change> batch);
+  absl::StatusOr<JournalArea> MakeArea(size_t records);
 
   const gpumem::UniqueFd fd_;
   const std::unique_ptr<Pages> pages_;
-  JournalLog log_;
+  JournalTable table_;
   bool behind_ = false;
-  uint64_t compactions_ = 0;
 };
 
 struct JournalFile::Adopted {
+  // Null where the file is of an older form, which no daemon of this one writes to: what is to go
+  // on goes to a new file, and this one stays as it is.
   std::unique_ptr<JournalFile> file;
   JournalContents contents;
 };

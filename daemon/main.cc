@@ -214,14 +214,14 @@ int Main(int argc, char** argv) {
   }
   spdlog::info("{}", (*server)->Summary());
   // Without a manager, or one that listens, there is nobody to be told.
-  (*store)->NotifyReady((*server)->Summary()).IgnoreError();
+  (*store)->NotifyReady((*server)->StatusLine()).IgnoreError();
   while (true) {
     int signal = 0;
     sigwait(&signals, &signal);
     if (signal == SIGHUP) {
       (*store)->NotifyReloading().IgnoreError();
       (void)(*server)->Reload();  // it has logged what came of it
-      (*store)->NotifyReady((*server)->Summary()).IgnoreError();
+      (*store)->NotifyReady((*server)->StatusLine()).IgnoreError();
       continue;
     }
     spdlog::info("{}: stopping", signal == SIGTERM ? "SIGTERM" : "SIGINT");

@@ -3,8 +3,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,21 +13,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/endpoints.h"
-#include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/device/self_test.h"
+#include "daemon/transport/peer.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
 namespace {
-
-using gpumem::UniqueFd;
 
 // The largest request is a Publish of 1 MiB of metadata and 4096 leases. Operators' are small.
 constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
 constexpr int kMaxAdminRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kHandshakeTimeoutMs = 5000;
+// Within which an answer is with its client.
+constexpr absl::Duration kAnswerTime = absl::Milliseconds(250);
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
 constexpr size_t kMaxTransportBytes = size_t{256} << 20;
@@ -52,8 +52,24 @@ uint64_t MemoryBytes() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+// Whether it may come to processes being ended: for revocable memory, or for memory past the
+// broker.
+bool EndsProcesses(const Config& config) {
+  return config.unbrokered.reaction == UnbrokeredReaction::kTerminate ||
+         config.tenant_defaults.revocable ||
+         std::any_of(config.tenants.begin(), config.tenants.end(),
+                     [](const TenantConfig& tenant) { return tenant.quota.revocable; });
+}
+
+size_t CountDevices(const Devices& devices) {
+  return static_cast<size_t>(
+      std::count_if(devices.devices.begin(), devices.devices.end(),
+                    [](const auto& device) { return !IsPinnedMemory(device->info()); }));
+}
+
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,
-                              Continuity* continuity) {
+                              Continuity* continuity, const FdStore* manager,
+                              std::function<void(const BrokerLoad&)> pulse) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
@@ -62,58 +78,12 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   options.random = RandomSecret;
   options.observer = observer;
   options.continuity = continuity;
+  if (manager != nullptr) {
+    options.pulse = std::move(pulse);
+    // Two may be late before it makes a difference.
+    if (manager->watchdog()) options.pulse_every = *manager->watchdog() / 3;
+  }
   return options;
-}
-
-// Makes the folder and those above it; true where it was not there.
-absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
-  struct stat found;
-  if (stat(path.c_str(), &found) != 0) {
-    const size_t slash = path.rfind('/');
-    if (slash != std::string::npos && slash > 0) {
-      absl::StatusOr<bool> parent = MakeRuntimeDir(path.substr(0, slash));
-      if (!parent.ok()) return parent.status();
-    }
-    if (mkdir(path.c_str(), 0755) == 0) return true;
-    if (errno != EEXIST) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime folder ", path));
-    }
-    if (stat(path.c_str(), &found) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
-    }
-  }
-  if (!S_ISDIR(found.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is not a folder"));
-  }
-  return false;
-}
-
-// Whoever may write to the folder could put a socket of his own in the daemon's place.
-absl::Status CheckRuntimeDir(const std::string& path) {
-  struct stat found;
-  if (stat(path.c_str(), &found) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
-  }
-  if (found.st_uid != geteuid() && found.st_uid != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
-                     ", who could replace the daemon's sockets; use a folder of your own"));
-  }
-  const bool group_writes =
-      (found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid();
-  if (group_writes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("group ", found.st_gid, " may write to the runtime folder ", path,
-                     " and so replace the daemon's sockets; use a folder that only its owner may "
-                     "write to (chmod g-w)"));
-  }
-  if ((found.st_mode & S_IWOTH) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("anybody may write to the runtime folder ", path,
-                     " and so replace the daemon's sockets; use a folder that only its owner may "
-                     "write to (chmod o-w)"));
-  }
-  return absl::OkStatus();
 }
 
 void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_bytes) {
@@ -130,17 +100,20 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_b
 }  // namespace
 
 Server::Server(Config config, Devices devices, Reloading reloading,
-               std::unique_ptr<ContinuityStore> continuity)
+               std::unique_ptr<ContinuityStore> continuity, FdStore* manager)
     : config_(std::move(config)),
       backend_(devices.backend),
       started_(absl::Now()),
       reloading_(std::move(reloading)),
       in_force_(config_),
+      device_count_(CountDevices(devices)),
       device_notices_(devices.notices),
+      manager_(manager),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
       broker_(std::make_unique<Broker>(
-          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get()))),
+          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get(), manager_,
+                          [this](const BrokerLoad& load) { Pulse(load); }))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {
@@ -166,6 +139,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   std::vector<DeviceInfo> infos;
   for (const auto& device : devices->devices) infos.push_back(device->info());
   if (absl::Status kept = CheckGuarantees(config, infos); !kept.ok()) return kept;
+  for (const auto& device : devices->devices) {
+    const absl::Status tested = SelfTest(*device);
+    if (absl::IsResourceExhausted(tested)) {
+      spdlog::warn("{}", std::string(tested.message()));  // others have it, perhaps for a while
+    } else if (!tested.ok()) {
+      return tested;
+    }
+  }
   absl::StatusOr<std::shared_ptr<ProcessMemory>> process_memory =
       devices->backend == Backend::kCuda
           ? MakeNvmlProcessMemory()
@@ -174,6 +155,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     devices->notices.push_back(absl::StrCat(
         "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
   }
+  std::vector<NamedFd> handed_over;
+  if (store != nullptr) handed_over = store->TakeListeners();
   std::unique_ptr<ContinuityStore> continuity;
   if (store != nullptr && store->present()) {
     absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(store);
@@ -181,11 +164,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     continuity = *std::move(opened);
   }
   auto server = std::unique_ptr<Server>(
-      new Server(config, *std::move(devices), std::move(reloading), std::move(continuity)));
+      new Server(config, *std::move(devices), std::move(reloading), std::move(continuity),
+                 store != nullptr && store->present() ? store : nullptr));
   if (process_memory.ok()) server->process_memory_ = *std::move(process_memory);
   server->ApplyTenants(config);
   server->Inherit();
-  if (absl::Status listening = server->Listen(); !listening.ok()) return listening;
+  if (absl::Status listening = server->Listen(std::move(handed_over)); !listening.ok())
+    return listening;
   return server;
 }
 
@@ -213,38 +198,24 @@ void Server::Inherit() {
   for (size_t i = 1; i < told.size(); ++i) spdlog::warn("{}", told[i]);
 }
 
-absl::Status Server::Listen() {
-  const std::string& dir = config_.runtime_dir;
-  absl::StatusOr<bool> made = MakeRuntimeDir(dir);
-  if (!made.ok()) return made.status();
-  made_runtime_dir_ = *made;
-  if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
-
-  // All three before any is served, so that two daemons cannot each have one of them.
-  const auto listen = [&](const char* name, int type, mode_t mode) {
-    const std::string path = gpumem::SocketPath(dir, name);
-    absl::StatusOr<UniqueFd> listener = gpumem::ListenUnix(path, type, mode);
-    if (listener.ok()) sockets_.push_back(path);
-    return listener;
-  };
-  absl::StatusOr<UniqueFd> session =
-      listen(gpumem::kSessionSocket, SOCK_SEQPACKET, config_.session_socket_mode);
-  if (!session.ok()) return session.status();
-  absl::StatusOr<UniqueFd> api = listen(gpumem::kApiSocket, SOCK_STREAM, config_.api_socket_mode);
-  if (!api.ok()) return api.status();
-  const std::string admin_path = gpumem::SocketPath(dir, gpumem::kAdminSocket);
-  absl::StatusOr<UniqueFd> admin =
-      listen(gpumem::kAdminSocket, SOCK_STREAM, config_.admin_socket_mode);
-  if (!admin.ok()) return admin.status();
-  if (config_.admin_gid && chown(admin_path.c_str(), static_cast<uid_t>(-1), *config_.admin_gid)) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat("cannot give ", admin_path, " to group ", *config_.admin_gid));
+absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
+  absl::StatusOr<Listeners> listeners = Listeners::Open(config_, std::move(handed_over));
+  if (!listeners.ok()) return listeners.status();
+  listeners_ = *std::move(listeners);
+  if (!listeners_.notices.empty()) {
+    device_notices_.insert(device_notices_.end(), listeners_.notices.begin(),
+                           listeners_.notices.end());
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& notice : listeners_.notices) {
+      spdlog::warn("{}", notice);
+      notices_.push_back(notice);
+    }
   }
 
   hub_ = std::make_unique<WatchHub>(broker_.get());
   hub_for_observer_ = hub_.get();
   sessions_ = std::make_unique<SessionServer>(
-      *std::move(session), broker_.get(), config_.rules,
+      std::move(listeners_.session), broker_.get(), config_.rules,
       [this](SessionId ended) { hub_->SessionEnded(ended); },
       SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation()});
   sessions_for_observer_ = sessions_.get();
@@ -263,34 +234,35 @@ absl::Status Server::Listen() {
           .reload = [this] { return Reload(); }});
 
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::ServerBuilder api_builder;
-  SetLimits(api_builder, "api", kMaxRequestBytes);
-  api_builder.RegisterService(broker_service_.get());
-  api_listener_ = std::make_unique<GrpcListener>(*std::move(api), &api_builder);
-  api_server_ = api_builder.BuildAndStart();
-
-  // For this one; but gRPC's library adds it to every server as soon as it is linked.
+  // For operators; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder admin_builder;
-  SetLimits(admin_builder, "admin", kMaxAdminRequestBytes);
-  admin_builder.RegisterService(admin_service_.get());
+  const auto healthy = [](const char* service) {
+    return [service](grpc::Server& server) {
+      server.GetHealthCheckService()->SetServingStatus(true);
+      server.GetHealthCheckService()->SetServingStatus(service, true);
+    };
+  };
+  api_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.api),
+      [service = broker_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "api", kMaxRequestBytes);
+        builder.RegisterService(service);
+      },
+      healthy("gpumem.v1.Broker"));
   // Also where the socket's mode would let others in.
   const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
     return peer.uid == 0 || peer.uid == geteuid() || (group && Matches({.gid = *group}, peer));
   };
-  admin_listener_ = std::make_unique<GrpcListener>(*std::move(admin), &admin_builder,
-                                                   GrpcListenerOptions{.admits = admits});
-  admin_server_ = admin_builder.BuildAndStart();
-  if (api_server_ == nullptr || admin_server_ == nullptr) {
-    return absl::InternalError("gRPC could not start its servers");
-  }
-  for (grpc::Server* server : {api_server_.get(), admin_server_.get()}) {
-    server->GetHealthCheckService()->SetServingStatus(true);
-  }
-  api_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Broker", true);
-  admin_server_->GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
+  admin_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.admin),
+      [service = admin_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "admin", kMaxAdminRequestBytes);
+        builder.RegisterService(service);
+      },
+      healthy("gpumem.v1.Admin"), GrpcListenerOptions{.admits = admits});
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;
+  StartMetrics();
   api_listener_->Start();
   admin_listener_->Start();
   return absl::OkStatus();
@@ -309,16 +281,22 @@ absl::Status Server::StartMonitor() {
 }
 
 Server::~Server() {
+  metrics_.reset();
   broker_->SetDraining(true);
-  api_listener_.reset();
-  admin_listener_.reset();
+  for (auto* listener : {&api_listener_, &admin_listener_}) {
+    if (*listener != nullptr) (*listener)->StopAccepting();
+  }
   if (hub_ != nullptr) hub_->EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
-  const auto deadline = absl::ToChronoTime(absl::Now() + config_.drain_timeout * 0.8);
-  for (auto* server : {&api_server_, &admin_server_}) {
-    if (*server != nullptr) (*server)->Shutdown(deadline);
-    server->reset();
+  const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
+  broker_->AwaitCalls(deadline);
+  // Then there are only answers on their way. gRPC waits for every client to notice that it is to
+  // go, and those notice it only in a call: who is not in one would take all of the time.
+  const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
+  for (auto* listener : {&api_listener_, &admin_listener_}) {
+    if (*listener != nullptr) (*listener)->Shutdown(answered);
+    listener->reset();
   }
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
@@ -328,7 +306,7 @@ Server::~Server() {
     if (sessions_ != nullptr) sessions_->LeaveSessions();
   }
   // Before the listeners close: a daemon that starts now makes its own.
-  for (const std::string& path : sockets_) unlink(path.c_str());
+  listeners_.RemoveFiles();
   monitor_.reset();
   sessions_.reset();
   broker_service_.reset();
@@ -337,7 +315,6 @@ Server::~Server() {
   // a device may have news for the hub.
   broker_.reset();
   hub_.reset();
-  if (made_runtime_dir_) rmdir(config_.runtime_dir.c_str());
 }
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
@@ -362,6 +339,13 @@ void Server::ApplyTenants(const Config& config) {
   std::vector<std::string> notices = device_notices_;
   for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, devices)}) {
     notices.insert(notices.end(), more.begin(), more.end());
+  }
+  if (const bool ends_processes = EndsProcesses(config); ends_processes && !MaySignalOthers()) {
+    notices.emplace_back(
+        "Memory can be taken back from its holders' processes only where they give it up: this "
+        "daemon may not end processes of other users. It needs the capability CAP_KILL; with "
+        "systemd, the drop-in kill.conf gives it.");
+    spdlog::warn("{}", notices.back());
   }
   absl::MutexLock lock(&mutex_);
   notices_ = std::move(notices);
@@ -399,7 +383,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
                     c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
-                    c.revocation_kill_after);
+                    c.revocation_kill_after, c.metrics);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -411,7 +395,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, or a time of [daemon]); the values of the last "
+        "sockets, host devices, pinned memory, [metrics], or a time of [daemon]); the values of "
+        "the last "
         "start hold");
     spdlog::warn("{}", notices_.back());
   }
@@ -437,11 +422,22 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
       foreign.set_bytes(process.bytes.value_or(0));
     }
   }
-  absl::MutexLock lock(&mutex_);
-  for (const std::string& notice : notices_) status.add_notices(notice);
-  for (const std::string& notice : quotas_->Skipped()) status.add_notices(notice);
-  if (continuity_ == nullptr) return;
-  for (std::string& notice : continuity_->Notices()) status.add_notices(std::move(notice));
+  for (std::string& notice : Notices()) status.add_notices(std::move(notice));
+}
+
+std::vector<std::string> Server::Notices() const {
+  std::vector<std::string> notices;
+  {
+    absl::MutexLock lock(&mutex_);
+    notices = notices_;
+  }
+  const auto add = [&](std::vector<std::string> more) {
+    for (std::string& notice : more) notices.push_back(std::move(notice));
+  };
+  add(quotas_->Skipped());
+  if (continuity_ != nullptr) add(continuity_->Notices());
+  if (!metrics_notice_.empty()) notices.push_back(metrics_notice_);
+  return notices;
 }
 
 std::string Server::Summary() const {
@@ -452,6 +448,40 @@ std::string Server::Summary() const {
   return absl::StrCat("gpumemd ", GPUMEM_VERSION,
                       " ready: ", backend_ == Backend::kCuda ? "CUDA" : "host", " backend, ",
                       devices, "; sockets in ", config_.runtime_dir);
+}
+
+std::string Server::StatusLine() const {
+  const auto counted = [](size_t n, absl::string_view noun) {
+    return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
+  };
+  absl::MutexLock lock(&mutex_);
+  std::string line = absl::StrCat(
+      counted(device_count_, backend_ == Backend::kCuda ? "device" : "host device"), ", ",
+      counted(load_.sessions, "session"), ", ", gpumem::FormatBytes(load_.charged), " charged");
+  if (load_.pinned > 0) absl::StrAppend(&line, ", ", gpumem::FormatBytes(load_.pinned), " pinned");
+  if (load_.waiting > 0) absl::StrAppend(&line, ", ", load_.waiting, " waiting");
+  if (load_.draining) absl::StrAppend(&line, ", draining");
+  if (continuity_ != nullptr && !continuity_->Notices().empty()) {
+    absl::StrAppend(&line, "; a crash would lose memory, see gpumemctl status");
+  }
+  return line;
+}
+
+void Server::Pulse(const BrokerLoad& load) {
+  {
+    absl::MutexLock lock(&mutex_);
+    load_ = load;
+  }
+  std::string line = StatusLine();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (line == told_status_) line.clear();
+  }
+  // One that finds the queue full is made up for by the next.
+  const absl::Status told = manager_->NotifyAlive(line);
+  if (line.empty() || !told.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  told_status_ = std::move(line);
 }
 
 void Server::SessionForgotten(SessionId session) {

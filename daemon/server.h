@@ -21,6 +21,8 @@
 #include "daemon/device/process_memory.h"
 #include "daemon/fd_store/fd_store.h"
 #include "daemon/inherit.h"
+#include "daemon/listeners.h"
+#include "daemon/metrics_endpoint.h"
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/broker_service.h"
@@ -46,8 +48,11 @@ class Server final : private BrokerObserver {
   //   ALREADY_EXISTS    another daemon serves there
   //   INVALID_ARGUMENT  the configuration makes no sense with the devices
   //   others            what a device, a folder or a socket answered, in a sentence
+  // Memory was made, shared and given back on each device by then; a device that cannot is an
+  // error, unless it is only full.
   // With a `store` whose manager is there, what another such daemon has left in it is taken over,
-  // and this one is survived. It outlives the server; null: none.
+  // and this one is survived; the manager hears that it lives, and how. Sockets that were handed
+  // over are used instead of new ones. It outlives the server; null: none.
   //   DATA_LOSS, FAILED_PRECONDITION  what is in it cannot be gone on with, and was not touched
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
                                                        Reloading reloading = {},
@@ -65,15 +70,24 @@ class Server final : private BrokerObserver {
 
   // One line for the log: backend, devices, folder.
   std::string Summary() const;
+  // One line for who asks the service manager: "2 devices, 12 sessions, 3.2 GiB charged, 1
+  // waiting".
+  std::string StatusLine() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Server(Config config, Devices devices, Reloading reloading,
-         std::unique_ptr<ContinuityStore> continuity);
+         std::unique_ptr<ContinuityStore> continuity, FdStore* manager);
   // Goes on where the daemon before this one stopped.
   void Inherit();
-  absl::Status Listen();
+  absl::Status Listen(std::vector<NamedFd> handed_over);
+  // The broker lives: tells the service manager.
+  void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartMonitor();
+  // Nobody goes without memory because nobody can look: where it fails, a notice says so.
+  void StartMetrics();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
+  // What an operator should know, one sentence each.
+  std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
   absl::StatusOr<gpumem::v1::ReloadResponse> TryReload()
@@ -97,12 +111,15 @@ class Server final : private BrokerObserver {
   Config in_force_ ABSL_GUARDED_BY(reload_mutex_);
   mutable absl::Mutex mutex_;
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
-  const std::vector<std::string> device_notices_;
+  const size_t device_count_;                        // but for pinned memory
+  BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last pulse
+  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // that the manager was last told
+  std::vector<std::string> device_notices_;          // changed by Listen alone
 
   // In the order of their making; each may use those above it. The broker's observer
   // reaches the hub and the sessions by pointers that are set once.
-  bool made_runtime_dir_ = false;
-  std::vector<std::string> sockets_;  // that this daemon has made
+  FdStore* const manager_;  // null: there is none
+  Listeners listeners_;     // their files; the sockets themselves are passed on
   WatchHub* hub_for_observer_ = nullptr;
   SessionServer* sessions_for_observer_ = nullptr;
   OverrideStore store_;
@@ -117,7 +134,8 @@ class Server final : private BrokerObserver {
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
-  std::unique_ptr<grpc::Server> api_server_, admin_server_;
+  std::string metrics_notice_;                // why there are none; set once, before any is asked
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null: off, or see the notice
 };
 
 }  // namespace gpumemd

@@ -135,6 +135,7 @@ struct UnbrokeredMonitor::State {
   std::string trouble ABSL_GUARDED_BY(mutex);      // that was last logged
   bool stray_pids ABSL_GUARDED_BY(mutex) = false;  // in the last sample
   bool published ABSL_GUARDED_BY(mutex) = false;   // the broker was told of something
+  bool nobody ABSL_GUARDED_BY(mutex) = false;      // had a session at the last look
 
   void Digest(const Before& before, Answer answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool PidsAreOurs(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -199,6 +200,7 @@ void UnbrokeredMonitor::Run(State& state) {
     Answer answer;
     if (state.config.interval > absl::ZeroDuration()) {
       before = LookAround(*state.broker);
+      state.nobody = before.sessions.empty();
       state.mutex.Unlock();
       answer = AskDriver(*state.source, before);
       state.mutex.Lock();
@@ -330,6 +332,8 @@ void UnbrokeredMonitor::State::FollowUp() {
 absl::Duration UnbrokeredMonitor::State::UntilNextLook() {
   absl::Duration wait =
       config.interval > absl::ZeroDuration() ? config.interval : absl::InfiniteDuration();
+  // Then all that is seen is for people to look at: an idle daemon wakes seldom.
+  if (nobody) wait *= 2;
   const absl::Time now = absl::Now();
   for (const auto& [process, sentence] : sentences) {
     if (!sentence.killed) wait = std::min(wait, sentence.kill_at - now);

@@ -18,6 +18,7 @@ static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown))
 static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
 static_assert(GPUMEM_CAUSE_QUEUE == static_cast<int>(Denial::Cause::kQueue));
 static_assert(GPUMEM_CAUSE_UNBROKERED == static_cast<int>(Denial::Cause::kUnbrokered));
+static_assert(GPUMEM_CAUSE_MAX_PUBLICATIONS == static_cast<int>(Denial::Cause::kMaxPublications));
 
 constexpr size_t kMaxHolders = 8;
 
@@ -111,6 +112,12 @@ absl::Status NullError(absl::string_view names) {
   return absl::InvalidArgumentError(absl::StrCat("null where a pointer is needed: ", names));
 }
 
+absl::Status CheckIndex(size_t index, size_t count, absl::string_view of) {
+  if (index < count) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("there is no ", of, " ", index, ": there are ", count, ", counted from 0"));
+}
+
 absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t count) {
   std::vector<std::string> read;
   if (count > 0 && texts == nullptr) return NullError("an array of names");
@@ -155,6 +162,20 @@ absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from) {
                      .address = c->address,
                      .revocable = c->revocable != 0,
                      .timeout = Timeout(c->timeout_ms)};
+}
+
+gpumem_segment_info InfoOf(const Segment& segment) {
+  return {.struct_size = sizeof(gpumem_segment_info),
+          .data = segment.data(),
+          .bytes = segment.size(),
+          .device_uuid = segment.device_uuid().c_str(),
+          .kind = static_cast<int32_t>(segment.kind()),
+          .backend = static_cast<int32_t>(segment.backend()),
+          .lease_id = segment.lease_id(),
+          .segment_id = segment.segment_id(),
+          .reused = segment.reused(),
+          .registered = segment.registered(),
+          .revocable = segment.revocable()};
 }
 
 }  // namespace gpumem::c_api

@@ -52,6 +52,9 @@ bool AnyNull(const Pointers*... pointers) {
 // INVALID_ARGUMENT: one of these names is a null pointer.
 absl::Status NullError(absl::string_view names);
 
+//   OUT_OF_RANGE  there are not so many of these ("segment")
+absl::Status CheckIndex(size_t index, size_t count, absl::string_view of);
+
 // No struct will ever be larger: one that says so was not filled in.
 inline constexpr size_t kMaxStructBytes = 4096;
 
@@ -108,5 +111,8 @@ uint64_t ToMilliseconds(absl::Duration time);
 absl::StatusOr<Kind> ToKind(int32_t kind);
 
 absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from);
+
+// Its text is that of `segment`.
+gpumem_segment_info InfoOf(const Segment& segment);
 
 }  // namespace gpumem::c_api

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
 #include "client/gpumem.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
+using gpumem::c_api::CheckIndex;
 using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
@@ -47,12 +47,6 @@ namespace {
 
 static_assert(GPUMEM_BACKEND_CUDA == static_cast<int>(gpumem::Backend::kCuda));
 static_assert(GPUMEM_BACKEND_HOST == static_cast<int>(gpumem::Backend::kHost));
-
-absl::Status CheckIndex(size_t index, size_t count, const char* of) {
-  if (index < count) return absl::OkStatus();
-  return absl::OutOfRangeError(
-      absl::StrCat("there is no ", of, " ", index, ": there are ", count, ", counted from 0"));
-}
 
 int64_t CountOr(const std::optional<uint32_t>& count) { return count ? int64_t{*count} : -1; }
 

@@ -17,6 +17,7 @@
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
+using gpumem::c_api::InfoOf;
 using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
@@ -162,18 +163,7 @@ int gpumem_segment_release(gpumem_segment* segment) {
 int gpumem_segment_get_info(const gpumem_segment* segment, gpumem_segment_info* info) {
   return Call([&]() -> absl::Status {
     if (AnyNull(segment)) return NullError("segment");
-    const gpumem::Segment& of = segment->segment;
-    return Write({.data = of.data(),
-                  .bytes = of.size(),
-                  .device_uuid = of.device_uuid().c_str(),
-                  .kind = static_cast<int32_t>(of.kind()),
-                  .backend = static_cast<int32_t>(of.backend()),
-                  .lease_id = of.lease_id(),
-                  .segment_id = of.segment_id(),
-                  .reused = of.reused(),
-                  .registered = of.registered(),
-                  .revocable = of.revocable()},
-                 info);
+    return Write(InfoOf(segment->segment), info);
   });
 }
 

@@ -35,6 +35,9 @@ Broker::Broker(BrokerOptions options)
       observer_(options.observer),
       continuity_(options.continuity),
       now_(options.now),
+      pulse_(std::move(options.pulse)),
+      pulse_every_(options.pulse_every),
+      pulse_pause_(options.pulse_pause),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
       doomed_(1 + devices_.size()) {
@@ -71,6 +74,7 @@ Broker::~Broker() {
 Broker::Call::~Call() {
   if (broker_ == nullptr) return;
   absl::MutexLock lock(&broker_->mutex_);
+  if (!watch_) --broker_->calls_;
   watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
   broker_->Pump();
 }
@@ -79,6 +83,7 @@ absl::Status Broker::Call::BecomeWatch() {
   absl::MutexLock lock(&broker_->mutex_);
   absl::Status become = broker_->ledger_.BecomeWatch(session_);
   watch_ = become.ok();
+  if (watch_) --broker_->calls_;
   return become;
 }
 
@@ -126,6 +131,7 @@ void Broker::Pump() {
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
   Record();
+  if (pulse_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
 }
 
 void Broker::CollectLost(size_t device) {
@@ -230,7 +236,14 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
         "first, with a Hello on the session socket and a Reconcile");
   }
   if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) return begun;
+  ++calls_;
   return Call(this, *session);
+}
+
+bool Broker::AwaitCalls(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
 bool Broker::IsLive(absl::string_view token) const {
@@ -359,9 +372,10 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
 
 absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
                                                  absl::string_view device_uuid,
-                                                 const ExportData& handle) {
+                                                 const ExportData& handle, uint64_t request_id) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<IpcEventId> id = ledger_.RegisterEvent(call.session(), place, device_uuid, handle);
+  absl::StatusOr<IpcEventId> id =
+      ledger_.RegisterEvent(call.session(), place, device_uuid, handle, request_id);
   Record();
   return id;
 }
@@ -442,6 +456,16 @@ Broker::Counts Broker::Count() const {
           .tenants = ledger_.tenant_count(),
           .segments = ledger_.segment_count(),
           .draining = ledger_.draining()};
+}
+
+BrokerLoad Broker::Load() const {
+  BrokerLoad load{.sessions = ledger_.session_count(),
+                  .waiting = waiting_.size() + attaching_.size(),
+                  .draining = ledger_.draining()};
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) += ledger_.charged(i);
+  }
+  return load;
 }
 
 absl::StatusOr<TenantView> Broker::GetTenant(absl::string_view tenant) const {

@@ -27,7 +27,9 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
+#include "daemon/core/latency.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/measures.h"
 #include "daemon/device/device.h"
 #include "daemon/device/metadata.h"
 
@@ -65,6 +67,17 @@ class BrokerObserver {
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
 
+// How much there is to do, for people.
+struct BrokerLoad {
+  size_t sessions = 0;
+  uint64_t charged = 0;  // on all devices, but for pinned memory
+  uint64_t pinned = 0;   // charged
+  size_t waiting = 0;    // requests
+  bool draining = false;
+
+  bool operator==(const BrokerLoad&) const = default;
+};
+
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
@@ -74,6 +87,12 @@ struct BrokerOptions {
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker
   Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
+  // The broker's pulse, a sign that it lives: called by its own thread, which has had its mutex
+  // just then, and without the mutex. Every `pulse_every`, and once `pulse_pause` has passed since
+  // the last one where something has changed. No device call can hold it up. Must return soon.
+  std::function<void(const BrokerLoad&)> pulse;  // null: nobody feels it, and it takes no time
+  absl::Duration pulse_every = absl::InfiniteDuration();
+  absl::Duration pulse_pause = absl::Seconds(1);
 };
 
 // What an earlier broker has left.
@@ -137,6 +156,8 @@ class Broker {
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
     int attempt = 1;
+    absl::Time begun = absl::InfinitePast();  // it has not
+    bool waited = false;
   };
 
   // One Attach, in the same way.
@@ -193,6 +214,9 @@ class Broker {
   // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
 
+  // Waits until no call is in flight, but for watches: whether that is so by `deadline`.
+  bool AwaitCalls(absl::Time deadline) const;
+
   // Whether a live session has this token.
   bool IsLive(absl::string_view token) const;
 
@@ -248,7 +272,8 @@ class Broker {
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
                        absl::Span<const uint64_t> requests = {});
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
-                                           absl::string_view device_uuid, const ExportData& handle);
+                                           absl::string_view device_uuid, const ExportData& handle,
+                                           uint64_t request_id = 0);
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
                                                       const Ledger::EventPlace& place);
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
@@ -275,7 +300,8 @@ class Broker {
   // As those of an Acquisition.
   AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
-  absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name);
+  absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
+                                     uint64_t request_id = 0);
   absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);  // by an operator
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
@@ -330,6 +356,9 @@ class Broker {
     bool draining = false;
   };
   Counts Count() const;
+  // For the metrics: one moment of the ledger, and nothing that asks the driver. The mutex is held
+  // for one pass over the tenants.
+  Measures Measure() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
   std::vector<TenantView> ListTenants() const;
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
@@ -355,11 +384,15 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> Taken(Acquisition& acquisition,
                                                absl::StatusOr<std::vector<LeaseView>> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // It was granted these: how long that took.
+  void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
   void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whose processes are to be ended now.
   std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -397,6 +430,8 @@ class Broker {
   BrokerObserver* const observer_;
   Continuity* const continuity_;
   const std::function<absl::Time()> now_;
+  const std::function<void(const BrokerLoad&)> pulse_;
+  const absl::Duration pulse_every_, pulse_pause_;
 
   // The driver's own count of free bytes, by device: asked by one caller at a time and not
   // for each; the others get the last answer.
@@ -405,6 +440,8 @@ class Broker {
   mutable std::vector<uint64_t> driver_free_ ABSL_GUARDED_BY(driver_mutex_);
   mutable absl::Time driver_asked_ ABSL_GUARDED_BY(driver_mutex_) = absl::InfinitePast();
   mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
+
+  LatencyHistogram acquires_[kKinds][2];  // by Kind, and whether they waited
 
   mutable absl::Mutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
@@ -422,6 +459,9 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);  // that wait for a version
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // Of the pulse: whether anything has changed since the last one, and when that was.
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_pulse_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // When others were last asked to give back, by who was denied and the device.
   struct Pressed {
     absl::Time last;
@@ -431,6 +471,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
   std::vector<std::thread> disposal_;  // one a lane
   std::thread clock_;
 };

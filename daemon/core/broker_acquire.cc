@@ -1,6 +1,7 @@
 // An Acquire from its beginning to its answer. It may have to wait for its turn, for minutes where
 // it asks to: no thread waits with it.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/denial.h"
@@ -25,6 +26,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
   Acquisition& it = *acquisition;
+  if (it.begun == absl::InfinitePast()) it.begun = now_();
   absl::MutexLock lock(&mutex_);
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
@@ -42,6 +44,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
     return true;
   }
   it.waiter = admission->waiter;
+  it.waited = true;
   it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
   it.press_again = now_();
   waiting_.emplace(*it.waiter, acquisition);
@@ -127,6 +130,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
+  if (leases.ok()) CountGrant(it, *leases);
   absl::MutexLock lock(&mutex_);
   if (!leases.ok() || !it.given_up) return leases;
   std::vector<LeaseId> ids;
@@ -173,7 +177,12 @@ absl::Time Broker::NextTime() const {
         std::min({next, waiting->give_up,
                   waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
   }
-  return next;
+  return std::min(next, NextPulse());
+}
+
+absl::Time Broker::NextPulse() const {
+  if (pulse_ == nullptr) return absl::InfiniteFuture();
+  return last_pulse_ + (changed_ ? std::min(pulse_pause_, pulse_every_) : pulse_every_);
 }
 
 void Broker::WatchTheClock() {
@@ -189,11 +198,18 @@ void Broker::WatchTheClock() {
       continue;
     }
     const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
+    std::optional<BrokerLoad> load;
+    if (const absl::Time now = now_(); NextPulse() <= now) {
+      load = Load();
+      last_pulse_ = now;
+      changed_ = false;
+    }
     // Others have a turn, also where there is more to do at once.
     mutex_.Unlock();
     for (const Ledger::Overdue& each : overdue) {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
+    if (load) pulse_(*load);
     std::this_thread::yield();
     mutex_.Lock();
   }

@@ -45,9 +45,10 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
   return published->version;
 }
 
-absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name) {
+absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name,
+                                           uint64_t request_id) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<uint64_t> version = ledger_.Unpublish(call.session(), name);
+  absl::StatusOr<uint64_t> version = ledger_.Unpublish(call.session(), name, request_id);
   Pump();
   return version;
 }

@@ -1,17 +1,10 @@
 // Places at which a test kills the daemon, to see that the next one goes on.
-//
-// In the daemon that users run nothing is ever set, and a failpoint costs the load of a pointer.
 #pragma once
 
-#include <atomic>
+#include "common/failpoint.h"
 
 namespace gpumemd {
 
-// Called with the name of each failpoint that is passed; null: nobody is.
-inline std::atomic<void (*)(const char* name)> failpoint_hook{nullptr};
-
-inline void Failpoint(const char* name) {
-  if (auto* hook = failpoint_hook.load(std::memory_order_relaxed); hook != nullptr) hook(name);
-}
+using gpumem::Failpoint;
 
 }  // namespace gpumemd

@@ -21,9 +21,9 @@ class JournalChance {
   // Few keys, so that objects are put again and erased; all fields.
   journal::Object Object() {
     using namespace journal;
-    switch (Below(9)) {
+    switch (Below(10)) {
       case 0:
-        return Counters{Wide(), Wide(), Wide(), Wide(), Wide()};
+        return Counters{Wide(), Wide(), Wide(), Wide(), Wide(), Wide()};
       case 1:
         return Session{.id = Id<SessionId>(),
                        .token = Bytes<32>(),
@@ -37,7 +37,8 @@ class JournalChance {
                        .revocable = OneIn(2),
                        .tenant = Word(63),
                        .client_name = Word(64),
-                       .command = Word(16)};
+                       .command = Word(16),
+                       .connect_id = static_cast<uint32_t>(numbers_())};
       case 2:
         return Segment{.id = Id<SegmentId>(),
                        .bytes = numbers_(),
@@ -74,12 +75,13 @@ class JournalChance {
                            .created_ns = static_cast<int64_t>(numbers_()),
                            .idle_since_ns = static_cast<int64_t>(numbers_()),
                            .metadata_bytes = static_cast<uint32_t>(numbers_()),
-                           .request_id = numbers_(),
                            .tenant = Word(63),
                            .name = Word(64)};
       case 7:
         return PublicationItem{Id<PublicationId>(), static_cast<uint32_t>(Below(8)),
                                Id<SegmentId>()};
+      case 8:
+        return Answer{Id<SessionId>(), Below(8), numbers_()};
       default:
         return IpcEvent{.id = Id<IpcEventId>(),
                         .session = Id<SessionId>(),

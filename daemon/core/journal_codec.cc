@@ -150,16 +150,17 @@ consteval size_t BytesOf() {
   return sizer.bytes;
 }
 
-// What is on disk stays as it is: a change here is a new version (journal_log.h).
-static_assert(BytesOf<Counters>() == 40 && KeyBytesOf<Counters>() == 0);
-static_assert(BytesOf<Session>() == 217 && KeyBytesOf<Session>() == 8);
+// What is on disk stays as it is: a change here is a new version (journal_table.h).
+static_assert(BytesOf<Counters>() == 48 && KeyBytesOf<Counters>() == 0);
+static_assert(BytesOf<Session>() == 221 && KeyBytesOf<Session>() == 8);
 static_assert(BytesOf<Segment>() == 157 && KeyBytesOf<Segment>() == 8);
 static_assert(BytesOf<Lease>() == 106 && KeyBytesOf<Lease>() == 8);
 static_assert(BytesOf<Exposure>() == 20 && KeyBytesOf<Exposure>() == 16);
 static_assert(BytesOf<PoolImport>() == 76 && KeyBytesOf<PoolImport>() == 72);
-static_assert(BytesOf<Publication>() == 191 && KeyBytesOf<Publication>() == 8);
+static_assert(BytesOf<Publication>() == 183 && KeyBytesOf<Publication>() == 8);
 static_assert(BytesOf<PublicationItem>() == 20 && KeyBytesOf<PublicationItem>() == 12);
 static_assert(BytesOf<IpcEvent>() == 218 && KeyBytesOf<IpcEvent>() == 8);
+static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 
 // By the number of its type, which is its place in Object and 1.
 template <size_t... kIndex>
@@ -172,26 +173,22 @@ using Indices = std::make_index_sequence<std::variant_size_v<Object>>;
 static_assert(AreInOrder(Indices()) && std::variant_size_v<Object> == kLastType);
 
 template <typename T>
-std::optional<Change> DecodeAs(Op op, absl::Span<const uint8_t> payload) {
+std::optional<Change> DecodeAs(Op op, absl::Span<const uint8_t> payload, bool more) {
   if (std::is_same_v<T, Counters> && op == Op::kErase) return std::nullopt;
   T object{};
   Reader reader{payload.data()};
   T::KeyFields(object, reader);
   if (op == Op::kPut) T::Fields(object, reader);
-  if (!reader.ok || !AllZero(reader.at, payload.data() + kPayloadBytes)) return std::nullopt;
+  if (!reader.ok) return std::nullopt;
+  if (!more && !AllZero(reader.at, payload.data() + kPayloadBytes)) return std::nullopt;
   return Change{op, std::move(object)};
 }
 
-using Decoder = std::optional<Change> (*)(Op, absl::Span<const uint8_t>);
+using Decoder = std::optional<Change> (*)(Op, absl::Span<const uint8_t>, bool);
 template <size_t... kIndex>
 constexpr std::array<Decoder, kLastType> Decoders(std::index_sequence<kIndex...>) {
   return {DecodeAs<std::variant_alternative_t<kIndex, Object>>...};
 }
-template <size_t... kIndex>
-consteval std::array<size_t, kLastType> KeySizes(std::index_sequence<kIndex...>) {
-  return {KeyBytesOf<std::variant_alternative_t<kIndex, Object>>()...};
-}
-
 }  // namespace
 
 Type TypeOf(const Object& object) { return static_cast<Type>(object.index() + 1); }
@@ -207,18 +204,18 @@ void Encode(const Change& change, absl::Span<uint8_t> payload) {
       change.object);
 }
 
-std::optional<Change> Decode(uint8_t type, uint8_t op, absl::Span<const uint8_t> payload) {
+std::optional<Change> Decode(uint8_t type, uint8_t op, absl::Span<const uint8_t> payload,
+                             bool more) {
   constexpr std::array<Decoder, kLastType> kDecoders = Decoders(Indices());
   if (type < 1 || type > kLastType || payload.size() != kPayloadBytes) return std::nullopt;
   if (op != static_cast<uint8_t>(Op::kPut) && op != static_cast<uint8_t>(Op::kErase)) {
     return std::nullopt;
   }
-  return kDecoders[type - 1](static_cast<Op>(op), payload);
+  return kDecoders[type - 1](static_cast<Op>(op), payload, more);
 }
 
-size_t KeyBytes(uint8_t type) {
-  constexpr std::array<size_t, kLastType> kSizes = KeySizes(Indices());
-  return type < 1 || type > kLastType ? 0 : kSizes[type - 1];
+std::optional<Change> DecodeKey(uint8_t type, absl::Span<const uint8_t> payload) {
+  return Decode(type, static_cast<uint8_t>(Op::kErase), payload, /*more=*/true);
 }
 
 }  // namespace gpumemd::journal

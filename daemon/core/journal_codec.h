@@ -30,9 +30,10 @@ Type TypeOf(const Object& object);
 void Encode(const Change& change, absl::Span<uint8_t> payload);
 
 // Nothing where the bytes are not what Encode writes. `payload` has kPayloadBytes.
-std::optional<Change> Decode(uint8_t type, uint8_t op, absl::Span<const uint8_t> payload);
-
-// How many bytes of the payload are the key; 0 for types that there are not.
-size_t KeyBytes(uint8_t type);
+//   more  a newer daemon has written them: whatever is behind the last field is passed over
+std::optional<Change> Decode(uint8_t type, uint8_t op, absl::Span<const uint8_t> payload,
+                             bool more = false);
+// An erasure of what the bytes put.
+std::optional<Change> DecodeKey(uint8_t type, absl::Span<const uint8_t> payload);
 
 }  // namespace gpumemd::journal

@@ -24,12 +24,13 @@ auto& MapOf(auto& image, const journal::PoolImport&) { return image.pool_imports
 auto& MapOf(auto& image, const journal::Publication&) { return image.publications; }
 auto& MapOf(auto& image, const journal::PublicationItem&) { return image.publication_items; }
 auto& MapOf(auto& image, const journal::IpcEvent&) { return image.ipc_events; }
+auto& MapOf(auto& image, const journal::Answer&) { return image.answers; }
 
 template <typename Visit>
 void ForEachMap(const JournalImage& image, Visit visit) {
   visit(image.sessions), visit(image.segments), visit(image.leases), visit(image.exposures),
       visit(image.pool_imports), visit(image.publications), visit(image.publication_items),
-      visit(image.ipc_events);
+      visit(image.ipc_events), visit(image.answers);
 }
 
 // How a sentence names an object.
@@ -50,6 +51,9 @@ std::string NameOf(const journal::PublicationItem& item) {
 }
 std::string NameOf(const journal::IpcEvent& event) {
   return absl::StrCat("event ", ToInt(event.id));
+}
+std::string NameOf(const journal::Answer& answer) {
+  return absl::StrCat("the answer to request ", answer.request_id);
 }
 
 template <typename Map>
@@ -122,6 +126,9 @@ absl::Status JournalImage::CheckReferences() const {
     if (absl::Status found = session(event.session, event); !found.ok()) return found;
     if (event.lease == LeaseId{}) continue;
     if (absl::Status found = Find(leases, event.lease, "lease", event); !found.ok()) return found;
+  }
+  for (const auto& [key, answer] : answers) {
+    if (absl::Status found = session(answer.session, answer); !found.ok()) return found;
   }
   return absl::OkStatus();
 }

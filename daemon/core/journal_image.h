@@ -21,6 +21,7 @@ struct JournalImage {
   Map<journal::Publication> publications;
   Map<journal::PublicationItem> publication_items;  // of one publication, in order
   Map<journal::IpcEvent> ipc_events;
+  Map<journal::Answer> answers;
   journal::Counters counters;  // at least the highest number that was ever put
 
   // To erase what is not there changes nothing. Counters never go down.

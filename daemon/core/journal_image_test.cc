@@ -30,6 +30,7 @@ std::vector<journal::Change> WholeState() {
       Put(journal::PublicationItem{PublicationId{4}, 0, SegmentId{2}}),
       Put(journal::PublicationItem{PublicationId{4}, 1, SegmentId{2}}),
       Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{3}}),
+      Put(journal::Answer{SessionId{1}, 9, 4}),
   };
 }
 
@@ -51,7 +52,7 @@ TEST(JournalText, KeepsWhatFits) {
 
 TEST(JournalImage, PutReplacesAndEraseEnds) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.size(), 10u);
+  EXPECT_EQ(image.size(), 11u);
   image.Apply(Put(journal::Exposure{SessionId{1}, SegmentId{2}, 7}));
   EXPECT_EQ(image.exposures.size(), 1u);
   EXPECT_EQ((image.exposures.at({SessionId{1}, SegmentId{2}}).count), 7u);
@@ -61,7 +62,7 @@ TEST(JournalImage, PutReplacesAndEraseEnds) {
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   EXPECT_TRUE(image.exposures.empty());
   EXPECT_TRUE(image.leases.empty());
-  EXPECT_EQ(image.size(), 8u);
+  EXPECT_EQ(image.size(), 9u);
 }
 
 TEST(JournalImage, NoNumberIsForgotten) {
@@ -133,6 +134,7 @@ TEST(JournalImage, ReferencesThatDangle) {
        "event 5 refers to session 9"},
       {Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{9}}),
        "event 5 refers to lease 9"},
+      {Put(journal::Answer{SessionId{9}, 9, 4}), "the answer to request 9 refers to session 9"},
       {Erase<journal::Segment>(SegmentId{2}), "lease 3 refers to segment 2"},
   };
   for (const Case& wrong : cases) {

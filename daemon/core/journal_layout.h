@@ -1,4 +1,4 @@
-// Where everything is in a journal's bytes (journal_log.h), for what writes and what reads them.
+// Where everything is in a journal's bytes (journal_table.h), for what writes and what reads them.
 #pragma once
 
 #include <array>
@@ -9,13 +9,12 @@
 #include <optional>
 #include <type_traits>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "daemon/core/journal_codec.h"
-#include "daemon/core/journal_log.h"
+#include "daemon/core/journal_dialect.h"
+#include "daemon/core/journal_table.h"
 #include "xxhash.h"
 
 namespace gpumemd::journal {
@@ -34,58 +33,80 @@ constexpr std::optional<uint32_t> Unsealed(uint64_t word) {
   return value;
 }
 
+// What wrote something, for who reads the message: GPUMEM_VERSION, with zeros behind it.
+using Writer = std::array<char, 24>;
+
 // At byte 0.
 struct FileHead {
   uint64_t magic = kFileMagic;
-  uint32_t version = kJournalVersion;
+  uint32_t form = dialect.form;
   uint32_t record_bytes = kJournalRecordBytes;
   std::array<uint8_t, 16> boot_id{};
   uint64_t pid_namespace = 0;
   uint32_t number = 0;
   uint32_t zero = 0;
+  Writer writer{};        // of the file's form
   uint64_t checksum = 0;  // of all above
   // Sealed words, each stored at once.
   uint64_t generation = 0;
   uint64_t area_page = 0;  // 0: not complete
 };
-static_assert(sizeof(FileHead) == 72 && offsetof(FileHead, version) == 8 &&
+static_assert(sizeof(FileHead) == 96 && offsetof(FileHead, form) == 8 &&
               offsetof(FileHead, boot_id) == 16 && offsetof(FileHead, pid_namespace) == 32 &&
-              offsetof(FileHead, number) == 40 && offsetof(FileHead, checksum) == 48 &&
-              offsetof(FileHead, generation) == 56 && offsetof(FileHead, area_page) == 64);
+              offsetof(FileHead, number) == 40 && offsetof(FileHead, writer) == 48 &&
+              offsetof(FileHead, checksum) == 72 && offsetof(FileHead, generation) == 80 &&
+              offsetof(FileHead, area_page) == 88);
 
-// At an area's first byte; the first record is kJournalRecordBytes behind it.
+// At an area's first byte; the stages begin at its next page.
 struct AreaHead {
   uint64_t magic = kAreaMagic;
-  uint32_t version = kJournalVersion;
-  uint32_t number = 0;
-  uint32_t pages = 0;
   uint32_t zero = 0;
+  uint32_t stage_pages = 0;
+  Writer writer{};        // of what was in it at first
   uint64_t checksum = 0;  // of all above
   // Stored at once.
-  uint64_t used = 0;    // sealed: records that count
-  uint64_t behind = 0;  // not 0: changes are missing
+  uint64_t slot_pages = 0;  // sealed
+  uint64_t batch = 0;       // sealed: the last one's number, its lower 32 bits
+  uint64_t behind = 0;      // not 0: changes are missing
 };
-static_assert(sizeof(AreaHead) == 48 && offsetof(AreaHead, version) == 8 &&
-              offsetof(AreaHead, number) == 12 && offsetof(AreaHead, pages) == 16 &&
-              offsetof(AreaHead, checksum) == 24 && offsetof(AreaHead, used) == 32 &&
-              offsetof(AreaHead, behind) == 40);
+static_assert(sizeof(AreaHead) == 72 && offsetof(AreaHead, stage_pages) == 12 &&
+              offsetof(AreaHead, writer) == 16 && offsetof(AreaHead, checksum) == 40 &&
+              offsetof(AreaHead, slot_pages) == 48 && offsetof(AreaHead, batch) == 56 &&
+              offsetof(AreaHead, behind) == 64);
 
-// At a record's first byte; the payload is behind it.
+// At a stage's first byte; behind it are the Counters, as in a record. The batch's records follow.
+struct StageHead {
+  uint64_t checksum = 0;  // of the other bytes of it and of the Counters
+  uint64_t batch = 0;     // an even one's is in stage 0
+  uint32_t length = 0;    // of the batch
+  uint32_t objects = 0;   // in slots, once the batch is there
+  uint64_t sum = 0;       // of their records' checksums
+};
+static_assert(sizeof(StageHead) == 32 && offsetof(StageHead, batch) == 8 &&
+              offsetof(StageHead, length) == 16 && offsetof(StageHead, objects) == 20 &&
+              offsetof(StageHead, sum) == 24);
+
+// At a record's first byte, in a stage as in a slot; the payload is behind it. Of a slot without an
+// object all of it is zeros.
 struct RecordHead {
   uint64_t checksum = 0;  // of all the record's other bytes
-  uint64_t batch = 0;     // one more than the batch before
-  uint32_t index = 0;     // in the batch
-  uint32_t length = 0;    // of the batch
+  uint64_t batch = 0;     // that put it there
+  uint32_t slot = 0;      // that it is in, or is for
   uint8_t type = 0;
-  uint8_t op = 0;
-  std::array<uint8_t, 6> zero{};
+  uint8_t op = 0;       // in slots always kPut
+  uint8_t version = 1;  // that a daemon has to know to understand it
+  uint8_t flags = 0;    // kMayPass
+  std::array<uint8_t, 8> zero{};
 };
+inline constexpr uint8_t kMayPass = 1;  // by who does not know its version
 static_assert(sizeof(RecordHead) == 32 && offsetof(RecordHead, batch) == 8 &&
-              offsetof(RecordHead, index) == 16 && offsetof(RecordHead, length) == 20 &&
-              offsetof(RecordHead, type) == 24 && offsetof(RecordHead, op) == 25);
-static_assert(sizeof(RecordHead) + kPayloadBytes == kJournalRecordBytes);
+              offsetof(RecordHead, slot) == 16 && offsetof(RecordHead, type) == 20 &&
+              offsetof(RecordHead, op) == 21 && offsetof(RecordHead, version) == 22 &&
+              offsetof(RecordHead, flags) == 23);
+static_assert(sizeof(RecordHead) + kPayloadBytes == kJournalRecordBytes &&
+              sizeof(StageHead) + kPayloadBytes == kJournalRecordBytes);
 static_assert(std::is_trivially_copyable_v<FileHead> && std::is_trivially_copyable_v<AreaHead> &&
-              std::is_trivially_copyable_v<RecordHead>);
+              std::is_trivially_copyable_v<StageHead> && std::is_trivially_copyable_v<RecordHead>);
 
 template <typename Head>
 Head Load(const uint8_t* at) {
@@ -111,16 +132,10 @@ inline uint64_t ChecksumOf(const FileHead& head) {
 inline uint64_t ChecksumOf(const AreaHead& head) {
   return ChecksumOf(&head, offsetof(AreaHead, checksum));
 }
+// Of a stage's head with its Counters, too.
 inline uint64_t ChecksumOfRecord(const uint8_t* record) {
   return ChecksumOf(record + sizeof(uint64_t), kJournalRecordBytes - sizeof(uint64_t));
 }
-
-// Visits the first `used` records of an area, in order, after having checked each and that they
-// make whole batches; `begin` is the area's first byte in the file. Answers the last batch.
-//   DATA_LOSS  what is wrong, and where; also where `visit` answers false: not what Encode writes
-absl::StatusOr<uint64_t> ScanRecords(
-    absl::Span<const uint8_t> file, size_t begin, size_t used,
-    absl::FunctionRef<bool(uint32_t number, const RecordHead& head, const uint8_t* payload)> visit);
 
 // "the journal is damaged at byte 4352: …"
 absl::Status Damaged(size_t byte, absl::string_view what);

@@ -1,7 +1,7 @@
 // What the journal remembers of the ledger: plain values, one record each.
 //
 // The ledger (ledger.h) goes from one consistent state to the next by a batch of changes; the
-// journal (journal_log.h) keeps each batch whole or not at all, and a JournalImage
+// journal (journal_table.h) keeps each batch whole or not at all, and a JournalImage
 // (journal_image.h) is the state that all of them together make. A change puts a whole object,
 // as it is now, in place of the one with the same key, or erases the one with that key.
 //
@@ -81,29 +81,32 @@ enum class Type : uint8_t {
   kPublication = 7,
   kPublicationItem = 8,
   kIpcEvent = 9,
+  kAnswer = 10,
 };
-inline constexpr uint8_t kLastType = 9;
+inline constexpr uint8_t kLastType = 10;
 
 // Each type has a Key, which tells its objects apart, key(), and its Type. OfKey makes an object
 // of which only the key counts. Fields visits what is kept, in the order on disk: first what the
 // key is made of. A type is never changed so that its old records read differently
-// (journal_log.h, "Versions").
+// (journal_table.h, "Versions").
 
 // The highest number of each sort that was ever given out, so that none is given out twice: what
-// is erased leaves no other trace. There is one of it, which cannot be erased. Every put of an
-// object raises the number of its sort by itself; only numbers that were given out and never put
-// need to be put here, where that matters.
+// is erased leaves no other trace. So with the versions of publications' names: the highest of all
+// names that have ended is enough for the next version of each of them to be a higher one. There is
+// one of it, which cannot be erased. Every put of an object raises the number of its sort by
+// itself; only numbers that were given out and never put need to be put here, where that matters.
 struct Counters {
   static constexpr Type kType = Type::kCounters;
   using Key = std::monostate;
 
   uint64_t session = 0, segment = 0, lease = 0, publication = 0, ipc_event = 0;
+  uint64_t ended_version = 0;  // of publications
 
   Key key() const { return {}; }
   static constexpr void KeyFields(auto&, auto&&) {}
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.session), visit(self.segment), visit(self.lease), visit(self.publication),
-        visit(self.ipc_event);
+        visit(self.ipc_event), visit(self.ended_version);
   }
 
   // Of the sort that a type's objects are; null where they have keys of other objects' numbers.
@@ -129,6 +132,7 @@ struct Counters {
     lease = std::max(lease, other.lease);
     publication = std::max(publication, other.publication);
     ipc_event = std::max(ipc_event, other.ipc_event);
+    ended_version = std::max(ended_version, other.ended_version);
   }
   bool operator==(const Counters&) const = default;
 };
@@ -151,6 +155,7 @@ struct Session {
   TenantName tenant;
   Name client_name;
   Command command;
+  uint32_t connect_id = 0;  // SessionDetails::connect_id
 
   Key key() const { return id; }
   static Session OfKey(Key key) { return {.id = key}; }
@@ -158,7 +163,7 @@ struct Session {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.token), visit(self.pid), visit(self.start_time), visit(self.uid), visit(self.gid),
         visit(self.opened_ns), visit(self.certain), visit(self.ended), visit(self.revocable),
-        visit(self.tenant), visit(self.client_name), visit(self.command);
+        visit(self.tenant), visit(self.client_name), visit(self.command), visit(self.connect_id);
   }
   bool operator==(const Session&) const = default;
 };
@@ -260,7 +265,6 @@ struct Publication {
   int64_t created_ns = 0;
   int64_t idle_since_ns = 0;    // 0: somebody is attached
   uint32_t metadata_bytes = 0;  // they are in a file of their own
-  uint64_t request_id = 0;      // of the call that made it; 0: none
   TenantName tenant;
   Name name;
 
@@ -270,7 +274,7 @@ struct Publication {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.version), visit(self.persistent), visit(self.any_tenant),
         visit(self.expire_after_ns), visit(self.publisher), visit(self.created_ns),
-        visit(self.idle_since_ns), visit(self.metadata_bytes), visit(self.request_id),
+        visit(self.idle_since_ns), visit(self.metadata_bytes),
         visit(self.tenant), visit(self.name);
   }
   bool operator==(const Publication&) const = default;
@@ -316,8 +320,26 @@ struct IpcEvent {
   bool operator==(const IpcEvent&) const = default;
 };
 
+// What one of a session's requests was answered (records::Session::Answer).
+struct Answer {
+  static constexpr Type kType = Type::kAnswer;
+  using Key = std::pair<SessionId, uint64_t>;
+
+  SessionId session{};
+  uint64_t request_id = 0;
+  uint64_t number = 0;
+
+  Key key() const { return {session, request_id}; }
+  static Answer OfKey(Key key) { return {.session = key.first, .request_id = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.request_id);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.number); }
+  bool operator==(const Answer&) const = default;
+};
+
 using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
-                            PublicationItem, IpcEvent>;
+                            PublicationItem, IpcEvent, Answer>;
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

@@ -1,10 +1,17 @@
 #include "daemon/core/ledger.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace gpumemd {
+namespace {
+
+// Answers that a session is given again.
+constexpr size_t kMaxAnswers = 64;
+
+}  // namespace
 
 absl::Status Ledger::NoSuchLease(LeaseId lease) {
   return absl::NotFoundError(absl::StrCat("this session has no lease ", ToInt(lease),
@@ -15,7 +22,8 @@ Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<abs
     : devices_(std::move(devices)),
       bounds_(bounds),
       now_(std::move(now)),
-      device_accounts_(devices_.size()) {}
+      device_accounts_(devices_.size()),
+      reclaimed_(devices_.size(), 0) {}
 
 // Segments refund the accounts of tenants and devices, so they go first.
 Ledger::~Ledger() { segments_.clear(); }
@@ -25,6 +33,14 @@ Ledger::~Ledger() { segments_.clear(); }
 absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDetails details,
                                               const Secret& token) {
   if (draining_) return Draining();
+  const ProcessKey process = {details.peer.pid, details.peer.start_time};
+  if (auto begun = begun_before_.extract({process, details.connect_id})) {
+    // Its Welcome was lost with the daemon, and the process begins anew: nobody comes back for it.
+    auto it = sessions_.find(begun.mapped());
+    if (it != sessions_.end() && it->second->presence == Presence::kAway) {
+      SocketClosed(begun.mapped());
+    }
+  }
   Tenant& tenant = EnsureTenant(name);
   const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
   absl::Status room = CheckSessionCount(tenant, predecessor ? 1 : 0);
@@ -67,6 +83,8 @@ void Ledger::EndSession(SessionId id, Session& session) {
   Touch(id);
   tokens_.erase(session.token);
   for (IpcEventId event : events_.SessionEnded(id)) Touch(event);
+  for (const Session::Answer& answer : session.answers) Touch(RequestKey(id, answer.request));
+  session.answers.clear();
   while (!session.waiters.empty()) {
     const WaiterId waiter = *session.waiters.begin();
     RemoveWaiter(waiter);
@@ -84,6 +102,22 @@ void Ledger::EndSession(SessionId id, Session& session) {
   if (--session.tenant->live_sessions == 0) DoomAllRetained(*session.tenant);
 }
 
+std::optional<uint64_t> Ledger::AnswerTo(const Session& session, uint64_t request) {
+  auto it = std::find_if(session.answers.begin(), session.answers.end(),
+                         [&](const Session::Answer& each) { return each.request == request; });
+  if (request == 0 || it == session.answers.end()) return std::nullopt;
+  return it->number;
+}
+
+void Ledger::Answer(SessionId id, Session& session, uint64_t request, uint64_t number) {
+  if (request == 0) return;
+  session.answers.push_back({request, number});
+  Touch(RequestKey(id, request));
+  if (session.answers.size() <= kMaxAnswers) return;
+  Touch(RequestKey(id, session.answers.front().request));
+  session.answers.pop_front();
+}
+
 void Ledger::SocketClosed(SessionId id) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
@@ -96,6 +130,7 @@ void Ledger::ProcessGone(SessionId id) {
   if (it == sessions_.end()) return;
   Session& session = *it->second;
   session.process_gone = true;
+  const std::vector<SegmentId> had(session.exposed.begin(), session.exposed.end());
   while (!session.exposed.empty()) {
     SegmentId segment_id = *session.exposed.begin();
     Segment& segment = *segments_.at(segment_id);
@@ -106,6 +141,12 @@ void Ledger::ProcessGone(SessionId id) {
     Unimport(id, session, *session.imported.begin(), /*all=*/true);
   }
   EndSession(id, session);
+  for (SegmentId each : had) {
+    const Segment& segment = *segments_.at(each);  // what is doomed is still there
+    const SegmentState state = segment.charge.state();
+    if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
+    reclaimed_[segment.device] += segment.charge.bytes();
+  }
   ForgetIfDone(id, session);
 }
 

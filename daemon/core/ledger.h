@@ -76,6 +76,7 @@
 #include "daemon/core/journal_image.h"
 #include "daemon/core/journal_records.h"
 #include "daemon/core/ledger_records.h"
+#include "daemon/core/measures.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
@@ -288,7 +289,7 @@ class Ledger {
 
   // Statuses as proto/gpumem/v1/broker.proto says.
   struct Published {
-    PublicationId id{};
+    PublicationId id{};  // none where it is told again
     uint64_t version = 0;
     bool again = false;  // the request was answered so before; nothing has changed
   };
@@ -308,8 +309,10 @@ class Ledger {
   // CANCELLED where its client is gone.
   absl::Status EndAttachWait(WaiterId waiter, bool expired);
 
-  // The version that it was.
-  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name);
+  // The version that it was. Where the session's request of this number (0: none) has ended one
+  // before, that one's, and nothing changes.
+  absl::StatusOr<uint64_t> Unpublish(SessionId session, absl::string_view name,
+                                     uint64_t request_id = 0);
   // The same by an operator, of "TENANT/NAME".
   absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name);
 
@@ -437,8 +440,10 @@ class Ledger {
     std::string name;              // in the session's tenant
     std::optional<LeaseId> lease;  // instead of a name: beside the segment of this lease
   };
+  // A request of the session's that has registered one before (0: none) is answered with that.
   absl::StatusOr<IpcEventId> RegisterEvent(SessionId session, const EventPlace& place,
-                                           absl::string_view device_uuid, const ExportData& handle);
+                                           absl::string_view device_uuid, const ExportData& handle,
+                                           uint64_t request_id = 0);
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(SessionId session, const EventPlace& place);
   // Whether another session was given the handle.
   absl::StatusOr<bool> UnregisterEvent(SessionId session, IpcEventId event);
@@ -484,6 +489,8 @@ class Ledger {
   absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
   absl::StatusOr<std::string> TenantOf(SessionId session) const;
   std::vector<TenantView> ListTenants() const;
+  // For the metrics (ledger_measures.cc).
+  LedgerMeasures Measure() const;
   absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
   absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
                                                         absl::string_view device) const;
@@ -498,6 +505,7 @@ class Ledger {
   using Pool = records::Pool;
   using Tenant = records::Tenant;
   using Session = records::Session;
+  using RequestKey = std::pair<SessionId, uint64_t>;
   using Segment = records::Segment;
   using Process = records::Process;
   using Lease = records::Lease;
@@ -635,6 +643,8 @@ class Ledger {
   absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
                                     uint64_t metadata_bytes) const;
   uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
+  // Nobody remembers what name has had this version last.
+  void ForgetVersion(uint64_t version);
   static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
                                                    absl::string_view own_tenant);
   // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
@@ -649,6 +659,11 @@ class Ledger {
   void RemoveAttachWaiter(WaiterId id);
   PublicationView View(PublicationId id, const Publication& publication) const;
   absl::Status CheckPublications() const;
+
+  // What the session's request was answered before.
+  static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
+  // Remembers it, where the request has a number.
+  void Answer(SessionId id, Session& session, uint64_t request, uint64_t number);
 
   void Pin(const Operation& operation, Session& session);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
@@ -669,6 +684,7 @@ class Ledger {
   void Touch(LeaseId id) { Touch(touched_.leases, id); }
   void Touch(IpcEventId id) { Touch(touched_.events, id); }
   void Touch(PublicationId id) { Touch(touched_.publications, id); }
+  void Touch(const RequestKey& key) { Touch(touched_.answers, key); }
   // It has so many segments, and is new or has ended.
   void Touch(PublicationId id, size_t segments) {
     Touch(id);
@@ -693,6 +709,7 @@ class Ledger {
   journal::Counters NumbersGivenOut() const;  // the highest
   std::optional<journal::Publication> RecordOf(PublicationId id) const;
   std::optional<journal::PublicationItem> RecordOf(PublicationId id, size_t index) const;
+  std::optional<journal::Answer> RecordOf(const RequestKey& key) const;
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
   void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
   void RestoreHolders(const JournalImage& image);
@@ -704,6 +721,8 @@ class Ledger {
   const std::function<absl::Time()> now_;
 
   std::vector<Account> device_accounts_;
+  // By device: bytes that ended processes still had, and nobody else.
+  std::vector<uint64_t> reclaimed_;
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants_;
   Quota default_quota_;
   bool draining_ = false;
@@ -713,6 +732,8 @@ class Ledger {
   absl::flat_hash_map<LeaseId, Lease> leases_;
   absl::flat_hash_map<Secret, TicketEntry> tickets_;
   absl::flat_hash_map<Secret, SessionId> tokens_;
+  // Sessions that were restored, by what their processes called the attempts to begin them.
+  std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 
   uint64_t next_session_ = 1;
   uint64_t next_segment_ = 1;
@@ -754,9 +775,14 @@ class Ledger {
     std::vector<std::pair<SessionId, SegmentId>> exposures;
     std::vector<std::pair<SessionId, size_t>> imports;
     std::vector<IpcEventId> events;
+    std::vector<RequestKey> answers;
     std::vector<PublicationId> publications;
     std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;
+  // The highest version of the names that are not published any more; and of those among them that
+  // nobody remembers one by one: a name of which nothing is known begins behind it, so that the
+  // versions of every name grow.
+  uint64_t ended_version_ = 0, forgotten_version_ = 0;
   journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 

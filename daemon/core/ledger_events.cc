@@ -23,10 +23,13 @@ absl::Status CheckName(absl::string_view name) {
 
 absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const EventPlace& place,
                                                  absl::string_view device_uuid,
-                                                 const ExportData& handle) {
-  if (draining_) return Draining();
+                                                 const ExportData& handle, uint64_t request_id) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
+  if (const std::optional<uint64_t> event = AnswerTo(**session, request_id)) {
+    return IpcEventId{*event};
+  }
+  if (draining_) return Draining();
   IpcEvents::Event event{.session = session_id,
                          .device_uuid = std::string(device_uuid),
                          .handle = handle,
@@ -61,6 +64,7 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
   std::optional<IpcEventId> id = events_.Add(std::move(event));
   if (id) {
     Touch(*id);
+    Answer(session_id, **session, request_id, ToInt(*id));
     return *id;
   }
   return absl::AlreadyExistsError(absl::StrCat("tenant ", (*session)->tenant->name,

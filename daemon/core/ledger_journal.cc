@@ -42,6 +42,7 @@ std::optional<journal::Session> Ledger::RecordOf(SessionId id) const {
       .tenant = session.tenant->name,
       .client_name = journal::Name::Cut(session.details.client_name),
       .command = journal::Command::Cut(session.details.command),
+      .connect_id = session.details.connect_id,
   };
 }
 
@@ -122,7 +123,6 @@ std::optional<journal::Publication> Ledger::RecordOf(PublicationId id) const {
       .created_ns = Nanos(publication.published),
       .idle_since_ns = publication.attached.empty() ? Nanos(publication.idle_since) : 0,
       .metadata_bytes = static_cast<uint32_t>(publication.metadata_bytes),
-      .request_id = publication.request,
       .tenant = publication.tenant->name,
       .name = publication.name};
 }
@@ -135,12 +135,21 @@ std::optional<journal::PublicationItem> Ledger::RecordOf(PublicationId id, size_
                                   .segment = it->second.segments.at(index)};
 }
 
+std::optional<journal::Answer> Ledger::RecordOf(const RequestKey& key) const {
+  auto it = sessions_.find(key.first);
+  if (it == sessions_.end()) return std::nullopt;
+  const std::optional<uint64_t> number = AnswerTo(*it->second, key.second);
+  if (!number) return std::nullopt;
+  return journal::Answer{.session = key.first, .request_id = key.second, .number = *number};
+}
+
 journal::Counters Ledger::NumbersGivenOut() const {
   return {.session = next_session_ - 1,
           .segment = next_segment_ - 1,
           .lease = next_lease_ - 1,
           .publication = next_publication_ - 1,
-          .ipc_event = events_.last()};
+          .ipc_event = events_.last(),
+          .ended_version = ended_version_};
 }
 
 std::vector<journal::Change> Ledger::TakeChanges() {
@@ -160,6 +169,7 @@ std::vector<journal::Change> Ledger::TakeChanges() {
     add(RecordOf(session, device), std::pair(session, journal::DeviceUuid(devices_[device].uuid)));
   }
   for (IpcEventId id : TakeDistinct(touched_.events)) add(RecordOf(id), id);
+  for (const RequestKey& key : TakeDistinct(touched_.answers)) add(RecordOf(key), key);
   for (PublicationId id : TakeDistinct(touched_.publications)) add(RecordOf(id), id);
   for (const auto& [id, segments] : TakeDistinct(touched_.lists)) {
     for (size_t i = 0; i < segments; ++i) {
@@ -181,6 +191,9 @@ JournalImage Ledger::Image() const {
   for (const auto& [id, session] : sessions_) {
     put(RecordOf(id));
     for (size_t device : session->imported) put(RecordOf(id, device));
+    for (const Session::Answer& answer : session->answers) {
+      put(RecordOf(RequestKey(id, answer.request)));
+    }
   }
   for (const auto& [id, segment] : segments_) {
     put(RecordOf(id));

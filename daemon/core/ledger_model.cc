@@ -257,8 +257,11 @@ void LedgerModel::Sweep() {
            std::none_of(segments_.begin(), segments_.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   });
-  std::erase_if(last_versions_,
-                [&](const auto& entry) { return !tenants_.contains(entry.first.first); });
+  std::erase_if(last_versions_, [&](const auto& entry) {
+    if (tenants_.contains(entry.first.first)) return false;
+    forgotten_version_ = std::max(forgotten_version_, entry.second);
+    return true;
+  });
   if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
 }
 

@@ -65,7 +65,7 @@ class LedgerModel {
   void MarkLost(absl::Span<const SegmentId> segments);
   absl::Status TakeBereaved(const std::vector<SessionId>& answer);
   absl::Status RegisterEvent(SessionId session, const Ledger::EventPlace& place,
-                             const std::string& device, const ExportData& handle,
+                             const std::string& device, const ExportData& handle, uint64_t request,
                              const absl::StatusOr<IpcEventId>& answer);
   absl::Status GetEvents(SessionId session, const Ledger::EventPlace& place,
                          const absl::StatusOr<std::vector<IpcEventView>>& answer);
@@ -89,7 +89,7 @@ class LedgerModel {
   absl::Status EndAttachWait(WaiterId waiter, bool expired, const absl::Status& answer);
   // Nobody's: an operator's.
   absl::Status Unpublish(std::optional<SessionId> session, const std::string& name,
-                         const absl::StatusOr<uint64_t>& answer);
+                         uint64_t request, const absl::StatusOr<uint64_t>& answer);
   void ExpirePublications(absl::Time now);
   absl::Status TakeEndedPublications(const std::vector<PublicationId>& answer);
   // After each step: whoever is attached no longer has been until then.
@@ -188,7 +188,6 @@ class LedgerModel {
     absl::Time published;
     absl::Time idle_since;
     SessionId publisher{};
-    uint64_t request = 0;   // of the publisher's
     bool attached = false;  // somebody was, after the last step
   };
   const std::vector<Publication>& publications() const { return publications_; }
@@ -431,12 +430,15 @@ class LedgerModel {
                             const Expected& expected);
   absl::Status CompareTenants(const Ledger& ledger) const;
 
+  // What the session's request was answered before; 0 is no request.
+  std::optional<uint64_t> AnswerTo(SessionId session, uint64_t request) const;
+  void Answered(SessionId session, uint64_t request, uint64_t number);
   const Publication* FindPublication(const std::string& tenant, const std::string& name) const;
   std::set<SessionId> AttachedTo(PublicationId id) const;
   bool IsPublished(SegmentId segment) const;
   absl::Time ExpiryOf(const Publication& publication) const;
   absl::Time NextExpiry() const;
-  void EndPublication(PublicationId id);
+  void EndPublication(PublicationId id, bool replaced = false);
   void EndEphemeralOf(SessionId session);
   void LeaveAttachQueue(WaiterId id);
   void EndAttachWaitsOf(std::optional<SessionId> session);  // or of all
@@ -472,7 +474,9 @@ class LedgerModel {
   Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
-  // The last requests to publish, with their versions.
+  // The highest of all that were ever in it, and of those that are not any more.
+  uint64_t ended_version_ = 0, forgotten_version_ = 0;
+  // Of each session the last requests that were answered with a number, and that.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
   std::set<PublicationId> ended_publications_;
   std::map<WaiterId, AttachWaiter> attach_waiters_;

@@ -39,9 +39,14 @@ absl::Status LedgerModel::TakeBereaved(const std::vector<SessionId>& answer) {
 
 absl::Status LedgerModel::RegisterEvent(SessionId session, const Ledger::EventPlace& place,
                                         const std::string& device, const ExportData& handle,
+                                        uint64_t request,
                                         const absl::StatusOr<IpcEventId>& answer) {
-  if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
   if (!Live(session)) return ExpectCode(answer.status(), StatusCode::kAborted);
+  if (const std::optional<uint64_t> number = AnswerTo(session, request)) {
+    if (answer.ok() && ToInt(*answer) == *number) return absl::OkStatus();
+    return Wrong("expected the answer that was given before, got ", answer.status().ToString());
+  }
+  if (draining_) return ExpectCode(answer.status(), StatusCode::kUnavailable);
   if (DeviceIndex(device) >= devices_.size()) {
     return ExpectCode(answer.status(), StatusCode::kNotFound);
   }
@@ -85,6 +90,7 @@ absl::Status LedgerModel::RegisterEvent(SessionId session, const Ledger::EventPl
     return Wrong("expected a new event, got ", answer.status().ToString());
   }
   last_event_ = ToInt(*answer);
+  Answered(session, request, last_event_);
   events_.push_back({.id = *answer,
                      .session = session,
                      .device = device,

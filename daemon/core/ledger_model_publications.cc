@@ -76,11 +76,14 @@ absl::Time LedgerModel::NextExpiry() const {
   return next;
 }
 
-void LedgerModel::EndPublication(PublicationId id) {
+void LedgerModel::EndPublication(PublicationId id, bool replaced) {
   const auto it = std::find_if(publications_.begin(), publications_.end(),
                                [&](const Publication& each) { return each.id == id; });
   const std::vector<SegmentId> segments = it->segments;
-  last_versions_[{it->tenant, it->name}] = it->version;
+  if (!replaced) {
+    last_versions_[{it->tenant, it->name}] = it->version;
+    ended_version_ = std::max(ended_version_, it->version);
+  }
   publications_.erase(it);
   ended_publications_.insert(id);
   for (SegmentId segment : segments) Rest(segment);
@@ -99,9 +102,8 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
   const auto refused = [&](StatusCode code) { return ExpectCode(answer.status(), code); };
   if (!Live(id)) return refused(StatusCode::kAborted);
   const std::string tenant = sessions_.at(id).tenant;
-  for (const auto& [request, version] : answered_[id]) {
-    if (request != spec.request) continue;
-    if (answer.ok() && answer->again && answer->version == version) return absl::OkStatus();
+  if (const std::optional<uint64_t> version = AnswerTo(id, spec.request)) {
+    if (answer.ok() && answer->again && answer->version == *version) return absl::OkStatus();
     return Wrong("expected the answer that was given before, got ", answer.status().ToString());
   }
   if (draining_) return refused(StatusCode::kUnavailable);
@@ -152,8 +154,10 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
     if (used + spec.metadata_bytes <= limit) continue;
     return ExpectDenial(answer.status(), tenant, {daemon, spec.metadata_bytes, used, limit});
   }
-  const uint64_t version =
-      1 + (replaced != nullptr ? replaced->version : last_versions_[{tenant, spec.name}]);
+  const auto last = last_versions_.find({tenant, spec.name});
+  const uint64_t version = 1 + (replaced != nullptr            ? replaced->version
+                                : last != last_versions_.end() ? last->second
+                                                               : forgotten_version_);
   if (!answer.ok() || answer->again || answer->version != version ||
       ToInt(answer->id) <= last_publication_) {
     return Wrong("expected version ", version, ", got ", answer.status().ToString());
@@ -172,14 +176,9 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
                            .expire_after = spec.expire_after,
                            .published = now,
                            .idle_since = now,
-                           .publisher = id,
-                           .request = spec.request});
-  if (replaces) EndPublication(before);
-  if (spec.request != 0) {
-    std::vector<std::pair<uint64_t, uint64_t>>& answers = answered_[id];
-    answers.emplace_back(spec.request, version);
-    if (answers.size() > 64) answers.erase(answers.begin());
-  }
+                           .publisher = id});
+  if (replaces) EndPublication(before, /*replaced=*/true);
+  Answered(id, spec.request, version);
   for (const auto& [waiter_id, waiter] : std::map(attach_waiters_)) {
     if (waiter.tenant == tenant && waiter.name == spec.name && waiter.version <= version &&
         (spec.to_any || sessions_.at(waiter.session).tenant == tenant)) {
@@ -267,9 +266,29 @@ absl::Status LedgerModel::EndAttachWait(WaiterId id, bool expired, const absl::S
   return ExpectCode(answer, expired ? StatusCode::kDeadlineExceeded : StatusCode::kCancelled);
 }
 
+std::optional<uint64_t> LedgerModel::AnswerTo(SessionId session, uint64_t request) const {
+  auto answers = answered_.find(session);
+  if (request == 0 || answers == answered_.end()) return std::nullopt;
+  for (const auto& [answered, number] : answers->second) {
+    if (answered == request) return number;
+  }
+  return std::nullopt;
+}
+
+void LedgerModel::Answered(SessionId session, uint64_t request, uint64_t number) {
+  if (request == 0) return;
+  std::vector<std::pair<uint64_t, uint64_t>>& answers = answered_[session];
+  answers.emplace_back(request, number);
+  if (answers.size() > 64) answers.erase(answers.begin());
+}
+
 absl::Status LedgerModel::Unpublish(std::optional<SessionId> id, const std::string& text,
-                                    const absl::StatusOr<uint64_t>& answer) {
+                                    uint64_t request, const absl::StatusOr<uint64_t>& answer) {
   if (id && !Live(*id)) return ExpectCode(answer.status(), StatusCode::kAborted);
+  if (const auto version = id ? AnswerTo(*id, request) : std::nullopt) {
+    if (answer.ok() && *answer == *version) return absl::OkStatus();
+    return Wrong("expected the answer that was given before, got ", answer.status().ToString());
+  }
   const std::string tenant = id ? sessions_.at(*id).tenant : "";
   const auto name = Parse(text, tenant);
   if (!name) return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
@@ -283,6 +302,7 @@ absl::Status LedgerModel::Unpublish(std::optional<SessionId> id, const std::stri
   if (!answer.ok() || *answer != found->version) {
     return Wrong("expected the end of version ", found->version);
   }
+  if (id) Answered(*id, request, found->version);
   EndPublication(found->id);
   return absl::OkStatus();
 }

@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -109,9 +111,22 @@ class ModelPublishers : public ModelSteps {
     }
     std::optional<SessionId> session;
     if (chance_.In100(80)) session = AnySession();
-    const auto answer = session ? ledger_.Unpublish(*session, name) : ledger_.Unpublish(name);
-    if (answer.ok()) Met("unpublished");
-    return After(model_.Unpublish(session, name, answer), "Unpublish \"", name, "\" -> ",
+    uint64_t request = chance_.In100(60) ? 1 + chance_.Below(1000) : 0;
+    if (chance_.In100(30) && last_unpublish_) {  // as if the answer were lost
+      std::tie(session, request) = *last_unpublish_;
+    }
+    if (absl::Status ended = Unpublish(session, name, request); !ended.ok()) return ended;
+    const bool asks_again = last_unpublish_ == std::pair(session, request) && chance_.In100(50);
+    return asks_again ? Unpublish(session, name, request) : absl::OkStatus();
+  }
+  absl::Status Unpublish(std::optional<SessionId> session, const std::string& name,
+                         uint64_t request) {
+    const bool again = session && last_unpublish_ == std::pair(session, request);
+    const auto answer =
+        session ? ledger_.Unpublish(*session, name, request) : ledger_.Unpublish(name);
+    if (answer.ok()) Met(again ? "unpublished, and told so again" : "unpublished");
+    if (answer.ok() && session && request != 0) last_unpublish_ = std::pair(session, request);
+    return After(model_.Unpublish(session, name, request, answer), "Unpublish \"", name, "\" -> ",
                  Tell(answer.status()));
   }
   absl::Status UnpublishAll() {
@@ -120,7 +135,7 @@ class ModelPublishers : public ModelSteps {
       const std::string name = absl::StrCat(aim.tenant, "/", aim.name);
       const auto answer = ledger_.Unpublish(name);
       const absl::Status ended =
-          After(model_.Unpublish(std::nullopt, name, answer), "Unpublish \"", name, "\"");
+          After(model_.Unpublish(std::nullopt, name, 0, answer), "Unpublish \"", name, "\"");
       if (!ended.ok()) return ended;
     }
     return absl::OkStatus();
@@ -147,6 +162,7 @@ class ModelPublishers : public ModelSteps {
   }
 
   std::optional<PublishSpec> last_publish_;
+  std::optional<std::pair<std::optional<SessionId>, uint64_t>> last_unpublish_;
 };
 
 }  // namespace gpumemd

@@ -55,7 +55,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   attachable_.clear();
   ended_publications_.clear();
   last_versions_.clear();
-  answered_.clear();
+  forgotten_version_ = ended_version_;
   draining_ = false;
   last_operation_ = last_waiter_ = 0;
   for (auto& [name, tenant] : tenants_) {
@@ -137,12 +137,11 @@ absl::Status LedgerModel::RestorePublications(const Ledger::Survivors& survivors
         missing.empty() && (each.metadata_bytes == 0 || survivors.metadata.contains(each.id));
     const bool publisher_lives = Live(each.publisher);
     if (complete && (!each.ephemeral || publisher_lives)) {
-      if (publisher_lives && each.request != 0) {
-        answered_[each.publisher].emplace_back(each.request, each.version);
-      }
       continue;
     }
     std::erase_if(publications_, [&](const Publication& other) { return other.id == each.id; });
+    ended_version_ = std::max(ended_version_, each.version);
+    forgotten_version_ = ended_version_;
     if (each.ephemeral && !publisher_lives) continue;
     if (told == answer.lost_publications.end() || told->tenant != each.tenant ||
         told->name != each.name || told->version != each.version || told->segments != missing) {

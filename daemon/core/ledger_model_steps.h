@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -382,14 +384,22 @@ class ModelSteps : public ModelOperators {
   }
 
   absl::Status RegisterEvent() {
-    const SessionId session = AnyHolder();
+    SessionId session = AnyHolder();
     const Ledger::EventPlace place = AnyPlace(session);
     const std::string device = chance_.In100(2) ? "elsewhere" : chance_.Device();
     ExportData handle{};
     handle[0] = static_cast<uint8_t>(chance_.Below(256));
-    const auto answer = ledger_.RegisterEvent(session, place, device, handle);
-    return After(model_.RegisterEvent(session, place, device, handle, answer), "RegisterEvent ",
-                 ToInt(session), " \"", place.name, "\" -> ", Tell(answer.status()));
+    uint64_t request = chance_.In100(60) ? 1 + chance_.Below(1000) : 0;
+    if (chance_.In100(10) && last_register_) {  // as if the answer were lost
+      std::tie(session, request) = *last_register_;
+    }
+    const bool again = last_register_ == std::pair(session, request);
+    const auto answer = ledger_.RegisterEvent(session, place, device, handle, request);
+    if (answer.ok() && again) Met("an event, and told so again");
+    if (answer.ok() && request != 0) last_register_ = std::pair(session, request);
+    return After(model_.RegisterEvent(session, place, device, handle, request, answer),
+                 "RegisterEvent ", ToInt(session), " \"", place.name, "\" -> ",
+                 Tell(answer.status()));
   }
 
   absl::Status GetEvents() {
@@ -479,6 +489,7 @@ class ModelSteps : public ModelOperators {
 
   std::set<SessionId> killed_;  // whose process is ended by force, and some day is gone
   Admission admission_;         // the last
+  std::optional<std::pair<SessionId, uint64_t>> last_register_;
 };
 
 }  // namespace gpumemd

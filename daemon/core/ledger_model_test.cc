@@ -356,6 +356,8 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "waits for a version",
                            "waited to attach, and is called",
                            "unpublished",
+                           "unpublished, and told so again",
+                           "an event, and told so again",
                            "expired",
                            "CAUSE_MAX_PUBLICATIONS",
                            "CAUSE_DEVICE_LIMIT",

@@ -21,8 +21,6 @@ using gpumem::v1::Denial;
 constexpr size_t kMaxName = 64;
 // Names of a tenant whose last version is remembered once they are no longer published.
 constexpr size_t kMaxEndedNames = 256;
-// Answers that a session is given again.
-constexpr size_t kMaxAnswers = 64;
 
 bool IsName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxName &&
@@ -152,20 +150,23 @@ uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
   if (replaced != nullptr) return replaced->version + 1;
   auto it = std::find_if(tenant.ended_names.begin(), tenant.ended_names.end(),
                          [&](const auto& ended) { return ended.first == name; });
-  if (it == tenant.ended_names.end()) return 1;
+  if (it == tenant.ended_names.end()) return forgotten_version_ + 1;
   const uint64_t last = it->second;
   tenant.ended_names.erase(it);
   return last + 1;
+}
+
+void Ledger::ForgetVersion(uint64_t version) {
+  ended_version_ = std::max(ended_version_, version);
+  forgotten_version_ = std::max(forgotten_version_, version);
 }
 
 absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const PublishSpec& spec) {
   absl::StatusOr<Session*> live = LiveSession(session_id);
   if (!live.ok()) return live.status();
   Session& session = **live;
-  for (const Session::Published& earlier : session.published) {
-    if (spec.request != 0 && earlier.request == spec.request) {
-      return Published{.id = earlier.id, .version = earlier.version, .again = true};
-    }
+  if (const std::optional<uint64_t> version = AnswerTo(session, spec.request)) {
+    return Published{.version = *version, .again = true};
   }
   if (draining_) return Draining();
   Tenant& tenant = *session.tenant;
@@ -188,7 +189,6 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
                           .expire_after = spec.expire_after,
                           .published = now_(),
                           .idle_since = now_(),
-                          .request = spec.request,
                           .publisher = session_id,
                           .publisher_pid = session.details.peer.pid,
                           .publisher_name = session.details.client_name};
@@ -205,11 +205,8 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
   metadata_bytes_ += spec.metadata_bytes;
   session.publications.insert(id);
   if (spec.ephemeral) session.ephemeral.insert(id);
-  if (spec.request != 0) {
-    session.published.push_back({spec.request, id, publication.version});
-    if (session.published.size() > kMaxAnswers) session.published.pop_front();
-  }
   const uint64_t version = publication.version;
+  Answer(session_id, session, spec.request, version);
   Touch(id, publication.segments.size());
   by_name_[name] = id;
   expiries_.emplace(ExpiryOf(publication), id);
@@ -238,8 +235,12 @@ void Ledger::EndPublication(PublicationId id, bool replaced) {
   expiries_.erase({ExpiryOf(publication), id});
   Tenant& tenant = *publication.tenant;
   by_name_.erase({tenant.name, publication.name});
-  if (!replaced) tenant.ended_names.emplace_back(publication.name, publication.version);
+  if (!replaced) {
+    tenant.ended_names.emplace_back(publication.name, publication.version);
+    ended_version_ = std::max(ended_version_, publication.version);
+  }
   if (tenant.ended_names.size() > kMaxEndedNames) {
+    ForgetVersion(tenant.ended_names.front().second);
     tenant.ended_names.erase(tenant.ended_names.begin());
   }
   CountPublication(tenant, -1);
@@ -261,9 +262,11 @@ std::vector<PublicationId> Ledger::TakeEndedPublications() {
   return std::exchange(ended_publications_, {});
 }
 
-absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_view text) {
+absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_view text,
+                                           uint64_t request_id) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
+  if (const std::optional<uint64_t> ended = AnswerTo(**session, request_id)) return *ended;
   const Tenant& tenant = *(*session)->tenant;
   absl::StatusOr<PublicationName> name = ParseName(text, tenant.name);
   if (!name.ok()) return name.status();
@@ -276,6 +279,7 @@ absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_vi
   }
   const uint64_t version = found->version;
   EndPublication(by_name_.at(*name));
+  Answer(session_id, **session, request_id, version);
   return version;
 }
 

@@ -143,6 +143,34 @@ TEST_F(LedgerPublicationsTest, VersionsGoOnAfterTheNameWasUnpublished) {
   EXPECT_EQ(Publish(session, "w", items), 3u);
 }
 
+// Of so many names, and of tenants that are gone, not each one's last version is remembered.
+TEST_F(LedgerPublicationsTest, VersionsGrowThoughTheNameWasForgotten) {
+  const SessionId session = OpenSession("ml");
+  const auto items = Acquire(session, kGranule);
+  for (int i = 0; i < 5; ++i) Publish(session, "first", items);
+  EXPECT_EQ(*ledger.Unpublish(session, "first"), 5u);
+  EXPECT_EQ(Publish(session, "unheard-of", items), 1u);
+  for (int i = 0; i < 256; ++i) {
+    const std::string name = absl::StrCat("name-", i);
+    EXPECT_EQ(Publish(session, name, items), 1u);
+    ledger.Unpublish(session, name).IgnoreError();
+  }
+  EXPECT_EQ(Publish(session, "first", items), 6u);
+  // It is not known which one was forgotten.
+  EXPECT_EQ(Publish(session, "unheard-of-too", items), 6u);
+  EXPECT_EQ(Publish(session, "name-200", items), 2u);
+
+  const SessionId other = OpenSession("nobody");
+  const auto others = Acquire(other, kGranule);
+  for (int i = 0; i < 3; ++i) Publish(other, "w", others);  // to version 8
+  EXPECT_EQ(*ledger.Unpublish(other, "w"), 8u);
+  ledger.ProcessGone(other);
+  ASSERT_TRUE(ledger.Trim("nobody", "", 0).ok());
+  for (SegmentId doomed : ledger.TakeDoomed()) ledger.Destroyed(doomed);
+  const SessionId again = OpenSession("nobody");
+  EXPECT_EQ(Publish(again, "w", Acquire(again, kGranule)), 9u);
+}
+
 TEST_F(LedgerPublicationsTest, ARetryMakesNoSecondVersion) {
   const SessionId session = OpenSession("ml"), other = OpenSession("ml");
   const auto items = Acquire(session, kGranule), others = Acquire(other, kGranule);

@@ -76,13 +76,13 @@ struct Session {
   absl::btree_set<WaiterId> attach_waiters;
   absl::btree_set<PublicationId> publications;  // of its making, that are there
   absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
-  // What its last requests to publish were answered, the oldest first; a few.
-  struct Published {
+  // What its last requests that name a number were answered, the oldest first; a few. Of requests
+  // for leases the leases say it.
+  struct Answer {
     uint64_t request = 0;
-    PublicationId id{};
-    uint64_t version = 0;
+    uint64_t number = 0;  // a version, or an event's
   };
-  std::deque<Published> published;
+  std::deque<Answer> answers;
 };
 struct Segment {
   Tenant* tenant = nullptr;
@@ -129,7 +129,6 @@ struct Publication {
   absl::Duration expire_after = absl::InfiniteDuration();
   absl::Time published;
   absl::Time idle_since;  // where nobody is attached
-  uint64_t request = 0;   // of the publisher's, that made it
   SessionId publisher{};  // which may have ended, and is remembered as it was
   pid_t publisher_pid = 0;
   std::string publisher_name;

@@ -13,6 +13,7 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   next_lease_ = image.counters.lease + 1;
   next_publication_ = image.counters.publication + 1;
   events_.GoOnAfter(image.counters.ipc_event);
+  ForgetVersion(image.counters.ended_version);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
   RestorePublications(image, survivors, restored);
@@ -48,12 +49,21 @@ void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivo
     session->opened = absl::FromUnixNanos(record->second.opened_ns);
     session->live = !record->second.ended;
     session->presence = Presence::kAway;
+    session->details.connect_id = record->second.connect_id;
     if (session->live) {
       tokens_.emplace(session->token, id);
       ++tenant.live_sessions;
+      if (session->details.connect_id != 0) {
+        begun_before_[{ProcessOf(*session), session->details.connect_id}] = id;
+      }
     }
     sessions_.emplace(id, std::move(session));
     CountSession(tenant, 1);
+  }
+  for (const auto& [key, answer] : image.answers) {
+    auto session = sessions_.find(key.first);
+    if (session == sessions_.end() || !session->second->live) continue;
+    session->second->answers.push_back({answer.request_id, answer.number});
   }
 }
 
@@ -105,7 +115,10 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
   for (const auto& [id, record] : image.publications) {
     auto publisher = sessions_.find(record.publisher);
     const bool publisher_lives = publisher != sessions_.end() && publisher->second->live;
-    if (!record.persistent && !publisher_lives) continue;  // it has ended with its publisher
+    if (!record.persistent && !publisher_lives) {  // it has ended with its publisher
+      ForgetVersion(record.version);
+      continue;
+    }
     Publication publication{.tenant = &EnsureTenant(record.tenant.view()),
                             .name = std::string(record.name.view()),
                             .version = record.version,
@@ -116,7 +129,6 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
                             .idle_since = record.idle_since_ns == 0
                                               ? now_()  // those who were attached may be gone
                                               : absl::FromUnixNanos(record.idle_since_ns),
-                            .request = record.request_id,
                             .publisher = record.publisher};
     if (record.expire_after_ns != 0) {
       publication.expire_after = absl::Nanoseconds(record.expire_after_ns);
@@ -138,6 +150,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     const bool has_metadata = record.metadata_bytes == 0 || survivors.metadata.contains(id);
     Tenant& tenant = *publication.tenant;
     if (!lost.segments.empty() || !has_metadata) {
+      ForgetVersion(record.version);
       restored.lost_publications.push_back(std::move(lost));
       ForgetIfIdle(tenant);
       continue;
@@ -152,9 +165,6 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
       publication.publisher_pid = session.details.peer.pid;
       publication.publisher_name = session.details.client_name;
       if (publication.ephemeral) session.ephemeral.insert(id);
-      if (publication.request != 0) {
-        session.published.push_back({publication.request, id, publication.version});
-      }
     }
     by_name_[{tenant.name, publication.name}] = id;
     expiries_.emplace(ExpiryOf(publication), id);

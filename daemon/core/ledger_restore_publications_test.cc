@@ -67,6 +67,46 @@ TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
   EXPECT_THAT(*ledger.ListPublications("a"), IsEmpty());
 }
 
+// Of names that were not published any more, one number is left: it is enough.
+TEST_F(LedgerRestorePublicationsTest, VersionsGrowThoughTheDaemonHasForgottenTheName) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
+  const auto publish = [&](const std::string& name) {
+    return Publish(session, {.name = name, .leases = {items[0].lease}}).version;
+  };
+  for (uint64_t version = 1; version <= 3; ++version) EXPECT_EQ(publish("ended"), version);
+  EXPECT_EQ(publish("there"), 1u);
+  EXPECT_EQ(*ledger.Unpublish("a/ended"), 3u);
+  Restart();
+  // Who waits for what comes after the version that it has seen does not wait for ever.
+  auto waits = ledger.BeginAttach(session, {.name = "ended", .version = 4});
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_EQ(publish("ended"), 4u);
+  EXPECT_EQ(publish("there"), 2u);
+  EXPECT_EQ(publish("unheard-of"), 4u);
+  ExpectRecorded();
+  EXPECT_EQ(image.counters.ended_version, 3u);
+  EXPECT_EQ(*ledger.Unpublish("a/there"), 2u);
+  Restart();
+  EXPECT_EQ(*ledger.Unpublish("a/unheard-of"), 4u);
+  Restart();
+  EXPECT_EQ(publish("there"), 5u);
+}
+
+TEST_F(LedgerRestorePublicationsTest, VersionsGrowOverAPublicationThatIsLost) {
+  const SessionId dead = OpenSession("a"), session = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule), lost = AcquireOne(session, kGranule);
+  const Operation::Item deads = AcquireOne(dead, kGranule);
+  for (int i = 0; i < 6; ++i) {
+    Publish(dead, {.name = "gone", .leases = {deads.lease}, .ephemeral = true});
+  }
+  for (int i = 0; i < 4; ++i) Publish(session, {.name = "x", .leases = {lost.lease}});
+  EXPECT_EQ(Restart({.dead = {dead}, .missing = {lost.segment}}).lost_publications.size(), 1u);
+  ExpectRecorded();
+  EXPECT_EQ(image.counters.ended_version, 6u);
+  EXPECT_EQ(Publish(session, {.name = "x", .leases = {item.lease}}).version, 7u);
+}
+
 // A journal that speaks of a session which it does not know is taken for a damaged one.
 TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
   const SessionId publisher = OpenSession("a");
@@ -132,12 +172,33 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   Restart();
   const Ledger::Published again = Publish(session, spec);
   EXPECT_TRUE(again.again);
-  EXPECT_EQ(again.id, first.id);
   EXPECT_EQ(again.version, 1u);
   PublishSpec next = spec;
   next.request = 10;
   EXPECT_EQ(Publish(session, next).version, 2u);
   EXPECT_GT(ledger.ListPublications("a")->at(0).id, first.id);
+  // Also where another version has taken its place meanwhile.
+  Restart();
+  EXPECT_EQ(Publish(session, spec).version, 1u);
+  EXPECT_EQ(ledger.ListPublications("a")->at(0).version, 2u);
+  ledger.SocketClosed(session);
+  ExpectRecorded();
+  EXPECT_THAT(image.answers, IsEmpty());
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const PublishSpec spec = {.name = "x", .leases = {AcquireOne(session, kGranule).lease}};
+  Publish(session, spec);
+  Publish(session, spec);
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  Restart();
+  Publish(session, spec);  // which the request has nothing to do with
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  EXPECT_EQ(ledger.ListPublications("a")->size(), 1u);
+  EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.Unpublish(session, "x", 8).ok());
+  EXPECT_EQ(ledger.Unpublish(session, "x", 0).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePublicationIsThere) {

@@ -246,6 +246,46 @@ TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
   EXPECT_THAT(DestroyDoomed(), ElementsAre(segment));
 }
 
+// Its Welcome was lost: the process says Hello once more, and will never ask for that session.
+TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
+  const auto open = [this](pid_t pid, uint32_t connect_id) {
+    auto session = ledger.OpenSession(
+        "a", {.peer = {.pid = pid, .start_time = 7}, .connect_id = connect_id}, NewSecret());
+    EXPECT_TRUE(session.ok()) << session.status();
+    return session.value_or(SessionId{});
+  };
+  const SessionId unheard = open(42, 5), heard = open(42, 6), others = open(43, 5),
+                  nameless = open(42, 0);
+  Restart();
+  const SessionId again = open(42, 5);
+  EXPECT_NE(again, unheard);
+  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(unheard));
+  EXPECT_EQ(ledger.session_count(), 4u);
+  // That one is here: nobody ends it. Nor one that its client has come back for.
+  ASSERT_TRUE(ledger.Resume(heard, {.pid = 42, .start_time = 7}).ok());
+  open(42, 5);
+  open(42, 6);
+  open(42, 0);
+  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
+  ASSERT_TRUE(ledger.Resume(others, {.pid = 43, .start_time = 7}).ok());
+  ASSERT_TRUE(ledger.Resume(nameless, {.pid = 42, .start_time = 7}).ok());
+}
+
+TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7);
+  const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8);
+  Restart();
+  ledger.SetDraining(true);  // what was done before is no new request
+  EXPECT_EQ(*ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7), named);
+  EXPECT_EQ(*ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8), beside);
+  ledger.SetDraining(false);
+  EXPECT_EQ(ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 9).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ledger.Image().ipc_events.size(), 2u);
+}
+
 TEST_F(LedgerRestoreTest, MissingMemoryIsToldWithWhoseItWas) {
   const SessionId session = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, 2 * kGranule);

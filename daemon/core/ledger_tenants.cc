@@ -89,6 +89,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
     return;
   }
   queue_moves_ = true;  // what was guaranteed to it is free for others
+  for (const auto& [name, version] : tenant.ended_names) ForgetVersion(version);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);

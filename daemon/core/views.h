@@ -27,6 +27,8 @@ struct SessionDetails {
   std::string command;  // the process's name when it connected
   std::string rule;     // which rule named the tenant
   bool certain = true;  // the daemon can tell the process from any other, and so may end it
+  // Of the process's choice, for its attempts to begin this one session; 0: none.
+  uint32_t connect_id = 0;
 };
 
 // Where a session's client is.

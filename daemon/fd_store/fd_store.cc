@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -96,6 +98,7 @@ absl::StatusOr<std::unique_ptr<FdStore>> FdStore::FromEnvironment() {
   if (environment->notify_socket.empty()) return store;
   store->present_ = true;
   store->capacity_ = environment->capacity;
+  store->watchdog_ = environment->watchdog;
   store->wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!store->wake_.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   absl::StatusOr<ManagerSocket> socket = ManagerSocket::Connect(environment->notify_socket);
@@ -125,6 +128,22 @@ void FdStore::StopWatching() {
   stop_ = true;
   ::eventfd_write(wake_.get(), 1);
   watcher_.join();
+}
+
+std::vector<NamedFd> FdStore::TakeListeners() {
+  absl::MutexLock lock(&mutex_);
+  const auto listens = [](const NamedFd& each) {
+    int accepts = 0;
+    socklen_t size = sizeof(accepts);
+    return ::getsockopt(each.fd.get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 &&
+           accepts != 0;
+  };
+  const auto first = std::stable_partition(inherited_.begin(), inherited_.end(),
+                                           [&](const NamedFd& each) { return !listens(each); });
+  std::vector<NamedFd> listeners(std::make_move_iterator(first),
+                                 std::make_move_iterator(inherited_.end()));
+  inherited_.erase(first, inherited_.end());
+  return listeners;
 }
 
 std::vector<NamedFd> FdStore::TakeInherited() {
@@ -266,6 +285,12 @@ absl::Status FdStore::NotifyReady(absl::string_view status) {
 
 absl::Status FdStore::NotifyStatus(absl::string_view status) {
   return Notify(absl::StrCat("STATUS=", OneLine(status)));
+}
+
+absl::Status FdStore::NotifyAlive(absl::string_view status) {
+  if (!present_) return absl::OkStatus();
+  return Send(status.empty() ? "WATCHDOG=1" : absl::StrCat("WATCHDOG=1\nSTATUS=", OneLine(status)),
+              {}, absl::InfinitePast());
 }
 
 absl::Status FdStore::NotifyReloading() {

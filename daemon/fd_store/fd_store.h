@@ -69,10 +69,11 @@ class FdStore {
   // (net.unix.max_dgram_qlen under systemd), of 8 ms each in the worst case measured.
   static constexpr absl::Duration kPatience = absl::Seconds(15);
 
-  // Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES, FDSTORE and GPUMEM_KEEPER_PID
-  // from the environment and removes them, so that no child takes them for its own, and makes the
-  // inherited descriptors close-on-exec. To be called once, first thing in main(): nothing else
-  // may run then, nor have opened descriptors that were not inherited.
+  // Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES, FDSTORE, GPUMEM_KEEPER_PID,
+  // WATCHDOG_USEC and WATCHDOG_PID from the environment and removes them, so that no child takes
+  // them for its own, and makes the inherited descriptors close-on-exec. To be called once, first
+  // thing in main(): nothing else may run then, nor have opened descriptors that were not
+  // inherited.
   //
   // A manager that does not listen is one that is lost(), no error: the daemon has to start.
   //   INVALID_ARGUMENT  the variables contradict each other or what is open; nothing was taken
@@ -93,6 +94,15 @@ class FdStore {
   // The process of the gpumem-keeper that started this one; 0: none did.
   pid_t keeper_pid() const { return keeper_pid_; }
 
+  // The manager ends this process when it has not heard of it for so long (NotifyAlive); nullopt:
+  // it does not ask (WatchdogSec= in systemd.service(5)).
+  std::optional<absl::Duration> watchdog() const { return watchdog_; }
+
+  // Of what the manager handed to this process the sockets that listen (systemd.socket(5)), by
+  // the names that their units say. They are not stored, and stay the manager's, too: who connects
+  // when this process is gone waits for the next one. Before TakeInherited; nothing the second
+  // time.
+  std::vector<NamedFd> TakeListeners();
   // What the manager handed to this process; nothing the second time. In no useful order:
   // systemd's is not the order of storing. Names can repeat.
   std::vector<NamedFd> TakeInherited();
@@ -140,6 +150,9 @@ class FdStore {
   // that is OK. STATUS= is one line: control characters become spaces.
   absl::Status NotifyReady(absl::string_view status);
   absl::Status NotifyStatus(absl::string_view status);
+  // That this process lives, which a manager with a watchdog wants to hear, and how it does;
+  // empty: no news of that. Never waits: where the manager's queue is full, DEADLINE_EXCEEDED.
+  absl::Status NotifyAlive(absl::string_view status);
   // With the MONOTONIC_USEC= that Type=notify-reload wants; NotifyReady ends it.
   absl::Status NotifyReloading();
   absl::Status NotifyStopping(absl::string_view status);
@@ -153,6 +166,7 @@ class FdStore {
 
   bool present_ = false;
   std::optional<uint64_t> capacity_;
+  std::optional<absl::Duration> watchdog_;
   std::optional<ManagerSocket> socket_;
   pid_t keeper_pid_ = 0;
   gpumem::UniqueFd keeper_;  // pidfd

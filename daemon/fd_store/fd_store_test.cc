@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -73,22 +75,26 @@ TEST(FdStoreEnvironmentTest, DescriptorsComeOnceByTheirNames) {
 }
 
 TEST(FdStoreEnvironmentTest, NothingOfItIsLeftForChildren) {
-  EXPECT_EQ(InChild([] {
-              HandOver(1, "s1", ::getpid());
-              const Manager manager;
-              ::setenv("NOTIFY_SOCKET", manager.address().c_str(), 1);
-              ::setenv("FDSTORE", "4096", 1);
-              ::setenv("GPUMEM_KEEPER_PID", absl::StrCat(::getppid()).c_str(), 1);
-              const auto store = FdStore::FromEnvironment();
-              if (!store.ok() || (*store)->capacity() != 4096u || !(*store)->present()) return 1;
-              if ((*store)->keeper_pid() != ::getppid() || (*store)->lost()) return 2;
-              for (const char* name : {"NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS",
-                                       "LISTEN_FDNAMES", "FDSTORE", "GPUMEM_KEEPER_PID"}) {
-                if (::getenv(name) != nullptr) return 3;
-              }
-              return 0;
-            }),
-            0);
+  EXPECT_EQ(
+      InChild([] {
+        HandOver(1, "s1", ::getpid());
+        const Manager manager;
+        ::setenv("NOTIFY_SOCKET", manager.address().c_str(), 1);
+        ::setenv("FDSTORE", "4096", 1);
+        ::setenv("GPUMEM_KEEPER_PID", absl::StrCat(::getppid()).c_str(), 1);
+        ::setenv("WATCHDOG_USEC", "30000000", 1);
+        ::setenv("WATCHDOG_PID", absl::StrCat(::getpid()).c_str(), 1);
+        const auto store = FdStore::FromEnvironment();
+        if (!store.ok() || (*store)->capacity() != 4096u || !(*store)->present()) return 1;
+        if ((*store)->keeper_pid() != ::getppid() || (*store)->lost()) return 2;
+        if ((*store)->watchdog() != absl::Seconds(30)) return 4;
+        for (const char* name : {"NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
+                                 "FDSTORE", "GPUMEM_KEEPER_PID", "WATCHDOG_USEC", "WATCHDOG_PID"}) {
+          if (::getenv(name) != nullptr) return 3;
+        }
+        return 0;
+      }),
+      0);
 }
 
 TEST(FdStoreEnvironmentTest, WhatWasMeantForAnotherProcessStaysAlone) {
@@ -98,6 +104,45 @@ TEST(FdStoreEnvironmentTest, WhatWasMeantForAnotherProcessStaysAlone) {
               if (!store.ok() || !(*store)->TakeInherited().empty()) return 1;
               if (::fcntl(3, F_GETFD) != 0 || ::getenv("LISTEN_FDS") != nullptr) return 2;
               return 0;
+            }),
+            0);
+}
+
+TEST(FdStoreEnvironmentTest, AnothersWatchdogIsNotAnswered) {
+  EXPECT_EQ(InChild([] {
+              ::setenv("WATCHDOG_USEC", "30000000", 1);
+              ::setenv("WATCHDOG_PID", absl::StrCat(::getppid()).c_str(), 1);
+              const auto store = FdStore::FromEnvironment();
+              if (!store.ok() || (*store)->watchdog().has_value()) return 1;
+              return ::getenv("WATCHDOG_USEC") == nullptr ? 0 : 2;
+            }),
+            0);
+}
+
+TEST(FdStoreEnvironmentTest, SocketsThatListenAreNotAmongWhatWasStored) {
+  EXPECT_EQ(InChild([] {
+              const std::vector<ino_t> inodes = HandOver(4, "session:s1:api:s2", ::getpid());
+              // The third has a peer and does not listen: somebody's crate.
+              int ends[2];
+              const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM, 0));
+              const sockaddr_un nameless = {.sun_family = AF_UNIX};
+              if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&nameless),
+                         sizeof(sa_family_t)) != 0 ||
+                  ::listen(listener.get(), 1) != 0 ||
+                  ::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) {
+                return 1;
+              }
+              ::dup2(listener.get(), 3);
+              ::dup2(ends[0], 5);
+              const auto store = FdStore::FromEnvironment();
+              if (!store.ok()) return 2;
+              const std::vector<NamedFd> listeners = (*store)->TakeListeners();
+              if (listeners.size() != 1 || listeners[0].name != "session") return 3;
+              if (listeners[0].fd.get() != 3) return 4;
+              const std::vector<NamedFd> stored = (*store)->TakeInherited();
+              if (stored.size() != 3 || stored[0].name != "s1" || stored[1].name != "api") return 5;
+              if (Inode(stored[0].fd.get()) != inodes[1]) return 6;
+              return (*store)->TakeListeners().empty() ? 0 : 7;
             }),
             0);
 }
@@ -125,6 +170,8 @@ TEST(FdStoreEnvironmentTest, ContradictionsAreNamed) {
   EXPECT_THAT(listen(self.c_str(), "100000", std::string(99999, ':').c_str()),
               HasSubstr("is not open"));
   EXPECT_THAT(message([] { ::setenv("FDSTORE", "many", 1); }), HasSubstr("FDSTORE is \"many\""));
+  EXPECT_THAT(message([] { ::setenv("WATCHDOG_USEC", "0", 1); }),
+              HasSubstr("WATCHDOG_USEC is \"0\""));
   EXPECT_THAT(message([] { ::setenv("GPUMEM_KEEPER_PID", "0", 1); }),
               HasSubstr("GPUMEM_KEEPER_PID is \"0\""));
   EXPECT_THAT(message([] { ::setenv("NOTIFY_SOCKET", "relative", 1); }), HasSubstr("\"relative\""));
@@ -218,6 +265,10 @@ TEST(FdStoreTest, SaysWhatStateItIsIn) {
   EXPECT_EQ(manager.Receive().text, "READY=1\nSTATUS=ready: 2 GPUs");
   ASSERT_TRUE(store->NotifyStatus("busy").ok());
   EXPECT_EQ(manager.Receive().text, "STATUS=busy");
+  ASSERT_TRUE(store->NotifyAlive("well").ok());
+  EXPECT_EQ(manager.Receive().text, "WATCHDOG=1\nSTATUS=well");
+  ASSERT_TRUE(store->NotifyAlive("").ok());
+  EXPECT_EQ(manager.Receive().text, "WATCHDOG=1");
   ASSERT_TRUE(store->NotifyStopping("bye").ok());
   EXPECT_EQ(manager.Receive().text, "STOPPING=1\nSTATUS=bye");
   ASSERT_TRUE(store->NotifyReloading().ok());
@@ -235,6 +286,9 @@ TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
   EXPECT_CODE(status, kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not read"));
   EXPECT_FALSE(store->lost());
+  const absl::Time before = absl::Now();
+  EXPECT_CODE(store->NotifyAlive("well"), kDeadlineExceeded);
+  EXPECT_LT(absl::Now() - before, FdStore::kPatience);
 
   // A place in the queue wakes the one who waits for it.
   absl::Status late;

@@ -35,7 +35,8 @@ absl::StatusOr<ManagerEnvironment> TakeManagerEnvironment() {
   ManagerEnvironment taken{.notify_socket = Take("NOTIFY_SOCKET")};
   const std::string pid_text = Take("LISTEN_PID"), count_text = Take("LISTEN_FDS"),
                     names = Take("LISTEN_FDNAMES"), capacity_text = Take("FDSTORE"),
-                    keeper_text = Take("GPUMEM_KEEPER_PID");
+                    keeper_text = Take("GPUMEM_KEEPER_PID"), watchdog_text = Take("WATCHDOG_USEC"),
+                    watched_text = Take("WATCHDOG_PID");
   Take("LISTEN_PIDFDID");  // of newer systemds, beside LISTEN_PID
 
   uint64_t capacity = 0;
@@ -46,6 +47,15 @@ absl::StatusOr<ManagerEnvironment> TakeManagerEnvironment() {
   if (!keeper_text.empty() &&
       (!absl::SimpleAtoi(keeper_text, &taken.keeper_pid) || taken.keeper_pid <= 0)) {
     return Wrong("GPUMEM_KEEPER_PID", keeper_text, "no process");
+  }
+  int64_t watchdog_us = 0;
+  if (!watchdog_text.empty() &&
+      (!absl::SimpleAtoi(watchdog_text, &watchdog_us) || watchdog_us <= 0)) {
+    return Wrong("WATCHDOG_USEC", watchdog_text, "no time");
+  }
+  // Of an ancestor's, if it names another.
+  if (watchdog_us > 0 && (watched_text.empty() || watched_text == absl::StrCat(::getpid()))) {
+    taken.watchdog = absl::Microseconds(watchdog_us);
   }
 
   if (pid_text.empty() && count_text.empty()) return taken;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace gpumemd {
 
@@ -17,6 +18,8 @@ struct ManagerEnvironment {
   std::vector<std::string> fd_names;  // of the descriptors from 3 on that are this process's
   std::optional<uint64_t> capacity;   // of the FD store
   pid_t keeper_pid = 0;               // of gpumem-keeper; 0: it is another manager
+  // Within which it wants to hear that this process lives (sd_watchdog_enabled(3)).
+  std::optional<absl::Duration> watchdog;
 };
 
 // Reads the variables and removes them (see FdStore::FromEnvironment). Descriptors that were

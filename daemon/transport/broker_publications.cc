@@ -118,7 +118,8 @@ grpc::ServerUnaryReactor* BrokerService::Unpublish(Context* context, const Bytes
       context, request, response,
       [this](const Broker::Call& call, const v1::UnpublishRequest& unpublish,
              bool) -> std::optional<absl::StatusOr<v1::UnpublishResponse>> {
-        absl::StatusOr<uint64_t> version = broker_->Unpublish(call, unpublish.name());
+        absl::StatusOr<uint64_t> version =
+            broker_->Unpublish(call, unpublish.name(), unpublish.request_id());
         if (!version.ok()) return version.status();
         v1::UnpublishResponse answer;
         answer.set_version(*version);

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
-#include "daemon/core/failpoint.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/session_call.h"
 #include "daemon/transport/unary_call.h"
@@ -125,7 +124,6 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
-    Failpoint("answer-before");
     Answer(this, response_, answer);
   }
 
@@ -259,8 +257,8 @@ grpc::ServerUnaryReactor* BrokerService::RegisterIpcEvent(Context* context, cons
                                                          event.handle().size()));
         }
         std::memcpy(handle.data(), event.handle().data(), handle.size());
-        absl::StatusOr<IpcEventId> id =
-            broker_->RegisterEvent(call, PlaceOf(event), event.device_uuid(), handle);
+        absl::StatusOr<IpcEventId> id = broker_->RegisterEvent(
+            call, PlaceOf(event), event.device_uuid(), handle, event.request_id());
         if (!id.ok()) return id.status();
         v1::RegisterIpcEventResponse answer;
         answer.set_event_id(ToInt(*id));

@@ -5,11 +5,13 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <tuple>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "daemon/transport/peer.h"
 #include "daemon/transport/peer_socket.h"
 #include "spdlog/spdlog.h"
@@ -43,14 +45,15 @@ std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> AcceptorOf(
 
 }  // namespace
 
-GrpcListener::GrpcListener(UniqueFd listener, grpc::ServerBuilder* builder,
+GrpcListener::GrpcListener(UniqueFd listener, Prepare prepare, Started started,
                            GrpcListenerOptions options)
     : listener_(std::move(listener)),
-      options_(options),
+      options_(std::move(options)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()),
-      acceptor_(AcceptorOf(builder)),
+      prepare_(std::move(prepare)),
+      started_(std::move(started)),
       next_key_(kStopKey + 1) {
   RefuseDescriptors(listener_.get());
   Add(epoll_.get(), listener_.get(), EPOLLIN, kListenerKey);
@@ -58,18 +61,49 @@ GrpcListener::GrpcListener(UniqueFd listener, grpc::ServerBuilder* builder,
 }
 
 GrpcListener::~GrpcListener() {
-  eventfd_write(stop_.get(), 1);
-  if (thread_.joinable()) thread_.join();
+  StopAccepting();
+  Shutdown(absl::InfinitePast());
 }
 
 void GrpcListener::Start() {
   thread_ = std::thread([this] { Serve(); });
 }
 
+void GrpcListener::StopAccepting() {
+  eventfd_write(stop_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+  listener_.reset();
+}
+
+void GrpcListener::Shutdown(absl::Time deadline) {
+  if (server_ == nullptr) return;
+  server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::Now())));
+  server_.reset();
+  acceptor_.reset();
+}
+
+bool GrpcListener::HaveServer() {
+  if (server_ != nullptr) return true;
+  grpc::ServerBuilder builder;
+  acceptor_ = AcceptorOf(&builder);
+  prepare_(builder);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) {
+    acceptor_.reset();
+    spdlog::error("gRPC could not start a server: the connection is closed");
+    return false;
+  }
+  started_(*server_);
+  return true;
+}
+
 void GrpcListener::Serve() {
   std::array<epoll_event, 64> events;
   while (true) {
-    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    const bool lingers = server_ != nullptr && connections_.empty();
+    const int timeout_ms =
+        lingers ? static_cast<int>(absl::ToInt64Milliseconds(options_.linger)) : -1;
+    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kStopKey) return;
@@ -77,6 +111,7 @@ void GrpcListener::Serve() {
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
     AcceptSome();
+    if (n == 0 && connections_.empty()) Shutdown(absl::InfinitePast());
   }
 }
 
@@ -104,19 +139,20 @@ void GrpcListener::Accept(UniqueFd fd) {
                  peer->uid, peer->pid);
     return;
   }
-  auto& of_user = by_uid_[peer->uid];
+  const uint32_t of_user = by_uid_.contains(peer->uid) ? by_uid_.at(peer->uid) : 0;
   if (of_user >= options_.max_connections_per_uid) {
     spdlog::warn("refused a connection of uid {} (pid {}): it has {} of {} open", peer->uid,
                  peer->pid, of_user, connections_.size());
     return;
   }
   if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
+  if (!HaveServer()) return;
   UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched.valid()) return;
   const uint64_t key = next_key_++;
   Add(epoll_.get(), watched.get(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
   connections_.emplace(key, Connection{std::move(watched), peer->uid});
-  ++of_user;
+  ++by_uid_[peer->uid];
 
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_.get();

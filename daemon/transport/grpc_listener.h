@@ -3,6 +3,9 @@
 // gRPC could listen by itself, but then nobody would count: one user could take every
 // descriptor of the daemon with idle connections. Here the kernel says who connects, and
 // each user may have so many.
+//
+// The server is there while somebody is connected, and for a while after that: gRPC's threads wake
+// several times a second, whether there is anything to do or not. One is made in some 2 ms.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -13,6 +16,7 @@
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/rules.h"
 
@@ -23,21 +27,33 @@ struct GrpcListenerOptions {
   uint32_t max_connections_per_uid = 1024;
   // Who may connect; absent: whom the socket's mode lets.
   std::function<bool(const PeerIdentity&)> admits;
+  // How long the server stays when nobody is connected.
+  absl::Duration linger = absl::Seconds(30);
 };
 
 class GrpcListener {
  public:
-  // Adds itself to the builder of a server that is built next. `listener` is a listening
-  // STREAM socket.
-  GrpcListener(gpumem::UniqueFd listener, grpc::ServerBuilder* builder,
+  // Sets a builder up for the server that is wanted, but for how it listens. Whenever one is made,
+  // in this object's thread. Services are to be such as can be registered again and again: with
+  // methods of the synchronous and the callback interfaces.
+  using Prepare = std::function<void(grpc::ServerBuilder&)>;
+  // What is to be done with a server that has just been started.
+  using Started = std::function<void(grpc::Server&)>;
+
+  // `listener` is a listening STREAM socket.
+  GrpcListener(gpumem::UniqueFd listener, Prepare prepare, Started started,
                GrpcListenerOptions options = {});
-  // Stops accepting. After that the server may be shut down, not before.
+  // As StopAccepting and Shutdown with no time left.
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
-  // Once the server runs.
+  // Accepts from here on. Once.
   void Start();
+  // Accepts nobody any more; who is connected stays. Then Shutdown may be called.
+  void StopAccepting();
+  // Ends the server, if there is one: calls in flight have until `deadline`.
+  void Shutdown(absl::Time deadline);
 
  private:
   struct Connection {
@@ -49,17 +65,22 @@ class GrpcListener {
   void AcceptSome();
   void Accept(gpumem::UniqueFd fd);
   void Ended(uint64_t key);
+  // Whether there is a server, now.
+  bool HaveServer();
   // Makes room where all connections are taken: of the user who has the most.
   void EndOneOfTheGreediest();
 
-  const gpumem::UniqueFd listener_;
+  gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
   gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out
-  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  const Prepare prepare_;
+  const Started started_;
 
-  // The serving thread's.
+  // The serving thread's, as long as there is one.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;  // of server_
+  std::unique_ptr<grpc::Server> server_;
   uint64_t next_key_;
   absl::flat_hash_map<uint64_t, Connection> connections_;
   absl::flat_hash_map<uid_t, uint32_t> by_uid_;

@@ -1,5 +1,6 @@
 #include "daemon/transport/peer.h"
 
+#include <linux/capability.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -124,7 +125,19 @@ int64_t BootTime() {
 absl::Status SignalProcess(int pidfd, int signal) {
   if (syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return absl::OkStatus();
   if (errno == ESRCH) return absl::NotFoundError("the process is gone");
+  if (errno == EPERM) {
+    return absl::PermissionDeniedError(
+        "this daemon may not signal processes of other users: it needs the capability CAP_KILL "
+        "(with systemd, the drop-in kill.conf)");
+  }
   return absl::ErrnoToStatus(errno, "cannot signal the process");
+}
+
+bool MaySignalOthers() {
+  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[CAP_TO_INDEX(CAP_KILL)].effective & CAP_TO_MASK(CAP_KILL)) != 0;
 }
 
 uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat")); }

@@ -61,8 +61,12 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {})
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);
 
 // Sends a signal to the process behind the pidfd, never to one that has got its number since.
-//   NOT_FOUND  it is gone
+//   NOT_FOUND          it is gone
+//   PERMISSION_DENIED  it is another user's, and this process has no CAP_KILL
+//   (pidfd_send_signal(2))
 absl::Status SignalProcess(int pidfd, int signal);
+// Whether this process may signal those of other users (CAP_KILL, capabilities(7)).
+bool MaySignalOthers();
 
 // When the process started, by the text of /proc/PID/stat; 0 where that does not say.
 uint64_t ParseStartTime(absl::string_view proc_pid_stat);

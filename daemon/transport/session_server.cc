@@ -352,7 +352,8 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
                                               .client_name = hello.client_name(),
                                               .command = connection->peer.command,
                                               .rule = match->rule,
-                                              .certain = connection->peer.certain});
+                                              .certain = connection->peer.certain,
+                                              .connect_id = hello.connect_id()});
 }
 
 absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& connection,

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 
@@ -38,6 +39,7 @@ absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
 template <typename Response>
 void Answer(grpc::ServerUnaryReactor* call, grpc::ByteBuffer* bytes,
             const absl::StatusOr<Response>& response) {
+  Failpoint("answer-before");
   if (!response.ok()) return call->Finish(ToAnswer(response.status()));
   bool owned;
   call->Finish(grpc::SerializationTraits<Response>::Serialize(*response, bytes, &owned));

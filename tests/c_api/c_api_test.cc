@@ -72,9 +72,11 @@ TEST_P(CApi, Works) {
 INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                          ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments",
                                            "raw_handles", "events", "lost_segments", "daemon_gone",
-                                           "waiting", "revocable", "pool", "shared_blocks",
-                                           "pool_limits", "pool_pressure", "pool_callbacks",
-                                           "frameworks", "environment", "fork", "exit"),
+                                           "waiting", "revocable", "publications",
+                                           "publication_list", "publication_mistakes", "pool",
+                                           "shared_blocks", "pool_limits", "pool_pressure",
+                                           "pool_callbacks", "frameworks", "environment", "fork",
+                                           "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;
@@ -91,7 +93,8 @@ std::string ReadFile(const std::string& path) {
 
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
-  for (const char* part : {"main", "errors", "client", "events", "waiting", "pool", "frameworks"}) {
+  for (const char* part :
+       {"main", "errors", "client", "events", "waiting", "publications", "pool", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string header = ReadFile("client/gpumem.h");

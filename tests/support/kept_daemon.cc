@@ -37,18 +37,20 @@ absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& opt
   chmod(dir, 0711);
   it->runtime_dir_ = absl::StrCat(dir, "/run");
   std::ofstream(it->dir_ + "/gpumemd.toml") << options.config;
+  if (absl::Status placed = it->Replace(options.program); !placed.ok()) return placed;
   const UniqueFd saved(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10));
   const UniqueFd log(
       open((it->dir_ + "/log").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
   dup2(log.get(), STDERR_FILENO);
   const char* keeper = std::getenv("GPUMEM_KEEPER");
   // Who kills daemons all the time does not want to wait longer and longer for the next.
-  it->keeper_ =
-      Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"), "--healthy-after=0",
-             absl::StrCat("--max-fds=", options.max_fds), "--", ProgramPath(options.program),
-             "--backend", options.backend, "--runtime-dir", it->runtime_dir_, "--state-dir",
-             it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
-            {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"}});
+  it->keeper_ = Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"),
+                       absl::StrCat("--healthy-after=", options.healthy_after),
+                       absl::StrCat("--max-fds=", options.max_fds), "--", it->dir_ + "/gpumemd",
+                       "--backend", options.backend, "--runtime-dir", it->runtime_dir_,
+                       "--state-dir", it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
+                      {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"},
+                       {"GPUMEM_NEXT_JOURNAL_FILE", it->dir_ + "/next-journal"}});
   dup2(saved.get(), STDERR_FILENO);
   if (it->WaitForGeneration(1)) return it;
   return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", it->Log()));
@@ -70,10 +72,27 @@ pid_t KeptDaemon::daemon_pid() const { return ChildOf(keeper_.pid()); }
 
 absl::Status KeptDaemon::Kill() {
   const int before = generations();
-  const pid_t pid = daemon_pid();
-  if (pid > 0) kill(pid, SIGKILL);
+  KillOnly();
   if (WaitForGeneration(before + 1)) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("no daemon came after it: ", Log()));
+}
+
+absl::Status KeptDaemon::Replace(const std::string& program) {
+  std::error_code error;
+  const std::string next = dir_ + "/gpumemd.next";
+  std::filesystem::create_symlink(std::filesystem::absolute(ProgramPath(program)), next, error);
+  if (!error) std::filesystem::rename(next, dir_ + "/gpumemd", error);
+  if (!error) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot replace gpumemd: ", error.message()));
+}
+
+void KeptDaemon::KillOnly() {
+  const pid_t pid = daemon_pid();
+  if (pid > 0) kill(pid, SIGKILL);
+}
+
+void KeptDaemon::SetNextJournal(const std::string& what) {
+  std::ofstream(dir_ + "/next-journal") << what;
 }
 
 void KeptDaemon::ArmFailpoint(const std::string& name, int passes) {
@@ -85,6 +104,17 @@ void KeptDaemon::ArmFailpoint(const std::string& name, int passes) {
 bool KeptDaemon::IsFailpointArmed() const { return std::filesystem::exists(dir_ + "/failpoint"); }
 
 void KeptDaemon::DisarmFailpoint() { std::filesystem::remove(dir_ + "/failpoint"); }
+
+void KeptDaemon::ArmVictim(const std::string& name, int passes, pid_t pid) {
+  std::ofstream(dir_ + "/next") << name << " " << passes << " " << pid;
+  std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint.victim");
+}
+
+bool KeptDaemon::IsVictimArmed() const {
+  return std::filesystem::exists(dir_ + "/failpoint.victim");
+}
+
+void KeptDaemon::DisarmVictim() { std::filesystem::remove(dir_ + "/failpoint.victim"); }
 
 int KeptDaemon::generations() const {
   const std::string log = Log();

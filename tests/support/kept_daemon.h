@@ -20,6 +20,7 @@ class KeptDaemon {
     std::string config;                      // TOML
     std::string program = "gpumemd_mortal";  // gpumemd knows no failpoints
     int max_fds = 16384;                     // that the keeper keeps
+    int healthy_after = 0;  // seconds; who dies sooner waits longer and longer for the next
   };
   // Runs $GPUMEM_KEEPER and the program (ProgramPath), or those in the folder of this one, and
   // waits until clients are welcome.
@@ -36,11 +37,22 @@ class KeptDaemon {
   pid_t daemon_pid() const;
   // Kills the daemon (SIGKILL), and waits until another serves.
   absl::Status Kill();
+  // From the next start on this is the program, as an upgrade makes it.
+  absl::Status Replace(const std::string& program);
+  // Kills the daemon, and does not wait.
+  void KillOnly();
+  // What daemons of a version that is not there yet write (next_journal.cc).
+  void SetNextJournal(const std::string& what);
   // The next daemons are killed when they have passed this failpoint so often (failpoint.h); what
   // is named is forgotten with the first that is.
   void ArmFailpoint(const std::string& name, int passes);
   bool IsFailpointArmed() const;
   void DisarmFailpoint();
+  // This process is killed, and has ended, when the daemon that serves now has passed the failpoint
+  // so often from now on. It may be the daemon itself.
+  void ArmVictim(const std::string& name, int passes, pid_t pid);
+  bool IsVictimArmed() const;  // false: it has died, or is just about to
+  void DisarmVictim();
   // How many daemons have begun to serve.
   int generations() const;
   // Waits for more of them.

@@ -1,42 +1,84 @@
-// Has the daemon that it is linked into killed at a failpoint: $GPUMEM_FAILPOINT_FILE is a file of
-// the failpoint's name and after how many passes it is time, "deliver-after 3". The file is removed
-// before the death, so that the next daemon lives.
+// Has the program that it is linked into killed at a failpoint: $GPUMEM_FAILPOINT_FILE is a file of
+// the failpoint's name and after how many passes it is time, "deliver-after 3", as it is when the
+// program starts. The file is removed before the death, so that the next daemon lives.
+// "record-before 1 hang": it does not die, but nobody gets past the failpoint any more.
+//
+// A file of that name and ".victim" names a process, too, "deliver-after 1 4711", and may come at
+// any time: that process is killed when this one has passed the failpoint so often from then on,
+// and this one goes on when it is dead.
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <mutex>
 #include <string>
 
-#include "daemon/core/failpoint.h"
+#include "common/failpoint.h"
 
-namespace gpumemd {
+namespace gpumem::testing {
 namespace {
 
 struct Death {
   std::string file, name;
   std::atomic<int> passes{0};
+  bool hangs = false;
 };
 Death death;
 
+struct Victim {
+  std::mutex mutex;
+  std::string file, name;
+  int passes = 0;
+  pid_t pid = 0;  // 0: none
+};
+Victim victim;
+
+void KillAndWait(pid_t pid) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  kill(pid, SIGKILL);
+  pollfd dead = {process, POLLIN, 0};
+  poll(&dead, 1, -1);
+  close(process);
+}
+
+void PassVictim(const char* name) {
+  std::lock_guard lock(victim.mutex);
+  if (victim.pid == 0) {
+    if (access(victim.file.c_str(), R_OK) != 0) return;
+    std::ifstream(victim.file) >> victim.name >> victim.passes >> victim.pid;
+  }
+  if (victim.name != name || --victim.passes > 0) return;
+  unlink(victim.file.c_str());
+  KillAndWait(victim.pid);
+  victim.pid = 0;
+}
+
 void Pass(const char* name) {
+  PassVictim(name);
   if (death.name != name || --death.passes != 0) return;
   unlink(death.file.c_str());
+  while (death.hangs) pause();
   kill(getpid(), SIGKILL);
 }
 
 const bool armed = [] {
   const char* file = std::getenv("GPUMEM_FAILPOINT_FILE");
   if (file == nullptr) return false;
+  victim.file = std::string(file) + ".victim";
+  failpoint_hook = Pass;
   int passes = 0;
-  if (!(std::ifstream(file) >> death.name >> passes)) return false;
+  std::ifstream words(file);
+  if (!(words >> death.name >> passes)) return false;
+  std::string how;
+  death.hangs = words >> how && how == "hang";
   death.file = file;
   death.passes = passes;
-  failpoint_hook = Pass;
   return true;
 }();
 
 }  // namespace
-}  // namespace gpumemd
+}  // namespace gpumem::testing

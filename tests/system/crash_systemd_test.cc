@@ -65,7 +65,7 @@ class CrashUnderSystemd : public ::testing::Test {
 
 TEST_F(CrashUnderSystemd, ItsFdStoreKeepsSessionsAndPublications) {
   StartDaemon("FileDescriptorStoreMax=64");
-  EXPECT_EQ(machine_->Property("gpumemd", "StatusText").find("gpumemd"), 0u);
+  EXPECT_EQ(machine_->Property("gpumemd", "StatusText").find("1 host device, "), 0u);
   const auto worker = Role("live-through");
   EXPECT_EQ(worker.code, 0) << worker.output << Log();
   // Its process is gone: what it held comes back, what it published stays.

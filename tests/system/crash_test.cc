@@ -8,14 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +21,7 @@
 #include "client/client.h"
 #include "client/publication.h"
 #include "tests/support/child.h"
+#include "tests/support/crash_load.h"
 #include "tests/support/kept_daemon.h"
 
 namespace gpumem {
@@ -30,130 +29,17 @@ namespace {
 
 using testing::Child;
 using testing::Eventually;
+using testing::HasStamp;
 using testing::Hear;
+using testing::HearAtLast;
 using testing::KeptDaemon;
 using testing::kParentChannel;
+using testing::PatientOptions;
+using testing::RunCrashLoad;
 using testing::Say;
+using testing::Stamp;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
-ConnectOptions OptionsFor(const std::string& runtime_dir) {
-  return {.runtime_dir = runtime_dir, .timeout = kPatience};
-}
-
-// Words that say whose memory it is, at the beginning, in the middle and at the end.
-void Stamp(void* data, uint64_t size, uint64_t stamp) {
-  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
-    std::memcpy(static_cast<char*>(data) + at, &stamp, 8);
-  }
-}
-bool HasStamp(const void* data, uint64_t size, uint64_t stamp) {
-  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
-    uint64_t found = 0;
-    std::memcpy(&found, static_cast<const char*>(data) + at, 8);
-    if (found != stamp) return false;
-  }
-  return true;
-}
-
-struct Held {
-  Segment segment;
-  uint64_t stamp = 0;
-};
-
-// A client that acquires, shares, opens, publishes, attaches and releases until it is told to stop,
-// and sees to it that nobody else's words appear in its memory. Empty: all went well.
-std::string Work(const std::unique_ptr<Client>* client, int number, const std::atomic<bool>& stop,
-                 std::atomic<uint64_t>& done) {
-  std::mt19937_64 random(static_cast<uint64_t>(number));
-  std::vector<Held> held;
-  const auto check = [&](const Held& each) {
-    return HasStamp(each.segment.data(), each.segment.size(), each.stamp)
-               ? std::string()
-               : absl::StrCat("somebody else wrote to lease ", each.segment.lease_id());
-  };
-  while (!stop) {
-    const uint64_t die = random() % 10;
-    if (die < 4 && held.size() < 8) {
-      auto segment = (*client)->Acquire({.bytes = (1 + random() % 2) * 2 * kMiB});
-      if (!segment.ok()) return absl::StrCat("acquire: ", segment.status().ToString());
-      Held next{*std::move(segment), random()};
-      Stamp(next.segment.data(), next.segment.size(), next.stamp);
-      held.push_back(std::move(next));
-    } else if (die < 6 && !held.empty()) {
-      const Held& one = held[random() % held.size()];
-      auto ticket = one.segment.Share();
-      if (!ticket.ok()) return absl::StrCat("share: ", ticket.status().ToString());
-      auto opened = (*client)->Open(ticket->value);
-      if (!opened.ok()) return absl::StrCat("open: ", opened.status().ToString());
-      if (!HasStamp(opened->data(), opened->size(), one.stamp)) return "opened another's memory";
-    } else if (die == 6 && !held.empty()) {
-      const Held& one = held[random() % held.size()];
-      const std::string name = absl::StrCat("of-", getpid(), "-", number);
-      auto version = (*client)->Publish(name, absl::MakeConstSpan(&one.segment, 1),
-                                        {.metadata = absl::StrCat(one.stamp)});
-      if (!version.ok()) return absl::StrCat("publish: ", version.status().ToString());
-      auto attached = (*client)->Attach(name);
-      if (!attached.ok()) return absl::StrCat("attach: ", attached.status().ToString());
-      if (attached->version() != *version || attached->metadata() != absl::StrCat(one.stamp)) {
-        return absl::StrCat("attached to version ", attached->version(), " instead of ", *version);
-      }
-      const Segment& copy = attached->segments().at(0);
-      if (!HasStamp(copy.data(), copy.size(), one.stamp)) return "attached to another's memory";
-    } else if (!held.empty()) {
-      const size_t which = random() % held.size();
-      if (std::string wrong = check(held[which]); !wrong.empty()) return wrong;
-      std::swap(held[which], held.back());
-      absl::Status released = held.back().segment.Release();
-      if (!released.ok()) return absl::StrCat("release: ", released.ToString());
-      held.pop_back();
-    }
-    ++done;
-  }
-  for (Held& each : held) {
-    if (std::string wrong = check(each); !wrong.empty()) return wrong;
-    if (absl::Status released = each.segment.Release(); !released.ok()) {
-      return absl::StrCat("release: ", released.ToString());
-    }
-  }
-  const std::string name = absl::StrCat("of-", getpid(), "-", number);
-  (*client)->Unpublish(name).IgnoreError();  // it may have published nothing
-  return "";
-}
-
-// The parent's next word, however late.
-void HearAtLast() {
-  char word[64];
-  (void)!read(kParentChannel, word, sizeof(word));
-}
-
-// A process of several such clients.
-int RunWorkers(const std::string& runtime_dir, int clients) {
-  std::atomic<bool> stop = false;
-  std::atomic<uint64_t> done = 0;
-  std::vector<std::string> wrong(static_cast<size_t>(clients));
-  std::vector<std::unique_ptr<Client>> connected;
-  for (int i = 0; i < clients; ++i) {
-    auto client = Client::Connect(OptionsFor(runtime_dir));
-    if (!client.ok()) return 1;
-    connected.push_back(*std::move(client));
-  }
-  std::vector<std::thread> threads;
-  for (int i = 0; i < clients; ++i) {
-    const auto which = static_cast<size_t>(i);
-    threads.emplace_back([&, i, which] { wrong[which] = Work(&connected[which], i, stop, done); });
-  }
-  Say(kParentChannel, "working");
-  HearAtLast();
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  std::string words;
-  for (const std::string& each : wrong) absl::StrAppend(&words, each.empty() ? "" : each + "; ");
-  Say(kParentChannel, words.empty() ? absl::StrCat("well ", done > 0 ? "done" : "idle") : words);
-  HearAtLast();  // it lives until it is told
-  return 0;
-}
 
 class CrashTest : public ::testing::Test {
  protected:
@@ -165,7 +51,7 @@ class CrashTest : public ::testing::Test {
                            .max_fds = max_fds});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
-    auto client = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+    auto client = Client::Connect(PatientOptions(daemon_->runtime_dir()));
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
   }
@@ -177,14 +63,7 @@ class CrashTest : public ::testing::Test {
     publisher.Wait();
   }
   void ExpectPublication() {
-    auto attached = client_->Attach("weights");
-    ASSERT_TRUE(attached.ok()) << attached.status() << "\n" << daemon_->Log();
-    EXPECT_EQ(attached->metadata(), std::string(100000, 'm'));
-    ASSERT_EQ(attached->segments().size(), 60u);
-    for (size_t i = 0; i < 60; ++i) {
-      const Segment& segment = attached->segments()[i];
-      EXPECT_TRUE(HasStamp(segment.data(), segment.size(), 1000 + i)) << "segment " << i;
-    }
+    EXPECT_EQ(testing::CheckWeights(*client_), absl::OkStatus()) << daemon_->Log();
   }
   void StartWorkers(int processes, int clients) {
     for (int i = 0; i < processes; ++i) {
@@ -202,7 +81,7 @@ class CrashTest : public ::testing::Test {
   void ExpectNothingIsLeft() {
     EXPECT_TRUE(Eventually([&] {
       const auto usage = client_->GetUsage();
-      return usage.ok() && usage->devices.at(0).leased_bytes == 60 * 2 * kMiB &&
+      return usage.ok() && usage->devices.at(0).leased_bytes == testing::kWeightsBytes &&
              usage->devices.at(0).lingering_bytes == 0 && usage->sessions == 1;
     })) <<
         [&] {
@@ -234,7 +113,7 @@ TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
   ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
   EXPECT_EQ(segment->data(), data);
   EXPECT_TRUE(HasStamp(data, segment->size(), 4711));
-  auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+  auto other = Client::Connect(PatientOptions(daemon_->runtime_dir()));
   ASSERT_TRUE(other.ok()) << other.status();
   auto opened = (*other)->Open(ticket->value);
   ASSERT_TRUE(opened.ok()) << opened.status();
@@ -295,7 +174,7 @@ TEST_F(CrashTest, AThousandSegmentsAreTakenOver) {
     EXPECT_TRUE(HasStamp(segment.data(), segment.size(), segment.lease_id()));
   }
   // Each can still be opened by somebody else, and is what it was.
-  auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+  auto other = Client::Connect(PatientOptions(daemon_->runtime_dir()));
   ASSERT_TRUE(other.ok()) << other.status();
   for (size_t i = 0; i < held.size(); i += 37) {
     auto opened = (*other)->Open(held[i].Share()->value);
@@ -317,7 +196,7 @@ TEST_F(CrashTest, MoreSegmentsThanTheKeeperTakesDescriptors) {
   for (Segment& segment : *held) Stamp(segment.data(), segment.size(), segment.lease_id());
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
-    auto other = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+    auto other = Client::Connect(PatientOptions(daemon_->runtime_dir()));
     ASSERT_TRUE(other.ok()) << other.status();
     for (const Segment& segment : *held) {
       auto ticket = segment.Share();
@@ -386,20 +265,16 @@ TEST_F(CrashTest, KilledAtRandomUnderLoad) {
 
 int RunRole(const std::vector<std::string>& args) {
   const std::string& role = args.at(0);
-  if (role == "work") return RunWorkers(args.at(1), std::atoi(args.at(2).c_str()));
-  auto client = Client::Connect(OptionsFor(args.at(1)));
+  if (role == "work") return RunCrashLoad(args.at(1), std::atoi(args.at(2).c_str()));
+  auto client = Client::Connect(PatientOptions(args.at(1)));
   if (!client.ok()) return 1;
   std::vector<Segment> segments;
-  for (uint64_t i = 0; i < 60; ++i) {
+  if (role == "publish") {
+    if (!testing::PublishWeights(**client, segments).ok()) return 2;
+  } else {
     auto segment = (*client)->Acquire({.bytes = 2 * kMiB});
     if (!segment.ok()) return 2;
-    Stamp(segment->data(), segment->size(), 1000 + i);
     segments.push_back(*std::move(segment));
-    if (role == "hold") break;
-  }
-  if (role == "publish") {
-    auto version = (*client)->Publish("weights", segments, {.metadata = std::string(100000, 'm')});
-    if (!version.ok()) return 3;
   }
   Say(kParentChannel, role == "publish" ? "published" : "holding");
   HearAtLast();

@@ -95,6 +95,7 @@ class PublicationTest : public ::testing::Test {
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
     client_ = Connect("ml");
+    Charged(*client_);  // from the first call on there is a server, with descriptors of its own
     fds_ = daemon_->fds();
   }
   std::unique_ptr<Client> Connect(const std::string& tenant) {

@@ -22,9 +22,11 @@ LAYERS = {
     "daemon/core": ("common", "daemon/device/device.h", "daemon/device/metadata.h", "proto"),
     "daemon/fd_store": ("common", "daemon/device/start_thread.h"),
     "daemon/keeper": ("common",),
+    "daemon/metrics": ("common", "daemon/core", "daemon/device/device.h",
+                       "daemon/device/start_thread.h", "proto"),
     "daemon/transport": ("common", "daemon/core", "daemon/device/device.h", "proto"),
     "daemon": ("common", "daemon/core", "daemon/device", "daemon/fd_store",
-               "daemon/transport", "proto"),
+               "daemon/metrics", "daemon/transport", "proto"),
     "tests": ("client", "common", "daemon/...", "proto"),
 }
 # Unit tests put a part of the daemon together with real neighbours.

@@ -1,0 +1,228 @@
+// Publications: gpumem_client_publish, _attach, _unpublish, _list_publications,
+// gpumem_attachment_…, gpumem_publication_list_….
+#include "client/publication.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "client/c_api/boundary.h"
+#include "client/c_api/handles.h"
+#include "client/gpumem.h"
+
+using gpumem::c_api::AnyNull;
+using gpumem::c_api::Call;
+using gpumem::c_api::CheckIndex;
+using gpumem::c_api::InfoOf;
+using gpumem::c_api::NullError;
+using gpumem::c_api::Read;
+using gpumem::c_api::Text;
+using gpumem::c_api::Texts;
+using gpumem::c_api::Time;
+using gpumem::c_api::Timeout;
+using gpumem::c_api::ToMilliseconds;
+using gpumem::c_api::Write;
+
+struct gpumem_attachment {
+  gpumem::Attachment attachment;
+};
+
+struct gpumem_publication_list {
+  const std::vector<gpumem::PublicationInfo> publications;
+};
+
+namespace {
+
+static_assert(GPUMEM_PUBLICATION_ACCESS_TENANT ==
+              static_cast<int>(gpumem::PublicationAccess::kTenant));
+static_assert(GPUMEM_PUBLICATION_ACCESS_ANY == static_cast<int>(gpumem::PublicationAccess::kAny));
+
+// 0 is none.
+absl::Duration TimeOrNone(uint64_t milliseconds) {
+  return milliseconds == 0 ? absl::InfiniteDuration() : Time(milliseconds);
+}
+
+absl::StatusOr<gpumem::PublishOptions> ToPublishOptions(const gpumem_publish_options* from) {
+  auto c = Read(from);
+  if (!c.ok()) return c.status();
+  if (c->metadata == nullptr && c->metadata_bytes > 0) return NullError("metadata");
+  if (c->access < GPUMEM_PUBLICATION_ACCESS_TENANT || c->access > GPUMEM_PUBLICATION_ACCESS_ANY) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no publication's access ", c->access));
+  }
+  return gpumem::PublishOptions{
+      .metadata = c->metadata_bytes == 0
+                      ? std::string()
+                      : std::string(static_cast<const char*>(c->metadata), c->metadata_bytes),
+      .access = static_cast<gpumem::PublicationAccess>(c->access),
+      .ephemeral = c->ephemeral != 0,
+      .expire_after = TimeOrNone(c->expire_after_ms),
+      .timeout = Timeout(c->timeout_ms)};
+}
+
+absl::StatusOr<gpumem::AttachOptions> ToAttachOptions(const gpumem_attach_options* from) {
+  auto c = Read(from);
+  if (!c.ok()) return c.status();
+  auto map_devices = Texts(c->map_devices, c->map_device_count);
+  if (!map_devices.ok()) return map_devices.status();
+  gpumem::AttachOptions options;
+  options.wait_for_version = c->wait_for_version;
+  options.wait = TimeOrNone(c->wait_ms);
+  if (c->cancel != nullptr) options.cancel = c->cancel->token;
+  options.read_only = c->writable == 0;
+  options.map_devices.assign(map_devices->begin(), map_devices->end());
+  options.address = c->address;
+  options.revocable = c->revocable != 0;
+  options.timeout = Timeout(c->timeout_ms);
+  return options;
+}
+
+absl::Status Give(const absl::StatusOr<uint64_t>& version, uint64_t* to) {
+  if (version.ok() && to != nullptr) *to = *version;
+  return version.status();
+}
+
+// INVALID_ARGUMENT, OUT_OF_RANGE, or FAILED_PRECONDITION where it was taken out.
+template <typename Attachment>
+absl::Status CheckSegment(Attachment* attachment, size_t index) {
+  if (AnyNull(attachment)) return NullError("attachment");
+  const auto segments = attachment->attachment.segments();
+  absl::Status status = CheckIndex(index, segments.size(), "segment");
+  if (!status.ok() || segments[index].valid()) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat("segment ", index, " was taken out of the attachment: ask it itself"));
+}
+
+}  // namespace
+
+extern "C" {
+
+int gpumem_client_publish(gpumem_client* client, const char* name,
+                          const gpumem_segment* const* segments, size_t count,
+                          const gpumem_publish_options* options, uint64_t* version) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, name)) return NullError("client or name");
+    if (segments == nullptr && count > 0) return NullError("segments");
+    auto publish = ToPublishOptions(options);
+    if (!publish.ok()) return publish.status();
+    std::vector<const gpumem::Segment*> list;
+    for (size_t i = 0; i < count; ++i) {
+      if (AnyNull(segments[i])) return NullError(absl::StrCat("segment ", i, " of ", count));
+      list.push_back(&segments[i]->segment);
+    }
+    return Give(client->client->Publish(name, absl::MakeConstSpan(list), *publish), version);
+  });
+}
+
+int gpumem_client_unpublish(gpumem_client* client, const char* name, uint64_t* version) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, name)) return NullError("client or name");
+    return Give(client->client->Unpublish(name), version);
+  });
+}
+
+int gpumem_client_attach(gpumem_client* client, const char* name,
+                         const gpumem_attach_options* options, gpumem_attachment** attachment) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, name, attachment)) return NullError("client, name or attachment");
+    auto attach = ToAttachOptions(options);
+    if (!attach.ok()) return attach.status();
+    auto attached = client->client->Attach(name, *attach);
+    if (!attached.ok()) return attached.status();
+    *attachment = new gpumem_attachment{*std::move(attached)};
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_attachment_get_info(const gpumem_attachment* attachment, gpumem_attachment_info* info) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(attachment)) return NullError("attachment");
+    const gpumem::Attachment& of = attachment->attachment;
+    return Write({.data = of.data(),
+                  .bytes = of.size(),
+                  .version = of.version(),
+                  .tenant = of.tenant().c_str(),
+                  .metadata = of.metadata().data(),
+                  .metadata_bytes = of.metadata().size(),
+                  .segment_count = of.segments().size()},
+                 info);
+  });
+}
+
+int gpumem_attachment_get_segment(const gpumem_attachment* attachment, size_t index,
+                                  gpumem_segment_info* info) {
+  return Call([&]() -> absl::Status {
+    if (absl::Status status = CheckSegment(attachment, index); !status.ok()) return status;
+    return Write(InfoOf(attachment->attachment.segments()[index]), info);
+  });
+}
+
+int gpumem_attachment_take_segment(gpumem_attachment* attachment, size_t index,
+                                   gpumem_segment** segment) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(segment)) return NullError("segment");
+    if (absl::Status status = CheckSegment(attachment, index); !status.ok()) return status;
+    auto taken = std::make_unique<gpumem_segment>();
+    taken->segment = std::move(attachment->attachment.segments()[index]);
+    *segment = taken.release();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_attachment_release(gpumem_attachment* attachment) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(attachment)) return absl::OkStatus();
+    const std::unique_ptr<gpumem_attachment> owned(attachment);
+    return owned->attachment.Release();
+  });
+}
+
+int gpumem_client_list_publications(gpumem_client* client, const char* tenant,
+                                    gpumem_publication_list** publications, size_t* count) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, publications)) return NullError("client or publications");
+    auto list = client->client->ListPublications(Text(tenant));
+    if (!list.ok()) return list.status();
+    *publications = new gpumem_publication_list{*std::move(list)};
+    if (count != nullptr) *count = (*publications)->publications.size();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_publication_list_get(const gpumem_publication_list* publications, size_t index,
+                                gpumem_publication* publication) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(publications)) return NullError("publications");
+    absl::Status status = CheckIndex(index, publications->publications.size(), "publication");
+    if (!status.ok()) return status;
+    const gpumem::PublicationInfo& of = publications->publications[index];
+    return Write({.tenant = of.tenant.c_str(),
+                  .name = of.name.c_str(),
+                  .version = of.version,
+                  .bytes = of.bytes,
+                  .metadata_bytes = of.metadata_bytes,
+                  .segments = of.segments,
+                  .attached_sessions = of.attached_sessions,
+                  .access = static_cast<int32_t>(of.access),
+                  .ephemeral = of.ephemeral,
+                  .age_ms = ToMilliseconds(of.age),
+                  .expire_after_ms = ToMilliseconds(of.expire_after),
+                  .expires_in_ms = ToMilliseconds(of.expires_in),
+                  .publisher_session_id = of.publisher_session_id,
+                  .publisher_name = of.publisher_name.c_str(),
+                  .publisher_pid = of.publisher_pid,
+                  .publisher_alive = of.publisher_alive},
+                 publication);
+  });
+}
+
+int gpumem_publication_list_destroy(gpumem_publication_list* publications) {
+  return Call([&] {
+    delete publications;
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

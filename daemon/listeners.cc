@@ -1,0 +1,224 @@
+#include "daemon/listeners.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "common/endpoints.h"
+#include "common/unix_channel.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+// Makes the folder and those above it; true where it was not there.
+absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    const size_t slash = path.rfind('/');
+    if (slash != std::string::npos && slash > 0) {
+      absl::StatusOr<bool> parent = MakeRuntimeDir(path.substr(0, slash));
+      if (!parent.ok()) return parent.status();
+    }
+    if (mkdir(path.c_str(), 0755) == 0) return true;
+    if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime folder ", path));
+    }
+    if (stat(path.c_str(), &found) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    }
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a folder"));
+  }
+  return false;
+}
+
+// Whoever may write to the folder could put a socket of his own in the daemon's place.
+absl::Status CheckRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+  }
+  if (found.st_uid != geteuid() && found.st_uid != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
+                     ", who could replace the daemon's sockets; use a folder of your own"));
+  }
+  const bool group_writes =
+      (found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid();
+  if (group_writes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", found.st_gid, " may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod g-w)"));
+  }
+  if ((found.st_mode & S_IWOTH) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("anybody may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod o-w)"));
+  }
+  return absl::OkStatus();
+}
+
+struct Role {
+  const char* name;  // in FileDescriptorName=
+  const char* file;
+  int type;
+  const char* directive;  // that makes such a socket
+  mode_t mode;
+  UniqueFd Listeners::*socket;
+};
+
+std::array<Role, 3> RolesOf(const Config& config) {
+  return {{{"session", gpumem::kSessionSocket, SOCK_SEQPACKET,
+            "ListenSequentialPacket=", config.session_socket_mode, &Listeners::session},
+           {"api", gpumem::kApiSocket, SOCK_STREAM, "ListenStream=", config.api_socket_mode,
+            &Listeners::api},
+           {"admin", gpumem::kAdminSocket, SOCK_STREAM, "ListenStream=", config.admin_socket_mode,
+            &Listeners::admin}}};
+}
+
+absl::StatusOr<int> SocketOption(int fd, int option) {
+  int value = 0;
+  socklen_t size = sizeof(value);
+  if (getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0) return value;
+  return absl::ErrnoToStatus(errno, "cannot ask a socket what it is");
+}
+
+// Its path in the file system; empty: it has none.
+std::string PathOf(int socket) {
+  sockaddr_un address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  constexpr size_t kBefore = offsetof(sockaddr_un, sun_path);
+  if (size <= kBefore || address.sun_path[0] != '/') return "";
+  const std::string path(address.sun_path, size - kBefore);
+  return path.substr(0, path.find('\0'));
+}
+
+absl::Status Adopt(const Role& role, NamedFd handed, Listeners& listeners) {
+  if ((listeners.*role.socket).valid()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the service manager hands over two sockets named ", role.name,
+                     "; one of their units has to go, or to have another FileDescriptorName="));
+  }
+  const absl::StatusOr<int> domain = SocketOption(handed.fd.get(), SO_DOMAIN);
+  const absl::StatusOr<int> type = SocketOption(handed.fd.get(), SO_TYPE);
+  if (!domain.ok() || !type.ok() || *domain != AF_UNIX || *type != role.type) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the socket that the service manager hands over as ", role.name,
+        " is of another type; its unit has to make it with ", role.directive, "/a/path"));
+  }
+  const int flags = fcntl(handed.fd.get(), F_GETFL);
+  if (flags < 0 || fcntl(handed.fd.get(), F_SETFL, flags | O_NONBLOCK) < 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a socket non-blocking");
+  }
+  listeners.*role.socket = std::move(handed.fd);
+  ++listeners.handed_over;
+  return absl::OkStatus();
+}
+
+// Where the unit and the configuration say different things of a socket, the unit has its way.
+void CompareWithConfig(const Role& role, const Config& config, Listeners& listeners) {
+  const std::string path = PathOf((listeners.*role.socket).get());
+  struct stat found;
+  if (path.empty() || stat(path.c_str(), &found) != 0) return;
+  if (path != gpumem::SocketPath(config.runtime_dir, role.file)) {
+    listeners.notices.push_back(absl::StrCat("The socket unit of ", role.name, " listens on ", path,
+                                             ", where clients of ", config.runtime_dir,
+                                             " do not look."));
+  }
+  if ((found.st_mode & 0777) != role.mode) {
+    listeners.notices.push_back(absl::StrFormat(
+        "%s has mode %04o, which its unit says (SocketMode=), and not %04o, which the "
+        "configuration says.",
+        path, found.st_mode & 0777, role.mode));
+  }
+  if (role.socket == &Listeners::admin && config.admin_gid && found.st_gid != *config.admin_gid) {
+    listeners.notices.push_back(
+        absl::StrCat(path, " belongs to group ", found.st_gid,
+                     ", so that the members of admin_group cannot connect; its unit says which "
+                     "(SocketGroup=)."));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<NamedFd> handed_over) {
+  const std::string& dir = config.runtime_dir;
+  Listeners listeners;
+  absl::StatusOr<bool> made = MakeRuntimeDir(dir);
+  if (!made.ok()) return made.status();
+  if (*made) listeners.folder_ = dir;
+  if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
+
+  const std::array<Role, 3> roles = RolesOf(config);
+  for (NamedFd& each : handed_over) {
+    const auto role = std::find_if(roles.begin(), roles.end(),
+                                   [&](const Role& one) { return each.name == one.name; });
+    if (role == roles.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the service manager hands over a socket named \"", each.name,
+                       "\"; its unit has to say which it is: FileDescriptorName=session, api or "
+                       "admin"));
+    }
+    if (absl::Status adopted = Adopt(*role, std::move(each), listeners); !adopted.ok()) {
+      return adopted;
+    }
+  }
+  // All before any is served, so that two daemons cannot each have one of them.
+  for (const Role& role : roles) {
+    if ((listeners.*role.socket).valid()) {
+      CompareWithConfig(role, config, listeners);
+      continue;
+    }
+    const std::string path = gpumem::SocketPath(dir, role.file);
+    absl::StatusOr<UniqueFd> listener = gpumem::ListenUnix(path, role.type, role.mode);
+    if (!listener.ok()) return listener.status();
+    listeners.files_.push_back(path);
+    listeners.*role.socket = *std::move(listener);
+    if (role.socket == &Listeners::admin && config.admin_gid &&
+        chown(path.c_str(), static_cast<uid_t>(-1), *config.admin_gid) != 0) {
+      return absl::ErrnoToStatus(
+          errno, absl::StrCat("cannot give ", path, " to group ", *config.admin_gid));
+    }
+  }
+  return listeners;
+}
+
+Listeners& Listeners::operator=(Listeners&& other) noexcept {
+  std::swap(session, other.session);
+  std::swap(api, other.api);
+  std::swap(admin, other.admin);
+  std::swap(notices, other.notices);
+  std::swap(handed_over, other.handed_over);
+  std::swap(files_, other.files_);
+  std::swap(folder_, other.folder_);
+  return *this;
+}
+
+Listeners::~Listeners() {
+  RemoveFiles();
+  if (!folder_.empty()) rmdir(folder_.c_str());
+}
+
+void Listeners::RemoveFiles() {
+  for (const std::string& path : std::exchange(files_, {})) unlink(path.c_str());
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,54 @@
+// The daemon's three sockets: those that the service manager has handed over, and those that the
+// daemon makes itself.
+//
+// With units of type socket the manager makes them, before the daemon is started, and keeps them
+// while it is away: who connects then waits in the socket's queue for the next daemon. Such a
+// socket's path, mode and group are its unit's affair. It is told from others by its name, which
+// the unit says: FileDescriptorName= session, api or admin (systemd.socket(5)).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+#include "daemon/config.h"
+#include "daemon/fd_store/fd_store.h"
+
+namespace gpumemd {
+
+// Removes the files of the sockets that were made, and the runtime folder if it was made with
+// them; what the manager has made stays.
+class Listeners {
+ public:
+  // Makes the runtime folder, where it is not there, and those sockets that are not in
+  // `handed_over`.
+  //   ALREADY_EXISTS       another daemon serves there
+  //   FAILED_PRECONDITION  others may write to the folder
+  //   INVALID_ARGUMENT     what was handed over is none of the three, twice there, or of a wrong
+  //                        type; or the path of the folder is too long
+  //   others               as the operating system says
+  static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over);
+
+  Listeners() = default;
+  Listeners(Listeners&& other) noexcept { *this = std::move(other); }
+  Listeners& operator=(Listeners&& other) noexcept;
+  ~Listeners();
+
+  // Removes the files of the sockets now: while they are still open, so that a daemon that starts
+  // in this moment makes its own.
+  void RemoveFiles();
+
+  // Non-blocking, close-on-exec. The caller's to take.
+  gpumem::UniqueFd session, api, admin;
+  // What an operator should know of sockets that were handed over, in sentences.
+  std::vector<std::string> notices;
+  // How many were.
+  int handed_over = 0;
+
+ private:
+  std::vector<std::string> files_;
+  std::string folder_;  // empty: it was there before
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,279 @@
+#include "daemon/metrics/metrics_page.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "daemon/metrics/exposition.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::v1::Denial;
+using Type = Exposition::Type;
+using Tenant = LedgerMeasures::Tenant;
+using OnDevice = LedgerMeasures::OnDevice;
+
+constexpr const char* kStates[kSegmentStates] = {"pending", "leased", "retained", "lingering",
+                                                 "releasing"};
+
+uint64_t Charged(const OnDevice& on) {
+  uint64_t bytes = 0;
+  for (uint64_t each : on.charged) bytes += each;
+  return bytes;
+}
+
+uint64_t Charged(const Tenant& tenant) {
+  uint64_t bytes = 0;
+  for (const OnDevice& on : tenant.devices) bytes += Charged(on);
+  return bytes;
+}
+
+// Whether there is something to say of the tenant on a device. Once there was, it goes on, so that
+// what falls to 0 is seen to do so.
+bool Matters(const OnDevice& on) { return on.ever_charged || on.waiting > 0 || on.unbrokered > 0; }
+
+std::vector<std::pair<Denial::Cause, std::string>> Causes() {
+  std::vector<std::pair<Denial::Cause, std::string>> causes;
+  for (int i = Denial::Cause_MIN; i <= Denial::Cause_MAX; ++i) {
+    if (i == Denial::CAUSE_UNSPECIFIED || !Denial::Cause_IsValid(i)) continue;
+    const auto cause = static_cast<Denial::Cause>(i);
+    causes.emplace_back(
+        cause, absl::AsciiStrToLower(absl::StripPrefix(Denial::Cause_Name(cause), "CAUSE_")));
+  }
+  return causes;
+}
+
+// What a tenant has on each device, by one number for each.
+template <typename Value>
+void WriteByDevice(Exposition& page, const Measures& measures, const std::vector<Tenant>& tenants,
+                   bool always, Value value) {
+  for (const Tenant& tenant : tenants) {
+    for (size_t i = 0; i < tenant.devices.size(); ++i) {
+      const OnDevice& on = tenant.devices[i];
+      const uint64_t number = value(on);
+      if (!Matters(on) && !always && number == 0) continue;
+      page.Sample({{"tenant", tenant.name}, {"device", measures.device_infos[i].uuid}}, number);
+    }
+  }
+}
+
+void WriteTenantsOnDevices(Exposition& page, const Measures& measures,
+                           const std::vector<Tenant>& shown, size_t named) {
+  page.Family("gpumem_charged_bytes", Type::kGauge,
+              "Bytes held against the tenant and those it is above, by the state of their "
+              "segments.");
+  for (const Tenant& tenant : shown) {
+    for (size_t i = 0; i < tenant.devices.size(); ++i) {
+      if (!Matters(tenant.devices[i])) continue;
+      for (size_t state = 0; state < kSegmentStates; ++state) {
+        page.Sample({{"tenant", tenant.name},
+                     {"device", measures.device_infos[i].uuid},
+                     {"state", kStates[state]}},
+                    tenant.devices[i].charged[state]);
+      }
+    }
+  }
+  // Limits of several do not add up.
+  const std::vector<Tenant> by_name(shown.begin(), shown.begin() + static_cast<ptrdiff_t>(named));
+  page.Family("gpumem_quota_limit_bytes", Type::kGauge,
+              "What the tenant may hold on the device at most.");
+  WriteByDevice(page, measures, by_name, /*always=*/true,
+                [](const OnDevice& on) { return on.limit; });
+  page.Family("gpumem_quota_guarantee_bytes", Type::kGauge,
+              "What the tenant can always get on the device.");
+  WriteByDevice(page, measures, by_name, /*always=*/true,
+                [](const OnDevice& on) { return on.guarantee; });
+  page.Family("gpumem_waiting_requests", Type::kGauge,
+              "Requests of the tenant, and of those it is above, that wait for memory.");
+  WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.waiting; });
+  page.Family("gpumem_waiting_bytes", Type::kGauge, "Bytes that those requests wait for.");
+  WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.waited_for; });
+  page.Family("gpumem_unbrokered_bytes", Type::kGauge,
+              "Bytes that processes of the tenant have taken past the daemon, as the driver "
+              "counts them.");
+  WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.unbrokered; });
+}
+
+void WriteTenants(Exposition& page, const std::vector<Tenant>& shown, size_t named) {
+  page.Family("gpumem_tenant_info", Type::kGauge,
+              "1 for each tenant that is shown by name; parent is the tenant that it is under.");
+  for (size_t i = 0; i < named; ++i) {
+    page.Sample({{"tenant", shown[i].name}, {"parent", shown[i].parent}}, 1);
+  }
+  const auto write = [&](absl::string_view name, absl::string_view help, auto value) {
+    page.Family(name, Type::kGauge, help);
+    for (const Tenant& tenant : shown) page.Sample({{"tenant", tenant.name}}, value(tenant));
+  };
+  write("gpumem_sessions", "Sessions of the tenant and those it is above.",
+        [](const Tenant& tenant) { return tenant.sessions; });
+  write("gpumem_segments", "Segments charged to the tenant and those it is above.",
+        [](const Tenant& tenant) { return tenant.segments; });
+  write("gpumem_publications", "Publications of the tenant and those it is above.",
+        [](const Tenant& tenant) { return tenant.publications; });
+  page.Family("gpumem_denials_total", Type::kCounter,
+              "Requests of the tenant that were denied, by what stood in the way.");
+  const auto causes = Causes();
+  for (const Tenant& tenant : shown) {
+    for (const auto& [cause, name] : causes) {
+      const auto found = tenant.denials.find(cause);
+      page.Sample({{"tenant", tenant.name}, {"cause", name}},
+                  found == tenant.denials.end() ? 0 : found->second);
+    }
+  }
+}
+
+void WriteDevices(Exposition& page, const MetricsFacts& facts) {
+  const std::vector<DeviceInfo>& infos = facts.measures.device_infos;
+  page.Family("gpumem_device_info", Type::kGauge,
+              "1 for each device: the index and name that go with its UUID.");
+  for (size_t i = 0; i < infos.size(); ++i) {
+    page.Sample({{"device", infos[i].uuid},
+                 {"index", absl::StrCat(i)},
+                 {"name", infos[i].name},
+                 {"pci_bus_id", infos[i].pci_bus_id}},
+                1);
+  }
+  const auto write = [&](absl::string_view name, Type type, absl::string_view help, auto value) {
+    page.Family(name, type, help);
+    for (size_t i = 0; i < infos.size(); ++i) page.Sample({{"device", infos[i].uuid}}, value(i));
+  };
+  write("gpumem_device_capacity_bytes", Type::kGauge,
+        "What may be handed out of the device in all.",
+        [&](size_t i) { return infos[i].capacity_bytes; });
+  write("gpumem_device_charged_bytes", Type::kGauge,
+        "Bytes of the device held against all tenants, each once.",
+        [&](size_t i) { return facts.measures.devices[i].charged; });
+  write("gpumem_foreign_bytes", Type::kGauge,
+        "Bytes of the device that processes without a session have, as the driver counts them.",
+        [&](size_t i) {
+          const auto found = facts.foreign_bytes.find(infos[i].uuid);
+          return found == facts.foreign_bytes.end() ? 0 : found->second;
+        });
+  write("gpumem_reclaimed_bytes_total", Type::kCounter,
+        "Bytes of the device that were taken back from processes that had ended.",
+        [&](size_t i) { return facts.measures.devices[i].reclaimed; });
+}
+
+void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
+  page.Family("gpumem_acquire_seconds", Type::kHistogram,
+              "From a request for new memory to the moment when its client had it, of those that "
+              "were granted.");
+  for (const Measures::Acquires& acquires : facts.measures.acquires) {
+    page.Histogram(
+        {{"kind", KindName(acquires.kind)}, {"waited", acquires.waited ? "true" : "false"}},
+        acquires.latency);
+  }
+  page.Family("gpumem_draining", Type::kGauge, "1 while the daemon admits nothing new.");
+  page.Sample({}, facts.measures.draining ? 1 : 0);
+  page.Family("gpumem_notices", Type::kGauge,
+              "How many things gpumemctl status has to tell the operator.");
+  page.Sample({}, facts.notices);
+  page.Family("gpumem_restarts_total", Type::kCounter,
+              "Daemons before this one whose state was taken over, each from the one before it.");
+  page.Sample({}, facts.generation - 1);
+  page.Family("gpumem_build_info", Type::kGauge, "1: the daemon's version and backend.");
+  page.Sample(
+      {{"version", facts.version}, {"backend", facts.backend == Backend::kCuda ? "cuda" : "host"}},
+      1);
+
+  // By the names that every exporter of Prometheus has for them.
+  page.Family("process_start_time_seconds", Type::kGauge,
+              "When the daemon was started, in seconds since 1970.");
+  page.Seconds({}, facts.started - absl::UnixEpoch());
+  page.Family("process_cpu_seconds_total", Type::kCounter, "What the daemon has computed.");
+  page.Seconds({}, facts.process.cpu);
+  page.Family("process_resident_memory_bytes", Type::kGauge, "The daemon's own memory.");
+  page.Sample({}, facts.process.resident_bytes);
+  page.Family("process_open_fds", Type::kGauge, "Descriptors that the daemon has open.");
+  page.Sample({}, facts.process.open_fds);
+  page.Family("process_max_fds", Type::kGauge, "Descriptors that the daemon may have open.");
+  page.Sample({}, facts.process.max_fds);
+}
+
+}  // namespace
+
+std::string MetricsPage::Write(const MetricsFacts& facts) {
+  const std::vector<Tenant> shown = Shown(facts.measures);
+  const bool others = !shown.empty() && shown.back().name == kOtherTenants;
+  const size_t named = shown.size() - (others ? 1 : 0);
+  Exposition page;
+  WriteTenantsOnDevices(page, facts.measures, shown, named);
+  WriteTenants(page, shown, named);
+  WriteDevices(page, facts);
+  WriteDaemon(page, facts);
+  return page.Take();
+}
+
+void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_there, Tenant& other) {
+  for (size_t i = 0; i < tenant.devices.size(); ++i) {
+    const OnDevice& on = tenant.devices[i];
+    OnDevice& sum = other.devices[i];
+    sum.unbrokered += on.unbrokered;
+    sum.ever_charged |= on.ever_charged;
+    // Then what it has is there already.
+    if (parent_is_there) continue;
+    for (size_t state = 0; state < kSegmentStates; ++state) sum.charged[state] += on.charged[state];
+    sum.waiting += on.waiting;
+    sum.waited_for += on.waited_for;
+  }
+  if (parent_is_there) return;
+  other.sessions += tenant.sessions;
+  other.segments += tenant.segments;
+  other.publications += tenant.publications;
+}
+
+std::vector<LedgerMeasures::Tenant> MetricsPage::Shown(const Measures& measures) {
+  // The largest first. A tenant has no less than those under it: of equals it comes first, so that
+  // whoever is not shown has nobody under it that is.
+  std::map<absl::string_view, absl::string_view> parents;
+  for (const Tenant& tenant : measures.tenants) parents[tenant.name] = tenant.parent;
+  const auto depth = [&](absl::string_view name) {
+    int above = 0;
+    for (auto it = parents.find(name); it != parents.end() && !it->second.empty();
+         it = parents.find(it->second)) {
+      ++above;
+    }
+    return above;
+  };
+  std::vector<std::tuple<uint64_t, int, const Tenant*>> order;
+  for (const Tenant& tenant : measures.tenants) {
+    order.emplace_back(~Charged(tenant), depth(tenant.name), &tenant);  // by name, of the rest
+  }
+  std::sort(order.begin(), order.end());
+
+  std::vector<Tenant> shown;
+  std::set<absl::string_view> hidden;
+  Tenant other{.name = std::string(kOtherTenants),
+               .devices = std::vector<OnDevice>(measures.device_infos.size())};
+  std::map<std::string, Denials> seen;
+  for (const auto& [bytes, above, tenant] : order) {
+    const Denials before = seen_[tenant->name];
+    seen[tenant->name] = tenant->denials;
+    if (shown.size() < max_tenants_) {
+      shown.push_back(*tenant);
+      continue;
+    }
+    AddToOther(*tenant, hidden.contains(tenant->parent), other);
+    hidden.insert(tenant->name);
+    for (const auto& [cause, count] : tenant->denials) {
+      const auto counted = before.find(cause);
+      // Less than before: it was forgotten meanwhile, and has come again.
+      const uint64_t old = counted == before.end() || counted->second > count ? 0 : counted->second;
+      others_denials_[cause] += count - old;
+    }
+  }
+  seen_ = std::move(seen);
+  std::sort(shown.begin(), shown.end(),
+            [](const Tenant& a, const Tenant& b) { return a.name < b.name; });
+  if (hidden.empty() && others_denials_.empty()) return shown;
+  other.denials = others_denials_;
+  shown.push_back(std::move(other));
+  return shown;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,58 @@
+// What the daemon tells Prometheus: docs/metrics.md, in that order.
+//
+// The number of series is bounded. Tenants beyond `max_tenants`, those with the smallest charges,
+// are shown as one, kOtherTenants.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/measures.h"
+#include "daemon/metrics/process_stats.h"
+
+namespace gpumemd {
+
+// No tenant's name has parentheses.
+inline constexpr absl::string_view kOtherTenants = "(other)";
+
+// All that goes onto one page.
+struct MetricsFacts {
+  Measures measures;
+  std::map<std::string, uint64_t> foreign_bytes;  // by device
+  uint32_t generation = 1;  // how many daemons there have been, this one included
+  uint64_t notices = 0;
+  std::string version;
+  Backend backend = Backend::kHost;
+  absl::Time started;
+  ProcessStats process;
+};
+
+// Not thread-safe.
+class MetricsPage {
+ public:
+  // At least one.
+  explicit MetricsPage(uint32_t max_tenants) : max_tenants_(max_tenants) {}
+
+  // It remembers what it has written of each tenant's counters: what those have denied that are
+  // not shown is added up in kOtherTenants, which so never decreases.
+  std::string Write(const MetricsFacts& facts);
+
+ private:
+  using Tenant = LedgerMeasures::Tenant;
+  using Denials = std::map<gpumem::v1::Denial::Cause, uint64_t>;
+
+  // Those that are shown, the others being in the last.
+  std::vector<Tenant> Shown(const Measures& measures);
+  // `parent_is_there`: who it is under is among the others, too.
+  static void AddToOther(const Tenant& tenant, bool parent_is_there, Tenant& other);
+
+  const uint32_t max_tenants_;
+  std::map<std::string, Denials> seen_;  // by tenant
+  Denials others_denials_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,20 @@
+// What this process takes from the machine.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace gpumemd {
+
+struct ProcessStats {
+  absl::Duration cpu;           // user and system (getrusage(2))
+  uint64_t resident_bytes = 0;  // proc(5), /proc/self/statm; 0: not to be had
+  uint64_t open_fds = 0;
+  uint64_t max_fds = 0;  // RLIMIT_NOFILE
+};
+
+// Thread-safe.
+ProcessStats ReadProcessStats();
+
+}  // namespace gpumemd
