@@ -31,7 +31,7 @@ std::string ReadFile(const std::string& path) {
 
 // The library that is loaded; null, with a failed expectation, where none is.
 void* Library() {
-  void* const library = dlopen("libgpumem.so.0", RTLD_NOW | RTLD_NOLOAD);
+  void* const library = dlopen("libgpumem.so.1", RTLD_NOW | RTLD_NOLOAD);
   EXPECT_NE(library, nullptr) << dlerror();
   return library;
 }

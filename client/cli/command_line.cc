@@ -101,6 +101,8 @@ class Parser {
     return std::move(line_);
   }
 
+  const CLI::App& app() const { return app_; }
+
  private:
   // A subcommand that answers with `*command`.
   template <typename C>
@@ -529,5 +531,7 @@ class Parser {
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   return Parser().Parse(arguments);
 }
+
+void WithParser(absl::FunctionRef<void(const CLI::App&)> use) { use(Parser().app()); }
 
 }  // namespace gpumem::cli

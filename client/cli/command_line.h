@@ -7,12 +7,17 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "client/cli/snapshot.h"
 #include "client/cli/top_view.h"
 #include "client/client.h"
 #include "client/publication.h"
 #include "proto/gpumem/v1/admin.pb.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gpumem::cli {
 
@@ -145,5 +150,8 @@ struct CommandLine {
 
 // `arguments` without the program's name.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+// Calls `use` with the parser, for what is generated from it. It is gone afterwards.
+void WithParser(absl::FunctionRef<void(const CLI::App&)> use);
 
 }  // namespace gpumem::cli

@@ -1,0 +1,19 @@
+// What shells need to complete a command line of gpumemctl: commands, options, words, files; and
+// the names of devices, tenants and publications, for which they ask the daemon.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/reference/command_tree.h"
+
+namespace gpumem::cli {
+
+// For /usr/share/bash-completion/completions/gpumemctl. Needs bash alone.
+std::string BashCompletion(const std::vector<CommandReference>& commands);
+// For a folder of zsh's $fpath, as _gpumemctl.
+std::string ZshCompletion(const std::vector<CommandReference>& commands);
+// For /usr/share/fish/vendor_completions.d/gpumemctl.fish.
+std::string FishCompletion(const std::vector<CommandReference>& commands);
+
+}  // namespace gpumem::cli
