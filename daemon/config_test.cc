@@ -324,6 +324,20 @@ TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
                 "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 
+TEST(ConfigTest, WhereTheAuditGoes) {
+  EXPECT_EQ(Parse("").value().audit, AuditConfig{});
+  EXPECT_EQ(Parse("[audit]\noutput = \"json\"\npath = \"/var/log/a\"\ngrants = false\n"
+                  "per_second = 0")
+                .value()
+                .audit,
+            (AuditConfig{
+                .output = AuditTo::kJson, .path = "/var/log/a", .grants = false, .per_second = 0}));
+  EXPECT_THAT(std::string(Parse("[audit]\noutput = \"syslog\"").status().message()),
+              testing::HasSubstr("audit.output"));
+  EXPECT_THAT(std::string(Parse("[audit]\noutput = \"journal\"\npath = \"/a\"").status().message()),
+              testing::HasSubstr("audit.path: a file is only written with output = \"json\""));
+}
+
 TEST(ConfigTest, SaysWhatHappensAboutMemoryThatIsTakenPastTheBroker) {
   EXPECT_EQ(Parse("").value().unbrokered, UnbrokeredConfig{});
   const Config config = Parse(R"(

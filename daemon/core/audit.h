@@ -148,6 +148,12 @@ class AuditSink {
   virtual ~AuditSink() = default;
   // Takes the record; returns at once, and must not call whom it came from. Thread-safe.
   virtual void Record(AuditRecord record) = 0;
+  // Whether a record like this one would be left out now: then it counts as left out, and need not
+  // be made. For what happens often.
+  virtual bool LeavesOut(AuditEvent /*event*/, absl::string_view /*tenant*/, uint64_t /*bytes*/,
+                         absl::Time /*time*/) {
+    return false;
+  }
 };
 
 }  // namespace gpumemd

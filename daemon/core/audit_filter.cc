@@ -1,6 +1,7 @@
 #include "daemon/core/audit_filter.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 
@@ -32,6 +33,20 @@ bool IsOfClients(AuditEvent event) {
   }
 }
 
+bool IsGrant(AuditEvent event) {
+  return event == AuditEvent::kGranted || event == AuditEvent::kReleased;
+}
+
+void Count(AuditEvent event, std::optional<uint64_t> bytes, AuditRecord* left_out) {
+  if (!left_out->count) {
+    left_out->event = AuditEvent::kSuppressed;
+    left_out->of = std::string(NameOf(event));
+    left_out->count = 0;
+  }
+  ++*left_out->count;
+  if (bytes) left_out->bytes = left_out->bytes.value_or(0) + *bytes;
+}
+
 }  // namespace
 
 void AuditFilter::Tell(Window& window, std::vector<AuditRecord>* told) {
@@ -40,9 +55,27 @@ void AuditFilter::Tell(Window& window, std::vector<AuditRecord>* told) {
   told->push_back(std::move(window.left_out));
 }
 
+bool AuditFilter::Holds(const Window& window, absl::Time time) {
+  // Not where the clock was set back, either.
+  return time < window.end && window.end <= time + absl::Seconds(1);
+}
+
+bool AuditFilter::LeavesOut(AuditEvent event, absl::string_view tenant, uint64_t bytes,
+                            absl::Time time) {
+  if (IsGrant(event) && !options_.grants) return true;
+  if (options_.per_second == 0 || !IsOfClients(event)) return false;
+  absl::MutexLock lock(&mutex_);
+  auto found = windows_.find(Key{event, std::string(tenant)});
+  if (found == windows_.end() || !Holds(found->second, time)) return false;
+  Window& window = found->second;
+  if (window.passed < options_.per_second) return false;
+  Count(event, bytes, &window.left_out);
+  window.left_out.tenant = std::string(tenant);
+  return true;
+}
+
 void AuditFilter::Record(AuditRecord record) {
-  const bool grant = record.event == AuditEvent::kGranted || record.event == AuditEvent::kReleased;
-  if (grant && !options_.grants) return;
+  if (IsGrant(record.event) && !options_.grants) return;
   // What an operator ended is his doing.
   if (options_.per_second == 0 || !IsOfClients(record.event) || !record.by.empty()) {
     return next_->Record(std::move(record));
@@ -51,7 +84,7 @@ void AuditFilter::Record(AuditRecord record) {
   std::vector<AuditRecord> told;
   if (windows_.size() >= kMaxWindows) {
     for (auto it = windows_.begin(); it != windows_.end();) {
-      if (it->second.end > record.time) {
+      if (Holds(it->second, record.time)) {
         ++it;
         continue;
       }
@@ -62,8 +95,7 @@ void AuditFilter::Record(AuditRecord record) {
   Key key{record.event, record.tenant};
   if (record.tenant.empty() && record.uid) key.second = absl::StrCat("\n", *record.uid);
   Window& window = windows_[std::move(key)];
-  // Also where the clock was set back.
-  if (window.end <= record.time || window.end > record.time + absl::Seconds(1)) {
+  if (!Holds(window, record.time)) {
     Tell(window, &told);
     window = {.end = record.time + absl::Seconds(1)};
   }
@@ -72,16 +104,9 @@ void AuditFilter::Record(AuditRecord record) {
     ++window.passed;
     return next_->Record(std::move(record));
   }
-  AuditRecord& left_out = window.left_out;
-  if (!left_out.count) {
-    left_out.event = AuditEvent::kSuppressed;
-    left_out.of = std::string(NameOf(record.event));
-    left_out.tenant = record.tenant;
-    if (record.tenant.empty()) left_out.uid = record.uid;
-    left_out.count = 0;
-  }
-  ++*left_out.count;
-  if (record.bytes) left_out.bytes = left_out.bytes.value_or(0) + *record.bytes;
+  Count(record.event, record.bytes, &window.left_out);
+  window.left_out.tenant = std::move(record.tenant);
+  if (window.left_out.tenant.empty()) window.left_out.uid = record.uid;
 }
 
 void AuditFilter::Flush(absl::Time now) {

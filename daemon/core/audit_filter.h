@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/core/audit.h"
@@ -29,6 +30,8 @@ class AuditFilter final : public AuditSink {
   AuditFilter(AuditSink* next, AuditFilterOptions options) : next_(next), options_(options) {}
 
   void Record(AuditRecord record) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool LeavesOut(AuditEvent event, absl::string_view tenant, uint64_t bytes,
+                 absl::Time time) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tells of what was left out in seconds that are over by now.
   void Flush(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -44,6 +47,7 @@ class AuditFilter final : public AuditSink {
   };
   using Key = std::pair<AuditEvent, std::string>;
 
+  static bool Holds(const Window& window, absl::Time time);
   // Ends the window; what is to be told of it.
   static void Tell(Window& window, std::vector<AuditRecord>* told);
 

@@ -120,6 +120,25 @@ TEST(AuditFilterTest, OfAFloodTheFirstPassAndTheRestIsCounted) {
   EXPECT_EQ(filter.NextFlush(), absl::InfiniteFuture());
 }
 
+TEST(AuditFilterTest, WhatWouldBeLeftOutNeedNotBeMade) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 2});
+  const auto leaves_out = [&](absl::string_view tenant, absl::Duration after) {
+    return filter.LeavesOut(AuditEvent::kGranted, tenant, 10, kStart + after);
+  };
+  EXPECT_FALSE(leaves_out("a", {}));
+  EXPECT_FALSE(leaves_out("a", {}));  // asking uses nothing up
+  for (int i = 0; i < 2; ++i) filter.Record(Of(AuditEvent::kGranted, "a"));
+  EXPECT_TRUE(leaves_out("a", absl::Milliseconds(500)));
+  EXPECT_TRUE(leaves_out("a", absl::Milliseconds(999)));
+  EXPECT_FALSE(leaves_out("b", {}));
+  EXPECT_FALSE(filter.LeavesOut(AuditEvent::kReleased, "a", 10, kStart));
+  EXPECT_FALSE(leaves_out("a", absl::Seconds(1)));
+  filter.Flush(kStart + absl::Seconds(1));
+  EXPECT_THAT(Lines(ring), ElementsAre("granted a", "granted a", "suppressed a 2"));
+  EXPECT_EQ(ring.Read(3, 1).records.front().bytes, 20u);
+}
+
 TEST(AuditFilterTest, TheNextSecondBeginsWithWhatWasLeftOut) {
   AuditRing ring(100);
   AuditFilter filter(&ring, {.per_second = 1});
@@ -174,6 +193,8 @@ TEST(AuditFilterTest, PassesAllWhereNothingIsToBeLeftOut) {
 TEST(AuditFilterTest, GrantsCanBeLeftOutAltogether) {
   AuditRing ring(100);
   AuditFilter filter(&ring, {.grants = false});
+  EXPECT_TRUE(filter.LeavesOut(AuditEvent::kGranted, "a", 1, kStart));
+  EXPECT_FALSE(filter.LeavesOut(AuditEvent::kDenied, "a", 1, kStart));
   filter.Record(Of(AuditEvent::kGranted, "a"));
   filter.Record(Of(AuditEvent::kReleased, "a"));
   filter.Record(Of(AuditEvent::kDenied, "a"));

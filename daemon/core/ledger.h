@@ -701,6 +701,9 @@ class Ledger {
   };
   // One record like `about` for each owner, device and kind of these.
   void AuditSegments(const AuditRecord& about, absl::Span<const AuditedSegment> segments) const;
+  // Whether the sink needs no record of this.
+  bool LeavesOut(AuditEvent event, SessionId session,
+                 absl::Span<const AuditedSegment> segments) const;
   void AuditGrant(const Operation& operation) const;
   // Of these, those that it has: they are about to end.
   void AuditRelease(SessionId session, absl::Span<const LeaseId> leases,

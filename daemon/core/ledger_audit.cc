@@ -60,8 +60,20 @@ void Ledger::AuditSegments(const AuditRecord& about,
   for (auto& [sort, record] : records) Audit(std::move(record));
 }
 
+bool Ledger::LeavesOut(AuditEvent event, SessionId session,
+                       absl::Span<const AuditedSegment> segments) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, lease] : segments) bytes += segments_.at(id)->charge.bytes();
+  return audit_->LeavesOut(event, sessions_.at(session)->tenant->name, bytes, now_());
+}
+
 void Ledger::AuditGrant(const Operation& operation) const {
   if (audit_ == nullptr) return;
+  std::vector<AuditedSegment> segments;
+  for (const Operation::Item& item : operation.items) {
+    segments.push_back({item.segment, item.lease});
+  }
+  if (LeavesOut(AuditEvent::kGranted, operation.session, segments)) return;
   AuditRecord about = AuditOf(AuditEvent::kGranted, operation.session);
   const Operation::Item& first = operation.items.front();
   about.call = operation.publication ? "attach" : first.fresh || first.reused ? "acquire" : "open";
@@ -73,23 +85,21 @@ void Ledger::AuditGrant(const Operation& operation) const {
       about.version = attached->second.version;
     }
   }
-  std::vector<AuditedSegment> segments;
-  for (const Operation::Item& item : operation.items)
-    segments.push_back({item.segment, item.lease});
   AuditSegments(about, segments);
 }
 
 void Ledger::AuditRelease(SessionId session, absl::Span<const LeaseId> leases,
                           absl::string_view why) const {
   if (audit_ == nullptr) return;
-  AuditRecord about = AuditOf(AuditEvent::kReleased, session);
-  about.why = std::string(why);
   std::vector<AuditedSegment> segments;
   for (LeaseId lease : leases) {
     auto it = leases_.find(lease);
     if (it == leases_.end() || it->second.session != session) continue;
     segments.push_back({it->second.segment, lease});
   }
+  if (segments.empty() || LeavesOut(AuditEvent::kReleased, session, segments)) return;
+  AuditRecord about = AuditOf(AuditEvent::kReleased, session);
+  about.why = std::string(why);
   AuditSegments(about, segments);
 }
 
