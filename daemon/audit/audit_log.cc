@@ -9,7 +9,8 @@
 namespace gpumemd {
 namespace {
 
-constexpr size_t kAtOnce = 256;
+// A few at a time, since nobody can record another while they are copied.
+constexpr size_t kAtOnce = 32;
 
 }  // namespace
 
