@@ -293,7 +293,7 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   const json granted = next("granted");
   EXPECT_EQ(granted["tenant"], tenant_);
   EXPECT_EQ(granted["bytes"], 2 * kMiB);
-  EXPECT_EQ(granted["segments"], json::array({held["segment_id"]}));
+  EXPECT_EQ(granted["segment"], json::array({held["segment_id"]}));
   EXPECT_EQ(Run({"quota", "set", tenant_, "--limit", "4MiB"}).code, 0);
   EXPECT_EQ(next("quota-set")["tenant"], tenant_);
   EXPECT_EQ(Run({"hold", "--bytes", "8MiB", "--for", "1ms"}).code, 5);
