@@ -8,6 +8,7 @@
 # 2 and 3 need root, namespaces and a mirror; without, they are skipped, and it says so.
 set -euo pipefail
 shopt -s inherit_errexit
+export LC_ALL=C.UTF-8
 
 SELF=$(readlink -f "$0")
 HERE=$(dirname "$SELF")
