@@ -9,9 +9,9 @@
 //
 // Versions are atomic: to publish under a name that is there makes the next version of it. Who has
 // an older one attached keeps that, whole; who attaches from now on gets the new one, whole. The
-// versions of a name grow, whatever becomes of the name and of the daemon in between: by one, unless
-// the daemon has forgotten the name meanwhile.
-// Memory is charged to the publisher's tenant, once, for as long as anybody holds it.
+// versions of a name grow, whatever becomes of the name and of the daemon in between: by one,
+// unless the daemon has forgotten the name meanwhile. Memory is charged to the publisher's tenant,
+// once, for as long as anybody holds it.
 //
 // Attachments are read-only unless they ask for more. That guards against mistakes and is no
 // security boundary: the process that maps memory chooses how. Publish what others may spoil only
