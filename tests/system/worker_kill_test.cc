@@ -21,6 +21,7 @@
 #include "client/publication.h"
 #include "common/failpoint.h"
 #include "tests/support/child.h"
+#include "tests/support/crash_load.h"
 #include "tests/support/kept_daemon.h"
 
 namespace gpumem {
@@ -28,34 +29,19 @@ namespace {
 
 using testing::Child;
 using testing::Eventually;
+using testing::HasStamp;
 using testing::Hear;
 using testing::KeptDaemon;
 using testing::kParentChannel;
+using testing::PatientOptions;
 using testing::Say;
+using testing::Stamp;
 
 constexpr uint64_t kBytes = uint64_t{2} << 20;
 constexpr int kMany = 300;  // segments: more descriptors than one message carries
 constexpr int kFew = 3;
 constexpr char kMetadata[] = "what there is";
 
-ConnectOptions OptionsFor(const std::string& runtime_dir) {
-  return {.runtime_dir = runtime_dir, .timeout = absl::Seconds(60)};
-}
-
-// Words at the beginning, in the middle and at the end.
-void Stamp(void* data, uint64_t size, uint64_t stamp) {
-  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
-    std::memcpy(static_cast<char*>(data) + at, &stamp, 8);
-  }
-}
-bool HasStamp(const void* data, uint64_t size, uint64_t stamp) {
-  for (uint64_t at : {uint64_t{0}, size / 2, size - 8}) {
-    uint64_t found = 0;
-    std::memcpy(&found, static_cast<const char*>(data) + at, 8);
-    if (found != stamp) return false;
-  }
-  return true;
-}
 bool IsWhole(const Attachment& attached, size_t segments, uint64_t first) {
   if (attached.metadata() != kMetadata || attached.segments().size() != segments) return false;
   for (size_t i = 0; i < segments; ++i) {
@@ -107,7 +93,7 @@ class WorkerKillTest : public ::testing::Test {
                                                "[tenant_defaults]\nmax_retained = \"0\"\n"});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
-    auto client = Client::Connect(OptionsFor(daemon_->runtime_dir()));
+    auto client = Client::Connect(PatientOptions(daemon_->runtime_dir()));
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     {
@@ -251,7 +237,7 @@ Own own;
 
 int RunWorker(const std::vector<std::string>& args) {
   const std::string& role = args.at(0);
-  auto client = Client::Connect(OptionsFor(args.at(1)));
+  auto client = Client::Connect(PatientOptions(args.at(1)));
   if (!client.ok()) return 1;
   std::vector<Segment> segments;
   if (role == "publish") {
