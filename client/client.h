@@ -449,17 +449,20 @@ struct Revocation {
 
 // What the daemon has to say. Empty functions are not called; all are called in one thread
 // of the Watch. Where the daemon dies the Watch goes on with the next one, and brings the session
-// back by itself.
+// back by itself. Where a handler keeps the daemon waiting for more than 10 s, it ends the stream,
+// and the Watch begins another: pressure that was to be told meanwhile is not told, all else is as
+// it stands then.
 struct WatchHandlers {
   std::function<void(const SegmentsLost&)> segments_lost;
+  // Whether the daemon drains: told where it does at the start, and at each change.
   std::function<void(bool draining)> draining;
   std::function<void(const Pressure&)> pressure;
   std::function<void(const Revocation&)> revocation;
   // The tenant's quota was changed while it is in use.
   std::function<void(const Quota&)> quota_changed;
-  // The stream has ended, and with it the Watch. UNAVAILABLE: the session is over, or a handler
-  // kept it waiting for more than 10 s. RESOURCE_EXHAUSTED: the session or the tenant has too many
-  // (Denial).
+  // The Watch has ended. UNAVAILABLE: the session is over, the daemon has ended the Watch, or a
+  // handler kept it waiting so long and the session does not reconnect. RESOURCE_EXHAUSTED: the
+  // session or the tenant has too many (Denial).
   std::function<void(const absl::Status&)> ended;
 };
 

@@ -562,6 +562,11 @@ void FakeDaemon::EndWatches(const grpc::Status& status) {
   watches_changed_.notify_all();
 }
 
+void FakeDaemon::KeepWatches() {
+  std::lock_guard lock(mutex_);
+  watches_end_.reset();
+}
+
 void FakeDaemon::AwaitWatches(size_t count) {
   std::unique_lock lock(mutex_);
   watches_changed_.wait(lock, [&] { return watches_ == count; });

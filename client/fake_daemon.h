@@ -99,6 +99,8 @@ class FakeDaemon {
   void ForgetEvents();
   // Ends every Watch.
   void EndWatches(const grpc::Status& status);
+  // New ones stay again.
+  void KeepWatches();
   // Waits until there are as many Watches.
   void AwaitWatches(size_t count);
 

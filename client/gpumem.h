@@ -41,7 +41,7 @@ extern "C" {
 
 /* The high half changes where programs must be compiled again, the low half grows with what is
  * added: a library serves a program where its high half is the same and its low half not less. */
-#define GPUMEM_API_VERSION UINT32_C(0x00010002)
+#define GPUMEM_API_VERSION UINT32_C(0x00010003)
 /* That of the library. */
 uint32_t gpumem_version(void);
 
@@ -527,6 +527,16 @@ int gpumem_client_open_block(gpumem_client* client, const char* ticket,
                              const struct gpumem_open_options* options,
                              gpumem_shared_block** shared);
 int gpumem_shared_block_get(const gpumem_shared_block* shared, struct gpumem_block* block);
+struct gpumem_shared_block_info {
+  size_t struct_size;
+  void* data;
+  uint64_t bytes;
+  const char* device_uuid;
+  int32_t kind;    /* enum gpumem_kind */
+  int32_t backend; /* enum gpumem_backend */
+};
+int gpumem_shared_block_get_info(const gpumem_shared_block* shared,
+                                 struct gpumem_shared_block_info* info);
 int gpumem_shared_block_destroy(gpumem_shared_block* shared);
 
 int gpumem_pool_stream_waits(gpumem_pool* pool, void* waiting, void* awaited);

@@ -260,12 +260,19 @@ class SharedBlock {
 
   void* data() const { return data_; }  // null when default-made
   uint64_t bytes() const { return bytes_; }
+  // Those of its segments; "" and of no meaning when default-made.
+  const std::string& device_uuid() const { return device_uuid_; }
+  Kind kind() const { return kind_; }
+  Backend backend() const { return backend_; }
 
  private:
   friend absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view ticket,
                                                const OpenOptions& options);
   void* data_ = nullptr;
   uint64_t bytes_ = 0;
+  std::string device_uuid_;
+  Kind kind_ = Kind::kDefault;
+  Backend backend_ = Backend::kHost;
   std::shared_ptr<const void> memory_;
 };
 

@@ -18,7 +18,6 @@ namespace gpumem {
 namespace {
 
 using internal::FakeDaemon;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kBytes = 64 * 1024;
 using IsCancelled = std::function<bool()>;

@@ -430,6 +430,8 @@ TEST(ReconnectTest, AWatchGoesOnByItself) {
   EXPECT_THAT(await(1), ElementsAre("draining"));
   daemon.Crash();
   daemon.ForgetEvents();
+  draining.mutable_draining()->set_draining(false);
+  daemon.Tell(draining);  // as a Watch begins with it
   daemon.ComeBack();
   daemon.AwaitWatches(1);  // nobody has made a call
   v1::Event pressure;

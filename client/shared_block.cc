@@ -58,6 +58,10 @@ absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view text,
   SharedBlock block;
   block.data_ = static_cast<char*>((*run)->front().data()) + ticket->offset;
   block.bytes_ = ticket->bytes;
+  const Segment& first = (*run)->front();
+  block.device_uuid_ = first.device_uuid();
+  block.kind_ = first.kind();
+  block.backend_ = first.backend();
   block.memory_ = *std::move(run);
   return block;
 }

@@ -34,6 +34,14 @@ absl::Duration Left(uint64_t milliseconds, absl::Duration age) {
   return std::max(all - age, absl::ZeroDuration());
 }
 
+// Whether it is gRPC that says so, and not the daemon: of a server that shuts down, or of a stream
+// that was cut off, since nothing of it was taken for too long.
+bool IsCutOff(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::CANCELLED &&
+         (status.error_message() == "CANCELLED" ||
+          status.error_message() == "Cancelled on the server side");
+}
+
 // What the thread and the Watch share. The thread may be the last to have it: where a handler
 // ends the Watch.
 class Reader {
@@ -56,7 +64,6 @@ class Reader {
       if (!end.ok()) continue;
       // What this daemon has to say of these it says by itself.
       lost_by_daemon_.clear();
-      if (std::exchange(draining_, false) && handlers_.draining) handlers_.draining(false);
       TellLost();
       end = ReadAll();
     }
@@ -101,6 +108,10 @@ class Reader {
     }
     const grpc::Status status = stream_.reader->Finish();
     absl::Status end = cancelled_ ? absl::OkStatus() : session_->Explain(stream_, status);
+    // The daemon closes its gRPC server first, and the session's socket some time after: another
+    // Watch with this one fails until that is seen, and is with the next daemon then. Where it is
+    // the stream alone that was cut off, another tells how things stand.
+    if (IsCutOff(status)) return cancelled_ ? end : absl::UnavailableError(end.message());
     // The daemon's own word that this stream has ended is for whoever has it.
     if (absl::IsUnavailable(end) && !stream_.connection->ended()) {
       end = absl::CancelledError(end.message());
@@ -115,8 +126,11 @@ class Reader {
       lost_told_ = session_->LostLeases();
       TellAllLost();
     } else if (event.has_draining()) {
-      draining_ = event.draining().draining();
-      if (handlers_.draining) handlers_.draining(draining_);
+      // Each Watch begins with it, and so do those that the thread begins by itself.
+      const bool draining = event.draining().draining();
+      if (std::exchange(draining_, draining) != draining && handlers_.draining) {
+        handlers_.draining(draining);
+      }
     } else if (event.has_pressure() && handlers_.pressure) {
       TellPressure(event.pressure(), AgeOf(event));
     } else if (event.has_revocation() && handlers_.revocation) {

@@ -251,6 +251,51 @@ TEST(WatchTest, AStreamThatTheDaemonCancelsIsUnavailable) {
   EXPECT_THAT(words, ElementsAre(HasSubstr("the watch has ended")));
 }
 
+// So it is with a daemon that is stopped in order to be restarted: gRPC says so before the
+// session's socket does.
+TEST(WatchTest, AStreamThatTheServerCutsOffBeginsAgain) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Heard heard;
+  auto watch = client->StartWatch(heard.Handlers()).value();
+  daemon.AwaitWatches(1);
+  daemon.EndWatches({grpc::StatusCode::CANCELLED, "Cancelled on the server side"});
+  daemon.AwaitWatches(0);
+  daemon.KeepWatches();
+  daemon.AwaitWatches(1);
+  daemon.Tell(Draining(true));
+  EXPECT_THAT(heard.Await(1), ElementsAre("draining"));
+}
+
+// As a daemon does with a stream that nobody reads for 10 s: it is the same daemon, which drains
+// all the time, and tells each Watch that begins so.
+TEST(WatchTest, WhatACutOffStreamHasToldIsNotTakenBack) {
+  FakeDaemon daemon;
+  daemon.Tell(Draining(true));
+  auto client = ConnectTo(daemon);
+  Heard heard;
+  auto watch = client->StartWatch(heard.Handlers()).value();
+  EXPECT_THAT(heard.Await(1), ElementsAre("draining"));
+  daemon.EndWatches({grpc::StatusCode::CANCELLED, "CANCELLED"});
+  daemon.AwaitWatches(0);
+  daemon.KeepWatches();
+  daemon.AwaitWatches(1);
+  daemon.Tell(PressureOf(5));
+  EXPECT_THAT(heard.Await(2), ElementsAre("draining", "GPU-7 wants 5"));
+  daemon.Tell(Draining(false));
+  EXPECT_THAT(heard.Await(3), ElementsAre("draining", "GPU-7 wants 5", "admitting"));
+}
+
+TEST(WatchTest, ADaemonThatAdmitsSaysNothingNew) {
+  FakeDaemon daemon;
+  daemon.Tell(Draining(false));
+  daemon.Tell(PressureOf(5));
+  auto client = ConnectTo(daemon);
+  Heard heard;
+  auto watch = client->StartWatch(heard.Handlers()).value();
+  EXPECT_THAT(heard.Await(1), ElementsAre("GPU-7 wants 5"));
+}
+
 TEST(WatchTest, ItsEndEndsTheCallsWithoutAWord) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);

@@ -4,6 +4,7 @@
 #if GPUMEM_WITH_CUDA
 
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,22 @@ absl::StatusOr<CUdevice> RegisteringDevice(const CudaDriver& driver, const MapOp
                                       : driver.FindDevice(options.device_uuids.front());
 }
 
+// How many addresses are tried besides the first.
+constexpr size_t kOtherAddresses = 16;
+
+// All, or as many as the driver takes.
+CUresult Register(const std::shared_ptr<const CudaContext>& context, unsigned int flags,
+                  Mappings* mappings) {
+  for (std::unique_ptr<Mapping>& mapping : *mappings) {
+    const CUresult result = context->Call([&] {
+      return context->driver().cuMemHostRegister_v2(mapping->data(), mapping->size(), flags);
+    });
+    if (result != CUDA_SUCCESS) return result;
+    mapping = std::make_unique<RegisteredMapping>(context, std::move(mapping));
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
@@ -53,21 +70,25 @@ absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
   const CudaDriver& driver = **loaded;
   absl::StatusOr<CUdevice> device = RegisteringDevice(driver, options);
   if (!device.ok()) return device.status();
-  absl::StatusOr<Mappings> mappings = MapHost(requests, on_host);
-  if (!mappings.ok()) return mappings.status();
   absl::StatusOr<std::shared_ptr<const CudaContext>> context = CudaContext::Retain(driver, *device);
   if (!context.ok()) return context.status();
 
   const unsigned int flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                              (options.read_only ? CU_MEMHOSTREGISTER_READ_ONLY : 0u);
-  for (std::unique_ptr<Mapping>& mapping : *mappings) {
-    const absl::Status status = (*context)->Run(
-        absl::StrCat("registering ", mapping->size(), " bytes of host memory with CUDA"),
-        [&] { return driver.cuMemHostRegister_v2(mapping->data(), mapping->size(), flags); });
-    if (!status.ok()) return status;
-    mapping = std::make_unique<RegisteredMapping>(*context, std::move(mapping));
+  // The driver can take free addresses for used ones: those of IPC memory whose owner died before
+  // it was closed (docs/design.md, under "not promised"). They stay mapped while others are tried.
+  std::vector<Mappings> refused;
+  while (true) {
+    absl::StatusOr<Mappings> mappings = MapHost(requests, on_host);
+    if (!mappings.ok()) return mappings.status();
+    const CUresult result = Register(*context, flags, &*mappings);
+    if (result == CUDA_SUCCESS) return mappings;
+    if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED || options.address != nullptr ||
+        refused.size() == kOtherAddresses) {
+      return driver.Error(result, "registering host memory with CUDA");
+    }
+    refused.push_back(*std::move(mappings));
   }
-  return mappings;
 }
 
 }  // namespace gpumem

@@ -27,7 +27,7 @@ class CudaStaging : public Staging {
   ~CudaStaging() override {
     context_->Call([&] {
       if (stream_ != nullptr) driver_.cuStreamSynchronize(stream_);
-      for (const CUevent event : done_) {
+      for (CUevent event : done_) {
         if (event != nullptr) driver_.cuEventDestroy_v2(event);
       }
       if (stream_ != nullptr) driver_.cuStreamDestroy_v2(stream_);

@@ -17,7 +17,8 @@ void ReadAudit(const toml::value& table, Mistakes* mistakes, AuditConfig* config
   reader.Read("per_second", CountForm(0, 1'000'000), &config->per_second);
   const bool json = config->output == AuditTo::kJson || config->output == AuditTo::kAuto;
   if (!config->path.empty() && !json) {
-    reader.Complain(*reader.Find("path"), "path", "a file is only written with output = \"json\" or \"auto\"");
+    reader.Complain(*reader.Find("path"), "path",
+                    "a file is only written with output = \"json\" or \"auto\"");
   }
   reader.Finish();
 }

@@ -48,6 +48,14 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     journal_fds.push_back(each.fd.get());
     journals.push_back(std::move(each));
   }
+  // There is nothing in one whose daemon was killed before it began with it.
+  for (size_t i = journals.size(); i-- > 0;) {
+    const auto header = JournalFile::ReadHeader(journal_fds[i]);
+    if (!header.ok() || header->complete) continue;
+    store->Remove(journals[i].name).IgnoreError();
+    journals.erase(journals.begin() + static_cast<std::ptrdiff_t>(i));
+    journal_fds.erase(journal_fds.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   const absl::StatusOr<size_t> chosen = ChooseJournal(journal_fds);
   if (!chosen.ok() && !absl::IsNotFound(chosen.status())) return CannotGoOn(chosen.status());
   absl::StatusOr<JournalIdentity> identity =
@@ -130,10 +138,13 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
 ContinuityStore::~ContinuityStore() {
   if (room_.joinable()) room_.join();
   store_->StopWatching();
+  // Starts that fail again and again would fill the store.
+  if (!empty_journal_.empty()) store_->Remove(empty_journal_).IgnoreError();
 }
 
 absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std::string* name) {
-  absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create(identity, /*complete=*/false);
+  absl::StatusOr<std::unique_ptr<JournalFile>> file =
+      JournalFile::Create(identity, /*complete=*/false);
   if (!file.ok()) return file.status();
   *name = ToString(FdName{kJournalKind, identity.number});
   file_ = *std::move(file);
@@ -143,6 +154,7 @@ absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std
          absl::StrCat("The service manager does not take the journal (", stored.message(),
                       "): when this daemon dies, all memory is lost."));
   }
+  empty_journal_ = *name;
   return absl::OkStatus();
 }
 
@@ -173,11 +185,14 @@ void ContinuityStore::Tell(std::string* trouble, std::string sentence) {
   *trouble = std::move(sentence);
 }
 
-void ContinuityStore::Begin(const JournalImage& image) {
+absl::Status ContinuityStore::Begin(const JournalImage& image) {
   if (absl::Status written = file_->Rewrite(image); !written.ok()) {
-    Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
-                                         "): when this daemon dies, all memory is lost."));
+    return absl::Status(written.code(),
+                        absl::StrCat("the journal cannot be written: ", written.message(),
+                                     ". Nothing was let go; start gpumemd again when there is "
+                                     "memory"));
   }
+  empty_journal_.clear();
   Failpoint("begin-written");
   // Only now: until then they were what there was.
   for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
@@ -193,6 +208,7 @@ void ContinuityStore::Begin(const JournalImage& image) {
     if (!known) unneeded.push_back(ToString(each));
   }
   LetGo(unneeded);
+  return absl::OkStatus();
 }
 
 void ContinuityStore::Write(absl::Span<const journal::Change> batch) {

@@ -54,7 +54,7 @@ class ContinuityStore final : public Continuity {
   // What is wrong with it now, in sentences for the operator.
   std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void Begin(const JournalImage& image) override;
+  absl::Status Begin(const JournalImage& image) override;
   void Write(absl::Span<const journal::Change> batch) override;
   void Keep(SegmentId segment, int fd) override;
   void LetGo(absl::Span<const SegmentId> segments) override;
@@ -79,6 +79,8 @@ class ContinuityStore final : public Continuity {
   std::atomic<uint64_t> direct_ = 0;  // that have
   // Names that are let go when the state is in this daemon's journal.
   std::vector<std::string> old_journals_, strange_;
+  // A journal that nothing has begun yet: without that it goes with this object.
+  std::string empty_journal_;
   std::unique_ptr<JournalFile> file_;  // under the broker's mutex
   uint32_t generation_ = 1;
   Found found_;

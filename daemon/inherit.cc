@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
+#include "common/counted.h"
 #include "daemon/transport/peer_socket.h"
 
 namespace gpumemd {
@@ -43,13 +44,11 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
                                              const std::map<SessionId, Survivor>& survivors) {
   std::vector<std::string> sentences;
   const size_t dead = image.sessions.size() - survivors.size();
-  const auto counted = [](size_t n, absl::string_view noun) {
-    return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
-  };
   sentences.push_back(absl::StrCat(
-      "taken over from the daemon before this one: ", counted(restored.sessions, "session"), ", ",
-      counted(restored.leases, "lease"), ", ", counted(restored.segments, "segment"), ", ",
-      counted(restored.publications, "publication"), "; ", dead,
+      "taken over from the daemon before this one: ", gpumem::Counted(restored.sessions, "session"),
+      ", ", gpumem::Counted(restored.leases, "lease"), ", ",
+      gpumem::Counted(restored.segments, "segment"), ", ",
+      gpumem::Counted(restored.publications, "publication"), "; ", dead,
       dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
   for (const auto& [segment, why] : restored.refused) {
     sentences.push_back(

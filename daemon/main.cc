@@ -178,8 +178,9 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_config) {
     for (const std::string& notice : config->notices) std::cout << "note: " << notice << "\n";
-    std::cout << (config->file.empty() ? "the built-in configuration" : config->file) << ": ok, "
-              << config->tenants.size() << " tenants, " << config->rules.size() << " rules\n";
+    std::cout << (config->file.empty() ? "the built-in configuration" : config->file)
+              << ": ok, tenants: " << config->tenants.size() << ", rules: " << config->rules.size()
+              << "\n";
     return 0;
   }
   StartLog();

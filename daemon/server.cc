@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
+#include "common/counted.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/device/self_test.h"
@@ -99,6 +100,15 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_b
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
+void LogGroupNames() {
+  const absl::StatusOr<std::string> group = FindGroupNames();
+  if (!group.ok()) {
+    spdlog::warn("{}", std::string(group.status().message()));
+  } else if (!group->empty()) {
+    spdlog::info("control groups are named as by the machine, where this daemon's is {}", *group);
+  }
+}
+
 }  // namespace
 
 Server::Server(Config config, Devices devices, Reloading reloading,
@@ -127,6 +137,7 @@ Server::Server(Config config, Devices devices, Reloading reloading,
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Reloading reloading,
                                                       FdStore* store) {
+  LogGroupNames();
   if (config.host_device_bytes > kMaxHostDeviceBytes) {
     return absl::InvalidArgumentError(
         "a host device has at most 16 PiB; choose a smaller device_bytes (--host-device-bytes)");
@@ -162,14 +173,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   }
   std::vector<NamedFd> handed_over;
   if (store != nullptr) handed_over = store->TakeListeners();
+  absl::StatusOr<std::unique_ptr<AuditLog>> audit = StartAudit(config.audit);
+  if (!audit.ok()) return audit.status();
   std::unique_ptr<ContinuityStore> continuity;
   if (store != nullptr && store->present()) {
     absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(store);
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);
   }
-  absl::StatusOr<std::unique_ptr<AuditLog>> audit = StartAudit(config.audit);
-  if (!audit.ok()) return audit.status();
   auto server = std::unique_ptr<Server>(
       new Server(config, *std::move(devices), std::move(reloading), std::move(continuity),
                  *std::move(audit), store != nullptr && store->present() ? store : nullptr));
@@ -183,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   };
   if (server->continuity_ != nullptr) started.generation = server->continuity_->generation();
   server->Audit(std::move(started));
-  server->Inherit();
+  if (absl::Status inherited = server->Inherit(); !inherited.ok()) return inherited;
   if (absl::Status listening = server->Listen(std::move(handed_over)); !listening.ok()) {
     return listening;
   }
@@ -191,8 +202,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   return server;
 }
 
-void Server::Inherit() {
-  if (continuity_ == nullptr) return;
+absl::Status Server::Inherit() {
+  if (continuity_ == nullptr) return absl::OkStatus();
   ContinuityStore::Found found = continuity_->TakeFound();
   Inheritance inheritance{.memory = std::move(found.memory), .metadata = std::move(found.metadata)};
   if (found.strange_pids) {
@@ -208,12 +219,14 @@ void Server::Inherit() {
     inheritance.sessions.emplace(id, survivor.details);
   }
   inheritance.image = found.image;
-  const Broker::Restored restored = broker_->Restore(std::move(inheritance));
-  if (continuity_->generation() == 1) return;
-  AuditInheritance(restored, found.image, survivors_, continuity_->generation(), audit_->sink());
-  const std::vector<std::string> told = DescribeInheritance(restored, found.image, survivors_);
+  absl::StatusOr<Broker::Restored> restored = broker_->Restore(std::move(inheritance));
+  if (!restored.ok()) return restored.status();
+  if (continuity_->generation() == 1) return absl::OkStatus();
+  AuditInheritance(*restored, found.image, survivors_, continuity_->generation(), audit_->sink());
+  const std::vector<std::string> told = DescribeInheritance(*restored, found.image, survivors_);
   spdlog::info("{}", told.front());
   for (size_t i = 1; i < told.size(); ++i) spdlog::warn("{}", told[i]);
+  return absl::OkStatus();
 }
 
 absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
@@ -326,12 +339,13 @@ Server::~Server() {
   for (auto* listener : {&api_listener_, &admin_listener_}) {
     if (*listener != nullptr) (*listener)->StopAccepting();
   }
-  if (hub_ != nullptr) hub_->EndAll();
   event_streams_.EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
   broker_->AwaitCalls(deadline);
+  // Not before: whoever has a watch begins another as long as it is answered.
+  if (hub_ != nullptr) hub_->EndAll();
   // Then there are only answers on their way. gRPC waits for every client to notice that it is to
   // go, and those notice it only in a call: who is not in one would take all of the time.
   const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
@@ -473,7 +487,8 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
-  status.set_keeps_memory(continuity_ != nullptr);
+  // Whatever is wrong with the store, memory would be lost.
+  status.set_keeps_memory(continuity_ != nullptr && continuity_->Notices().empty());
   status.set_generation(continuity_ == nullptr ? 1 : continuity_->generation());
   if (monitor_ != nullptr) {
     for (const DeviceProcess& process : monitor_->Foreign()) {
@@ -516,13 +531,11 @@ std::string Server::Summary() const {
 }
 
 std::string Server::StatusLine() const {
-  const auto counted = [](size_t n, absl::string_view noun) {
-    return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
-  };
   absl::MutexLock lock(&mutex_);
   std::string line = absl::StrCat(
-      counted(device_count_, backend_ == Backend::kCuda ? "device" : "host device"), ", ",
-      counted(load_.sessions, "session"), ", ", gpumem::FormatBytes(load_.charged), " charged");
+      gpumem::Counted(device_count_, backend_ == Backend::kCuda ? "device" : "host device"), ", ",
+      gpumem::Counted(load_.sessions, "session"), ", ", gpumem::FormatBytes(load_.charged),
+      " charged");
   if (load_.pinned > 0) absl::StrAppend(&line, ", ", gpumem::FormatBytes(load_.pinned), " pinned");
   if (load_.waiting > 0) absl::StrAppend(&line, ", ", load_.waiting, " waiting");
   if (load_.draining) absl::StrAppend(&line, ", draining");

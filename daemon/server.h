@@ -89,7 +89,7 @@ class Server final : private BrokerObserver {
          FdStore* manager);
   void Audit(AuditRecord record) const;
   // Goes on where the daemon before this one stopped.
-  void Inherit();
+  absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
   // The broker lives: tells the service manager.
   void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);

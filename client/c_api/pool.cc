@@ -197,6 +197,20 @@ int gpumem_shared_block_get(const gpumem_shared_block* shared, gpumem_block* blo
   });
 }
 
+int gpumem_shared_block_get_info(const gpumem_shared_block* shared,
+                                 gpumem_shared_block_info* info) {
+  return Call([&] {
+    if (AnyNull(shared)) return NullError("shared");
+    const gpumem::SharedBlock& of = shared->block;
+    return Write({.data = of.data(),
+                  .bytes = of.bytes(),
+                  .device_uuid = of.device_uuid().c_str(),
+                  .kind = static_cast<int32_t>(of.kind()),
+                  .backend = static_cast<int32_t>(of.backend())},
+                 info);
+  });
+}
+
 int gpumem_shared_block_destroy(gpumem_shared_block* shared) {
   return Call([&] {
     delete shared;

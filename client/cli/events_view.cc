@@ -42,7 +42,7 @@ std::vector<Line> EventLines(const v1::EventRecord& record, absl::Time now, absl
   const bool today = absl::ToCivilDay(time, zone) == absl::ToCivilDay(now, zone);
   Line line(absl::FormatTime(today ? "%H:%M:%E3S" : "%Y-%m-%d %H:%M:%E3S", time, zone),
             Style::kDim);
-  const std::string event = record.event();
+  const std::string& event = record.event();
   line.Add("  ").Add(event, StyleOf(event));
   line.Add(std::string(kEventWidth - std::min(kEventWidth, event.size()) + 2, ' '));
   lines.push_back(std::move(line.Add(record.text())));

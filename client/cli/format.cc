@@ -44,10 +44,6 @@ std::string Age(uint64_t milliseconds) {
   return absl::StrFormat("%dd%02dh", seconds / 86400, seconds / 3600 % 24);
 }
 
-std::string Counted(uint64_t n, absl::string_view noun) {
-  return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
-}
-
 std::string Percent(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/cli/device_list.h"
+#include "common/counted.h"  // found as Counted from here, too
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem::cli {
@@ -15,9 +16,6 @@ std::string Size(uint64_t bytes, bool exact);
 
 // "850ms", "12s", "3m05s", "2h04m", "5d06h".
 std::string Age(uint64_t milliseconds);
-
-// "3 segments", "1 segment".
-std::string Counted(uint64_t n, absl::string_view noun);
 
 // "37%" of the whole; "-" where the whole is zero. More than nothing is never "0%", less
 // than all never "100%".

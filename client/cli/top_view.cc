@@ -45,7 +45,7 @@ std::string SizeOrNone(uint64_t bytes, bool exact) {
 }
 
 Rows ByTenant(const TopData& data, bool exact) {
-  Rows result{.columns = {{"TENANT", Align::kLeft, 8},
+  Rows result{.columns = {{"TENANT", Align::kLeft, 20},
                           {"HELD", Align::kRight},
                           {"LEASED", Align::kRight, 0, 5},
                           {"RETAINED", Align::kRight},
@@ -86,7 +86,7 @@ struct ProcessSum {
 Rows ByProcess(const TopData& data, bool exact) {
   Rows result{.columns = {{"PID", Align::kRight},
                           {"UID", Align::kRight, 0, 3},
-                          {"TENANT", Align::kLeft, 8},
+                          {"TENANT", Align::kLeft, 16},
                           {"COMMAND", Align::kLeft, 8},
                           {"NAME", Align::kLeft, 6, 2},
                           {"STATE", Align::kLeft},

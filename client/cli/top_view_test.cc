@@ -98,6 +98,18 @@ TEST(TopViewTest, ByProcess) {
             Shown(data, {.by = TopBy::kProcess, .sort = TopSort::kName}).find("4242"));
 }
 
+// Rather without a column than with half of a name.
+TEST(TopViewTest, LongNamesAreWholeIn80Columns) {
+  TopData data = Data();
+  data.tenants.mutable_tenants(0)->mutable_usage()->set_tenant("pod-0a1b2c3d4e5f6789");
+  data.tenants.mutable_tenants(0)->mutable_usage()->set_denials(1000000);
+  const std::string tenants = Shown(data, {});
+  EXPECT_THAT(tenants, AllOf(HasSubstr("pod-0a1b2c3d4e5f6789  "), HasSubstr("LINGERING")));
+  data.sessions.mutable_sessions(0)->set_tenant("slurm-job-123456");
+  data.sessions.mutable_sessions(0)->set_command("python3.11-train");
+  EXPECT_THAT(Shown(data, {.by = TopBy::kProcess}), HasSubstr("slurm-job-123456  "));
+}
+
 TEST(TopViewTest, ByDevice) {
   const std::string text = Shown(Data(), {.by = TopBy::kDevice}, 0, 200);
   EXPECT_THAT(text,

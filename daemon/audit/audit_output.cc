@@ -153,7 +153,7 @@ class JournalOutput final : public AuditOutput {
       pollfd room{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
       ::poll(&room, 1, kJournalPatienceMs);
       const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
-      ::connect(socket_.get(), &nobody, sizeof(nobody));
+      (void)::connect(socket_.get(), &nobody, sizeof(nobody));
     }
   }
 

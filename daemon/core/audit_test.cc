@@ -225,6 +225,14 @@ TEST(AuditKindsTest, AreThoseOfTheirEvents) {
   EXPECT_EQ(AuditKinds().size(), static_cast<size_t>(AuditEvent::kMissed) + 1);
 }
 
+TEST(AuditKindsTest, CountInEnglish) {
+  const AuditRecord record = {
+      .event = AuditEvent::kRestored, .count = 2, .sessions = 1, .gone = 0, .publications = 0};
+  EXPECT_EQ(Tell(record),
+            "taken over from the daemon before this one: 1 session, 2 segments, 0 publications; "
+            "0 processes gone");
+}
+
 // The table of events in docs/audit.md, as it has to be.
 std::string Table() {
   const auto priority = [](int level) {

@@ -94,7 +94,7 @@ struct BrokerOptions {
   std::function<void(const BrokerLoad&)> pulse;  // null: nobody feels it, and it takes no time
   absl::Duration pulse_every = absl::InfiniteDuration();
   absl::Duration pulse_pause = absl::Seconds(1);
-  AuditSink* audit = nullptr;          // outlives the broker; null: nobody is told
+  AuditSink* audit = nullptr;  // outlives the broker; null: nobody is told
 };
 
 // What an earlier broker has left.
@@ -229,7 +229,7 @@ class Broker {
   struct Restored : Ledger::Restored {
     std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
   };
-  Restored Restore(Inheritance inheritance);
+  absl::StatusOr<Restored> Restore(Inheritance inheritance);
   // Nothing is written down any more, and nothing let go: what follows is the end of this process
   // and not of its sessions. No call may be under way.
   void Freeze();
@@ -483,7 +483,7 @@ class Broker {
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
-  std::vector<std::thread> disposal_;  // one a lane
+  std::vector<std::thread> disposal_;         // one a lane
   std::thread clock_;
 };
 

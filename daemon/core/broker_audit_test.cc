@@ -238,7 +238,7 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   Open("a");
   Take();
   const auto denied = [this](const std::string& call, const std::string& cause) {
-    const AuditRecord record = TakeOne();
+    AuditRecord record = TakeOne();
     EXPECT_EQ(record.event, AuditEvent::kDenied);
     EXPECT_EQ(record.tenant, "a");
     EXPECT_EQ(record.call, call);

@@ -18,8 +18,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using State = Broker::Progress::State;
 
@@ -81,6 +79,8 @@ class BrokerPublicationsTest : public ::testing::Test {
 
   // An Attach as the service makes it; `send` stands for the socket.
   struct Attaching {
+    explicit Attaching(Broker::Call whose) : call(std::move(whose)) {}
+
     Broker::Call call;
     std::shared_ptr<Broker::Attachment> attachment;
     absl::Mutex mutex;
@@ -100,7 +100,7 @@ class BrokerPublicationsTest : public ::testing::Test {
   static absl::Status Sent(const Broker::Handover&, bool) { return absl::OkStatus(); }
   std::unique_ptr<Attaching> NewAttach(const AttachSpec& spec, Send send = Sent,
                                        absl::Duration wait = kLong) {
-    auto it = std::unique_ptr<Attaching>(new Attaching{.call = CallOf(session_)});
+    auto it = std::make_unique<Attaching>(CallOf(session_));
     it->attachment = std::make_shared<Broker::Attachment>();
     it->attachment->session = session_.id;
     it->attachment->spec = spec;

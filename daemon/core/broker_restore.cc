@@ -7,7 +7,7 @@
 
 namespace gpumemd {
 
-Broker::Restored Broker::Restore(Inheritance inheritance) {
+absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
   Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
   absl::MutexLock lock(&mutex_);
@@ -48,7 +48,7 @@ Broker::Restored Broker::Restore(Inheritance inheritance) {
   });
   if (continuity_ != nullptr) {
     Failpoint("begin-before");
-    continuity_->Begin(ledger_.Image());
+    if (absl::Status begun = continuity_->Begin(ledger_.Image()); !begun.ok()) return begun;
     Failpoint("begin-after");
     ledger_.KeepChanges();
     survivable_ = true;

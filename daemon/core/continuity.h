@@ -19,7 +19,8 @@ class Continuity {
 
   // From here on. All that was left behind before is replaced by this; memory that is not of its
   // segments is let go. Once, before all other calls. Under the broker's mutex.
-  virtual void Begin(const JournalImage& image) = 0;
+  //   RESOURCE_EXHAUSTED  no memory for it; what was left behind is as it was, for the next daemon
+  virtual absl::Status Begin(const JournalImage& image) = 0;
   // One batch: all of it counts, or nothing. Under the broker's mutex; takes microseconds.
   virtual void Write(absl::Span<const journal::Change> batch) = 0;
 

@@ -274,8 +274,7 @@ struct Publication {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.version), visit(self.persistent), visit(self.any_tenant),
         visit(self.expire_after_ns), visit(self.publisher), visit(self.created_ns),
-        visit(self.idle_since_ns), visit(self.metadata_bytes),
-        visit(self.tenant), visit(self.name);
+        visit(self.idle_since_ns), visit(self.metadata_bytes), visit(self.tenant), visit(self.name);
   }
   bool operator==(const Publication&) const = default;
 };

@@ -233,8 +233,8 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("state", view->state, StateOf(id));
     differences.Check("sessions", view->sessions, holders);
     differences.Check<uint64_t>("leases", view->leases, leases);
-    const auto published_in =
-        std::count_if(publications_.begin(), publications_.end(), [&](const Publication& each) {
+    const auto published_in = std::count_if(
+        publications_.begin(), publications_.end(), [id = id](const Publication& each) {
           return std::count(each.segments.begin(), each.segments.end(), id) > 0;
         });
     differences.Check<uint64_t>("publications", view->publications,

@@ -134,7 +134,7 @@ class ModelPublishers : public ModelSteps {
       const auto& aim = model_.publications().front();
       const std::string name = absl::StrCat(aim.tenant, "/", aim.name);
       const auto answer = ledger_.Unpublish(name);
-      const absl::Status ended =
+      absl::Status ended =
           After(model_.Unpublish(std::nullopt, name, 0, answer), "Unpublish \"", name, "\"");
       if (!ended.ok()) return ended;
     }

@@ -90,7 +90,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     if (!segment.made || (segment.lost && !held)) gone.push_back(id);
   }
   for (SegmentId id : gone) ForgetSegment(id);
-  const absl::Status published = RestorePublications(survivors, answer);
+  absl::Status published = RestorePublications(survivors, answer);
   if (!published.ok()) return published;
   for (Event& event : events_) {
     if (event.place.lease && !leases_.contains(*event.place.lease)) event.listed = false;
@@ -250,9 +250,10 @@ absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& le
                                 [&](const auto& entry) { return entry.second.session == id; });
   for (const auto& [segment_id, segment] : segments_) {
     if (busy || !trusts(tenant) || !trusts(segment.tenant) || !MayMap(id, segment_id)) continue;
-    const auto has = std::count_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
-      return entry.second.session == id && entry.second.segment == segment_id;
-    });
+    const auto has = std::count_if(
+        leases_.begin(), leases_.end(), [&, segment_id = segment_id](const auto& entry) {
+          return entry.second.session == id && entry.second.segment == segment_id;
+        });
     while (std::count(mappings_.begin(), mappings_.end(), Mapping{id, segment_id}) > has) {
       Unmap(id, segment_id);
     }

@@ -129,7 +129,7 @@ class ModelSteps : public ModelOperators {
     const DeviceInfo& info = devices_[device];
     for (uint64_t size = info.granularity_bytes * 4; session && size > 0;
          size -= info.granularity_bytes) {
-      const absl::Status asked =
+      absl::Status asked =
           Acquire(*session, {.device_uuid = info.uuid,
                              .bytes = size,
                              .kind = info.kinds[0],

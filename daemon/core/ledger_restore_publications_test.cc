@@ -4,7 +4,6 @@
 namespace gpumemd {
 namespace {
 
-using absl::StatusCode;
 using testing::ElementsAre;
 using testing::IsEmpty;
 

@@ -173,8 +173,10 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
   page.Family("gpumem_notices", Type::kGauge,
               "How many things gpumemctl status has to tell the operator.");
   page.Sample({}, facts.notices);
-  page.Family("gpumem_restarts_total", Type::kCounter,
-              "Daemons before this one whose state was taken over, each from the one before it.");
+  page.Family(
+      "gpumem_restarts_total", Type::kCounter,
+      "Daemons before this one whose state was taken over, each from the one before it: those "
+      "that crashed and those that were restarted on purpose.");
   page.Sample({}, facts.generation - 1);
   page.Family("gpumem_build_info", Type::kGauge, "1: the daemon's version and backend.");
   page.Sample(

@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,10 +16,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "daemon/transport/cgroup_namespace.h"
 #include "daemon/transport/peer_socket.h"
 
 namespace gpumemd {
@@ -83,16 +86,44 @@ bool HadBegun(uint64_t start_time, int64_t queue_empty_at) {
   return start_time > 0 && (static_cast<int64_t>(start_time) + 1) * tick <= queue_empty_at;
 }
 
+const std::string& NamespaceRoot() {
+  static const std::string& root =
+      *new std::string(RootOfCgroupNamespace(ReadFile("/proc/self/mountinfo"), getpid()));
+  return root;
+}
+
+// Whether this process is at the root of a cgroup namespace that is not the machine's. As a
+// container's first process is, and a service of a whole system in a container is not.
+bool IsAtRootOfOwnNamespace() {
+  // The machine's has this number (PROC_CGROUP_INIT_INO of the kernel's proc_ns.h).
+  constexpr ino_t kMachines = 0xEFFFFFFB;
+  struct stat own;
+  if (stat("/proc/self/ns/cgroup", &own) != 0 || own.st_ino == kMachines) return false;
+  const std::string groups = ReadFile("/proc/self/cgroup");
+  return absl::StartsWith(groups, "0::/\n") || absl::StrContains(groups, "\n0::/\n");
+}
+
 Cgroup CgroupOf(pid_t proc_pid) {
   if (proc_pid == 0) return Cgroup::Unknown("/proc does not show the process");
   const std::string text = ReadProc(proc_pid, "cgroup");
   if (text.empty()) {
     return Cgroup::Unknown(absl::StrCat("/proc/", proc_pid, "/cgroup cannot be read"));
   }
-  return Cgroup::Parse(text);
+  return Cgroup::Parse(FromMachineRoot(text, NamespaceRoot()));
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> FindGroupNames() {
+  if (NamespaceRoot().empty() && IsAtRootOfOwnNamespace()) {
+    return absl::FailedPreconditionError(
+        "the machine's control groups are not to be seen from this daemon's cgroup namespace: "
+        "rules that ask for pod, qos, container, unit or cgroup are passed over for clients in "
+        "other containers; mount the machine's /sys/fs/cgroup into this one, read-only "
+        "(docs/containers.md)");
+  }
+  return NamespaceRoot();
+}
 
 uint64_t ParseStartTime(absl::string_view text) {
   // "PID (COMMAND) STATE PPID ...", and the command may hold blanks and parentheses. Of what

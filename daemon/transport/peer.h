@@ -39,6 +39,15 @@ struct Acceptance {
 // Nanoseconds since boot (CLOCK_BOOTTIME), as the start times of processes count.
 int64_t BootTime();
 
+// How the control groups of peers are named, all the time that this process lives: found out by the
+// first call, or by the first peer where there was none (cgroup_namespace.h). To be called at the
+// start, when nobody can have taken the descriptors that it takes. The group at the root of this
+// process's cgroup namespace, by the machine's names; empty where the kernel's names serve: the
+// namespace is the machine's, or this process is not at its root, so that those may be in it whom
+// it serves. Thread-safe.
+//   FAILED_PRECONDITION  the machine's groups are not to be seen; what that means, and what helps
+absl::StatusOr<std::string> FindGroupNames();
+
 // The process that connected this socket. What is told of it was read while it lived, and was
 // read of it and no other, however often its number is given out again:
 //

@@ -448,6 +448,11 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
       spdlog::debug("session {} ended: {}", ToInt(connection->session), Printable(why.message()));
       if (!leaves) broker_->SocketClosed(connection->session);
       on_ended_(connection->session);
+    } else if (absl::IsUnavailable(why)) {
+      // It went before it had asked for a session, or the daemon does.
+      spdlog::debug("no session for {} (pid {}, uid {}): {}", connection->peer.command,
+                    connection->peer.identity.pid, connection->peer.identity.uid,
+                    Printable(why.message()));
     } else {
       spdlog::info("refused {} (pid {}, uid {}): {}", connection->peer.command,
                    connection->peer.identity.pid, connection->peer.identity.uid,

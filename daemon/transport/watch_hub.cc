@@ -29,6 +29,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Begin() {
     self_ = shared_from_this();
     Tell({.quota = true,
+          .draining = true,  // or not: a client may have heard otherwise from the daemon before
           .lost = !broker_->LostLeases(call_).empty(),
           .revoked = !broker_->RevokedLeases(call_).leases.empty(),
           .pressure = {}});
@@ -215,11 +216,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServer
                                                             Broker::Call call, std::string tenant) {
   auto watcher =
       std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant));
+  bool ended = false;
   {
     absl::MutexLock lock(&mutex_);
+    ended = all_ended_;
     watchers_.insert(watcher);
   }
   watcher->Begin();
+  if (ended) watcher->End();
   return watcher.get();
 }
 
@@ -278,6 +282,7 @@ void WatchHub::EndAll() {
   std::vector<std::shared_ptr<Watcher>> all;
   {
     absl::MutexLock lock(&mutex_);
+    all_ended_ = true;
     all.assign(watchers_.begin(), watchers_.end());
   }
   for (const auto& watcher : all) watcher->End();

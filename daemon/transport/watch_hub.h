@@ -31,8 +31,8 @@ class WatchHub {
   // No watch may be under way.
   ~WatchHub();
 
-  // Starts a watch for the call's session; it sends serialized Events. The reactor lives until gRPC
-  // is done with it.
+  // Starts a watch for the call's session; it sends serialized Events, first how things stand. The
+  // reactor lives until gRPC is done with it.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                     Broker::Call call, std::string tenant);
 
@@ -46,6 +46,7 @@ class WatchHub {
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
+  // Ends all, and each that begins later as soon as it has begun.
   void EndAll();
 
   // Tells nobody anything from here on. The threads that it may still hold up are over.
@@ -73,6 +74,7 @@ class WatchHub {
   absl::Mutex mutex_;
   absl::flat_hash_set<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
   News news_ ABSL_GUARDED_BY(mutex_);
+  bool all_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -67,6 +67,7 @@ void TestNulls(void) {
   gpumem_event* event = NULL;
   gpumem_pool* pool = NULL;
   gpumem_shared_block* shared = NULL;
+  struct gpumem_shared_block_info shared_info = {.struct_size = sizeof(shared_info)};
   gpumem_watch* watch = NULL;
   gpumem_cancel_token* token = NULL;
   gpumem_usage* usage = NULL;
@@ -131,6 +132,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_client_open_block(NULL, "", NULL, &shared));
   WANTS_POINTER(gpumem_client_open_block(client, NULL, NULL, &shared));
   WANTS_POINTER(gpumem_shared_block_get(NULL, &block));
+  WANTS_POINTER(gpumem_shared_block_get_info(NULL, &shared_info));
   WANTS_POINTER(gpumem_pool_stream_waits(NULL, NULL, NULL));
   WANTS_POINTER(gpumem_pool_forget_stream(NULL, NULL));
   WANTS_POINTER(gpumem_pool_trim(NULL, 0, NULL));

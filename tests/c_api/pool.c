@@ -106,6 +106,13 @@ void TestSharedBlocks(void) {
   OK(gpumem_shared_block_get(shared, &opened));
   CHECK(opened.data != block.data && opened.bytes == block.bytes);
   CHECK(memcmp(opened.data, block.data, block.bytes) == 0);
+  struct gpumem_shared_block_info info = {.struct_size = sizeof(info)};
+  struct gpumem_pool_info pool_info = {.struct_size = sizeof(pool_info)};
+  OK(gpumem_shared_block_get_info(shared, &info));
+  OK(gpumem_pool_get_info(pool, &pool_info));
+  CHECK(info.data == opened.data && info.bytes == opened.bytes);
+  CHECK(strcmp(info.device_uuid, pool_info.device_uuid) == 0);
+  CHECK(info.kind == pool_info.kind && info.backend == pool_info.backend);
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_client_open_block(reader, "none", NULL, &shared));
   OK(gpumem_shared_block_destroy(shared));
   opened.data = &opened;

@@ -22,7 +22,6 @@ namespace gpumem {
 namespace {
 
 namespace fs = std::filesystem;
-using demo::Process;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -39,12 +38,12 @@ class PublishTest : public GpumemctlTest {
     std::string content(bytes, '\0');
     std::mt19937 random(static_cast<uint32_t>(bytes));
     for (char& c : content) c = static_cast<char>(random());
-    const std::string path = absl::StrCat(dir_, "/", name);
+    std::string path = absl::StrCat(dir_, "/", name);
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
   std::string Folder(const std::string& name) {
-    const std::string path = absl::StrCat(dir_, "/", name);
+    std::string path = absl::StrCat(dir_, "/", name);
     fs::create_directory(path);
     return path;
   }

@@ -2,17 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/client.h"
 #include "client/publication.h"
+#include "common/cuda_context.h"
 #include "common/cuda_driver.h"
 #include "common/device_copy.h"
 #include "tests/support/child.h"
@@ -31,7 +35,8 @@ constexpr uint64_t kBytes = 4 << 20;
 
 // Kept for one test, since each use without it would make a CUDA context of its own; and not for
 // the process: a context that lives on in it when other tests have killed the owners of memory that
-// was open there is no good for registering host memory any more (docs/design.md, "Kinds").
+// was open there is no good for registering host memory any more (docs/design.md, "What is not
+// promised").
 std::unique_ptr<DeviceCopier> copier;
 
 DeviceCopier& CopierFor(const std::string& gpu) {
@@ -127,6 +132,44 @@ TEST_F(GpuCrash, IpcIsLostToWhoDoesNotHaveItAndStaysWithWhoHas) {
     return after.ok() && after->charged_bytes == 0;
   }));
   EXPECT_TRUE(client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).ok());
+}
+
+// The driver goes on taking the addresses of such memory for its own, and the kernel gives them out
+// again.
+TEST_F(GpuCrash, PinnedMemoryGoesElsewhereThanIpcMemoryWhoseOwnerDied) {
+  const CudaDriver& driver = **CudaDriver::Get();
+  const auto context = CudaContext::Retain(driver, driver.devices().front().handle).value();
+  std::vector<void*> addresses;
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Segment> segments;
+    for (int i = 0; i < 4; ++i) {
+      auto segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc});
+      ASSERT_TRUE(segment.ok()) << segment.status();
+      addresses.push_back(segment->data());
+      segments.push_back(*std::move(segment));
+    }
+    ASSERT_EQ(daemon_->Kill(), absl::OkStatus()) << daemon_->Log();
+    for (Segment& segment : segments) EXPECT_EQ(segment.Release(), absl::OkStatus());
+  }
+  int refused = 0;
+  for (void* address : addresses) {
+    void* const memory = mmap(address, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (memory == MAP_FAILED) continue;
+    const CUresult result =
+        context->Call([&] { return driver.cuMemHostRegister_v2(memory, kBytes, 0); });
+    if (result == CUDA_SUCCESS) context->Call([&] { return driver.cuMemHostUnregister(memory); });
+    refused += result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? 1 : 0;
+    munmap(memory, kBytes);
+  }
+  std::cout << refused << " of " << addresses.size() << " addresses are spoilt\n";
+  std::vector<Segment> pinned;
+  for (int i = 0; i < 32; ++i) {
+    auto segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kPinned});
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    std::memset(segment->data(), i, kBytes);
+    pinned.push_back(*std::move(segment));
+  }
 }
 
 TEST_F(GpuCrash, APublicationOutlivesItsPublisherAndTheDaemon) {

@@ -54,8 +54,8 @@ class GpuFiles : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   int Run(std::vector<std::string> args) {
-    args.insert(args.begin(), {testing::ProgramPath("gpumemctl"), "--runtime-dir",
-                               daemon_->runtime_dir()});
+    args.insert(args.begin(),
+                {testing::ProgramPath("gpumemctl"), "--runtime-dir", daemon_->runtime_dir()});
     return testing::Child(args).Wait();
   }
 

@@ -37,6 +37,7 @@ mount -t overlay overlay -o "lowerdir=$1/root/etc:/etc" /etc
 mount -t overlay overlay -o "lowerdir=$1/root/usr/sbin:/usr/sbin" /usr/sbin
 mount --bind "$1/config" /etc/gpumem
 mount -t tmpfs -o mode=755 tmpfs /var/lib
+mount -t tmpfs -o mode=755 tmpfs /var/log
 systemd-tmpfiles --create "$1/tmpfiles.conf"
 )sh";
 

@@ -389,6 +389,8 @@ TEST_F(Api, AWatchEndsWithItsSession) {
   auto watch = broker_->Watch(context.get(), v1::WatchRequest());
   v1::Event event;
   ASSERT_TRUE(watch->Read(&event));
+  ASSERT_TRUE(watch->Read(&event));
+  EXPECT_TRUE(event.has_draining()) << "with the quota all that there is to tell";
   session.reset();
   EXPECT_FALSE(watch->Read(&event));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);

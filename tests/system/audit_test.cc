@@ -15,6 +15,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,7 @@ using testing::Hear;
 using ::testing::IsEmpty;
 using testing::KeptDaemon;
 using testing::kParentChannel;
+using ::testing::Not;
 using testing::Say;
 using Json = nlohmann::json;
 
@@ -357,6 +359,76 @@ TEST_F(AuditTest, MemoryThatIsTakenBackByForce) {
   Stop();
 }
 
+TEST_F(AuditTest, MemoryThatNobodyWantsBackAnyMore) {
+  // Its holder would be made to end some time after whoever wants it has gone.
+  Start(absl::StrReplaceAll(kConfig,
+                            {{"revocation_grace = \"50ms\"", "revocation_grace = \"500ms\""}}));
+  Child deaf = Role("deaf", "low", 60);
+  auto urgent = daemon_->Connect("urgent");
+  ASSERT_TRUE(urgent.ok()) << urgent.status();
+  const CancelToken cancel;
+  std::thread waiter([&] {
+    EXPECT_EQ((*urgent)
+                  ->Acquire({.bytes = 60 * kMiB, .wait = absl::Seconds(30), .cancel = cancel})
+                  .status()
+                  .code(),
+              absl::StatusCode::kCancelled);
+  });
+  const Json revoking = audit_.One("revoking");
+  cancel.Cancel();
+  waiter.join();
+  const Json ended = audit_.One("revocation-ended");
+  EXPECT_EQ(ended["segment"], revoking["segment"]);
+  EXPECT_EQ(ended["tenant"], "low");
+  EXPECT_EQ(ended["bytes"], 60 * kMiB);
+  EXPECT_THAT(ended["why"].get<std::string>(), HasSubstr("nobody waits"));
+  EXPECT_THAT(audit_.Of("signalled"), IsEmpty());
+  deaf.Signal(SIGKILL);
+  deaf.Wait();
+  Stop();
+}
+
+TEST_F(AuditTest, WhoChangedAPoolAndHow) {
+  Start();
+  auto team = daemon_->Connect("team");
+  ASSERT_TRUE(team.ok()) << team.status();
+  auto segment = (*team)->Acquire({.bytes = 4 * kMiB, .kind = Kind::kMempool});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  Child set = Ctl({"pool", "set", "team", "--release-threshold", "1MiB"});
+  const pid_t setter = set.pid();
+  EXPECT_EQ(set.Wait(), 0);
+  const Json changed = audit_.One("pool-set");
+  EXPECT_EQ(changed["tenant"], "team");
+  EXPECT_EQ(changed["by_uid"], Json::array({getuid()}));
+  EXPECT_EQ(changed["by_pid"], Json::array({setter}));
+  EXPECT_THAT(changed["change"].dump(), HasSubstr("release_threshold"));
+  Child trim = Ctl({"pool", "trim", "team"});
+  const pid_t trimmer = trim.pid();
+  EXPECT_EQ(trim.Wait(), 0);
+  const Json trimmed = audit_.One("pool-trimmed");
+  EXPECT_EQ(trimmed["tenant"], "team");
+  EXPECT_EQ(trimmed["by_pid"], Json::array({trimmer}));
+  Stop();
+}
+
+TEST_F(AuditTest, ATicketOfAnotherTenantIsRefused) {
+  Start();
+  auto team = daemon_->Connect("team");
+  auto low = daemon_->Connect("low");
+  ASSERT_TRUE(team.ok() && low.ok());
+  auto segment = (*team)->Acquire({.bytes = 4 * kMiB});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  const auto ticket = segment->Share();
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_FALSE((*low)->Open(ticket->value).ok());
+  const Json refused = audit_.One("refused");
+  EXPECT_EQ(refused["tenant"], "low");
+  EXPECT_EQ(refused["pid"], getpid());
+  EXPECT_EQ(refused["call"], "open");
+  EXPECT_THAT(audit_.text(), Not(HasSubstr(ticket->value)));
+  Stop();
+}
+
 TEST_F(AuditTest, ThereIsNoSecretInIt) {
   Start(absl::StrReplaceAll(kConfig, {{"[audit]\n", "[audit]\nper_second = 0\n"}}));
   testing::WireSession session(daemon_->Socket("session.sock"));
@@ -447,6 +519,24 @@ TEST_F(AuditTest, WhatACrashCostAndWhatNot) {
   EXPECT_EQ(audit_.Of("started").size(), 2u);
   EXPECT_THAT(audit_.Of("stopped"), IsEmpty());
   EXPECT_THAT(audit_.Of("lost"), IsEmpty());
+  audit_.Check();
+}
+
+TEST_F(AuditTest, WhatACrashTookFromOthers) {
+  auto kept = KeptDaemon::Start({.config = audit_.Config()});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  auto team = Client::Connect({.runtime_dir = (*kept)->runtime_dir(), .tenant = "team"});
+  ASSERT_TRUE(team.ok()) << team.status();
+  auto segment = (*team)->Acquire({.bytes = 4 * kMiB, .kind = Kind::kMempool});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  ASSERT_TRUE((*kept)->Kill().ok()) << (*kept)->Log();
+  ASSERT_TRUE((*team)->GetUsage().ok());
+  const Json lost = audit_.One("lost");
+  EXPECT_EQ(lost["tenant"], "team");
+  EXPECT_EQ(lost["kind"], "mempool");
+  EXPECT_EQ(lost["bytes"], 4 * kMiB);
+  EXPECT_EQ(lost["holder"].size(), 1u);
+  EXPECT_THAT(lost["why"].get<std::string>(), HasSubstr("CUDA context"));
   audit_.Check();
 }
 

@@ -87,6 +87,9 @@ TEST_F(CrashUnderSystemd, AUnitWithoutAStoreIsToldOf) {
   EXPECT_TRUE(testing::Eventually([&] {
     return Log().find("FileDescriptorStoreMax=") != std::string::npos;
   })) << Log();
+  const auto doctor = machine_->Run({std::filesystem::absolute(testing::ProgramPath("gpumemctl")),
+                                     "--runtime-dir", runtime_dir_, "doctor", "--json"});
+  EXPECT_THAT(doctor.output, ::testing::HasSubstr("nothing keeps the memory"));
 }
 
 // --- What runs inside ----------------------------------------------------------------

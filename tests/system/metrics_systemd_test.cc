@@ -54,6 +54,7 @@ TEST(MetricsUnderSystemd, AreReachedThroughTheProxy) {
                {"[Service]\n", absl::StrCat("[Service]\nStandardError=append:", folder, "/log\n")},
                {"/run/gpumem/metrics.sock", folder + "/run/metrics.sock"},
                {"DynamicUser=yes\n", ""},
+               {"User=gpumem-metrics-proxy\n", ""},
                {"PrivateDevices=yes\n", ""},
                {"SupplementaryGroups=gpumem-metrics\n", ""}});
     machine.WriteUnit(unit, text);

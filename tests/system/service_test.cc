@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -216,6 +217,21 @@ TEST_F(ServiceTest, StopEndsItAndStoppingTheSocketsKeepsItSo) {
   EXPECT_EQ(service_->Property("ActiveState"), "inactive");
 }
 
+TEST_F(ServiceTest, StopsAlsoWhileOthersConnectAllTheTime) {
+  Install();
+  if (IsSkipped()) return;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(service_->Shell(absl::StrCat(self, " --role knock >/dev/null 2>&1 &")).code, 0);
+  }
+  for (int round = 0; round < 4; ++round) {
+    Start();
+    const auto stopped = service_->Systemctl({"stop", "gpumemd*"});
+    EXPECT_EQ(stopped.code, 0) << stopped.output;
+    EXPECT_EQ(service_->Property("ActiveState"), "inactive");
+  }
+}
+
 TEST_F(ServiceTest, ADaemonThatCannotStartSaysWhyAndTheSocketsStay) {
   Install({.config = "[daemon]\nlog_level = \"loud\"\n"});
   if (IsSkipped()) return;
@@ -284,7 +300,17 @@ int HoldAndLook(Client& client) {
   return shown ? 0 : Fail("it does not say that somebody waits");
 }
 
+// Asks again and again, and comes back again and again, until it is killed.
+[[noreturn]] void Knock() {
+  while (true) {
+    auto client = Client::Connect({.runtime_dir = kRuntimeDir, .timeout = absl::Seconds(1)});
+    while (client.ok() && (*client)->GetUsage().ok()) {
+    }
+  }
+}
+
 int RunRole(const std::string& role) {
+  if (role == "knock") Knock();
   auto client = Client::Connect({.runtime_dir = kRuntimeDir,
                                  .timeout = role == "use" ? absl::Seconds(20) : absl::Seconds(60)});
   if (!client.ok()) return Fail(client.status().ToString());

@@ -71,7 +71,7 @@ TEST_F(Startup, CheckConfigSaysWhatItThinks) {
       WriteConfig("[[tenant]]\nname = \"a\"\n[[rule]]\ntenant = \"a\"\ndefault = true\n");
   const Outcome fine = Run({"--check-config", "--config", good});
   EXPECT_EQ(fine.code, 0) << fine.output;
-  EXPECT_THAT(fine.output, HasSubstr("gpumemd.toml: ok, 1 tenants, 1 rules"));
+  EXPECT_THAT(fine.output, HasSubstr("gpumemd.toml: ok, tenants: 1, rules: 1"));
   EXPECT_EQ(Run({"--check-config"}).code, 0);
 
   const std::string bad = WriteConfig("[daemon]\nmax_sessions = 5\nmax_sesions = 5\n");

@@ -93,7 +93,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
   std::vector<std::string> checksums;
   {
     Progress progress(command.name, BytesOf(files), !options.json);
-    const absl::Status loaded = Load(
+    absl::Status loaded = Load(
         sources, places, **staging,
         [&](uint64_t done) {
           progress.Show(done);

@@ -54,8 +54,7 @@ class LateStaging : public Staging {
     void operator()(char* buffer) const { free(buffer); }
   };
   static std::unique_ptr<char, Free> Make() {
-    return std::unique_ptr<char, Free>(
-        static_cast<char*>(aligned_alloc(FileReader::kAlignment, kPieceBytes)));
+    return std::unique_ptr<char, Free>(static_cast<char*>(aligned_alloc(4096, kPieceBytes)));
   }
   std::unique_ptr<char, Free> buffers_[kSlots] = {Make(), Make(), Make(), Make(), Make(), Make(),
                                                   Make(), Make(), Make(), Make(), Make(), Make(),
@@ -88,12 +87,12 @@ class TransferTest : public testing::TestWithParam<bool> {
       const uint64_t word = random();
       std::memcpy(&content[i], &word, 8);
     }
-    const std::string path = absl::StrCat(dir_, "/", contents_.size());
+    std::string path = absl::StrCat(dir_, "/", contents_.size());
     std::ofstream(path) << content;
     contents_.push_back(std::move(content));
     return path;
   }
-  // Out of the page cache, so that it is read directly where the file system can.
+  // Out of the page cache, so that the disk is read.
   static void Forget(const std::string& path) {
     const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     fdatasync(fd.get());
@@ -103,7 +102,7 @@ class TransferTest : public testing::TestWithParam<bool> {
   void Open(const std::string& path) {
     auto reader = FileReader::Open(path);
     ASSERT_TRUE(reader.ok()) << reader.status();
-    // One page more: nothing may be written behind the end of the last page.
+    // One page more, that nothing may be written to.
     const uint64_t room = ((*reader)->bytes() + 4095) / 4096 * 4096;
     void* memory =
         mmap(nullptr, room + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

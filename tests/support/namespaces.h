@@ -1,0 +1,62 @@
+// Namespaces of the test's own, with a process 1 of the test's making: what runs in them sees no
+// process, no network, no control group and no /run but theirs, and nothing of it is left when the
+// object goes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+#include "tests/support/child.h"
+#include "tests/support/live_cgroup.h"
+
+namespace gpumem::testing {
+
+class Namespaces {
+ public:
+  struct Result {
+    int code = -1;       // the exit code; 124 after a minute, when it was killed
+    std::string output;  // standard output and error
+  };
+
+  // Runs /bin/sh with `script` as process 1: $1 is folder(), and `args` come after it. Mounts are
+  // private and /run is empty; /sys/fs/cgroup is a cgroup2 whose root is a group of the test's own.
+  // Returns at once.
+  //   FAILED_PRECONDITION  this user or this machine does not let it; a reason to skip a test
+  static absl::StatusOr<std::unique_ptr<Namespaces>> Make(const std::string& script,
+                                                          const std::vector<std::string>& args);
+  // Kills all that runs in them and waits for that.
+  ~Namespaces();
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+
+  // The same folder inside and outside, writable, with a name short enough for sockets in it.
+  const std::string& folder() const { return folder_; }
+  // Of process 1, as the test sees it; 0 until it runs.
+  pid_t pid();
+  // Runs a program inside, as root.
+  Result Run(const std::vector<std::string>& args) const;
+  // The same without waiting for it; `args` begins with a path, and the program's words are in
+  // `output`, a file. It is a member of no control group of the namespace but `group`, if one is
+  // named ("/init").
+  Child Start(const std::vector<std::string>& args, const std::string& output,
+              const std::string& group = "") const;
+  // What process 1 has written.
+  std::string Log() const;
+
+ private:
+  Namespaces() = default;
+
+  std::string folder_;
+  std::unique_ptr<LiveCgroup> group_;
+  Child unshare_;  // parent of process 1, which dies with it
+  pid_t pid_ = 0;
+  UniqueFd pidfd_;
+  mutable int runs_ = 0;
+};
+
+}  // namespace gpumem::testing
