@@ -4,7 +4,8 @@
 #  1. Its programs and libraries need no library but the C library's and those that it brings, and
 #     nothing from the C library newer than glibc 2.36.
 #  2. Its headers stand on their own, and a program links against the library.
-#  3. Its programs run, and the demo succeeds, in a root directory that holds the C library and the
+#  3. Its wheel is installed by pip, and works with its daemon.
+#  4. Its programs run, and the demo succeeds, in a root directory that holds the C library and the
 #     release, nothing else. Where namespaces are not permitted, this step is skipped, and says so.
 set -euo pipefail
 shopt -s inherit_errexit
@@ -51,6 +52,40 @@ check_library() {
   echo "dist: its headers compile and its library links"
 }
 
+check_wheel() {
+  local work daemon
+  work=$(mktemp -d /tmp/gpumem-dist-XXXXXX)
+  /usr/bin/python3 -m pip install --quiet --no-deps --no-index --no-cache-dir \
+    --disable-pip-version-check --root-user-action=ignore --target "$work/site" "$DIST"/gpumem-*.whl
+  "$DIST/bin/gpumemd" --backend=host --runtime-dir "$work/run" --state-dir "$work/state" \
+    &>"$work/log" &
+  daemon=$!
+  if ! PYTHONPATH=$work/site timeout 60 /usr/bin/python3 - "$work/run" <<'END'; then
+import sys
+import time
+import gpumem
+
+for attempt in range(200):  # the daemon begins meanwhile
+    try:
+        client = gpumem.connect(sys.argv[1])
+        break
+    except gpumem.UnavailableError:
+        time.sleep(0.05)
+assert client.publish("wheel", b"bytes") == 1
+assert bytes(memoryview(client.attach("wheel").value)) == b"bytes"
+inside = [line for line in open("/proc/self/maps") if "libgrpc" in line or "libgpumem" in line]
+assert inside and all("/site/gpumem/lib/" in line for line in inside), inside
+END
+    kill "$daemon"
+    cat "$work/log" >&2
+    fail "its wheel does not work"
+  fi
+  kill "$daemon"
+  wait "$daemon" || true
+  rm -r "$work"
+  echo "dist: its wheel is installed and works"
+}
+
 # The part of check_bare_root that runs in namespaces of its own, so that no mount stays behind.
 in_bare_root() {
   local root=$1 name
@@ -95,5 +130,6 @@ if [[ ${2:-} == --in-bare-root ]]; then
 else
   check_needs
   check_library
+  check_wheel
   check_bare_root
 fi

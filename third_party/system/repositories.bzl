@@ -155,3 +155,29 @@ No library of the toolkit is linked: the driver is loaded at run time.""",
     environ = ["CUDA_HOME"],
     configure = True,
 )
+
+def _python_repository_impl(ctx):
+    pkg_config = _which(ctx, "pkg-config")
+    include = [
+        flag[2:]
+        for flag in _words(ctx, [pkg_config, "--cflags", "python3"])
+        if flag.startswith("-I")
+    ]
+    ctx.symlink(include[0], "include")
+    ctx.file("BUILD.bazel", """
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+""")
+
+python_repository = repository_rule(
+    doc = """The headers of Debian's Python.
+
+Nothing is linked: an extension finds Python's functions in the program that loads it.""",
+    implementation = _python_repository_impl,
+    environ = ["PKG_CONFIG_PATH"],
+    configure = True,
+)

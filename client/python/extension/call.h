@@ -1,0 +1,74 @@
+// What every function of the extension needs: errors, arguments, and calls without the
+// interpreter's lock (GIL).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/python/extension/python_api.h"
+
+namespace gpumem::python {
+
+// Raises what gpumem.errors makes of this thread's last error. Always null.
+PyObject* Raise(int status);
+// The same for an error of the extension's own.
+PyObject* RaiseOwn(int status, const std::string& message);
+// gpumem.errors gives the function that makes exceptions:
+// (status, name, message, denial or None) -> exception.
+PyObject* SetErrorFactory(PyObject* module, PyObject* factory);
+
+// Runs `work` while other Python threads go on. A thread that comes back after the interpreter has
+// ended is ended in here, which unwinds the stack: no destructor may stand in the way, and so the
+// extension is compiled without exceptions.
+template <typename Work>
+auto WithoutGil(Work work) {
+  PyThreadState* const thread = PyEval_SaveThread();
+  auto result = work();
+  PyEval_RestoreThread(thread);
+  return result;
+}
+
+// Of PyArg_ParseTuple ("O&"). Negative numbers and those that are too large are OverflowError.
+int ToUint64(PyObject* object, void* number);
+int ToPointer(PyObject* object, void* pointer);  // a void*; None is null
+
+// A sequence of str; None is empty.
+class TextList {
+ public:
+  TextList() = default;
+  ~TextList();
+  TextList(const TextList&) = delete;
+  TextList& operator=(const TextList&) = delete;
+
+  static int Parse(PyObject* object, void* list);
+  const char* const* data() const { return texts_.data(); }
+  size_t size() const { return texts_.size(); }
+
+ private:
+  std::vector<PyObject*> bytes_;
+  std::vector<const char*> texts_;
+};
+
+// As str; what is no UTF-8 in it is replaced.
+PyObject* Text(const char* text);
+// (1, 2, 3)
+PyObject* Numbers(const uint64_t* numbers, size_t count);
+
+inline PyObject* None() {
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+// The functions of each part, without the empty entry at the end.
+extern const std::vector<PyMethodDef> kClientMethods;
+extern const std::vector<PyMethodDef> kSegmentMethods;
+extern const std::vector<PyMethodDef> kPublicationMethods;
+extern const std::vector<PyMethodDef> kPoolMethods;
+extern const std::vector<PyMethodDef> kEventMethods;
+extern const std::vector<PyMethodDef> kWatchMethods;
+extern const std::vector<PyMethodDef> kDlpackMethods;
+extern const std::vector<PyMethodDef> kCupyMethods;
+
+}  // namespace gpumem::python

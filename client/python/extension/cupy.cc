@@ -1,0 +1,381 @@
+// CuPy's allocator, for gpumem/cupy.py: blocks of a pool in the order of CuPy's current stream.
+//
+// What CuPy calls for every array is in here, and no Python is run on that path. CuPy's
+// CFunctionAllocator calls Malloc and Free, tells neither the stream, and does not look at a null
+// pointer. So Malloc asks CuPy for the stream by the C function that CuPy's own modules use for it
+// (Cython exports it in __pyx_capi__), the block goes back on the stream that it was made for, as
+// with CuPy's own pool, and Alloc, which is what is given to cupy.cuda.set_allocator, looks whether
+// Malloc was refused.
+//
+// All of it is guarded by the interpreter's lock (GIL), which CuPy holds whenever it calls.
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "client/gpumem.h"
+#include "client/python/extension/call.h"
+#include "client/python/extension/handle.h"
+
+namespace gpumem::python {
+namespace {
+
+// A function of no arguments that answers a number: one of CuPy's in C, or one in Python.
+class Question {
+ public:
+  // A capsule of __pyx_capi__, or a callable.
+  void Set(PyObject* source) {
+    Py_INCREF(source);
+    source_ = source;
+    if (!PyCapsule_CheckExact(source)) return;
+    // The name is the C signature: of cpdef functions with an argument that says whether overrides
+    // are to be looked for, and which does no harm where there is none.
+    pointer_ = PyCapsule_GetPointer(source, PyCapsule_GetName(source));
+    is_number_ = std::string(PyCapsule_GetName(source)).rfind("int ", 0) == 0;
+  }
+  void Drop() { Py_CLEAR(source_); }
+
+  intptr_t Ask() const {
+    if (pointer_ != nullptr && is_number_) return reinterpret_cast<int (*)(int)>(pointer_)(0);
+    if (pointer_ != nullptr) return reinterpret_cast<intptr_t (*)(int)>(pointer_)(0);
+    if (source_ == nullptr) return 0;
+    PyObject* const said = PyObject_CallFunctionObjArgs(source_, nullptr);
+    const intptr_t answer = said == nullptr ? 0 : PyLong_AsLongLong(said);
+    Py_XDECREF(said);
+    if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(source_);
+    return answer;
+  }
+
+ private:
+  PyObject* source_ = nullptr;
+  void* pointer_ = nullptr;
+  bool is_number_ = false;  // int, not intptr_t
+};
+
+struct Live {
+  void* stream;
+  size_t* of_stream;  // how many blocks of the stream are live, or late
+  size_t bytes;
+  gpumem_pool* pool;
+};
+using LiveBlocks = std::unordered_map<void*, Live>;
+
+struct Late {
+  void* pointer;
+  Live live;
+};
+
+struct State {
+  Handle* chosen = nullptr;  // the pool; null: the default pool of whichever device
+  int chosen_device = 0;     // whose pool that is
+  bool waits = false;        // the pool may wait for memory: let other threads run meanwhile
+  Question current_stream;
+  Question has_hooks;
+  PyObject* make = nullptr;           // CFunctionAllocator.malloc: bytes -> MemoryPointer
+  PyObject* on_refusal = nullptr;     // (bytes, error, attempt): raises, or None: try again
+  PyObject* on_new_stream = nullptr;  // (stream, [streams that have nothing]) -> [those forgotten]
+  PyObject* with_hooks = nullptr;     // (bytes, allocator without hooks) -> MemoryPointer
+  PyObject* on_free = nullptr;        // (device, bytes, pointer, whether it is done)
+  std::array<gpumem_pool*, 64> defaults = {};
+  LiveBlocks live;
+  std::vector<LiveBlocks::node_type> spare;   // so that a block costs no call to malloc
+  std::unordered_map<void*, size_t> streams;  // that CuPy came with, and how many live blocks each
+  void* last_stream = nullptr;                // the one that was asked for last, …
+  size_t* of_last_stream = nullptr;           // … and its blocks; null: ask
+  std::vector<Late> late;  // whose stream was being captured when they were freed
+  bool abandoned = false;  // no allocator any more: ends with the last block
+};
+
+constexpr char kCapsule[] = "gpumem.cupy.state";
+constexpr int kAttempts = 3;
+constexpr size_t kSpare = 64;
+
+// What the last Malloc of this thread that failed was refused with; 0: it was not.
+thread_local int refused = GPUMEM_OK;
+thread_local std::string refusal;  // its words, where they are not gpumem_last_error()'s
+
+State* StateOf(PyObject* capsule) {
+  return static_cast<State*>(PyCapsule_GetPointer(capsule, kCapsule));
+}
+
+void End(State* state) {
+  state->current_stream.Drop();
+  state->has_hooks.Drop();
+  Py_XDECREF(reinterpret_cast<PyObject*>(state->chosen));
+  delete state;
+}
+
+void EndCapsule(PyObject* capsule) {
+  State* const state = StateOf(capsule);
+  for (PyObject** const object : {&state->make, &state->on_refusal, &state->on_new_stream,
+                                  &state->with_hooks, &state->on_free}) {
+    Py_CLEAR(*object);
+  }
+  state->abandoned = true;
+  if (state->live.empty() && state->late.empty()) End(state);
+}
+
+gpumem_pool* PoolOf(State& state, int device) {
+  if (state.chosen != nullptr) {
+    refused = GPUMEM_FAILED_PRECONDITION;
+    if (state.chosen->closing || state.chosen->pointer == nullptr) {
+      refusal = "the pool is closed";
+      return nullptr;
+    }
+    if (device == state.chosen_device) {
+      refused = GPUMEM_OK;
+      return static_cast<gpumem_pool*>(state.chosen->pointer);
+    }
+    refusal = "the pool is one of device " + std::to_string(state.chosen_device) +
+              ", and CuPy's current device is " + std::to_string(device);
+    return nullptr;
+  }
+  const auto index = static_cast<size_t>(device);
+  if (index < state.defaults.size() && state.defaults[index] != nullptr) {
+    return state.defaults[index];
+  }
+  gpumem_pool* pool = nullptr;
+  refused = WithoutGil([&] { return gpumem_default_pool(device, &pool); });
+  refusal.clear();
+  if (index < state.defaults.size()) state.defaults[index] = pool;
+  return pool;
+}
+
+void Give(State& state, void* pointer, const Live& live) {
+  int status = gpumem_pool_free_pointer(live.pool, pointer, live.stream);
+  if (status == GPUMEM_FAILED_PRECONDITION) {
+    state.late.push_back({pointer, live});
+    return;
+  }
+  // Perhaps the stream is no more.
+  if (status != GPUMEM_OK) status = gpumem_pool_free_synchronized(live.pool, pointer);
+  if (status != GPUMEM_OK) std::fprintf(stderr, "gpumem.cupy: %s\n", gpumem_last_error());
+  --*live.of_stream;
+  if (state.chosen != nullptr) DropView(*state.chosen);
+}
+
+void GiveLate(State& state) {
+  if (state.late.empty()) return;
+  std::vector<Late> late;
+  late.swap(state.late);
+  for (const Late& one : late) Give(state, one.pointer, one.live);
+}
+
+// Streams live for as long as memory of theirs does, and a little longer: gpumem.cupy keeps them.
+void MeetStream(State& state, void* stream) {
+  if (state.on_new_stream == nullptr) return;
+  // Python may let other threads run below, whom the map is open to as well. So those that are idle
+  // leave it first: a thread that comes with one of them meanwhile meets it anew, and keeps it.
+  std::vector<void*> known;
+  for (const auto& [stream_of, blocks] : state.streams) {
+    if (blocks == 0) known.push_back(stream_of);
+  }
+  state.of_last_stream = nullptr;
+  for (void* const each : known) state.streams.erase(each);
+  PyObject* const idle = PyList_New(0);
+  for (void* const each : known) {
+    PyObject* const number = PyLong_FromVoidPtr(each);
+    if (number != nullptr) PyList_Append(idle, number);
+    Py_XDECREF(number);
+  }
+  PyObject* const pointer = PyLong_FromVoidPtr(stream);
+  PyObject* const forgotten =
+      PyObject_CallFunctionObjArgs(state.on_new_stream, pointer, idle, nullptr);
+  std::unordered_set<void*> gone;
+  for (Py_ssize_t i = 0; forgotten != nullptr && i < PyList_Size(forgotten); ++i) {
+    gone.insert(PyLong_AsVoidPtr(PyList_GetItem(forgotten, i)));
+  }
+  for (void* const each : known) {
+    if (gone.count(each) == 0) state.streams.emplace(each, 0);
+  }
+  if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(state.on_new_stream);
+  Py_XDECREF(forgotten);
+  Py_DECREF(pointer);
+  Py_DECREF(idle);
+}
+
+// How many live blocks the stream has.
+size_t* BlocksOf(State& state, void* stream) {
+  if (stream == state.last_stream && state.of_last_stream != nullptr) return state.of_last_stream;
+  auto found = state.streams.find(stream);
+  if (found == state.streams.end()) {
+    MeetStream(state, stream);
+    found = state.streams.emplace(stream, 0).first;
+  }
+  state.last_stream = stream;
+  state.of_last_stream = &found->second;  // stays where it is until it is erased
+  return state.of_last_stream;
+}
+
+void Remember(State& state, void* pointer, const Live& live) {
+  if (state.spare.empty()) {
+    state.live.emplace(pointer, live);
+    return;
+  }
+  LiveBlocks::node_type node = std::move(state.spare.back());
+  state.spare.pop_back();
+  node.key() = pointer;
+  node.mapped() = live;
+  state.live.insert(std::move(node));
+}
+
+void* Malloc(void* param, size_t bytes, int device) {
+  auto& state = *static_cast<State*>(param);
+  refused = GPUMEM_OK;
+  GiveLate(state);
+  void* const stream = reinterpret_cast<void*>(state.current_stream.Ask());
+  size_t* const of_stream = BlocksOf(state, stream);
+  ++*of_stream;  // also while other threads run below
+  gpumem_pool* const pool = PoolOf(state, device);
+  if (pool == nullptr) {
+    --*of_stream;
+    return nullptr;
+  }
+  // The block's, from before there is one: the pool must not end while this waits in it.
+  if (state.chosen != nullptr) AddView(*state.chosen);
+  gpumem_block block = {};
+  const auto allocate = [&] { return gpumem_pool_allocate(pool, bytes, stream, &block); };
+  refused = state.waits ? WithoutGil(allocate) : allocate();
+  if (refused != GPUMEM_OK) {
+    --*of_stream;
+    refusal.clear();
+    if (state.chosen != nullptr) {
+      // Its end, where that was put off, may leave another last error.
+      if (state.chosen->closing) refusal = gpumem_last_error();
+      DropView(*state.chosen);
+    }
+    return nullptr;
+  }
+  Remember(state, block.data, Live{stream, of_stream, bytes, pool});
+  return block.data;
+}
+
+void TellOfFree(const State& state, int device, size_t bytes, void* pointer, bool done) {
+  PyObject* const said = PyObject_CallFunction(state.on_free, "iKNi", device,
+                                               static_cast<unsigned long long>(bytes),  // NOLINT
+                                               PyLong_FromVoidPtr(pointer), done ? 1 : 0);
+  if (said == nullptr) PyErr_WriteUnraisable(state.on_free);
+  Py_XDECREF(said);
+}
+
+void Free(void* param, void* pointer, int device) {
+  auto& state = *static_cast<State*>(param);
+  const auto found = state.live.find(pointer);
+  if (found == state.live.end()) return;
+  const Live live = found->second;
+  LiveBlocks::node_type node = state.live.extract(found);
+  if (state.spare.size() < kSpare) state.spare.push_back(std::move(node));
+  const bool hooked = state.on_free != nullptr && state.has_hooks.Ask() != 0;
+  // It may be called while an exception is on its way.
+  PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
+  if (hooked) {
+    PyErr_Fetch(&type, &error, &traceback);
+    TellOfFree(state, device, live.bytes, pointer, false);
+  }
+  Give(state, pointer, live);
+  if (hooked) {
+    TellOfFree(state, device, live.bytes, pointer, true);
+    PyErr_Restore(type, error, traceback);
+  }
+  if (state.abandoned && state.live.empty() && state.late.empty()) End(&state);
+}
+
+// Calls on_refusal with what Malloc was refused with. False: an exception is set.
+bool WorthAnotherTry(const State& state, PyObject* bytes, int attempt) {
+  refusal.empty() ? Raise(refused) : RaiseOwn(refused, refusal);
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject* const number = PyLong_FromLong(attempt);
+  PyObject* const said =
+      PyObject_CallFunctionObjArgs(state.on_refusal, bytes, error, number, nullptr);
+  for (PyObject* const object : {type, error, traceback, number, said}) Py_XDECREF(object);
+  return said != nullptr;
+}
+
+PyObject* AllocWithoutHooks(PyObject* capsule, PyObject* bytes) {
+  const State* const state = StateOf(capsule);
+  if (state == nullptr || state->make == nullptr) {
+    return RaiseOwn(GPUMEM_FAILED_PRECONDITION, "this allocator was not made by gpumem.cupy");
+  }
+  for (int attempt = 1;; ++attempt) {
+    refused = GPUMEM_OK;
+    PyObject* const memory = PyObject_CallFunctionObjArgs(state->make, bytes, nullptr);
+    if (memory == nullptr || refused == GPUMEM_OK) return memory;
+    Py_DECREF(memory);
+    if (!WorthAnotherTry(*state, bytes, attempt) || attempt == kAttempts) return nullptr;
+  }
+}
+
+PyMethodDef alloc_without_hooks = {"malloc", AllocWithoutHooks, METH_O,
+                                   "malloc(bytes) -> cupy.cuda.MemoryPointer"};
+
+PyObject* Alloc(PyObject* capsule, PyObject* bytes) {
+  const State* const state = StateOf(capsule);
+  if (state == nullptr || state->has_hooks.Ask() == 0) return AllocWithoutHooks(capsule, bytes);
+  PyObject* const inner = PyCFunction_New(&alloc_without_hooks, capsule);
+  if (inner == nullptr) return nullptr;
+  PyObject* const memory = PyObject_CallFunctionObjArgs(state->with_hooks, bytes, inner, nullptr);
+  Py_DECREF(inner);
+  return memory;
+}
+
+PyMethodDef alloc = {"malloc", Alloc, METH_O, "malloc(bytes) -> cupy.cuda.MemoryPointer"};
+
+// (pool or None, its device, whether it waits, current_stream, has_hooks, on_refusal,
+//  on_new_stream, with_hooks, on_free) -> (state, param, malloc, free)
+PyObject* MakeState(PyObject*, PyObject* args) {
+  Use pool;
+  int device, waits;
+  PyObject *current_stream, *has_hooks, *on_refusal, *on_new_stream, *with_hooks, *on_free;
+  if (!PyArg_ParseTuple(args, "O&ipOOOOOO", Use::ParseOrNone<Holds::kPool>, &pool, &device, &waits,
+                        &current_stream, &has_hooks, &on_refusal, &on_new_stream, &with_hooks,
+                        &on_free)) {
+    return nullptr;
+  }
+  auto* const state = new State;
+  PyObject* const capsule = PyCapsule_New(state, kCapsule, EndCapsule);
+  if (capsule == nullptr) {
+    delete state;
+    return nullptr;
+  }
+  for (PyObject* const object : {on_refusal, on_new_stream, with_hooks, on_free}) Py_INCREF(object);
+  state->chosen = pool.handle();
+  Py_XINCREF(reinterpret_cast<PyObject*>(state->chosen));
+  state->chosen_device = device;
+  state->waits = waits;
+  state->current_stream.Set(current_stream);
+  state->has_hooks.Set(has_hooks);
+  state->on_refusal = on_refusal;
+  state->on_new_stream = on_new_stream;
+  state->with_hooks = with_hooks;
+  state->on_free = on_free;
+  return Py_BuildValue("NNNN", capsule, PyLong_FromVoidPtr(state),
+                       PyLong_FromVoidPtr(reinterpret_cast<void*>(Malloc)),
+                       PyLong_FromVoidPtr(reinterpret_cast<void*>(Free)));
+}
+
+// (state, CFunctionAllocator.malloc) -> the allocator for cupy.cuda.set_allocator
+PyObject* MakeAllocator(PyObject*, PyObject* args) {
+  PyObject *capsule, *make;
+  if (!PyArg_ParseTuple(args, "OO", &capsule, &make)) return nullptr;
+  State* const state = StateOf(capsule);
+  if (state == nullptr) return nullptr;
+  Py_INCREF(make);
+  Py_XDECREF(state->make);
+  state->make = make;
+  return PyCFunction_New(&alloc, capsule);
+}
+
+}  // namespace
+
+const std::vector<PyMethodDef> kCupyMethods = {
+    {"cupy_state", MakeState, METH_VARARGS, nullptr},
+    {"cupy_allocator", MakeAllocator, METH_VARARGS, nullptr},
+};
+
+}  // namespace gpumem::python

@@ -1,0 +1,214 @@
+// DLPack, both ways: https://dmlc.github.io/dlpack/latest/c_api.html and python_spec.html. The
+// structs are those of dlpack.h 1.0 (1.1 has more types), and of 0.x as far as the unversioned ones
+// go.
+#include <string>
+#include <vector>
+
+#include "client/gpumem.h"
+#include "client/python/extension/call.h"
+#include "client/python/extension/handle.h"
+#include "client/python/extension/memory.h"
+
+namespace gpumem::python {
+namespace {
+
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // in elements; null: C order
+  uint64_t byte_offset;
+};
+
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor* self);
+};
+
+struct DLManagedTensorVersioned {
+  uint32_t major;
+  uint32_t minor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned* self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
+
+constexpr uint64_t kReadOnlyFlag = 1;
+constexpr uint8_t kFirstOfMinor1 = 7;  // of the types: kDLFloat8_e3m4
+
+template <typename Managed>
+constexpr bool kIsVersioned = false;
+template <>
+constexpr bool kIsVersioned<DLManagedTensorVersioned> = true;
+
+template <typename Managed>
+constexpr const char* kName = kIsVersioned<Managed> ? "dltensor_versioned" : "dltensor";
+template <typename Managed>
+constexpr const char* kUsedName =
+    kIsVersioned<Managed> ? "used_dltensor_versioned" : "used_dltensor";
+
+template <typename Managed>
+struct Exported {
+  Managed managed;
+  PyObject* memory;
+  std::vector<int64_t> shape, strides;
+};
+
+// Called by whoever took the tensor over, in any thread, with the GIL or without.
+template <typename Managed>
+void Delete(Managed* managed) {
+  auto* const exported = static_cast<Exported<Managed>*>(managed->manager_ctx);
+  if (Py_IsInitialized() != 0) {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_DECREF(exported->memory);
+    PyGILState_Release(state);
+  }
+  delete exported;
+}
+
+template <typename Managed>
+void DestroyCapsule(PyObject* capsule) {
+  // Nobody has taken the tensor over; else it has another name.
+  if (PyCapsule_IsValid(capsule, kName<Managed>) == 0) return;
+  auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kName<Managed>));
+  managed->deleter(managed);
+}
+
+template <typename Managed>
+PyObject* ExportAs(PyObject* memory, const Layout& layout, DLDevice device, DLDataType dtype) {
+  auto* const exported = new Exported<Managed>{};
+  exported->memory = memory;
+  for (const Py_ssize_t extent : layout.shape) exported->shape.push_back(extent);
+  for (const Py_ssize_t stride : layout.strides) {
+    exported->strides.push_back(stride / layout.itemsize);
+  }
+  Managed& managed = exported->managed;
+  managed.manager_ctx = exported;
+  managed.deleter = Delete<Managed>;
+  managed.dl_tensor = {.data = layout.pointer,
+                       .device = device,
+                       .ndim = static_cast<int32_t>(layout.shape.size()),
+                       .dtype = dtype,
+                       .shape = exported->shape.data(),
+                       .strides = exported->strides.data(),
+                       .byte_offset = 0};
+  if constexpr (kIsVersioned<Managed>) {
+    managed.major = 1;
+    managed.minor = dtype.code >= kFirstOfMinor1 ? 1 : 0;
+    managed.flags = layout.readonly ? kReadOnlyFlag : 0;
+  }
+  PyObject* const capsule = PyCapsule_New(&managed, kName<Managed>, DestroyCapsule<Managed>);
+  if (capsule == nullptr) {
+    delete exported;
+    return nullptr;
+  }
+  Py_INCREF(memory);
+  return capsule;
+}
+
+// (memory, device_type, device_id, code, bits, versioned) -> capsule
+PyObject* Export(PyObject*, PyObject* args) {
+  PyObject* memory;
+  int device_type, device_id, code, bits, versioned;
+  if (!PyArg_ParseTuple(args, "Oiiiip", &memory, &device_type, &device_id, &code, &bits,
+                        &versioned)) {
+    return nullptr;
+  }
+  Layout* const layout = LayoutOf(memory);
+  if (layout == nullptr) return nullptr;
+  if (!layout->counted && layout->keep != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "this memory could be closed under the capsule");
+    return nullptr;
+  }
+  for (const Py_ssize_t stride : layout->strides) {
+    if (stride % layout->itemsize != 0) {
+      PyErr_SetString(PyExc_BufferError,
+                      "DLPack has no strides that are no multiple of an element");
+      return nullptr;
+    }
+  }
+  const DLDevice device = {device_type, device_id};
+  const DLDataType dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+  return versioned != 0 ? ExportAs<DLManagedTensorVersioned>(memory, *layout, device, dtype)
+                        : ExportAs<DLManagedTensor>(memory, *layout, device, dtype);
+}
+
+template <typename Managed>
+int DeleteForeign(Handle& handle) {
+  auto* const managed = static_cast<Managed*>(handle.pointer);
+  if (managed->deleter != nullptr) managed->deleter(managed);
+  return GPUMEM_OK;
+}
+
+PyObject* ToTuple(const int64_t* numbers, int count) {
+  if (numbers == nullptr) return None();
+  PyObject* const tuple = PyTuple_New(count);
+  for (int i = 0; tuple != nullptr && i < count; ++i) {
+    PyTuple_SetItem(tuple, i, PyLong_FromLongLong(numbers[i]));
+  }
+  return tuple;
+}
+
+template <typename Managed>
+PyObject* ImportAs(PyObject* capsule) {
+  auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kName<Managed>));
+  if (managed == nullptr) return nullptr;
+  bool readonly = false;
+  if constexpr (kIsVersioned<Managed>) {
+    if (managed->major != 1) {
+      PyErr_Format(PyExc_BufferError, "DLPack of version %d is not known here: 1 is",
+                   static_cast<int>(managed->major));
+      return nullptr;
+    }
+    readonly = (managed->flags & kReadOnlyFlag) != 0;
+  }
+  if (PyCapsule_SetName(capsule, kUsedName<Managed>) != 0) return nullptr;
+  Handle* const handle = NewHandle(Holds::kForeign, managed, DeleteForeign<Managed>, nullptr);
+  if (handle == nullptr) return nullptr;
+  const DLTensor& tensor = managed->dl_tensor;
+  // Of no dimension it may be null.
+  PyObject* const shape = tensor.ndim == 0 ? PyTuple_New(0) : ToTuple(tensor.shape, tensor.ndim);
+  void* const data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  return Py_BuildValue("NNiiiiiNNN", handle, PyLong_FromVoidPtr(data),
+                       int{tensor.device.device_type}, int{tensor.device.device_id},
+                       int{tensor.dtype.code}, int{tensor.dtype.bits}, int{tensor.dtype.lanes},
+                       shape, ToTuple(tensor.strides, tensor.ndim), PyBool_FromLong(readonly));
+}
+
+// (capsule) -> (Handle, pointer, device_type, device_id, code, bits, lanes, shape,
+//               strides in elements or None, readonly)
+PyObject* Import(PyObject*, PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kName<DLManagedTensorVersioned>) != 0) {
+    return ImportAs<DLManagedTensorVersioned>(capsule);
+  }
+  if (PyCapsule_IsValid(capsule, kName<DLManagedTensor>) != 0) {
+    return ImportAs<DLManagedTensor>(capsule);
+  }
+  PyErr_SetString(PyExc_TypeError,
+                  "no DLPack capsule, or one whose tensor was taken out of it already");
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<PyMethodDef> kDlpackMethods = {
+    {"dlpack_export", Export, METH_VARARGS, nullptr},
+    {"dlpack_import", Import, METH_O, nullptr},
+};
+
+}  // namespace gpumem::python

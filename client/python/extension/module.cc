@@ -1,0 +1,88 @@
+// The module gpumem._gpumem: client/gpumem.h for Python, one function for one, and the two types
+// that hold what it gives. gpumem/_gpumem.pyi says what each takes and gives.
+#include <string>
+#include <vector>
+
+#include "client/gpumem.h"
+#include "client/python/extension/call.h"
+#include "client/python/extension/cuda_sync.h"
+#include "client/python/extension/handle.h"
+#include "client/python/extension/memory.h"
+#include "client/python/extension/python_api.h"
+#include "common/version.h"
+
+namespace gpumem::python {
+namespace {
+
+PyObject* Version(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(gpumem_version()); }
+
+PyObject* Synchronize(PyObject*, PyObject*) {
+  WithoutGil([] {
+    SynchronizeCuda();
+    return 0;
+  });
+  return None();
+}
+
+// Address of a function of libgpumem.so, for those who call it from C.
+PyObject* Address(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  struct Function {
+    const char* name;
+    void* address;
+  };
+  static const Function kFunctions[] = {
+      {"gpumem_torch_malloc", reinterpret_cast<void*>(gpumem_torch_malloc)},
+      {"gpumem_torch_free", reinterpret_cast<void*>(gpumem_torch_free)},
+      {"gpumem_cupy_malloc", reinterpret_cast<void*>(gpumem_cupy_malloc)},
+      {"gpumem_cupy_free", reinterpret_cast<void*>(gpumem_cupy_free)},
+      {"gpumem_rmm_allocate", reinterpret_cast<void*>(gpumem_rmm_allocate)},
+      {"gpumem_rmm_deallocate", reinterpret_cast<void*>(gpumem_rmm_deallocate)},
+  };
+  for (const Function& function : kFunctions) {
+    if (std::string(name) == function.name) return PyLong_FromVoidPtr(function.address);
+  }
+  return RaiseOwn(GPUMEM_NOT_FOUND, std::string("no framework calls a function ") + name);
+}
+
+std::vector<PyMethodDef>* Methods() {
+  auto* const all = new std::vector<PyMethodDef>{
+      {"version", Version, METH_NOARGS, nullptr},
+      {"address", Address, METH_VARARGS, nullptr},
+      {"cuda_synchronize", Synchronize, METH_NOARGS, nullptr},
+      {"set_error_factory", SetErrorFactory, METH_O, nullptr},
+  };
+  for (const auto* const part :
+       {&kClientMethods, &kSegmentMethods, &kPublicationMethods, &kPoolMethods, &kEventMethods,
+        &kWatchMethods, &kDlpackMethods, &kCupyMethods}) {
+    all->insert(all->end(), part->begin(), part->end());
+  }
+  all->push_back({nullptr, nullptr, 0, nullptr});
+  return all;
+}
+
+}  // namespace
+}  // namespace gpumem::python
+
+PyMODINIT_FUNC PyInit__gpumem() {
+  using namespace gpumem::python;  // NOLINT
+  // They live as long as the process, as the module does.
+  static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                   "_gpumem",
+                                   "client/gpumem.h for Python",
+                                   -1,
+                                   Methods()->data(),
+                                   nullptr,
+                                   nullptr,
+                                   nullptr,
+                                   nullptr};
+  PyObject* const module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  if (!AddHandleType(module) || !AddMemoryType(module) ||
+      PyModule_AddStringConstant(module, "__version__", GPUMEM_VERSION) != 0) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

@@ -1,0 +1,43 @@
+// Python's stable ABI, as of CPython 3.9: one binary serves that and all that come after.
+//
+// The buffer protocol is not in it before 3.11, but can be had: PyType_FromSpec takes its two slots
+// since 3.9 (https://docs.python.org/3/c-api/type.html, "Changed in version 3.9"), and the struct
+// that they fill in is that of PEP 3118, has never changed, and became part of the stable ABI as it
+// is. So what the headers leave out for 3.9 is said here, under names of our own.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x03090000
+#include <Python.h>
+
+namespace gpumem::python {
+
+// Py_buffer.
+struct Buffer {
+  void* buf;
+  PyObject* obj;
+  Py_ssize_t len;
+  Py_ssize_t itemsize;
+  int readonly;
+  int ndim;
+  char* format;
+  Py_ssize_t* shape;
+  Py_ssize_t* strides;
+  Py_ssize_t* suboffsets;
+  void* internal;
+};
+
+// Py_bf_getbuffer and Py_bf_releasebuffer.
+inline constexpr int kGetBufferSlot = 1;
+inline constexpr int kReleaseBufferSlot = 2;
+
+// PyBUF_….
+inline constexpr int kBufferWritable = 0x0001;
+inline constexpr int kBufferFormat = 0x0004;
+inline constexpr int kBufferNd = 0x0008;
+inline constexpr int kBufferStrides = 0x0010 | kBufferNd;
+inline constexpr int kBufferCContiguous = 0x0020 | kBufferStrides;
+inline constexpr int kBufferFContiguous = 0x0040 | kBufferStrides;
+inline constexpr int kBufferAnyContiguous = 0x0080 | kBufferStrides;
+
+}  // namespace gpumem::python

@@ -1,0 +1,121 @@
+"""gpumem: GPU memory that a node's daemon owns and several processes share.
+
+    import gpumem
+    client = gpumem.connect()
+    segment = client.acquire(64 << 20)         # 64 MiB on the first device that serves
+    ticket = segment.share()                   # pickle it, or pass on ticket.value
+    same = client.open(ticket)                 # elsewhere: the same memory, no copy
+
+    weights = gpumem.empty((1024, 1024), "float32")
+    gpumem.publish("weights", {"w": weights})  # outlives this process
+    w = gpumem.attach("weights")["w"]          # in another: numpy.asarray(w), torch.from_dlpack(w)
+
+The functions here that take no client use one for the whole process (default_client()). Sizes are
+bytes, times seconds. What goes wrong is a gpumem.Error; see gpumem.errors. Neither a GPU, a driver,
+NumPy nor a daemon is needed to import it.
+"""
+from __future__ import annotations
+
+import os as _os
+import threading as _threading
+from typing import Any, Optional, Union
+
+from . import _gpumem, aio, errors
+from ._waiting import CancelToken
+from .arrays import Array, asarray, from_dlpack
+from .client import (Client, Device, DeviceQuota, DeviceUsage, Peer, Usage, connect)
+from .errors import (AbortedError, AlreadyExistsError, CancelledError, Cause, DataLossError,
+                     DeadlineExceededError, Denial, Error, FailedPreconditionError, Holder,
+                     InternalError, InvalidArgumentError, NotFoundError, OutOfRangeError,
+                     PermissionDeniedError, ResourceExhaustedError, UnauthenticatedError,
+                     UnavailableError, UnimplementedError, UnknownError)
+from .event import Event
+from .pool import Pool, PoolStats
+from .publication import Publication, PublicationInfo
+from .segment import Block, Layout, Segment, Ticket
+from .watch import Notice, Quota, Watch
+
+__version__ = _gpumem.__version__
+
+__all__ = [
+    "AbortedError", "AlreadyExistsError", "Array", "Block", "CancelToken", "CancelledError",
+    "Cause", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device", "DeviceQuota",
+    "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder", "InternalError",
+    "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError", "Peer",
+    "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo", "Quota",
+    "ResourceExhaustedError", "Segment", "Ticket", "UnauthenticatedError", "UnavailableError",
+    "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray", "attach", "connect",
+    "copy", "default_client", "empty", "errors", "from_dlpack", "library_path", "open", "publish",
+    "set_default_client", "share", "unpublish",
+]
+
+_lock = _threading.Lock()
+_default: Optional[Client] = None
+
+
+def default_client() -> Client:
+    """The process's client, connected when it is first asked for. Raises as connect()."""
+    global _default  # pylint: disable=global-statement
+    with _lock:
+        if _default is None or _default.closed:
+            _default = connect()
+        return _default
+
+
+def set_default_client(client: Optional[Client]) -> None:
+    """Which client the functions of this module use from here on; None: a new one."""
+    global _default  # pylint: disable=global-statement
+    with _lock:
+        _default = client
+
+
+def empty(shape: Any, dtype: Any = "float32", **options: Any) -> Array:
+    """An array in brokered memory: Client.empty()."""
+    return default_client().empty(shape, dtype, **options)
+
+
+def copy(source: Any, **options: Any) -> Array:
+    """A copy of any library's array in brokered memory: Client.copy()."""
+    return default_client().copy(source, **options)
+
+
+def share(array: Any, scope: str = "tenant") -> Ticket:
+    """A picklable ticket that opens the array elsewhere: Client.share()."""
+    return default_client().share(array, scope)
+
+
+def open(ticket: Union[Ticket, str],  # pylint: disable=redefined-builtin
+         **options: Any) -> Any:
+    """What a ticket is of, in this process: Client.open()."""
+    return default_client().open(ticket, **options)
+
+
+def publish(name: str, value: Any, **options: Any) -> int:
+    """Publishes an array, or arrays by name, and answers the version: Client.publish()."""
+    return default_client().publish(name, value, **options)
+
+
+def attach(name: str, **options: Any) -> Any:
+    """What was published under the name: an Array, or a dict of them. They keep the publication;
+    Client.attach() has it as an object."""
+    return default_client().attach(name, **options).value
+
+
+def unpublish(name: str) -> int:
+    """Ends a publication: Client.unpublish()."""
+    return default_client().unpublish(name)
+
+
+def library_path() -> str:
+    """The file libgpumem.so that this package uses, for those who load it by its path."""
+    return _os.path.join(_os.path.dirname(_os.path.abspath(__file__)), "lib", "libgpumem.so.1")
+
+
+def _after_fork_in_child() -> None:
+    # Its threads are the parent's, and so are its locks.
+    global _lock, _default  # pylint: disable=global-statement
+    _lock = _threading.Lock()
+    _default = None
+
+
+_os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,121 @@
+"""gpumem for asyncio: the calls that wait, as coroutines.
+
+    client = await gpumem.aio.connect()
+    segment = await client.acquire(40 << 30, wait=math.inf)
+    weights = await client.attach("weights", version=2, wait=60)
+
+A task that is cancelled meanwhile holds nothing. All else is that of gpumem.Client, which `client`
+is, too; what asks the daemon a single question takes a fraction of a millisecond.
+"""
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, Callable, List, Optional
+
+from . import client as _client
+from ._waiting import call_async
+from .publication import Publication
+from .segment import Segment
+from .watch import Notice, Quota, Watch
+
+
+class Client:
+    """A gpumem.Client whose calls that wait are coroutines. What is not here is that client's."""
+
+    def __init__(self, client: _client.Client) -> None:
+        self.client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.client.close()
+
+    async def acquire(self, bytes: int,  # pylint: disable=redefined-builtin
+                      **options: Any) -> Segment:
+        """gpumem.Client.acquire()."""
+        made: Segment = await call_async(
+            lambda token: self.client.acquire(bytes, cancel=token, **options))
+        return made
+
+    async def acquire_many(self, bytes: int, count: int,  # pylint: disable=redefined-builtin
+                           **options: Any) -> List[Segment]:
+        """gpumem.Client.acquire_many()."""
+        made: List[Segment] = await call_async(
+            lambda token: self.client.acquire_many(bytes, count, cancel=token, **options))
+        return made
+
+    async def attach(self, name: str, **options: Any) -> Publication:
+        """gpumem.Client.attach()."""
+        made: Publication = await call_async(
+            lambda token: self.client.attach(name, cancel=token, **options))
+        return made
+
+    async def publish(self, name: str, value: Any, **options: Any) -> int:
+        """gpumem.Client.publish(), which may copy much. It is not undone: where the task is
+        cancelled meanwhile, the version is published, or it is not."""
+        version: int = await call_async(
+            lambda token: self.client.publish(name, value, **options))
+        return version
+
+    async def wait_for_quota(self, accept: Callable[[Quota], bool],
+                             timeout: float = math.inf) -> Quota:
+        """The tenant's quota as soon as `accept` is true of it, which may be now. Raises
+        TimeoutError after so many seconds."""
+        async with Notices(self.client) as notices:
+            async def accepted() -> Quota:
+                while True:
+                    quota = (await notices.get()).quota
+                    if quota is not None and accept(quota):
+                        return quota
+            try:
+                return await asyncio.wait_for(accepted(), None if math.isinf(timeout) else timeout)
+            except asyncio.TimeoutError:
+                raise TimeoutError(f"no such quota within {timeout} s") from None
+
+
+class Notices:
+    """What the daemon says, as it comes: `async with Notices(client) as notices: await
+    notices.get()`, or `async for notice in notices`."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client.client if isinstance(client, Client) else client
+        self._watch: Optional[Watch] = None
+
+    async def __aenter__(self) -> "Notices":
+        loop = asyncio.get_running_loop()
+        notices: "asyncio.Queue[Notice]" = asyncio.Queue()
+
+        def tell(notice: Notice) -> None:
+            try:
+                loop.call_soon_threadsafe(notices.put_nowait, notice)
+            except RuntimeError:
+                pass  # the loop is closed: nobody listens
+
+        self._notices = notices
+        self._watch = await call_async(lambda token: Watch(self._client, any=tell))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    async def get(self) -> Notice:
+        """The next notice."""
+        return await self._notices.get()
+
+    def __aiter__(self) -> "Notices":
+        return self
+
+    async def __anext__(self) -> Notice:
+        return await self.get()
+
+
+async def connect(*args: Any, **options: Any) -> Client:
+    """gpumem.connect()."""
+    made: _client.Client = await call_async(lambda token: _client.connect(*args, **options))
+    return Client(made)

@@ -1,0 +1,395 @@
+"""Sessions with the node's daemon."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from . import _gpumem, arrays, publication
+from ._dtypes import parse
+from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms, to_scope
+from ._waiting import CancelToken, call
+from .arrays import Array, Place, Shape
+from .errors import InvalidArgumentError
+from .event import Event
+from .pool import Pool
+from .publication import Publication, PublicationInfo
+from .segment import Block, Layout, Segment, Ticket, placed, segments_of
+from .watch import Quota, Watch
+
+
+MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RIGHTS of unix(7))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What a GPU can do with another's memory."""
+
+    uuid: str
+    access: bool
+    native_atomics: bool
+    performance_rank: int  # 0: the fastest link of the node
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as it is now; sizes in bytes."""
+
+    uuid: str
+    name: str
+    pci_bus_id: str
+    backend: str  # "cuda" or "host"
+    capacity: int  # what the daemon may hand out
+    charged: int  # what all tenants together are charged with
+    granularity: int  # sizes are rounded up to a multiple of it
+    pool_granularity: int  # of kind mempool where that differs, else 0
+    driver_free: int  # 0: not known
+    kinds: Tuple[str, ...]  # the first is the default
+    peers: Tuple[Peer, ...]
+
+
+@dataclass(frozen=True)
+class DeviceUsage:
+    """What the tenant holds on a device, and may hold; bytes but for `waiting_requests`."""
+
+    device: str
+    leased: int
+    retained: int  # kept for reuse
+    lingering: int  # of leases that ended while a process may still map the memory
+    charged: int  # all of these
+    limit: int  # in force
+    peak: int
+    guarantee: int  # so much the tenant can always get
+    borrowed: int  # held above that
+    waiting: int  # that requests wait for
+    waiting_requests: int
+    revocable: int  # held, and may be taken back
+
+    @property
+    def quota(self) -> "DeviceQuota":
+        """What the tenant may have there."""
+        return DeviceQuota(self.device, to_limit(self.limit), self.guarantee)
+
+
+@dataclass(frozen=True)
+class DeviceQuota:
+    """A tenant's quota in force on a device, in bytes."""
+
+    device: str
+    limit: Optional[int]
+    guarantee: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the client's tenant holds now."""
+
+    tenant: str
+    charged: int  # bytes, on all devices
+    segments: int
+    sessions: int
+    waiting: int  # requests that wait for memory
+    devices: Tuple[DeviceUsage, ...]
+
+
+def _ticket_text(ticket: Union[Ticket, str]) -> str:
+    value = str(ticket)
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidArgumentError("a ticket is a line of letters, digits and a few signs")
+    return value
+
+
+class Client:
+    """A session with the daemon, made by gpumem.connect().
+
+    tenant (who is billed), rule (which named it), daemon_version, session_id. It may be used by any
+    thread, and is closed by close() or a `with` block; what was made of it lives on. A daemon that
+    dies comes back, and the session with it. A child after fork() can use nothing of it.
+
+    Sizes are bytes, times seconds (math.inf: for ever; a `timeout` of None: the connection's).
+    Every call may raise UnavailableError (the daemon is gone, or does not know the session any
+    more), DeadlineExceededError (it did not answer in time) and ResourceExhaustedError (too many
+    calls at once). FailedPreconditionError: closed, or in a child after fork().
+    """
+
+    def __init__(self, runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
+                 tenant: Optional[str] = None, name: Optional[str] = None, timeout: float = 30.0,
+                 reconnect: bool = True) -> None:
+        folder = None if runtime_dir is None else os.fspath(runtime_dir)
+        self._handle = _gpumem.connect(folder, tenant, name, to_ms(timeout), reconnect)
+        self.tenant, self.rule, self.daemon_version, self.session_id = _gpumem.client_info(
+            self._handle)
+
+    @property
+    def handle(self) -> _gpumem.Handle:
+        """For the other parts of the package."""
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Ends the session, once what was made of it has ended."""
+        self._handle.close(True)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (f"<gpumem.Client {self.session_id} of {self.tenant}"
+                f"{', closed' if self.closed else ''}>")
+
+    # ---- Devices and usage
+
+    def devices(self) -> List[Device]:
+        """The devices as they are now."""
+        made = []
+        for row in _gpumem.devices(self._handle):
+            values: List[Any] = [*row[:3], BACKENDS[row[3]], *row[4:9],
+                                 tuple(KINDS[kind] for kind in row[9]),
+                                 tuple(Peer(*peer) for peer in row[10])]
+            made.append(Device(*values))
+        return made
+
+    def usage(self) -> Usage:
+        """What the client's tenant holds now, and its limits in force."""
+        tenant, charged, segments, sessions, waiting, devices = _gpumem.usage(self._handle)
+        return Usage(tenant, charged, segments, sessions, waiting, tuple(DeviceUsage(*device) for device in devices))
+
+    def quota(self, timeout: float = 30.0) -> Quota:
+        """What the client's tenant may hold, as the daemon has it now. What is in force on each
+        device, shares of it as bytes, is in usage(). Raises TimeoutError."""
+        with self.watch() as watch:  # it begins with that
+            while True:
+                quota = watch.get(timeout).quota
+                if quota is not None:
+                    return quota
+
+    def watch(self, **handlers: Any) -> Watch:
+        """Listens to what the daemon has to say: see gpumem.Watch."""
+        return Watch(self, **handlers)
+
+    # ---- Segments
+
+    def acquire(self, bytes: int, *,  # pylint: disable=redefined-builtin
+                kind: Optional[str] = None, device: DeviceLike = None,
+                map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
+                timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
+                revocable: bool = False, presses_others: bool = True) -> Segment:
+        """A new segment of so many bytes, rounded up to the device's granularity.
+
+        kind: "vmm", "mempool", "ipc" or "pinned"; None: the device's default. device: a UUID, PCI
+        bus id, ordinal or "most-free"; None: the first that serves. map_devices: whose GPUs shall
+        use it. address: where to map it; 0: anywhere. wait: seconds to wait for memory that others
+        hold; Ctrl-C and `cancel` end the wait.
+
+        Raises ResourceExhaustedError with its `denial` where a quota or the device stands in the
+        way, also after the wait; InvalidArgumentError; NotFoundError: no such device;
+        UnimplementedError: it does not make that kind; CancelledError.
+        """
+        return self.acquire_many(
+            bytes, 1, kind=kind, device=device, map_devices=map_devices, address=address, wait=wait,
+            timeout=timeout, cancel=cancel, revocable=revocable, presses_others=presses_others)[0]
+
+    def acquire_many(self, bytes: int, count: int, *,  # pylint: disable=redefined-builtin
+                     kind: Optional[str] = None, device: DeviceLike = None,
+                     map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
+                     timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
+                     revocable: bool = False, presses_others: bool = True) -> List[Segment]:
+        """`count` segments of one size, 1 to 253, all or none, one after another in addresses where
+        the kind can. As acquire()."""
+        if not 1 <= count <= MAX_AT_ONCE:
+            raise InvalidArgumentError(
+                f"{count} segments cannot be acquired at once: from 1 to {MAX_AT_ONCE} can")
+
+        def work(token: Optional[CancelToken]) -> List[_gpumem.Handle]:
+            return _gpumem.acquire(
+                self._handle, bytes, to_device(device), to_kind(kind), map_devices, address,
+                to_ms(timeout), to_ms(wait), None if token is None else token.handle, revocable,
+                not presses_others, count)
+
+        return segments_of(work(cancel) if wait == 0 else call(work, cancel))
+
+    def open(self, ticket: Union[Ticket, str], *, read_only: bool = False,
+             map_devices: Sequence[str] = (), address: int = 0, timeout: Optional[float] = None,
+             revocable: bool = False) -> Any:
+        """What the ticket is of: a Segment, a Block or, of share(array), an Array of the same
+        memory.
+
+        Raises NotFoundError: its lease has ended, or there was none; PermissionDeniedError: it is
+        for another tenant; InvalidArgumentError: no ticket.
+        """
+        value = _ticket_text(ticket)
+        layout = ticket.layout if isinstance(ticket, Ticket) else None
+        memory: Union[Segment, Block]
+        if value.startswith("gmb_"):
+            memory = self._open_block(value, read_only, map_devices, timeout, revocable)
+        else:
+            handles = _gpumem.open(self._handle, [value], read_only, map_devices, address,
+                                   to_ms(timeout), revocable)
+            memory = Segment(handles[0], read_only)
+        if layout is None:
+            return memory
+        return memory.array(layout.shape, layout.dtype, offset=layout.offset,
+                            strides=layout.strides)
+
+    def open_many(self, tickets: Sequence[Union[Ticket, str]], *, read_only: bool = False,
+                  map_devices: Sequence[str] = (), address: int = 0,
+                  timeout: Optional[float] = None, revocable: bool = False) -> List[Segment]:
+        """Several segments in one call, all or none. As open()."""
+        return segments_of(_gpumem.open(self._handle, [_ticket_text(ticket) for ticket in tickets],
+                                        read_only, map_devices, address, to_ms(timeout),
+                                        revocable), read_only)
+
+    def _open_block(self, value: str, read_only: bool, map_devices: Sequence[str],
+                    timeout: Optional[float], revocable: bool) -> Block:
+        handle, pointer, nbytes, device, kind, backend = _gpumem.open_block(
+            self._handle, value, read_only, map_devices, to_ms(timeout), revocable)
+        return Block(handle, pointer, nbytes, Place(device, BACKENDS[backend], KINDS[kind]),
+                     readonly=read_only)
+
+    # ---- Pools and events
+
+    def pool(self, **options: Any) -> Pool:
+        """A pool of blocks in memory that this client leases: see gpumem.Pool."""
+        return Pool(self, **options)
+
+    def create_event(self, name: Optional[str] = None, *, segment: Optional[Segment] = None,
+                     device: DeviceLike = None) -> Event:
+        """An interprocess event, under a name (for all sessions of the tenant) or beside a segment
+        (for all who lease it).
+
+        Raises AlreadyExistsError, InvalidArgumentError, NotFoundError.
+        """
+        return Event(_gpumem.event_create(
+            self._handle, name, None if segment is None else segment.handle, to_device(device)))
+
+    def open_event(self, name: str) -> Event:
+        """The event under that name. Raises NotFoundError where there is none."""
+        return Event(_gpumem.event_open(self._handle, name))
+
+    def open_events(self, segment: Segment) -> List[Event]:
+        """The events beside a segment, 64 at most."""
+        return [Event(handle) for handle in _gpumem.events_open(self._handle, segment.handle)]
+
+    # ---- Arrays
+
+    def empty(self, shape: Shape, dtype: Any = "float32", *, pool: Optional[Pool] = None,
+              stream: int = 0, **options: Any) -> Array:
+        """An array in brokered memory: in a segment of its own (`options` as of acquire()), or in a
+        block of `pool`, for work on `stream`. A segment holds zeros unless it is `reused`.
+
+        It gives its memory back when it and all that was made of it are gone. Raises as acquire()
+        and Pool.allocate().
+        """
+        found = parse(dtype)
+        sizes = arrays.to_shape(shape, found.itemsize)
+        nbytes = found.itemsize
+        for size in sizes:
+            nbytes *= size
+        if nbytes == 0:
+            return Array(None, 0, sizes, found, place=arrays.nowhere())
+        memory: Union[Segment, Block]
+        if pool is not None:
+            memory = pool.allocate(nbytes, stream)
+        else:
+            memory = self.acquire(nbytes, **options)
+        return memory.array(sizes, found, stream=None if pool is None else stream)
+
+    def copy(self, source: Any, **options: Any) -> Array:
+        """A copy of any library's array in brokered memory; options as of empty(). Arrays without
+        gaps keep the order of their dimensions."""
+        array = arrays.asarray(source)
+        made = self.empty(array.shape, array.dtype_object, **options)
+        if arrays.is_dense(array) and arrays.extent(array.shape, array.strides, 1)[0] == 0:
+            made = made.with_strides(array.strides)
+        arrays.copy_into(made, array)
+        return made
+
+    def share(self, array: Any, scope: str = "tenant") -> Ticket:
+        """The picklable ticket of an array in memory that was acquired or allocated here, for
+        open() in another process. It is good for as long as the array's memory is held here.
+
+        Raises InvalidArgumentError where the array is not in brokered memory: see copy().
+        """
+        found = placed(arrays.asarray(array))
+        owner = found.owner
+        if not isinstance(owner, (Segment, Block)):
+            raise InvalidArgumentError("the array does not lie in a segment or a block of this "
+                                       "process: make a copy that does, with copy()")
+        if to_scope(scope) != 0 and isinstance(owner, Block):
+            raise InvalidArgumentError("blocks of a pool are for sessions of the same tenant alone: "
+                                       "copy() makes an array that others can open")
+        ticket = owner.share(scope) if isinstance(owner, Segment) else owner.share()
+        return Ticket(ticket.value, Layout(found.shape, found.dtype, found.strides, found.offset,
+                                           arrays.framework_of(array)))
+
+    # ---- Publications
+
+    def publish(self, name: str, value: Any, *, metadata: Any = None, access: str = "tenant",
+                ephemeral: bool = False, expire_after: float = 0, kind: Optional[str] = None,
+                device: DeviceLike = None, timeout: Optional[float] = None) -> int:
+        """Publishes an array, or arrays by name, of any library, and answers the version.
+
+        What lies in segments of this process (empty(), acquire()) is published as it is; other
+        arrays are copied once, into memory of `kind` on `device` (None: a GPU's array onto its own,
+        else the default). The GPU work on them is waited for; who publishes must not write into
+        them any more. `metadata` is anything that JSON can say, for who attaches. The publication
+        outlives this process, unless it is `ephemeral`; it ends once nobody has been attached for
+        `expire_after` seconds (0: never).
+
+        Raises InvalidArgumentError, ResourceExhaustedError.
+        """
+        return publication.publish(self, name, value, metadata=metadata, access=access,
+                                   ephemeral=ephemeral, expire_after=expire_after, kind=kind,
+                                   device=device, timeout=timeout)
+
+    def attach(self, name: str, *, version: int = 0, wait: float = 0, writable: bool = False,
+               map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,
+               timeout: Optional[float] = None, cancel: Optional[CancelToken] = None
+               ) -> Publication:
+        """The newest version of a publication, mapped into this process.
+
+        version: at least that one. wait: seconds to wait for it, and for the name itself; Ctrl-C
+        and `cancel` end the wait. writable: else a write faults. "TENANT/NAME" is another tenant's.
+
+        Raises NotFoundError: there is none; DeadlineExceededError: the wait is over;
+        PermissionDeniedError; CancelledError.
+        """
+        return publication.attach(self, name, version=version, wait=wait, writable=writable,
+                                  map_devices=map_devices, address=address, revocable=revocable,
+                                  timeout=timeout, cancel=cancel)
+
+    def unpublish(self, name: str) -> int:
+        """Ends a publication, and answers the version that it was; who is attached stays so.
+
+        Raises NotFoundError."""
+        return _gpumem.unpublish(self._handle, name)
+
+    def publications(self, tenant: Optional[str] = None) -> List[PublicationInfo]:
+        """Those that this client may attach to, of one tenant or of all."""
+        return [PublicationInfo.of_row(row) for row in _gpumem.publications(self._handle, tenant)]
+
+
+def connect(runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
+            tenant: Optional[str] = None, name: Optional[str] = None, timeout: float = 30.0,
+            reconnect: bool = True) -> Client:
+    """Begins a session with the daemon.
+
+    runtime_dir: the folder of its sockets; None: $GPUMEM_RUNTIME_DIR, else as found. tenant: who is
+    billed; None: the first that the daemon's rules allow. name: shown to operators; None: the
+    program's. timeout: seconds for this and each later call. reconnect: the session goes on when
+    the daemon dies and comes back.
+
+    Raises UnavailableError: no daemon; PermissionDeniedError: no tenant for this process, or not
+    that one; ResourceExhaustedError: the tenant's max_sessions; FailedPreconditionError: in a child
+    after fork(), where the parent was connected.
+    """
+    return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect)
+
+

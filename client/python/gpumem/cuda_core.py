@@ -1,0 +1,190 @@
+"""cuda-python on brokered memory: cuda.core's buffers and memory resources, and the raw handles of
+cuda.bindings.runtime (cudart) for programs that do not know gpumem.
+
+    segment = gpumem.connect().acquire(64 << 20)
+    buffer = gpumem.cuda_core.buffer(segment)        # a cuda.core.Buffer: copy_to(), fill(), DLPack
+    mr = gpumem.cuda_core.PoolMemoryResource()       # a cuda.core.MemoryResource over a gpumem.Pool
+    other = mr.allocate(1 << 20, stream=stream)
+
+    handle = gpumem.cuda_core.ipc_mem_handle(ipc_segment)       # cudart.cudaIpcOpenMemHandle
+    datum = gpumem.cuda_core.pool_export_data(mempool_segment)  # cudart.cudaMemPoolImportPointer
+"""
+from __future__ import annotations
+
+import importlib
+from typing import Any, Dict, Optional
+
+from . import _cuda
+from .arrays import Array, Place
+from .errors import InvalidArgumentError
+from .pool import Pool
+from .segment import Block, Memory, Segment
+
+_core: Any = importlib.import_module("cuda.core")
+if not hasattr(_core, "Buffer"):
+    _core = importlib.import_module("cuda.core.experimental")
+
+__all__ = ["PoolMemoryResource", "buffer", "import_pool", "ipc_event_handle", "ipc_mem_handle",
+           "pool_export_data"]
+
+
+class _Resource(_core.MemoryResource):  # type: ignore[misc]
+    """What cuda.core asks of memory."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._device_id = -1 if place.on_host else _cuda.ordinal_of(place.device)
+
+    @property
+    def is_device_accessible(self) -> bool:
+        """Whether GPUs can use it."""
+        return self._place.on_gpu
+
+    @property
+    def is_host_accessible(self) -> bool:
+        """Whether the CPU can."""
+        return self._place.on_host
+
+    @property
+    def is_managed(self) -> bool:
+        """It is not."""
+        return False
+
+    @property
+    def device_id(self) -> int:
+        """The ordinal of its device in this process; -1 of the CPU's memory."""
+        return self._device_id
+
+
+class _Keeper(_Resource):
+    """Keeps what one buffer is of."""
+
+    def __init__(self, view: Array) -> None:
+        super().__init__(view.place)
+        self._view: Optional[Array] = view
+
+    def allocate(self, size: int, stream: Any = None) -> Any:
+        """Not from a segment."""
+        raise NotImplementedError("this memory is one buffer: PoolMemoryResource allocates")
+
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Of cuda.core: the buffer has ended."""
+        del ptr, size, stream
+        self._view = None
+
+
+def buffer(memory: Memory) -> Any:
+    """A segment or block as cuda.core.Buffer, which keeps it: no copy. The end of the buffer frees
+    nothing by itself; the memory goes back when nobody has it any more."""
+    view = memory.array()  # counts as a look at the memory, so that nobody closes it under it
+    try:
+        return _core.Buffer.from_handle(memory.ptr, memory.nbytes, owner=view)
+    except TypeError:  # of a version before there were owners
+        return _core.Buffer.from_handle(memory.ptr, memory.nbytes, mr=_Keeper(view))
+
+
+def _stream_number(stream: Any) -> int:
+    """Of cuda.core's streams, or what says by __cuda_stream__ that it is one."""
+    if stream is None:
+        return 0
+    handle = getattr(stream, "handle", None)
+    if handle is None and hasattr(stream, "__cuda_stream__"):
+        said = stream.__cuda_stream__
+        handle = (said() if callable(said) else said)[1]
+    return int(stream if handle is None else handle)
+
+
+class PoolMemoryResource(_Resource):
+    """A cuda.core.MemoryResource that allocates from a gpumem.Pool, in the order of streams. Make
+    it when the device is current (cuda.core.Device.set_current()).
+
+    pool: None: the default pool of device 0.
+    """
+
+    def __init__(self, pool: Optional[Pool] = None) -> None:
+        self.pool = Pool.default(0) if pool is None else pool
+        super().__init__(self.pool.place)
+        self._blocks: Dict[int, Block] = {}
+        self._is_told = self._find_out()
+
+    def _find_out(self) -> bool:
+        """Whether cuda.core calls deallocate() for buffers of from_handle(): some versions do not
+        (https://github.com/NVIDIA/cuda-python/issues/1619)."""
+        block = self.pool.allocate(1)
+        pointer, nbytes = block.ptr, block.nbytes
+        self._blocks[pointer] = block
+        try:
+            _core.Buffer.from_handle(pointer, nbytes, mr=self).close()
+        except Exception:  # pylint: disable=broad-except  # whatever it does not like
+            pass
+        return self._blocks.pop(pointer, None) is None
+
+    def allocate(self, size: int, stream: Any = None) -> Any:
+        """A cuda.core.Buffer of so many bytes, for work on `stream`. Raises
+        gpumem.ResourceExhaustedError, which is a MemoryError."""
+        block = self.pool.allocate(max(size, 1), _stream_number(stream))
+        if not self._is_told:
+            # Goes back with the buffer, on the stream that it was allocated on.
+            return _core.Buffer.from_handle(block.ptr, size, owner=block)
+        self._blocks[block.ptr] = block
+        return _core.Buffer.from_handle(block.ptr, size, mr=self)
+
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Of cuda.core: the buffer ends, on that stream."""
+        del size
+        block = self._blocks.pop(int(ptr), None)
+        if block is not None:
+            block.free(None if stream is None else _stream_number(stream), defer=True)
+
+
+# ---- Raw handles of the CUDA runtime -------------------------------------------------------------
+
+
+def _cudart() -> Any:
+    return importlib.import_module("cuda.bindings.runtime")
+
+
+def ipc_mem_handle(segment: Segment) -> Any:
+    """Of a segment of kind ipc: the cudaIpcMemHandle_t that cudart.cudaIpcOpenMemHandle() takes, in
+    this process or, as bytes(handle.reserved), in any other. Raises UnimplementedError for other
+    kinds."""
+    handle = _cudart().cudaIpcMemHandle_t()
+    handle.reserved = segment.ipc_handle()
+    return handle
+
+
+def pool_export_data(segment: Segment) -> Any:
+    """Of a segment of kind mempool: the cudaMemPoolPtrExportData that
+    cudart.cudaMemPoolImportPointer() takes beside the imported pool (import_pool()). Raises
+    UnimplementedError for other kinds."""
+    datum = _cudart().cudaMemPoolPtrExportData()
+    datum.reserved = segment.export_data()
+    return datum
+
+
+def import_pool(segment: Segment) -> Any:
+    """The cudaMemPool_t of a segment of kind mempool, imported into this process
+    (cudaMemPoolImportFromShareableHandle).
+
+    However often a process imports a pool, CUDA gives it the same handle. So here it is the one by
+    which the segment itself is mapped: it is good while the segment is open, and goes with the last
+    segment of the pool. Leave it to that: as long as one is mapped cudaMemPoolDestroy() answers
+    cudaErrorInvalidValue. A process that has the descriptor and the export data alone destroys the
+    pool that it has imported.
+
+    Raises UnimplementedError for other kinds, and InvalidArgumentError with the runtime's words.
+    """
+    cudart = _cudart()
+    posix = cudart.cudaMemAllocationHandleType.cudaMemHandleTypePosixFileDescriptor
+    error, pool = cudart.cudaMemPoolImportFromShareableHandle(segment.pool_fd(), posix, 0)
+    if error != cudart.cudaError_t.cudaSuccess:
+        raise InvalidArgumentError(f"cudaMemPoolImportFromShareableHandle: {error}")
+    return pool
+
+
+def ipc_event_handle(event: Any) -> Any:
+    """The cudaIpcEventHandle_t of a gpumem.Event, for cudart.cudaIpcOpenEventHandle() in another
+    process."""
+    handle = _cudart().cudaIpcEventHandle_t()
+    handle.reserved = event.ipc_handle()
+    return handle

@@ -1,0 +1,384 @@
+"""CuPy on brokered memory.
+
+    import cupy, gpumem.cupy
+    pool = gpumem.cupy.use()            # every new array of the process lies in brokered memory
+    x = cupy.ones((1024, 1024))
+    pool.used_bytes()
+    with gpumem.cupy.using(gpumem.connect().pool(limit=1 << 30)):
+        y = cupy.ones(10)               # and these, of this thread, in a pool of their own
+
+What CuPy calls for each array is C alone (extension/cupy.cc behind cupy.cuda.CFunctionAllocator).
+A block is for work on the stream that is CuPy's current one when the array is made, and goes back
+on that stream, as with CuPy's own pool: memory that other streams use must have been waited for.
+Streams on which arrays were made are kept until nothing of theirs is left, so that none is
+destroyed before its memory goes on. Those of other libraries (cupy.cuda.ExternalStream) only their
+owners can keep: they must outlive the arrays that were made on them, and before such a stream is
+destroyed the pool is told, pool.pool.forget_stream(stream.ptr). PyTorch's live for ever. While a stream is being captured into a graph it gets no new
+memory, and what is freed goes back after the capture: make arrays before.
+
+Memory hooks (cupy.cuda.MemoryHook) are called: malloc and free for every array, and alloc, after
+the fact, for those that made the pool lease more. While a hook is in force Python runs on the path.
+
+`use(cupy_pool=True)` puts CuPy's own MemoryPool on top of gpumem's instead: CuPy keeps what is
+free, and gives it back only by its own free_all_blocks().
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import cupy  # type: ignore[import]
+from cupy.cuda import memory as _memory  # type: ignore[import]
+from cupy.cuda import memory_hook as _memory_hook
+
+from . import _cuda, _gpumem, default_client
+from ._units import UNLIMITED
+from .arrays import asarray
+from .errors import (Error, InvalidArgumentError, NotFoundError, ResourceExhaustedError)
+from .pool import Pool, PoolStats
+from .segment import Layout, Ticket
+
+__all__ = ["MemoryPool", "PinnedMemoryPool", "share", "unuse", "use", "using"]
+
+_LEGACY_AND_PER_THREAD = (0, 1, 2)  # streams that CUDA has of its own
+
+
+def _in_c(module: Any, name: str, otherwise: Callable[[], Any]) -> Any:
+    """A C function that Cython exports for other modules, or what answers the same in Python."""
+    exported = getattr(module, "__pyx_capi__", {}).get(name)
+    return otherwise if exported is None else exported
+
+
+def _current_stream() -> int:
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+def _stream_question() -> Any:
+    try:
+        stream = importlib.import_module("cupy_backends.cuda.stream")
+    except ImportError:
+        return _current_stream
+    return _in_c(stream, "get_current_stream_ptr", _current_stream)
+
+
+def _hooks_question() -> Any:
+    def asked() -> bool:
+        return bool(_memory_hook.get_memory_hooks())
+    return _in_c(_memory_hook, "_has_memory_hooks",
+                 getattr(_memory_hook, "_has_memory_hooks", asked))
+
+
+class _Streams:
+    """CuPy's streams, as long as memory of theirs lives."""
+
+    def __init__(self, pool_of: Callable[[], Pool]) -> None:
+        self._pool_of = pool_of
+        self._kept: Dict[int, Any] = {}
+
+    def __call__(self, pointer: int, idle: List[int]) -> List[int]:
+        """CuPy came with a stream that is new. Answers which are forgotten, of those that have no
+        memory in use and that nobody but this has."""
+        forgotten = []
+        for other in idle:
+            stream = self._kept.get(other)
+            # Its references: the dict's, this function's, and that of the call below.
+            if stream is None or sys.getrefcount(stream) > 3:
+                continue
+            try:
+                self._pool_of().forget_stream(other)
+            except Error:  # it is being captured, for one: another time
+                continue
+            del self._kept[other]
+            forgotten.append(other)
+        if pointer not in _LEGACY_AND_PER_THREAD:
+            self._kept[pointer] = cupy.cuda.get_current_stream()
+        return forgotten
+
+
+def _device_of(pool: Pool) -> int:
+    return _cuda.ordinal_of(pool.device) if pool.backend == "cuda" else 0
+
+
+def _pool_of_current_device() -> Pool:
+    return Pool.default(cupy.cuda.runtime.getDevice())
+
+
+def _with_hooks(pool_of: Callable[[], Pool], size: int, malloc: Callable[[int], Any]) -> Any:
+    """Of the extension: an allocation while a hook is in force."""
+    hooks = list(_memory_hook.get_memory_hooks().values())
+    device = cupy.cuda.runtime.getDevice()
+    for hook in hooks:
+        hook.malloc_preprocess(device_id=device, size=size, mem_size=size)
+    pool = pool_of()
+    before = pool.stats()
+    made = None
+    try:
+        made = malloc(size)
+    finally:
+        pointer = 0 if made is None else made.ptr
+        after = pool.stats()
+        if after.growths > before.growths or made is None:
+            more = max(after.reserved_bytes - before.reserved_bytes, 0)
+            for hook in hooks:
+                hook.alloc_preprocess(device_id=device, mem_size=more)
+            for hook in hooks:
+                hook.alloc_postprocess(device_id=device, mem_size=more, mem_ptr=pointer)
+        for hook in hooks:
+            hook.malloc_postprocess(device_id=device, size=size, mem_size=size, mem_ptr=pointer,
+                                    pmem_id=pointer)
+    return made
+
+
+class _Counts:
+    """Of both pools in CuPy's shapes, by what their gpumem.Pool counts. Bytes."""
+
+    pool: Any
+
+    def stats(self) -> PoolStats:
+        """All that the pool counts."""
+        pool: Pool = self.pool
+        return pool.stats()
+
+    def used_bytes(self) -> int:
+        """In use."""
+        return self.stats().used_bytes
+
+    def free_bytes(self) -> int:
+        """Leased, and not in use."""
+        return self.stats().free_bytes
+
+    def total_bytes(self) -> int:
+        """Leased from the daemon."""
+        return self.stats().reserved_bytes
+
+    def n_free_blocks(self) -> int:
+        """How many pieces free_bytes() are."""
+        return self.stats().free_blocks
+
+
+class MemoryPool(_Counts):
+    """A gpumem.Pool in the shape of cupy.cuda.MemoryPool: `malloc` is an allocator for
+    cupy.cuda.set_allocator.
+
+    pool: of the device that is CuPy's current one whenever it is used; None: the default pool of
+    whichever device is current (gpumem.Pool.default, configured by GPUMEM_POOL_… of gpumem.h).
+    Sizes are bytes. Any thread may use it.
+    """
+
+    malloc: Callable[[int], Any]
+
+    def __init__(self, pool: Optional[Pool] = None, *, waits: Optional[bool] = None) -> None:
+        self._pool = pool
+        self._pool_of: Callable[[], Pool] = _pool_of_current_device
+        if pool is not None:
+            chosen = pool
+            self._pool_of = lambda: chosen
+        if waits is None:
+            waits = bool(os.environ.get("GPUMEM_POOL_WAIT")) if pool is None else getattr(pool, "waits", True)
+        # What the state holds may not hold this object: the garbage collector does not see there.
+        state, param, malloc, free = _gpumem.cupy_state(
+            None if pool is None else pool.handle, 0 if pool is None else _device_of(pool), waits,
+            _stream_question(), _hooks_question(),
+            functools.partial(_refuse, self._pool_of), _Streams(self._pool_of),
+            functools.partial(_with_hooks, self._pool_of), _on_free)
+        self.malloc = _gpumem.cupy_allocator(
+            state, cupy.cuda.CFunctionAllocator(param, malloc, free, None).malloc)
+
+    @property
+    def pool(self) -> Pool:
+        """The gpumem.Pool; where none was given, that of the current device."""
+        return self._pool_of()
+
+    # ---- As cupy.cuda.MemoryPool
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        """Gives what is free back to the daemon, once the work of the streams that freed it (or of
+        one) is done."""
+        self.pool.free_all_blocks(None if stream is None else int(stream.ptr))
+
+    def free_all_free(self) -> None:
+        """The old name of free_all_blocks()."""
+        self.free_all_blocks()
+
+    def set_limit(self, size: Optional[int] = None, fraction: Optional[float] = None) -> None:
+        """The most that it leases: bytes, or a fraction of what the tenant may have on the device.
+        Neither, or 0: no limit but the tenant's. Raises ValueError."""
+        if size is not None and fraction is not None:
+            raise ValueError("give a size or a fraction, not both")
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise ValueError(f"{fraction} is no fraction")
+        if size is not None and size < 0:
+            raise ValueError(f"{size} bytes are no limit")
+        if fraction is not None:
+            _gpumem.pool_set_limit_fraction(self.pool.handle, fraction)
+        else:
+            _gpumem.pool_set_limit(self.pool.handle, size or UNLIMITED)
+
+    def get_limit(self) -> int:
+        """Bytes; 0: none."""
+        return self.pool.limit or 0
+
+    def __repr__(self) -> str:
+        return f"<gpumem.cupy.MemoryPool over {self._pool or 'the default pools'}>"
+
+
+def _refuse(pool_of: Callable[[], Pool], size: int, error: Exception, attempt: int) -> None:
+    """Of the extension: an allocation was refused. Returns where it is worth another try."""
+    if isinstance(error, ResourceExhaustedError):
+        if attempt == 1:
+            gc.collect()  # arrays in cycles
+            return
+    elif not isinstance(error, InvalidArgumentError) or size <= pool_of().mem_info()[1]:
+        raise error
+    # Else it is more than the device has, which to gpumem is a wrong argument.
+    denial = getattr(error, "denial", None)  # none where it is the pool's own limit
+    pool = pool_of()
+    refused = _memory.OutOfMemoryError(
+        size, pool.stats().reserved_bytes if denial is None else denial.used,
+        (pool.limit or 0) if denial is None else denial.limit)
+    refused.denial = denial
+    raise refused from error
+
+
+def _on_free(device: int, size: int, pointer: int, done: int) -> None:
+    """Of the extension, where a hook is in force."""
+    for hook in list(_memory_hook.get_memory_hooks().values()):
+        told = hook.free_postprocess if done else hook.free_preprocess
+        told(device_id=device, mem_size=size, mem_ptr=pointer, pmem_id=pointer)
+
+
+# ---- CuPy's own pool on top ----------------------------------------------------------------------
+
+
+def _base_allocator(pool: Optional[Pool]) -> Callable[[int], Any]:
+    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: freeing
+    waits for the device, as cudaFree does, on which that pool relies."""
+    base = cupy.cuda.CFunctionAllocator(
+        0 if pool is None else pool.c_pool, _gpumem.address("gpumem_cupy_malloc"),
+        _gpumem.address("gpumem_cupy_free"), pool)
+
+    def malloc(size: int) -> Any:
+        memory = base.malloc(size)
+        if size and not memory.ptr:
+            # CuPy's pool gives back what it keeps, and tries again.
+            raise cupy.cuda.runtime.CUDARuntimeError(2)  # cudaErrorMemoryAllocation
+        return memory
+    return malloc
+
+
+# ---- Pinned memory -------------------------------------------------------------------------------
+
+
+class _PinnedBlock:
+    """What cupy.cuda.PinnedMemoryPointer takes for its memory."""
+
+    def __init__(self, pool: Pool, size: int) -> None:
+        self._block = pool.allocate(size) if size else None
+        self.ptr = 0 if self._block is None else self._block.ptr
+        self.size = size
+
+    def __int__(self) -> int:
+        return self.ptr
+
+
+class PinnedMemoryPool(_Counts):
+    """Brokered pinned memory in the shape of cupy.cuda.PinnedMemoryPool: `malloc` is an allocator
+    for cupy.cuda.set_pinned_memory_allocator. CuPy holds each block until the copies that use it
+    are done.
+
+    pool: of kind pinned; None: a new one of the default client.
+    """
+
+    def __init__(self, pool: Optional[Pool] = None) -> None:
+        self.pool = default_client().pool(kind="pinned") if pool is None else pool
+        if not self.pool.place.on_host:
+            raise InvalidArgumentError(
+                f"pinned memory comes from a pool of kind pinned, not {self.pool.kind}")
+
+    def malloc(self, size: int) -> Any:
+        """A cupy.cuda.PinnedMemoryPointer. Raises MemoryError."""
+        return cupy.cuda.PinnedMemoryPointer(_PinnedBlock(self.pool, size), 0)
+
+    def free_all_blocks(self) -> None:
+        """Gives what is free back to the daemon."""
+        self.pool.free_all_blocks()
+
+
+# ---- Using them ----------------------------------------------------------------------------------
+
+_default_pool: Optional[MemoryPool] = None
+_of_pools: Dict[int, Tuple[Pool, MemoryPool]] = {}
+
+
+def _shaped(pool: Any) -> Any:
+    """A MemoryPool of each gpumem.Pool, and one of the default pools."""
+    global _default_pool  # pylint: disable=global-statement
+    if pool is None:
+        if _default_pool is None:
+            _default_pool = MemoryPool()
+        return _default_pool
+    if not isinstance(pool, Pool):
+        return pool
+    for key, (known, _) in list(_of_pools.items()):
+        if known.closed:
+            del _of_pools[key]
+    if id(pool) not in _of_pools:
+        _of_pools[id(pool)] = (pool, MemoryPool(pool))
+    return _of_pools[id(pool)][1]
+
+
+def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> Any:
+    """CuPy takes all memory for arrays from gpumem from here on. Answers the pool, which has CuPy's
+    used_bytes(), set_limit() and so on.
+
+    pool: a gpumem.Pool of CuPy's current device, or a MemoryPool; None: the default pools, one for
+    each device. cupy_pool: with CuPy's own MemoryPool on top. pinned: CuPy's pinned memory, too.
+    """
+    if cupy_pool:
+        made = cupy.cuda.MemoryPool(_base_allocator(pool))
+    else:
+        made = _shaped(pool)
+    cupy.cuda.set_allocator(made.malloc)
+    if pinned:
+        cupy.cuda.set_pinned_memory_allocator(PinnedMemoryPool().malloc)
+    return made
+
+
+@contextlib.contextmanager
+def using(pool: Any = None) -> Iterator[Any]:
+    """The same for the arrays that this thread makes in a `with` block."""
+    made = _shaped(pool)
+    with cupy.cuda.using_allocator(made.malloc):
+        yield made
+
+
+def unuse() -> None:
+    """CuPy takes memory from its own default pools again. Arrays that are there stay where they
+    are."""
+    cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+
+
+def share(array: Any, pool: Optional[Pool] = None) -> Ticket:
+    """The picklable ticket of an array that was made by use() or using(), which opens in other
+    sessions of the tenant, for as long as this process holds the array: gpumem.open(ticket), and
+    cupy.asarray() of that. Wait for the work that writes it first.
+
+    pool: whose; None: the default pool of the array's device. Raises NotFoundError where the array
+    is not in it: gpumem.publish() and gpumem.copy() take any.
+    """
+    found = asarray(array)
+    source = Pool.default(array.device.id) if pool is None else pool
+    start = int(array.data.mem.ptr)
+    try:
+        address, nbytes = source.find(start)
+    except (NotFoundError, InvalidArgumentError) as error:
+        raise NotFoundError("the array does not lie in that pool: gpumem.copy() makes one that can "
+                            "be shared, gpumem.publish() one that outlives this process") from error
+    layout = Layout(found.shape, found.dtype, found.strides, found.ptr - address, "cupy")
+    return Ticket(_gpumem.pool_share(source.handle, address, nbytes), layout)

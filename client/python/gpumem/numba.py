@@ -1,0 +1,337 @@
+"""Numba on brokered memory: an External Memory Management plugin.
+
+    import gpumem.numba
+    gpumem.numba.use()                  # before Numba's first use of the GPU
+    from numba import cuda  # type: ignore[import]
+    x = cuda.to_device(host_array)      # lies in gpumem's default pool
+
+or, with no line of code, NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba. The pool is the default pool of
+the context's device, configured by GPUMEM_POOL_KIND, GPUMEM_POOL_LIMIT and so on (gpumem.h).
+
+Numba tells no stream, so a block is for work on the default stream, and goes back once all work of
+the device is done, as with cudaFree. As Numba's own manager does, the plugin puts that off until
+some have gathered, and inside cuda.defer_cleanup(). Pinned and mapped arrays lie in brokered memory
+of kind pinned, where the node has such; write-combined ones, and arrays of the program's own that
+cuda.pinned() pins, are the driver's affair.
+
+IPC arrays (DeviceNDArray.get_ipc_handle()): in a pool of kind ipc the handle is a real
+cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. Memory of the other kinds
+has none, since the driver makes them for cudaMalloc alone. There the handle is a ticket of gpumem
+in the same shape: it pickles, and the other process, which has to have gpumem, opens it through
+the broker.
+"""
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import weakref
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from numba import cuda  # type: ignore[import]
+from numba.cuda.cudadrv import driver as _driver  # type: ignore[import]
+
+from . import _gpumem, connect, default_client
+from .client import Client
+from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFoundError,
+                     ResourceExhaustedError)
+from .pool import Pool
+from .segment import Block
+
+__all__ = ["MemoryManager", "TicketHandle", "use"]
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_WITH_BINDING = bool(getattr(_driver, "USE_NV_BINDING", True))  # cuda-python's types, or ctypes'
+
+
+def _binding() -> Any:
+    """cuda-python's driver module."""
+    return importlib.import_module("cuda.bindings.driver")
+
+
+def _device_pointer(address: int) -> Any:
+    """As Numba of this version wants it."""
+    if not _WITH_BINDING:
+        return _driver.drvapi.cu_device_ptr(address)
+    return _binding().CUdeviceptr(address)
+
+
+def _host_pointer(address: int) -> Any:
+    return address if _WITH_BINDING else ctypes.c_void_p(address)
+
+
+def _ipc_mem_handle(datum: bytes) -> Any:
+    if not _WITH_BINDING:
+        return _driver.drvapi.cu_ipc_mem_handle(*datum)
+    handle = _binding().CUipcMemHandle()
+    handle.reserved = datum
+    return handle
+
+
+def _out_of_memory(error: Error) -> Exception:
+    made: Exception = _driver.CudaAPIError(_OUT_OF_MEMORY, str(error))
+    made.__cause__ = error
+    return made
+
+
+_reset_devices: Set[int] = set()  # by their ordinals
+
+
+class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
+    """The plugin, one for each context: numba.cuda.set_memory_manager(MemoryManager)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._blocks: Dict[int, Block] = {}
+        self._client: Optional[Client] = None  # of the pools, where they are the manager's own
+        self._pool: Optional[Pool] = None
+        self._pinned: Optional[Pool] = None
+
+    @property
+    def pool(self) -> Pool:
+        """The gpumem.Pool of the context's device: its default pool and, once the context was
+        reset, one of the manager's own, of the same kind and limit."""
+        if self._pool is None:
+            device = self._ordinal()
+            self._pool = Pool.default(device)
+            if device in _reset_devices:
+                self._pool = self._own_client().pool(
+                    device=self._pool.device, kind=self._pool.kind, limit=self._pool.limit)
+        return self._pool
+
+    @property
+    def pinned_pool(self) -> Pool:
+        """That of pinned and mapped arrays."""
+        if self._pinned is None:
+            self._pinned = self._own_client().pool(kind="pinned")
+        return self._pinned
+
+    def _own_client(self) -> Client:
+        if self._client is None:
+            self._client = connect()
+        return self._client
+
+    def initialize(self) -> None:
+        """Of Numba: the context is about to be used, perhaps not for the first time."""
+        if self.deallocations.memory_capacity == 0:
+            self.deallocations.memory_capacity = self.get_memory_info().total
+
+    def _allocate(self, pool: Pool, size: int) -> Block:
+        """Flushes what waits to be freed where there is no room, as Numba's own manager."""
+        def allocate() -> Block:
+            try:
+                return pool.allocate(size)
+            except ResourceExhaustedError as error:
+                raise _out_of_memory(error) from error
+            except InvalidArgumentError as error:
+                if size <= pool.mem_info()[1]:
+                    raise
+                raise _out_of_memory(error) from error  # more than the device has
+        block: Block = self._attempt_allocation(allocate)
+        self._blocks[block.ptr] = block
+        return block
+
+    def _finalizer(self, block: Block, size: int, made: List[Any]) -> Any:
+        """What Numba calls when nobody has the memory any more. It may not hold this object, nor
+        the memory: `made` has a weak reference to that, where it is one of the allocations.
+
+        A reset of the context may have been first, and its address may be that of another by now.
+        """
+        blocks, deallocations, allocations = self._blocks, self.deallocations, self.allocations
+        address = block.ptr
+
+        def free_block(_: int) -> None:
+            if blocks.get(address) is block:
+                del blocks[address]
+            if not block.closed:
+                _gpumem.cuda_synchronize()
+                block.free(0, defer=True)
+
+        def finalizer() -> None:
+            memory = made[0]() if made else None
+            if memory is not None and allocations.get(address) is memory:
+                del allocations[address]
+            deallocations.add_item(free_block, address, size)
+        return finalizer
+
+    def _ordinal(self) -> int:
+        device = self.context.device
+        # Of a context that is none of Numba's it is the driver's own (CUdevice).
+        return int(getattr(device, "id", device))
+
+    def memalloc(self, size: int) -> Any:
+        """Device memory for the context."""
+        # Numba makes arrays of nothing, too; a pool has no blocks of no bytes.
+        block = self._allocate(self.pool, max(size, 1))
+        made: List[Any] = []
+        memory = _driver.AutoFreePointer(
+            weakref.proxy(self.context), _device_pointer(block.ptr), size,
+            finalizer=self._finalizer(block, size, made))
+        made.append(weakref.ref(memory))
+        # Held here so that a reset of the context ends it, whoever has it.
+        self.allocations[block.ptr] = memory
+        return memory.own()
+
+    def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False,
+                     wc: bool = False) -> Any:
+        """Pinned memory, on request mapped. Write-combined memory is the driver's own."""
+        if wc or size == 0:
+            return super().memhostalloc(size, mapped, portable, wc)
+        block = self._allocate(self.pinned_pool, size)
+        context = weakref.proxy(self.context)
+        made: List[Any] = []
+        finalizer = self._finalizer(block, size, made)
+        if not mapped:
+            return _driver.PinnedMemory(context, _host_pointer(block.ptr), size,
+                                        finalizer=finalizer)
+        memory = _driver.MappedMemory(context, _host_pointer(block.ptr), size, finalizer=finalizer)
+        made.append(weakref.ref(memory))
+        self.allocations[block.ptr] = memory
+        return memory.own()
+
+    # mempin, defer_cleanup: HostOnlyCUDAMemoryManager's. It registers memory that the program has,
+    # and its list of what waits to be freed is the one that is used here.
+
+    def mempin(self, owner: Any, pointer: Any, size: int, mapped: bool = False) -> Any:
+        """Pins memory that the program has. That is not brokered memory, and nobody is charged."""
+        return super().mempin(owner, pointer, size, mapped)
+
+    def memunpin(self, pointer: Any) -> None:
+        """Of older versions of Numba: ends what mempin() has begun. Newer ones do it themselves."""
+        _driver.driver.cuMemHostUnregister(pointer)
+
+    def get_memory_info(self) -> Any:
+        """numba.cuda.MemoryInfo(free, total) in bytes, by the tenant's quota."""
+        free, total = self.pool.mem_info()
+        return _driver.MemoryInfo(free=free, total=total)
+
+    def reset(self) -> None:
+        """Frees all memory of the context, whoever has it: the arrays must not be used any more.
+
+        The device may be reset next (numba.cuda.close()), which ends all that CUDA has made for
+        this process. So nothing stays leased, and what comes after has a pool of its own.
+        """
+        super().reset()
+        _gpumem.cuda_synchronize()
+        for address in list(self._blocks):
+            block = self._blocks.pop(address, None)
+            if block is not None:
+                block.free(0, defer=True)
+        pool, pinned, client = self._pool, self._pinned, self._client
+        self._pool = self._pinned = self._client = None
+        if pool is not None:
+            pool.free_all_blocks()
+            pool.close(defer=True)
+            _reset_devices.add(self._ordinal())
+        if pinned is not None:
+            pinned.close(defer=True)
+        if client is not None:
+            client.close()
+
+    def _block_around(self, address: int) -> Block:
+        for block in list(self._blocks.values()):
+            if block.ptr <= address < block.ptr + block.nbytes:
+                return block
+        raise NotFoundError("this memory is none of gpumem's: only what Numba has made since "
+                            "gpumem.numba.use() can be shared here")
+
+    def get_ipc_handle(self, memory: Any) -> Any:
+        """A handle for another process, which opens `memory`: see the module."""
+        address = int(memory.device_pointer_value)
+        block = self._block_around(address)
+        if block.kind != "ipc":
+            return TicketHandle(str(block.share()), memory.size, address - block.ptr, memory)
+        datum, offset = _cuda_ipc_of(block, self._own_client())
+        source = self.context.device.get_device_identity()
+        return _driver.IpcHandle(memory, _ipc_mem_handle(datum), memory.size, source,
+                                 offset=offset + address - block.ptr)
+
+    @property
+    def interface_version(self) -> int:
+        """Of the plugins' interface."""
+        return 1
+
+
+def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
+    """The cudaIpcMemHandle_t of the segment that a block of kind ipc lies in, and where in it."""
+    # "gmb_OFFSET_BYTES.SEGMENT", and the segment's ticket opens it here once more.
+    head, *segments = str(block.share()).split(".")
+    if len(segments) != 1:
+        raise FailedPreconditionError("the block lies in several segments, which have no IPC "
+                                      "handle in common: GPUMEM_POOL_GROW makes segments larger")
+    with client.open(segments[0]) as segment:
+        return segment.ipc_handle(), int(head.split("_")[1])
+
+
+class TicketHandle:
+    """What numba.cuda.IpcHandle is for memory of kind ipc: a pickle of it opens the memory in
+    another process of the tenant, through the broker."""
+
+    def __init__(self, ticket: str, size: int, offset: int, base: Any = None) -> None:
+        self.ticket = ticket
+        self.size = size  # bytes
+        self.offset = offset  # bytes in the block
+        self.base = base  # kept for as long as this lives; not in a pickle
+        self._opened: Optional[Block] = None
+
+    def open(self, context: Any) -> Any:
+        """The memory, as Numba's MemoryPointer. Raises ValueError in the process that has it, or
+        where it is open, NotFoundError where its producer has ended."""
+        if self.base is not None:
+            raise ValueError("opening IpcHandle from original process")
+        if self._opened is not None:
+            raise ValueError("IpcHandle is already opened")
+        self._opened = default_client().open(self.ticket)
+        return _driver.MemoryPointer(
+            context=weakref.proxy(context),
+            pointer=_device_pointer(self._opened.ptr + self.offset), size=self.size)
+
+    open_direct = open
+    open_staged = open  # the broker maps it for the device that has it, and CUDA copies by itself
+
+    def open_array(self, context: Any, shape: Any, dtype: Any, strides: Any = None) -> Any:
+        """The same as a device array."""
+        devicearray = importlib.import_module("numba.cuda.cudadrv.devicearray")
+        return devicearray.DeviceNDArray(
+            shape=shape, strides=dtype.itemsize if strides is None else strides, dtype=dtype,
+            gpu_data=self.open(context))
+
+    def close(self) -> None:
+        """Unmaps it. Raises ValueError where it is not open."""
+        if self._opened is None:
+            raise ValueError("IpcHandle not opened")
+        opened, self._opened = self._opened, None
+        opened.close(defer=True)
+
+    def can_access_peer(self, context: Any) -> bool:
+        """Whether the context's device can use it."""
+        del context
+        return True
+
+    def __reduce__(self) -> Any:
+        return TicketHandle, (self.ticket, self.size, self.offset)
+
+
+def use(kind: Optional[str] = None) -> None:
+    """Numba takes all memory from gpumem. Call it before Numba's first use of the GPU in this
+    process: contexts that are there keep the manager that they have.
+
+    kind: of the default pool, for example "ipc" for real IPC handles; None: as GPUMEM_POOL_KIND
+    says. Raises FailedPreconditionError where that pool is already of another kind.
+    """
+    if kind is not None:
+        os.environ["GPUMEM_POOL_KIND"] = kind  # which the library sees, too
+        _require_kind(kind)
+    cuda.set_memory_manager(MemoryManager)
+
+
+def _require_kind(kind: str) -> None:
+    pool = Pool.default(0)
+    if pool.kind != kind:
+        raise FailedPreconditionError(
+            f"the process's default pool is of kind {pool.kind} by now, not {kind}: call "
+            "gpumem.numba.use() first of all")
+
+
+# NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba
+_numba_memory_manager = MemoryManager

@@ -1,0 +1,219 @@
+"""Pools: blocks out of leased segments, without a call to the daemon."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+
+from . import _gpumem
+from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms
+from ._dtypes import parse
+from ._waiting import call_without_token
+from .arrays import Array, Place, Placed, Shape, to_shape
+from .errors import InvalidArgumentError
+from .segment import Block
+
+if TYPE_CHECKING:
+    from .client import Client
+
+# Which memory that was freed on another stream may be reused (enum gpumem_reuse).
+REUSE = {"same_stream": 1, "follow_event_dependencies": 2, "allow_opportunistic": 4,
+         "allow_internal_dependencies": 8}
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Bytes but for counts; see PoolStats of pool.h."""
+
+    reserved_bytes: int  # in leased segments
+    used_bytes: int
+    free_bytes: int  # the difference
+    used_blocks: int
+    free_blocks: int
+    segments: int
+    reserved_peak_bytes: int  # since reset_peaks()
+    used_peak_bytes: int
+    allocations: int  # these and what follows: since the pool was made
+    frees: int
+    growths: int
+    reused_after_event: int
+    dependencies: int
+    out_of_memory: int
+    given_under_pressure_bytes: int
+    moves: int
+
+
+def _to_reuse(policies: Optional[Sequence[str]]) -> int:
+    if policies is None:
+        return 0
+    number = REUSE["same_stream"]
+    for policy in policies:
+        if policy not in REUSE:
+            raise InvalidArgumentError(
+                f"there is no policy of reuse {policy!r}: {', '.join(REUSE)}")
+        number |= REUSE[policy]
+    return number
+
+
+class Pool(Placed):
+    """An allocator of blocks in memory that a client leases, of one device and kind.
+
+    device, kind: as of Client.acquire(). limit: the most that it leases, in bytes. grow: the least
+    that it leases at once (8 MiB). release_threshold: so much that is free stays, what is more goes
+    back; None: all stays. wait: seconds that allocate() waits where there is none left; Ctrl-C
+    ends it.
+    reuse: which memory freed on another stream may be reused ("same_stream",
+    "follow_event_dependencies", "allow_opportunistic", "allow_internal_dependencies"); None: all.
+    Any thread may use it. Streams are cudaStream_t as numbers; on the host backend mere names.
+
+    Raises NotFoundError, UnimplementedError, InvalidArgumentError, UnavailableError.
+    """
+
+    def __init__(self, client: "Client", *, device: DeviceLike = None, kind: Optional[str] = None,
+                 limit: Optional[int] = None, grow: int = 0,
+                 release_threshold: Optional[int] = None, wait: float = 0,
+                 reuse: Optional[Sequence[str]] = None, per_thread_default_stream: bool = False,
+                 thread_caches: bool = True, gives_under_pressure: bool = True,
+                 revocable: bool = False) -> None:
+        handle = _gpumem.pool_create(
+            client.handle, to_device(device), to_kind(kind), _to_reuse(reuse),
+            per_thread_default_stream, not thread_caches, limit or 0, release_threshold or 0, grow,
+            to_ms(wait), not gives_under_pressure, revocable)
+        if release_threshold == 0:
+            _gpumem.pool_set_release_threshold(handle, 0)
+        # Which stream the default one is would be another in another thread.
+        self._adopt(handle, waits=wait > 0 and not per_thread_default_stream)
+
+    def _adopt(self, handle: _gpumem.Handle, waits: bool) -> None:
+        self._handle = handle
+        self._waits = waits
+        device, kind, backend, _, self._address = _gpumem.pool_info(handle)
+        self.place = Place(device, BACKENDS[backend], KINDS[kind])
+
+    @classmethod
+    def default(cls, device: int = 0) -> "Pool":
+        """The process's pool for a device, by its ordinal: the one that gpumem's allocators for
+        frameworks use. It is configured by the environment (GPUMEM_POOL_… of gpumem.h), and never
+        ends."""
+        pool = cls.__new__(cls)
+        pool._adopt(_gpumem.pool_default(device), waits=False)
+        return pool
+
+    @property
+    def handle(self) -> _gpumem.Handle:
+        """For the other parts of the package."""
+        return self._handle
+
+    @property
+    def c_pool(self) -> int:
+        """The address of its gpumem_pool, for functions in C that take one (gpumem_cupy_malloc).
+        It is good for as long as this object is not closed."""
+        return self._address
+
+    # ---- Blocks
+
+    def allocate(self, nbytes: int, stream: int = 0) -> Block:
+        """A block for work on `stream`.
+
+        Raises InvalidArgumentError: zero bytes; ResourceExhaustedError with its `denial`;
+        FailedPreconditionError: the stream is being captured into a graph; UnavailableError: the
+        pool would have to grow, and the daemon is gone.
+        """
+        handle, pointer, size = self._allocate(nbytes, stream)
+        return Block(handle, pointer, size, self.place, pool=self)
+
+    def _allocate(self, nbytes: int, stream: int) -> Tuple[_gpumem.Handle, int, int]:
+        if not self._waits or self.stats().free_bytes >= nbytes:
+            return _gpumem.pool_allocate(self._handle, nbytes, stream)
+        # It has to grow, and perhaps to wait: in another thread, so that Ctrl-C is heard.
+        return call_without_token(lambda: _gpumem.pool_allocate(self._handle, nbytes, stream))
+
+    def empty(self, shape: Shape, dtype: Any = "float32", stream: int = 0) -> Array:
+        """An array in a block of its own."""
+        nbytes = parse(dtype).itemsize
+        sizes = to_shape(shape, nbytes)
+        for size in sizes:
+            nbytes *= size
+        if nbytes == 0:
+            return Array(None, 0, sizes, dtype, place=self.place)
+        return self.allocate(nbytes, stream).array(sizes, dtype, stream=stream)
+
+    def find(self, pointer: int) -> Tuple[int, int]:
+        """(address, bytes) of the block that begins there. Raises NotFoundError."""
+        return _gpumem.pool_find(self._handle, pointer)
+
+    def stream_waits(self, waiting: int, awaited: int) -> None:
+        """All work on `waiting` from here on comes after what was submitted to `awaited`."""
+        _gpumem.pool_stream_waits(self._handle, waiting, awaited)
+
+    def forget_stream(self, stream: int) -> None:
+        """To be called before a stream is destroyed."""
+        _gpumem.pool_forget_stream(self._handle, stream)
+
+    # ---- What it holds
+
+    def stats(self) -> PoolStats:
+        """As it is now."""
+        return PoolStats(*_gpumem.pool_stats(self._handle))
+
+    def reset_peaks(self) -> None:
+        """The peaks begin anew."""
+        _gpumem.pool_reset_peaks(self._handle)
+
+    def mem_info(self) -> Tuple[int, int]:
+        """(free, total) bytes, as cudaMemGetInfo, by the tenant's quota."""
+        return _gpumem.pool_mem_info(self._handle)
+
+    def trim(self, keep: int = 0) -> int:
+        """Gives whole free segments back, as long as `keep` bytes stay; answers how many bytes.
+        Waits for no GPU work."""
+        return _gpumem.pool_trim(self._handle, keep)
+
+    def free_all_blocks(self, stream: Optional[int] = None) -> int:
+        """Waits for the work of the streams that have freed blocks (or of one), gives back all that
+        is free, and answers how many bytes."""
+        return _gpumem.pool_free_all_blocks(self._handle, stream)
+
+    @property
+    def limit(self) -> Optional[int]:
+        """The most that it leases, in bytes; None: no limit. Set a fraction (a float up to 1.0) of
+        what the tenant may have on the device, too."""
+        return to_limit(_gpumem.pool_info(self._handle)[3])
+
+    @limit.setter
+    def limit(self, limit: Union[int, float, None]) -> None:
+        if isinstance(limit, float):
+            _gpumem.pool_set_limit_fraction(self._handle, limit)
+        else:
+            _gpumem.pool_set_limit(self._handle, (1 << 64) - 1 if limit is None else limit)
+
+    def set_release_threshold(self, nbytes: int) -> None:
+        """Free segments above it go back when blocks are freed; 0: all, at once."""
+        _gpumem.pool_set_release_threshold(self._handle, nbytes)
+
+    def set_gives_under_pressure(self, gives: bool) -> None:
+        """Whether it gives back what it has free when others are denied memory."""
+        _gpumem.pool_set_gives_under_pressure(self._handle, gives)
+
+    def set_reuse(self, policies: Optional[Sequence[str]]) -> None:
+        """As `reuse` of the pool."""
+        _gpumem.pool_set_reuse(self._handle, _to_reuse(policies))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._handle.closed
+
+    def close(self, defer: bool = False) -> None:
+        """Gives all of it back. No block may be in use: else refused (FailedPreconditionError) or,
+        with `defer`, done with the last of them, as at the end of a `with` block. A default pool is
+        only let go of."""
+        self._handle.close(defer)
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.close(True)
+
+    def __repr__(self) -> str:
+        return f"<gpumem.Pool, {self.kind}, on {self.device}{', closed' if self.closed else ''}>"

@@ -1,0 +1,326 @@
+"""Publications: arrays under a name, that others attach to and that outlive who made them.
+
+What is in a publication its metadata says, as JSON, for anybody to read:
+
+    {"format": "gpumem-arrays/1", "single": false, "metadata": null,
+     "arrays": [{"name": "w", "dtype": "float32", "shape": [2, 3], "strides": null,
+                 "segment": 0, "offset": 0, "framework": "numpy"}]}
+
+Strides are bytes, null in C order; an array of no elements has the segment null. "single" says that
+one array was published and not arrays by name. A publication of files (gpumemctl publish --file,
+"gpumem-files/1") attaches as one array of bytes for each.
+"""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from . import _dtypes, _gpumem, arrays
+from ._units import BACKENDS, KINDS, DeviceLike, to_ms, to_scope, to_seconds
+from ._waiting import CancelToken, call
+from .arrays import Array, Place
+from .errors import DataLossError, InvalidArgumentError, NotFoundError
+from .segment import Segment, placed
+
+if TYPE_CHECKING:
+    from .client import Client
+
+FORMAT = "gpumem-arrays/1"
+FILES_FORMAT = "gpumem-files/1"
+_ALIGNMENT = 512  # bytes, of arrays that are copied together: what every framework asks for
+
+
+@dataclass(frozen=True)
+class PublicationInfo:
+    """The newest version under a name, as the daemon lists it. Sizes in bytes, times in seconds
+    (math.inf: never)."""
+
+    tenant: str
+    name: str
+    version: int
+    nbytes: int
+    metadata_bytes: int
+    segments: int
+    attached_sessions: int  # to this version
+    access: str  # "tenant" or "any"
+    ephemeral: bool  # ends with its publisher's session
+    age: float
+    expire_after: float
+    expires_in: float  # as things stand
+    # Of one's own tenant alone, else 0 and "":
+    publisher_session_id: int
+    publisher_name: str
+    publisher_pid: int
+    publisher_alive: bool
+
+    @classmethod
+    def of_row(cls, row: Tuple[Any, ...]) -> "PublicationInfo":
+        """Of what the extension gives."""
+        access = "any" if row[7] else "tenant"
+        age, expire_after, expires_in = (to_seconds(time) for time in row[9:12])
+        values: List[Any] = [*row[:7], access, row[8], age, expire_after, expires_in, *row[12:]]
+        return cls(*values)
+
+
+# ---- Publishing ----------------------------------------------------------------------------------
+
+
+def _named(value: Any) -> Tuple[bool, Dict[str, Any]]:
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise InvalidArgumentError(f"arrays are named by str, not by {name!r}")
+        return False, dict(value)
+    return True, {"": value}
+
+
+class _Copies:
+    """Arrays that are copied, one after another, into one segment for each device."""
+
+    def __init__(self, client: "Client", kind: Optional[str], device: DeviceLike) -> None:
+        self._client, self._kind, self._device = client, kind, device
+        self._plans: Dict[DeviceLike, List[Tuple[str, Array, int]]] = {}
+        self._sizes: Dict[DeviceLike, int] = {}
+
+    def add(self, name: str, source: Array) -> None:
+        device = self._device
+        if device is None and source.backend == "cuda" and not source.place.on_host:
+            device = source.device or None
+        offset = -(-self._sizes.get(device, 0) // _ALIGNMENT) * _ALIGNMENT
+        self._plans.setdefault(device, []).append((name, source, offset))
+        self._sizes[device] = offset + source.nbytes
+
+    def make(self) -> Dict[str, Array]:
+        """The copies, by name; they keep their segments."""
+        made = {}
+        for device, plan in self._plans.items():
+            segment = self._client.acquire(self._sizes[device], kind=self._kind, device=device)
+            for name, source, offset in plan:
+                low, _ = arrays.extent(source.shape, source.strides, source.itemsize)
+                dense = arrays.is_dense(source) and low == 0
+                copy = segment.array(source.shape, source.dtype, offset=offset,
+                                     strides=source.strides if dense else None)
+                arrays.copy_into(copy, source)
+                made[name] = copy
+        return made
+
+
+def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: str,
+            ephemeral: bool, expire_after: float, kind: Optional[str], device: DeviceLike,
+            timeout: Optional[float]) -> int:
+    """See Client.publish()."""
+    single, sources = _named(value)
+    found: Dict[str, Array] = {}
+    copies = _Copies(client, kind, device)
+    for key, source in sources.items():
+        array = placed(arrays.asarray(source))
+        found[key] = array
+        if array.size > 0 and not isinstance(array.owner, Segment):
+            copies.add(key, array)
+    found.update(copies.make())
+
+    segments: List[Segment] = []
+    listed = []
+    for key, array in found.items():
+        index = None
+        if array.size > 0:
+            if array.owner not in segments:
+                segments.append(array.owner)
+            index = segments.index(array.owner)
+        listed.append({"name": key, "dtype": array.dtype, "shape": array.shape,
+                       "strides": None if array.c_contiguous else array.strides,
+                       "segment": index, "offset": array.offset if index is not None else 0,
+                       "framework": arrays.framework_of(sources[key])})
+    if not segments:
+        raise InvalidArgumentError("there is nothing to publish: no array has any elements")
+    said = {"format": FORMAT, "single": single, "metadata": metadata, "arrays": listed}
+    try:
+        blob = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"JSON has no word for this metadata: {error}") from error
+    _gpumem.cuda_synchronize()
+    return _gpumem.publish(client.handle, name, [segment.handle for segment in segments], blob,
+                           to_scope(access), ephemeral, to_ms(expire_after), to_ms(timeout))
+
+
+def _of_type(value: Any, kind: type, what: str) -> Any:
+    """The same, where it is of that type; a bool is no int."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{what} is no {type(value).__name__}")
+    return value
+
+
+# ---- Attaching -----------------------------------------------------------------------------------
+
+
+def attach(client: "Client", name: str, *, version: int, wait: float, writable: bool,
+           map_devices: Sequence[str], address: int, revocable: bool, timeout: Optional[float],
+           cancel: Optional[CancelToken]) -> "Publication":
+    """See Client.attach()."""
+
+    def work(token: Optional[CancelToken]) -> _gpumem.Handle:
+        return _gpumem.attach(client.handle, name, max(version, 1) if wait else 0, to_ms(wait),
+                              None if token is None else token.handle, map_devices, address,
+                              to_ms(timeout), revocable, writable)
+
+    made = Publication(name, call(work, cancel) if wait else work(cancel), readonly=not writable)
+    if made.version < version:
+        there = made.version
+        made.close(defer=True)
+        raise NotFoundError(f"publication {name!r} has version {there}, and no {version} yet: say "
+                            "how long to wait for it")
+    return made
+
+
+class Publication(Mapping[str, Array]):
+    """One version of a publication, attached: its arrays by name.
+
+    name, version, tenant (whose it is), metadata (what the publisher added), blob (all of its
+    metadata, as bytes), segments (each as an Array of bytes), arrays (by name), single (one array
+    was published, without a name). Read-only unless it was attached as writable: a write faults.
+
+    close() and the end of a `with` block unmap it, the latter once its arrays are gone.
+    """
+
+    def __init__(self, name: str, handle: _gpumem.Handle, readonly: bool = True) -> None:
+        self.name = name
+        self._handle = handle
+        self.readonly = readonly
+        _, self.nbytes, self.version, self.tenant, self.blob, infos = _gpumem.attachment_info(
+            handle)
+        self._infos = infos
+        self.single = False
+        self.metadata: Any = None
+        self._listed = self._read()
+
+    def _read(self) -> Dict[str, Dict[str, Any]]:
+        """What its metadata says of arrays, by name; nothing where it was published by other
+        means."""
+        try:
+            said = json.loads(self.blob)
+        except (ValueError, RecursionError):
+            return {}
+        form = said.get("format") if isinstance(said, dict) else None
+        if form not in (FORMAT, FILES_FORMAT):
+            return {}
+        try:
+            listed = self._rows(said, form)
+            if form == FORMAT:
+                self.single = _of_type(said["single"], bool, "\"single\"")
+                self.metadata = said.get("metadata")
+            if self.single and list(listed) != [""]:
+                raise ValueError("one array is said to be there, without a name, and is not")
+            return listed
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError,
+                OverflowError) as error:
+            raise DataLossError(f"the metadata of publication {self.name!r} says that it is "
+                                f"{form}, and is not well-formed: {error!r:.300}") from error
+
+    def _rows(self, said: Any, form: Any) -> Dict[str, Dict[str, Any]]:
+        if form == FORMAT:
+            rows = [(row["name"], row) for row in said["arrays"]]
+        else:
+            rows = [(row["name"], {"dtype": "uint8", "shape": [row["bytes"]], "strides": None,
+                                   "segment": index if row["bytes"] else None, "offset": 0,
+                                   "framework": ""}) for index, row in enumerate(said["files"])]
+        for name, _ in rows:
+            _of_type(name, str, "an array's name")
+        listed = {name: self._checked(row) for name, row in rows}
+        if len(listed) != len(rows):
+            raise ValueError("two arrays have one name")
+        return listed
+
+    def _checked(self, row: Dict[str, Any]) -> Dict[str, Any]:
+        """Publications are others' to make: no array may reach beyond its segment."""
+        dtype = _dtypes.parse(_of_type(row["dtype"], str, "a dtype"))
+        shape = arrays.to_shape(_of_type(row["shape"], list, "a shape"), dtype.itemsize)
+        strides = arrays.to_strides(row["strides"], shape, dtype.itemsize)
+        low, high = arrays.extent(shape, strides, dtype.itemsize)
+        segment, offset = row["segment"], _of_type(row["offset"], int, "an offset")
+        if segment is not None:
+            if not 0 <= _of_type(segment, int, "a segment") < len(self._infos):
+                raise ValueError(f"there is no segment {segment}")
+            nbytes = self._infos[segment][1]
+            if not 0 <= offset <= nbytes or offset + low < 0 or offset + high > nbytes:
+                raise ValueError(f"an array reaches beyond the {nbytes} bytes of its segment")
+        elif high > low:
+            raise ValueError("an array of elements lies in no segment")
+        return {"dtype": dtype, "shape": shape, "strides": strides, "segment": segment,
+                "offset": offset, "framework": _of_type(row["framework"], str, "a framework")}
+
+    def _place(self, index: int) -> Tuple[int, Place]:
+        pointer, _, device, kind, backend, _, _, _, registered, _ = self._infos[index]
+        return pointer, Place(device, BACKENDS[backend], KINDS[kind], registered)
+
+    def _array(self, row: Dict[str, Any]) -> Array:
+        if row["segment"] is None:
+            return Array(None, 0, row["shape"], row["dtype"], place=self._place(0)[1],
+                         readonly=self.readonly, owner=self)
+        pointer, place = self._place(row["segment"])
+        return Array(self._handle, pointer + row["offset"], row["shape"], row["dtype"],
+                     strides=row["strides"], place=place, readonly=self.readonly, owner=self,
+                     offset=row["offset"], segment=row["segment"])
+
+    # ---- Arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self._array(self._listed[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    @property
+    def arrays(self) -> Dict[str, Array]:
+        """All of them, by name."""
+        return {name: self[name] for name in self._listed}
+
+    @property
+    def value(self) -> Any:
+        """What was published: one Array, or a dict of them."""
+        return self[""] if self.single else self.arrays
+
+    @property
+    def frameworks(self) -> Dict[str, str]:
+        """Of which library each array was when it was published: "numpy", "torch", …"""
+        return {name: row["framework"] for name, row in self._listed.items()}
+
+    @property
+    def segments(self) -> List[Array]:
+        """Each segment in the publisher's order, as bytes."""
+        made = []
+        for index, info in enumerate(self._infos):
+            pointer, place = self._place(index)
+            made.append(Array(self._handle, pointer, (info[1],), "uint8", place=place,
+                              readonly=self.readonly, owner=self, segment=index))
+        return made
+
+    # ---- Its end
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed; with close(defer=True) its arrays may still live."""
+        return self._handle.closed
+
+    @property
+    def views(self) -> int:
+        """How many look at it now."""
+        return self._handle.views
+
+    def close(self, defer: bool = False) -> None:
+        """Unmaps and releases all of it. While arrays of it live that is refused
+        (FailedPreconditionError) or, with `defer`, done with the last of them."""
+        self._handle.close(defer)
+
+    def __enter__(self) -> "Publication":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.close(True)
+
+    def __repr__(self) -> str:
+        return (f"<gpumem.Publication {self.name!r} of {self.tenant}, version {self.version}, "
+                f"{len(self._listed)} arrays{', closed' if self.closed else ''}>")

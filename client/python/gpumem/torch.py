@@ -1,0 +1,361 @@
+"""PyTorch on brokered memory.
+
+    import torch, gpumem.torch
+    gpumem.torch.use()                          # before PyTorch's first use of the GPU
+    x = torch.ones(1024, device="cuda")         # lies in gpumem's default pool
+
+    with gpumem.torch.using():                  # or a part of a program (torch.cuda.MemPool)
+        y = torch.ones(1024, device="cuda")
+
+    gpumem.torch.publish("weights", model)      # one process loads the weights, and may die
+    gpumem.torch.attach("weights", model)       # another maps them: no copy, no time
+
+    ticket = gpumem.torch.share(tensor)         # picklable; needs no live producer
+    same = ticket.open()
+
+Published and shared tensors are found under the daemon's name for them until they are unpublished
+(gpumem.unpublish()) or expire. Every dtype goes: what DLPack has no word for travels as integers of
+the same size. Without `writable` the memory is mapped read-only, which PyTorch does not know of: a
+kernel that writes to it faults.
+"""
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import torch  # type: ignore[import]
+
+from . import _cuda, _gpumem, default_client, library_path
+from .arrays import Array
+from .client import Client
+from .errors import InvalidArgumentError, NotFoundError
+from .pool import Pool
+from .publication import Publication
+from .segment import Layout, Ticket
+
+__all__ = ["Attached", "SharedTensor", "attach", "from_array", "mem_pool", "publish", "share",
+           "share_live", "to_array", "use", "using"]
+
+_FORMAT = "gpumem-torch/1"  # of the metadata that publish() adds
+_ALIGNMENT = 512  # bytes
+# What DLPack of every version has a word for, and PyTorch for that; the rest goes as integers.
+_AS_IS = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"}
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+# ---- Tensors and arrays --------------------------------------------------------------------------
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).split(".", maxsplit=1)[-1]
+
+
+def _dtype(name: str) -> Any:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgumentError(f"this PyTorch has no dtype {name!r}")
+    return found
+
+
+def _wire(dtype: Any, itemsize: int) -> Tuple[str, int]:
+    """As which type elements travel, and how many of them one element is."""
+    name = _name(dtype)
+    if name in _AS_IS:
+        return name, 1
+    if itemsize in _INTEGERS:
+        return _INTEGERS[itemsize], 1
+    return "int64", itemsize // 8  # complex128
+
+
+def from_array(array: Array, dtype: Optional[str] = None) -> Any:
+    """The tensor of an array's memory, which keeps it: no copy. dtype: PyTorch's name of it where
+    that is not the array's ("bfloat16")."""
+    wanted = dtype or array.dtype
+    plain = array.without_readonly_mark() if array.readonly else array
+    if wanted in _AS_IS and wanted == array.dtype:
+        return torch.from_dlpack(plain)
+    found = _dtype(wanted)
+    if array.itemsize in _INTEGERS and array.dtype not in _AS_IS:
+        plain = plain.view(_INTEGERS[array.itemsize])
+    return torch.from_dlpack(plain).view(found)
+
+
+def to_array(tensor: Any, client: Optional[Client] = None, *, kind: Optional[str] = None,
+             device: Any = None) -> Array:
+    """A copy of a tensor in a segment of its own."""
+    return next(iter(_copy_all(client or default_client(), {"": tensor}, kind, device).values()))[0]
+
+
+def _device_name(tensor: Any, device: Any) -> Any:
+    """Where the copy goes: a GPU's tensor stays on its GPU, others to the default device."""
+    if device is not None or tensor.device.type != "cuda":
+        return device
+    return _cuda.uuid_of(tensor.device.index or 0)
+
+
+def _identity(tensor: Any) -> Tuple[Any, ...]:
+    """Tensors that are the same memory in the same way: weights that are tied."""
+    return (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _copy_all(client: Client, tensors: Mapping[str, Any], kind: Optional[str], device: Any
+              ) -> Dict[str, Tuple[Array, str]]:
+    """Copies of the tensors in one segment for each device, by name, each with PyTorch's name of
+    its dtype. What is one memory stays one."""
+    plans: Dict[Any, List[Tuple[str, Any, int]]] = {}
+    sizes: Dict[Any, int] = {}
+    seen: Dict[Tuple[Any, ...], int] = {}
+    for name, tensor in tensors.items():
+        where = _device_name(tensor, device)
+        key = (where,) + _identity(tensor)
+        if tensor.numel() == 0:
+            offset = 0
+        elif key in seen:
+            offset = seen[key]
+        else:
+            offset = -(-sizes.get(where, 0) // _ALIGNMENT) * _ALIGNMENT
+            sizes[where] = offset + tensor.numel() * tensor.element_size()
+            seen[key] = offset
+        plans.setdefault(where, []).append((name, tensor, offset))
+    made: Dict[str, Tuple[Array, str]] = {}
+    for where, plan in plans.items():
+        segment = client.acquire(max(sizes.get(where, 0), 1), kind=kind, device=where)
+        written = set()
+        for name, tensor, offset in plan:
+            wire, parts = _wire(tensor.dtype, tensor.element_size())
+            shape = tuple(tensor.shape) if parts == 1 else tuple(tensor.shape) + (parts,)
+            array = segment.array(shape, wire, offset=offset)
+            if tensor.numel() > 0 and offset not in written:
+                written.add(offset)
+                from_array(array, _name(tensor.dtype) if parts == 1 else None).copy_(
+                    tensor if parts == 1 else torch.view_as_real(tensor).view(torch.int64))
+            made[name] = (array, _name(tensor.dtype))
+    _wait_for_copies(tensors)
+    return made
+
+
+def _wait_for_copies(tensors: Mapping[str, Any]) -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in {tensor.device for tensor in tensors.values()
+                       if tensor.device.type == "cuda"} | {torch.device("cuda")}:
+            torch.cuda.synchronize(device)
+
+
+def _tensor_of(array: Array, dtype: str) -> Any:
+    if dtype == "complex128":
+        return torch.view_as_complex(from_array(array).view(torch.float64))
+    return from_array(array, dtype)
+
+
+# ---- The allocator -------------------------------------------------------------------------------
+
+_allocator: Any = None
+
+
+def _pluggable() -> Any:
+    global _allocator  # pylint: disable=global-statement
+    if _allocator is None:
+        _allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            library_path(), "gpumem_torch_malloc", "gpumem_torch_free")
+    return _allocator
+
+
+def use() -> Pool:
+    """PyTorch takes all memory of GPUs from gpumem's default pools, one for each device, from here
+    on. Call it before PyTorch's first use of a GPU in this process: RuntimeError else. Answers the
+    pool of device 0 (stats(), limit, trim()); gpumem.Pool.default(n) has the others.
+
+    torch.cuda.memory_stats() and the like know nothing of it, and empty_cache() does nothing: see
+    Pool.free_all_blocks(). Where memory is denied PyTorch is not told so by its own exception; what
+    was wrong is said on stderr.
+    """
+    torch.cuda.memory.change_current_allocator(_pluggable())
+    return Pool.default(0)
+
+
+def mem_pool(**options: Any) -> Any:
+    """A torch.cuda.MemPool whose memory is gpumem's, for torch.cuda.use_mem_pool(). PyTorch's own
+    caching allocator works on top; what it keeps goes back with the MemPool. Options are
+    MemPool's (use_on_oom, no_split)."""
+    return torch.cuda.MemPool(_pluggable().allocator(), **options)
+
+
+@contextlib.contextmanager
+def using(pool: Any = None) -> Iterator[Any]:
+    """What a `with` block allocates lies in gpumem's memory: by `pool`, a mem_pool(), or a new one.
+    The MemPool has to live as long as its tensors: keep what this answers."""
+    made = mem_pool() if pool is None else pool
+    with torch.cuda.use_mem_pool(made):
+        yield made
+
+
+# ---- Publications --------------------------------------------------------------------------------
+
+
+def _tensors_of(what: Any) -> Dict[str, Any]:
+    """By name: of a module all parameters and buffers, those that no state_dict() has, too."""
+    if isinstance(what, torch.nn.Module):
+        found = dict(what.named_parameters(remove_duplicate=False))
+        found.update(what.named_buffers(remove_duplicate=False))
+        return {name: tensor.detach() for name, tensor in found.items()}
+    if isinstance(what, torch.Tensor):
+        return {"": what.detach()}
+    if isinstance(what, Mapping):
+        for name, tensor in what.items():
+            if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+                raise InvalidArgumentError(f"{name!r} is no name of a tensor, or its value none: "
+                                           "publish a module, or a dict of tensors by name")
+        return {name: tensor.detach() for name, tensor in what.items()}
+    raise InvalidArgumentError(
+        f"a {type(what).__name__} is neither a module, a dict of tensors nor a tensor")
+
+
+def publish(name: str, what: Any, *, client: Optional[Client] = None, kind: Optional[str] = None,
+            device: Any = None, metadata: Any = None, **options: Any) -> int:
+    """Publishes a module (parameters and buffers), a dict of tensors (state_dict()) or a tensor,
+    and answers the version. They are copied once, onto the device where they are, those of the CPU
+    onto `device` (None: the first that serves), and are good when this process has long ended.
+    Options (access, ephemeral, expire_after) as of Client.publish(); `metadata` is anything that
+    JSON can say, for who attaches.
+
+    Raises ResourceExhaustedError where the tenant has no room for a copy; InvalidArgumentError.
+    """
+    session = client or default_client()
+    copies = _copy_all(session, _tensors_of(what), kind, device)
+    said = {"format": _FORMAT, "single": isinstance(what, torch.Tensor), "metadata": metadata,
+            "dtypes": {key: dtype for key, (_, dtype) in copies.items()}}
+    return session.publish(name, {key: array for key, (array, _) in copies.items()},
+                           metadata=said, **options)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What attach() mapped. The tensors keep the memory; this keeps the publication's facts."""
+
+    tensors: Dict[str, Any]
+    version: int
+    metadata: Any  # what the publisher added
+    publication: Publication
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tensors[name]
+
+
+def attach(name: str, module: Any = None, *, client: Optional[Client] = None, strict: bool = True,
+           **options: Any) -> Any:
+    """Maps a publication: no copy. Answers the tensors by name (Attached; of one tensor, that), or
+    with a module, puts them in the place of its parameters and buffers and answers the module. Make
+    that with torch.device("meta"), and it costs no memory of its own.
+
+    Of what Client.attach() takes: `wait` (seconds, for a name yet to come), `version`, `writable`.
+    Parameters need no gradients unless the publication is attached as writable. strict: the module
+    must have just the names that the publication has.
+
+    Raises NotFoundError: no such publication, or names differ; InvalidArgumentError: shapes or
+    dtypes differ, or it was not published by gpumem.torch nor as arrays.
+    """
+    session = client or default_client()
+    publication = session.attach(name, **options)
+    said = publication.metadata
+    if not isinstance(said, dict) or said.get("format") != _FORMAT:
+        said = {"single": publication.single, "metadata": said,
+                "dtypes": {key: array.dtype for key, array in publication.items()}}
+    tensors = {key: _tensor_of(publication[key], dtype) for key, dtype in said["dtypes"].items()}
+    if module is not None:
+        _put(module, tensors, strict, options.get("writable", False))
+        return module
+    if said["single"]:
+        return tensors[""]
+    return Attached(tensors, publication.version, said["metadata"], publication)
+
+
+def _put(module: Any, tensors: Mapping[str, Any], strict: bool, writable: bool) -> None:
+    """In the place of the module's own, all or none."""
+    places: Dict[str, Tuple[Any, str, Any]] = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for table in (owner._parameters, owner._buffers):
+            for leaf, old in table.items():
+                if old is not None:
+                    places[f"{prefix}.{leaf}" if prefix else leaf] = (table, leaf, old)
+    missing, more = sorted(places.keys() - tensors.keys()), sorted(tensors.keys() - places.keys())
+    if strict and (missing or more):
+        raise NotFoundError(f"the publication has no {missing[:3]}, and the module no {more[:3]} "
+                            f"({len(missing)} and {len(more)} in all): strict=False takes the rest")
+    for name, tensor in tensors.items():
+        if name in places and (tuple(places[name][2].shape) != tuple(tensor.shape)
+                               or places[name][2].dtype != tensor.dtype):
+            old = places[name][2]
+            raise InvalidArgumentError(
+                f"{name} is {_name(tensor.dtype)}{list(tensor.shape)} in the publication, and "
+                f"{_name(old.dtype)}{list(old.shape)} in the module")
+    made: Dict[int, Any] = {}  # parameters that are one stay one
+    for name, (table, leaf, old) in places.items():
+        if name not in tensors:
+            continue
+        if isinstance(old, torch.nn.Parameter):
+            if id(old) not in made:
+                wants = writable and old.requires_grad
+                made[id(old)] = torch.nn.Parameter(tensors[name], requires_grad=wants)
+            table[leaf] = made[id(old)]
+        else:
+            table[leaf] = tensors[name]
+
+
+# ---- Sharing one tensor --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedTensor:
+    """A picklable ticket of a tensor, for processes of the same tenant. Its producer may have
+    ended. Keep it secret: who knows the name may attach."""
+
+    name: str  # of the publication
+    version: int
+
+    def open(self, client: Optional[Client] = None, writable: bool = False) -> Any:
+        """The tensor, without a copy. Raises NotFoundError once it has expired."""
+        return attach(self.name, client=client, version=self.version, writable=writable)
+
+    def unshare(self, client: Optional[Client] = None) -> None:
+        """Nobody can open it any more; who has, keeps it."""
+        (client or default_client()).unpublish(self.name)
+
+
+def share(tensor: Any, *, expire_after: float = 600.0, client: Optional[Client] = None,
+          **options: Any) -> SharedTensor:
+    """As torch.multiprocessing shares a tensor, but the producer need not live: the tensor is
+    copied once into a publication of its own, which ends when nobody has had it open for
+    `expire_after` seconds (0: never). Options as of publish()."""
+    session = client or default_client()
+    name = f"torch-{uuid.uuid4().hex}"
+    return SharedTensor(name, publish(name, tensor.detach(), client=session,
+                                      expire_after=expire_after, **options))
+
+
+def share_live(tensor: Any, pool: Optional[Pool] = None) -> Ticket:
+    """The ticket of a tensor that lies in gpumem's memory already (use()), with no copy at all. It
+    opens (gpumem.open(), and from_array() of that) for as long as this process has the tensor. Wait
+    for the work that writes it first.
+
+    It opens as an Array; of a dtype that DLPack has no word for, as one of integers of its size.
+
+    pool: whose; None: the default one of its device. Raises NotFoundError where the tensor does not
+    lie in it, InvalidArgumentError for complex128, which needs share().
+    """
+    source = Pool.default(tensor.device.index or 0) if pool is None else pool
+    start = tensor.untyped_storage().data_ptr()
+    wire, parts = _wire(tensor.dtype, tensor.element_size())
+    if parts != 1:
+        raise InvalidArgumentError(f"{_name(tensor.dtype)} has no ticket of one array: use share()")
+    try:
+        address, nbytes = source.find(start)
+    except (NotFoundError, InvalidArgumentError) as error:
+        raise NotFoundError("the tensor does not lie in that pool: call gpumem.torch.use() before "
+                            "PyTorch's first use of the GPU, or use share()") from error
+    size = tensor.element_size()
+    layout = Layout(tuple(tensor.shape), wire, tuple(step * size for step in tensor.stride()),
+                    tensor.data_ptr() - address, "torch")
+    return Ticket(_gpumem.pool_share(source.handle, address, nbytes), layout)
+

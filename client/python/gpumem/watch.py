@@ -1,0 +1,145 @@
+"""What the daemon has to say to a session."""
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import queue
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+
+from . import _gpumem
+from ._units import to_limit, to_seconds
+from .errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a tenant may hold; None is no limit of its own. Bytes but for counts."""
+
+    limit: Optional[int]  # on any one GPU
+    total_limit: Optional[int]  # over all GPUs
+    pinned_limit: Optional[int]
+    guarantee: int  # 0: none
+    max_segments: Optional[int]
+    max_sessions: Optional[int]
+    max_in_flight: Optional[int]
+    max_waiting: Optional[int]
+    priority: int
+    revocable: bool  # all of its leases are
+    parent: str  # under whose quota it is, too; "": nobody's
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the daemon said. `what` is "segments_lost" (lease_ids), "draining" (value:
+    whether it is), "pressure" (device, "": any; bytes that would be enough; seconds that it helps,
+    0: unknown), "revocation" (lease_ids; seconds until the end), "quota_changed" (quota) or "ended"
+    (value: the status; message)."""
+
+    what: str
+    lease_ids: Tuple[int, ...] = ()
+    device: str = ""
+    bytes: int = 0
+    seconds: float = 0
+    value: int = 0
+    message: str = ""
+    quota: Optional[Quota] = None
+
+
+def _to_notice(what: str, *said: Any) -> Notice:
+    if what == "segments_lost":
+        return Notice(what, lease_ids=said[0])
+    if what == "draining":
+        return Notice(what, value=int(said[0]))
+    if what == "pressure":
+        return Notice(what, device=said[0], bytes=said[1], seconds=to_seconds(said[2]))
+    if what == "revocation":
+        return Notice(what, lease_ids=said[0], seconds=to_seconds(said[1]))
+    if what == "quota_changed":
+        quota = Quota(to_limit(said[0]), to_limit(said[1]), to_limit(said[2]), said[3],
+                      to_limit(said[4]), to_limit(said[5]), to_limit(said[6]), to_limit(said[7]),
+                      said[8], said[9], said[10])
+        return Notice(what, quota=quota)
+    return Notice(what, value=said[0], message=said[1])
+
+
+# A thread of the library that calls into an interpreter that has ended would end the process.
+_watches: "weakref.WeakSet[Watch]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for watch in list(_watches):
+        watch.close()
+
+
+# In a child after fork() they are the parent's.
+os.register_at_fork(after_in_child=_watches.clear)
+
+
+class Watch:
+    """Listens from when it is made until close() or the end of a `with` block. The first notice is
+    the quota as it stands.
+
+    Each keyword names a notice, or is `any`, and is a function that is called with it, in a thread
+    of the watch: it must not take long. What has no function waits to be read by get().
+    """
+
+    def __init__(self, client: "Client", **handlers: Callable[[Notice], Any]) -> None:
+        known = {"segments_lost", "draining", "pressure", "revocation", "quota_changed", "ended",
+                 "any"}
+        if not known.issuperset(handlers):
+            raise TypeError(f"notices are {', '.join(sorted(known))}, not "
+                            f"{', '.join(sorted(set(handlers) - known))}")
+        self._notices: "queue.SimpleQueue[Optional[Notice]]" = queue.SimpleQueue()
+        self._handle = _gpumem.watch_start(client.handle, _teller(self._notices, dict(handlers)))
+        _watches.add(self)
+
+    def get(self, timeout: float = math.inf) -> Notice:
+        """The next notice, of those without a function. Raises TimeoutError after so many
+        seconds, and FailedPreconditionError once it is closed, also by another thread."""
+        try:
+            notice = self._notices.get(timeout=None if math.isinf(timeout) else timeout)
+        except queue.Empty:
+            raise TimeoutError(f"the daemon said nothing for {timeout} s") from None
+        if notice is None:
+            self._notices.put(None)  # for the next who asks
+            raise FailedPreconditionError("the watch is closed")
+        return notice
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Ends it. Waits for a function that is being called, unless it is that which calls
+        this."""
+        self._handle.close()
+        self._notices.put(None)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _teller(notices: "queue.SimpleQueue[Optional[Notice]]",
+            handlers: Dict[str, Callable[[Notice], Any]]) -> Callable[..., None]:
+    """What the extension calls. It does not know the Watch, whose end ends it."""
+
+    def tell(what: str, *said: Any) -> None:
+        notice = _to_notice(what, *said)
+        handler = handlers.get(what) or handlers.get("any")
+        if handler is None:
+            notices.put(notice)
+        else:
+            handler(notice)
+
+    return tell

@@ -1,0 +1,52 @@
+#!/bin/bash
+# make_wheel.sh SITE VERSION OUT LICENSES [LIBRARY…]: packs the folder of the package (//client/python:site)
+# as a wheel into the folder OUT, with the libraries that libgpumem.so needs beside it, where
+# its DT_RPATH finds them, and the terms of what is inside (the files of a folder, or "" for
+# ours alone). Says the wheel's name.
+set -euo pipefail
+
+site=$1 version=$2 out=$3 licenses=$4
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# Of Python, its oldest; of the C library, that of Debian 12, where it was built.
+tag=cp39-abi3-manylinux_2_36_$(uname -m)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+umask 022
+cp -rL "$site" "$work/wheel"
+chmod -R u+w "$work/wheel"
+if (($# > 4)); then
+  install -m 644 -D -t "$work/wheel/gpumem/lib/gpumem" "${@:5}"
+fi
+
+info=$work/wheel/gpumem-$version.dist-info
+mkdir "$info"
+cat >"$info/WHEEL" <<END
+Wheel-Version: 1.0
+Generator: gpumem
+Root-Is-Purelib: false
+Tag: $tag
+END
+cat >"$info/METADATA" <<END
+Metadata-Version: 2.1
+Name: gpumem
+Version: $version
+Summary: GPU memory that a node's daemon owns and several processes share
+Requires-Python: >=3.9
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: Python :: 3
+Classifier: Typing :: Typed
+Description-Content-Type: text/markdown
+
+END
+cat "$here/README.md" >>"$info/METADATA"
+
+install -m 644 "$here/../../LICENSE" "$info/LICENSE"
+if [[ -n $licenses ]]; then
+  install -m 644 -D -t "$info/licenses" "$licenses"/*
+fi
+
+mkdir -p "$out"
+# Debian's: whichever python3 comes first may have no wheel.
+/usr/bin/python3 -m wheel pack --dest-dir "$out" "$work/wheel" >/dev/null
+echo "gpumem-$version-$tag.whl"

@@ -1,0 +1,352 @@
+"""gpumem.cupy over the host backend, with a stand-in for CuPy that makes the same calls."""
+import ctypes
+import gc
+import sys
+import threading
+import weakref
+
+import gpumem
+import pytest
+from conftest import CONFIG, MIB, daemon_for_fakes, eventually
+
+LIMIT = 192 * MIB
+
+
+@pytest.fixture(scope="module", name="adapter")
+def _adapter():
+    with daemon_for_fakes(CONFIG.replace("64MiB", "192MiB")):
+        import gpumem.cupy  # pylint: disable=import-outside-toplevel
+        yield gpumem.cupy
+
+
+@pytest.fixture(name="cupy")
+def _cupy(adapter):
+    import cupy  # pylint: disable=import-outside-toplevel,import-error
+    yield cupy
+    adapter.unuse()
+
+
+@pytest.fixture(name="pool")
+def _pool(adapter):
+    with gpumem.connect() as client, client.pool(limit=64 * MIB) as pool:
+        yield pool
+
+
+def test_use_takes_memory_from_the_default_pool(adapter, cupy):
+    used = adapter.use()
+    before = used.used_bytes()
+    array = cupy.cuda.alloc(3 * MIB)
+    assert array.ptr and gpumem.Pool.default(0).find(array.ptr)[1] >= 3 * MIB
+    assert used.used_bytes() == before + 3 * MIB
+    assert used.total_bytes() == used.used_bytes() + used.free_bytes()
+    assert adapter.use() is used
+    del array
+    assert used.used_bytes() == before
+
+
+def test_memory_is_written_and_read(adapter, cupy, pool):
+    with adapter.using(pool):
+        array = cupy.cuda.alloc(4096)
+    ctypes.memset(array.ptr, 7, 4096)
+    assert ctypes.string_at(array.ptr, 4096) == b"\x07" * 4096
+
+
+def test_nothing_is_nothing(adapter, cupy, pool):
+    with adapter.using(pool) as shaped:
+        array = cupy.cuda.alloc(0)
+    assert array.ptr == 0 and shaped.used_bytes() == 0
+
+
+def test_using_ends_with_its_block(adapter, cupy, pool):
+    before = cupy.cuda.get_allocator()
+    with adapter.using(pool) as shaped:
+        array = cupy.cuda.alloc(1000)
+    assert cupy.cuda.get_allocator() is before
+    assert shaped.used_bytes() == 1024 and pool.stats().used_blocks == 1
+    with pytest.raises(gpumem.FailedPreconditionError):
+        pool.close()
+    del array
+    assert pool.stats().used_blocks == 0
+
+
+def test_the_pool_stays_while_arrays_live(adapter, cupy):
+    client = gpumem.connect()
+    pool = client.pool()
+    with adapter.using(pool):
+        array = cupy.cuda.alloc(1000)
+    pool.close(defer=True)
+    client.close()
+    ctypes.memset(array.ptr, 1, 1000)
+    del array
+
+
+def test_memory_goes_back_on_the_stream_it_was_made_on(adapter, cupy):
+    with gpumem.connect() as client, client.pool(reuse=["same_stream"]) as pool:
+        one, other = cupy.cuda.Stream(0x1000), cupy.cuda.Stream(0x2000)
+        with adapter.using(pool):
+            with one:
+                first = cupy.cuda.alloc(MIB)
+            where = first.ptr
+            with other:
+                del first  # still that of the first stream
+                second = cupy.cuda.alloc(MIB)
+            assert second.ptr != where
+            with one:
+                third = cupy.cuda.alloc(MIB)
+            assert third.ptr == where
+            del second, third
+
+
+def test_streams_live_as_long_as_their_memory(adapter, cupy, pool):
+    with adapter.using(pool):
+        stream = cupy.cuda.Stream(0x3000)
+        kept = weakref.ref(stream)
+        with stream:
+            array = cupy.cuda.alloc(1000)
+        del stream
+        with cupy.cuda.Stream(0x4000):
+            cupy.cuda.alloc(1000)
+        assert kept() is not None
+        del array
+        with cupy.cuda.Stream(0x5000):  # the next that is new: the pool forgets the first
+            cupy.cuda.alloc(1000)
+        gc.collect()
+        assert kept() is None
+
+
+def test_a_refusal_is_cupys_own_exception(adapter, cupy, pool):
+    with adapter.using(pool) as shaped:
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as refused:
+            cupy.cuda.alloc(65 * MIB)
+        assert isinstance(refused.value.__cause__, gpumem.ResourceExhaustedError)
+        assert shaped.used_bytes() == 0
+        assert cupy.cuda.alloc(MIB).ptr
+
+
+def test_a_refusal_of_the_daemons_carries_its_denial(adapter, cupy):
+    with adapter.using():
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as refused:
+            cupy.cuda.alloc(200 * MIB)
+    assert refused.value.denial.limit == LIMIT
+
+
+def test_more_than_the_device_has_is_out_of_memory(adapter, cupy):
+    with adapter.using(), pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+        cupy.cuda.alloc(1 << 42)
+
+
+def test_a_refusal_collects_garbage_first(adapter, cupy, pool):
+    with adapter.using(pool):
+        gc.disable()
+        try:
+            cycle = [cupy.cuda.alloc(40 * MIB)]
+            cycle.append(cycle)
+            del cycle
+            assert cupy.cuda.alloc(40 * MIB).ptr
+        finally:
+            gc.enable()
+
+
+def test_limits(adapter, cupy, pool):
+    shaped = adapter.MemoryPool(pool)
+    assert shaped.get_limit() == 64 * MIB
+    shaped.set_limit(size=8 * MIB)
+    assert shaped.get_limit() == 8 * MIB
+    with pytest.raises(MemoryError):
+        shaped.malloc(9 * MIB)
+    shaped.set_limit()
+    assert shaped.get_limit() == 0
+    shaped.set_limit(fraction=0.5)
+    assert shaped.get_limit() == LIMIT // 2
+    for wrong in ({"size": 1, "fraction": 0.5}, {"fraction": 1.5}, {"size": -1}):
+        with pytest.raises(ValueError):
+            shaped.set_limit(**wrong)
+
+
+def test_free_all_blocks(adapter, cupy, pool):
+    with adapter.using(pool) as shaped:
+        cupy.cuda.alloc(20 * MIB)
+        assert shaped.free_bytes() >= 20 * MIB and shaped.n_free_blocks() >= 1
+        shaped.free_all_blocks()
+        assert shaped.total_bytes() == 0 and shaped.n_free_blocks() == 0
+
+
+def test_hooks_are_called(adapter, cupy, pool):
+    seen = []
+
+    class Hook(cupy.cuda.memory_hook.MemoryHook):
+        pass
+
+    for what in ("alloc", "malloc", "free"):
+        for when in ("preprocess", "postprocess"):
+            name = f"{what}_{when}"
+            setattr(Hook, name, lambda self, _name=name, **words: seen.append((_name, words)))
+    with adapter.using(pool):
+        with Hook():
+            array = cupy.cuda.alloc(MIB)
+            where = array.ptr
+            del array
+        cupy.cuda.alloc(MIB)  # no hook any more
+    assert [name for name, _ in seen] == [
+        "malloc_preprocess", "alloc_preprocess", "alloc_postprocess", "malloc_postprocess",
+        "free_preprocess", "free_postprocess"]
+    assert seen[3][1]["size"] == MIB and seen[3][1]["mem_ptr"] == where
+    assert seen[4][1] == {"device_id": 0, "mem_size": MIB, "mem_ptr": where, "pmem_id": where}
+
+
+def test_an_exception_on_its_way_stays(adapter, cupy, pool):
+    class Hook(cupy.cuda.memory_hook.MemoryHook):
+        def free_preprocess(self, **_):
+            raise RuntimeError("of the hook")  # nobody can be told
+
+        free_postprocess = alloc_preprocess = alloc_postprocess = lambda self, **_: None
+        malloc_preprocess = malloc_postprocess = alloc_preprocess
+
+    def fail():
+        array = cupy.cuda.alloc(MIB)
+        assert array
+        raise KeyError("mine")
+
+    with adapter.using(pool), Hook():
+        with _quietly(), pytest.raises(KeyError):
+            fail()
+        gc.collect()
+        assert pool.stats().used_blocks == 0
+
+
+class _quietly:
+    """Unraisable exceptions are expected, and not shown."""
+
+    def __enter__(self):
+        self._before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+
+    def __exit__(self, *_):
+        sys.unraisablehook = self._before
+
+
+def test_cupys_own_pool_on_top(adapter, cupy):
+    top = adapter.use(cupy_pool=True)
+    assert isinstance(top, cupy.cuda.MemoryPool)
+    array = cupy.cuda.alloc(MIB)
+    assert gpumem.Pool.default(0).find(array.ptr)
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError) as refused:
+        cupy.cuda.alloc(1 << 40)
+    assert refused.value.status == 2
+
+
+def test_pinned_memory(adapter, cupy):
+    adapter.use(pinned=True)
+    memory = cupy.cuda.alloc_pinned_memory(1000)
+    assert memory.ptr and memory.mem.size == 1000 and int(memory.mem) == memory.ptr
+    assert cupy.cuda.alloc_pinned_memory(0).ptr == 0
+    pool = adapter.PinnedMemoryPool()
+    held = pool.malloc(5000)
+    assert pool.used_bytes() >= 5000
+    del held
+    assert pool.used_bytes() == 0
+    pool.free_all_blocks()
+    assert pool.total_bytes() == 0
+
+
+def test_no_reference_is_lost(adapter, cupy, pool):
+    def go(rounds):
+        for _ in range(rounds):
+            cupy.cuda.alloc(1000)
+        for _ in range(rounds // 100):
+            with pytest.raises(MemoryError):
+                cupy.cuda.alloc(1 << 40)
+        gc.collect()
+        return len(gc.get_objects())
+
+    with adapter.using(pool):
+        before = go(500)
+        assert go(2000) - before < 100
+
+
+# ---- Threads in the midst of it ------------------------------------------------------------------
+
+
+class _Raw:
+    """What CuPy's CFunctionAllocator calls, without CuPy."""
+
+    def __init__(self, pool, waits, current_stream, on_new_stream):
+        def nothing(*_):
+            return None
+        self._state, self._param, malloc, free = gpumem._gpumem.cupy_state(
+            pool.handle, 0, waits, current_stream, lambda: False, nothing, on_new_stream, nothing,
+            nothing)
+        self._malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                                         ctypes.c_int)(malloc)
+        self._free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free)
+
+    def malloc(self, size):
+        return self._malloc(self._param, size, 0)
+
+    def free(self, pointer):
+        self._free(self._param, pointer, 0)
+
+
+def test_a_pool_does_not_end_while_an_allocation_waits_in_it(adapter):
+    del adapter
+    with gpumem.connect() as client:
+        held = client.acquire(LIMIT - 8 * MIB, device=0)
+        for defer in (False, True):
+            pool = client.pool(device=0, wait=300)
+            raw = _Raw(pool, True, lambda: 0, lambda *_: [])
+            made = []
+            thread = threading.Thread(target=lambda raw=raw, made=made: made.append(
+                raw.malloc(20 * MIB)))
+            thread.start()
+            eventually(lambda: client.usage().waiting == 1, "it waits")
+            if not defer:
+                with pytest.raises(gpumem.FailedPreconditionError, match="in use by 1"):
+                    pool.close()
+            else:
+                pool.close(defer=True)
+                assert raw.malloc(100) is None  # no more of a pool that ends
+            held.close()
+            thread.join()
+            ctypes.memset(made[0], 1, 20 * MIB)
+            raw.free(made[0])
+            pool.close()
+            assert raw.malloc(100) is None and pool.handle.views == 0
+            held = client.acquire(LIMIT - 8 * MIB, device=0, wait=30)
+        held.close()
+
+
+def test_a_stream_that_comes_back_while_it_is_forgotten(pool, adapter):
+    del adapter
+    current, inside, go = threading.local(), threading.Event(), threading.Event()
+    met = []
+
+    def on_new_stream(pointer, idle):
+        met.append((pointer, list(idle)))
+        if pointer != 2:
+            return []
+        inside.set()
+        go.wait(30)
+        return idle
+
+    raw = _Raw(pool, False, lambda: current.stream, on_new_stream)
+
+    def other():
+        current.stream = 2
+        raw.free(raw.malloc(100))
+
+    current.stream = 1
+    raw.free(raw.malloc(100))  # it is known now, and idle
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(30)
+    block = raw.malloc(100)
+    go.set()
+    thread.join()
+    # It was met anew, and has a block: so it is not idle when the next comes.
+    current.stream = 3
+    raw.free(raw.malloc(100))
+    assert met == [(1, []), (2, [1]), (1, []), (3, [2])]
+    raw.free(block)
+    current.stream = 4
+    raw.free(raw.malloc(100))
+    assert met[-1][0] == 4 and sorted(met[-1][1]) == [1, 2, 3]
+    assert pool.stats().used_blocks == 0

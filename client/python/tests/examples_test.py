@@ -1,0 +1,36 @@
+"""The examples run on the host backend, with NumPy."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import gpumem
+import pytest
+from conftest import CONFIG, PATIENCE_S, Daemon, charged, eventually
+
+EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(scope="module", name="daemon")
+def _daemon():
+    daemon = Daemon(config=CONFIG.replace("64MiB", "256MiB"))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.mark.parametrize("name, arguments, words", [
+    ("two_frameworks", [], "numpy sees the sum 537395200"),
+    ("inference_server", ["--mib", "16", "--kills", "2"], "answers the same after"),
+    ("pipeline", ["--frames", "50"], "50 frames of 2.1 MB went through 4 slots, each read whole"),
+    ("numba_kernel", [], "the sum is 1099511627776"),
+])
+def test_an_example(daemon, name, arguments, words):
+    done = subprocess.run([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], check=False,
+                          env={**os.environ, "GPUMEM_RUNTIME_DIR": daemon.runtime_dir},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=4 * PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
+    # Nothing of it is left.
+    with gpumem.connect(daemon.runtime_dir) as client:
+        eventually(lambda: charged(client) == 0 and not client.publications(), "all is given back")

@@ -1,0 +1,12 @@
+"""As much of CuPy as gpumem.cupy calls, over ctypes: for machines that have neither CuPy nor a GPU.
+
+Signatures and order of calls are those of CuPy's documentation of cupy.cuda."""
+from . import cuda
+
+
+def get_default_memory_pool():
+    return cuda.default_pool
+
+
+def get_default_pinned_memory_pool():
+    return cuda.default_pool

@@ -1,0 +1,3 @@
+class DeviceNDArray:
+    def __init__(self, shape, strides, dtype, gpu_data):
+        self.shape, self.strides, self.dtype, self.gpu_data = shape, strides, dtype, gpu_data

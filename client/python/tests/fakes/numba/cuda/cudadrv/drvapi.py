@@ -1,0 +1,4 @@
+import ctypes
+
+cu_device_ptr = ctypes.c_uint64
+cu_ipc_mem_handle = ctypes.c_byte * 64

@@ -1,0 +1,91 @@
+"""As much of PyTorch as gpumem.torch meets, over NumPy: for machines that have neither PyTorch nor
+a GPU. Types that NumPy does not know are kept as the integers that PyTorch's view() would show."""
+import numpy as np
+
+
+class dtype:
+    def __init__(self, name, storage):
+        self.name, self.storage = name, np.dtype(storage)
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+for _name, _storage in (
+        ("float16", "f2"), ("float32", "f4"), ("float64", "f8"), ("int8", "i1"), ("int16", "i2"),
+        ("int32", "i4"), ("int64", "i8"), ("uint8", "u1"), ("bool", "?"), ("complex64", "c8"),
+        ("complex128", "c16"), ("bfloat16", "i2"), ("float8_e4m3fn", "u1")):
+    globals()[_name] = dtype(_name, _storage)
+_OF_NUMPY = {kind.storage: kind for kind in list(globals().values())
+             if isinstance(kind, dtype) and kind.name not in ("bfloat16", "float8_e4m3fn")}
+
+
+class device:
+    type, index = "cpu", None
+
+    def __eq__(self, other):
+        return isinstance(other, device)
+
+    def __hash__(self):
+        return 0
+
+
+class Tensor:
+    def __init__(self, array, kind=None):
+        self.array = np.asarray(array)
+        self.dtype = kind or _OF_NUMPY[self.array.dtype]
+        self.device = device()
+
+    shape = property(lambda self: self.array.shape)
+    nbytes = property(lambda self: self.array.nbytes)
+
+    def detach(self):
+        return Tensor(self.array, self.dtype)
+
+    def numel(self):
+        return self.array.size
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def stride(self):
+        return tuple(step // self.array.itemsize for step in self.array.strides)
+
+    def view(self, kind):
+        if kind.storage.itemsize == self.array.itemsize:
+            return Tensor(self.array.view(kind.storage), kind)
+        return Tensor(np.ascontiguousarray(self.array).view(kind.storage)
+                      if self.array.flags.c_contiguous is False
+                      else self.array.view(kind.storage), kind)
+
+    def copy_(self, source):
+        if self.dtype is not source.dtype:
+            raise TypeError(f"{source.dtype} into {self.dtype}: PyTorch would convert it")
+        self.array[...] = source.array
+
+    def t(self):
+        return Tensor(self.array.T, self.dtype)
+
+    def __getitem__(self, index):
+        return Tensor(self.array[index], self.dtype)
+
+
+def from_dlpack(source):
+    return Tensor(np.asarray(source))
+
+
+def view_as_real(tensor):
+    half = {"complex64": float32, "complex128": float64}[tensor.dtype.name]  # noqa: F821
+    flat = np.ascontiguousarray(tensor.array)
+    return Tensor(flat.view(half.storage).reshape(flat.shape + (2,)), half)
+
+
+def view_as_complex(tensor):
+    whole = {"float32": complex64, "float64": complex128}[tensor.dtype.name]  # noqa: F821
+    return Tensor(tensor.array.view(whole.storage)[..., 0], whole)
+
+
+from . import cuda, nn  # noqa: E402,F401
