@@ -1,0 +1,58 @@
+#!/bin/bash
+# build.sh DEBS NAME ARCHIVE TEST: makes the image NAME of the packages in the folder DEBS, without a
+# registry (its base is a fresh Debian of the mirror's), proves it by running TEST, container_test, in
+# its root file system, and writes it to ARCHIVE, for `podman load` or `docker load`.
+#
+# Needs root, buildah, debootstrap and crun. Leaves nothing but the archive.
+set -euo pipefail
+shopt -s inherit_errexit
+
+HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+readonly HERE
+# That from which this machine has its own packages; the variables are apt's.
+# shellcheck disable=SC2016
+MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
+  awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')}
+readonly BASE=localhost/gpumem-base MIRROR
+readonly DEBS=$1 NAME=$2 ARCHIVE=$3 TEST=$4
+
+# Layers are plain folders (vfs), so that nothing is left mounted.
+WORK=$(mktemp -d)
+readonly WORK
+trap 'rm -rf "$WORK"' EXIT
+printf '{"default": [{"type": "insecureAcceptAnything"}]}' >"$WORK/policy.json"
+buildah() {
+  command buildah --root "$WORK/store" --runroot "$WORK/run" --storage-driver vfs "$@"
+}
+
+# --- The base ------------------------------------------------------------------------------------
+
+debootstrap --variant=minbase --include=ca-certificates bookworm "$WORK/base" "$MIRROR" \
+  >"$WORK/log" || { cat "$WORK/log" >&2 && exit 1; }
+rm -rf "$WORK/base/var/lib/apt/lists/"* "$WORK/base/var/cache/apt/archives/"*.deb
+container=$(buildah from scratch)
+cp -a "$WORK/base/." "$(buildah mount "$container")/"
+rm -rf "$WORK/base"
+buildah commit --quiet --signature-policy "$WORK/policy.json" "$container" "$BASE" >/dev/null
+buildah rm "$container" >/dev/null
+
+# --- The image -----------------------------------------------------------------------------------
+
+buildah bud --signature-policy "$WORK/policy.json" --isolation chroot --format docker --pull-never \
+  --build-arg "BASE=$BASE" --tag "$NAME" --file "$HERE/Containerfile" "$DEBS" >"$WORK/log" 2>&1 ||
+  { cat "$WORK/log" >&2 && exit 1; }
+
+# --- The proof -----------------------------------------------------------------------------------
+
+container=$(buildah from --pull-never --signature-policy "$WORK/policy.json" "$NAME")
+rootfs=$(buildah mount "$container")
+(cd "$HERE/../.." && GPUMEM_IMAGE_ROOTFS=$rootfs "$TEST" --gtest_brief=1) >"$WORK/log" 2>&1 ||
+  { cat "$WORK/log" >&2 && exit 1; }
+if grep -q SKIPPED "$WORK/log"; then
+  echo "image: not proved: this machine lets nobody run containers" >&2
+else
+  echo "image: $(grep PASSED "$WORK/log")"
+fi
+
+rm -f "$ARCHIVE"
+buildah push --quiet --signature-policy "$WORK/policy.json" "$NAME" "docker-archive:$ARCHIVE:$NAME"
