@@ -1,21 +1,29 @@
-"""Calls that wait: so that Ctrl-C ends them, and that asyncio has them."""
+"""Calls that wait: so that Ctrl-C ends them, and that asyncio has them.
+
+A signal's handler raises between any two steps of the main thread. What threading and
+weakref.WeakSet do there is written in Python, and breaks: locks stay held for ever, or are released
+and not held (RuntimeError instead of KeyboardInterrupt), and what is raised in a weak reference's
+callback is lost. What _thread and set do is done as a whole or not at all.
+"""
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
-import contextlib
 import os
 import threading
 import weakref
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Set, TypeVar
+from typing import Any, Callable, List, Optional, Set, TypeVar
 
 from . import _gpumem
 from .errors import CancelledError
 
 T = TypeVar("T")
 
-# What waits now in a thread of this module. At the interpreter's end nobody wants it any more.
-_tokens: "weakref.WeakSet[Token]" = weakref.WeakSet()
+# Of what waits now in a thread of this module, which that thread keeps here. At the interpreter's
+# end nobody wants it any more.
+_tokens: Set["Token"] = set()
+_ends = False
 
 
 class Token:
@@ -23,7 +31,7 @@ class Token:
 
     def __init__(self) -> None:
         self._handle = _gpumem.token_new()
-        self._after: Set["Token"] = set()  # what is cancelled with it
+        self._after: Set["weakref.ref[Token]"] = set()  # what is cancelled with it
 
     @property
     def handle(self) -> _gpumem.Handle:
@@ -33,19 +41,16 @@ class Token:
     def cancel(self) -> None:
         """The calls that have it, and those to come, end with CancelledError."""
         _gpumem.token_cancel(self._handle)
-        for token in list(self._after):
-            token.cancel()
+        for reference in list(self._after):
+            token = reference()
+            if token is not None:
+                token.cancel()
 
-    @contextlib.contextmanager
-    def followed_by(self, other: "Token") -> Iterator[None]:
-        """Meanwhile `other` is cancelled where this is."""
-        self._after.add(other)
-        try:
-            if self.cancelled:  # before it knew of the other
-                other.cancel()
-            yield
-        finally:
-            self._after.discard(other)
+    def lead(self, other: "Token") -> None:
+        """As long as both exist, `other` is cancelled where this is."""
+        self._after.add(weakref.ref(other, self._after.discard))
+        if self.cancelled:  # before it knew of the other
+            other.cancel()
 
     @property
     def cancelled(self) -> bool:
@@ -58,6 +63,8 @@ CancelToken = Token
 
 @atexit.register
 def _cancel_all() -> None:
+    global _ends  # pylint: disable=global-statement
+    _ends = True
     for token in list(_tokens):
         token.cancel()
 
@@ -66,50 +73,77 @@ def _cancel_all() -> None:
 os.register_at_fork(after_in_child=_tokens.clear)
 
 
-class _Call(threading.Thread):
+class _Call:
     """Runs `work(token)` in a thread of its own: a wait may be long, and threads of an executor
     are few."""
 
     def __init__(self, work: Callable[[Token], Any], token: Token,
-                 done: Callable[[], None]) -> None:
-        super().__init__(name="gpumem-wait", daemon=True)
+                 done: Callable[[], None] = lambda: None) -> None:
         self._work, self._token, self._done = work, token, done
-        self.result: List[Any] = []
+        self._right_to_begin = [True]  # taken by who pops it: the thread, or who does not want it
+        self._ended = False
+        self._running = _thread.allocate_lock()
+        self._running.acquire()  # pylint: disable=consider-using-with
         self._unwanted = False
-        self.error: Optional[BaseException] = None
-        _tokens.add(token)
+        self._result: List[Any] = []
+        self._error: Optional[BaseException] = None
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Once."""
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        if not self._begin():
+            return
+        _tokens.add(self._token)
+        if _ends:
+            self._token.cancel()
         try:
-            self.result.append(self._work(self._token))
+            self._result.append(self._work(self._token))
         except BaseException as error:  # pylint: disable=broad-except
-            self.error = error
+            self._error = error
+        _tokens.discard(self._token)
         if self._unwanted:
-            self.result.clear()
+            self._result.clear()
+            self._error = None
+        self._ended = True
+        self._running.release()
         self._done()
+
+    def _begin(self) -> bool:
+        try:
+            return self._right_to_begin.pop()
+        except IndexError:
+            return False
+
+    def wait(self) -> None:
+        """For its end. May be interrupted, and called again."""
+        if not self._ended:
+            self._running.acquire()  # pylint: disable=consider-using-with
 
     def abandon(self) -> None:
         """Does not wait: what comes of it is given back then."""
         self._unwanted = True
-        self.result.clear()
+        self._begin()
+        self._result.clear()
 
     def drop(self) -> None:
         """Waits for its end, where it has begun. What was granted in the moment of a cancel() is
         given back."""
-        if self.is_alive():
-            self.join()
-        self.result.clear()
-        self.error = None
+        if not self._begin():
+            self.wait()
+        self._result.clear()
+        self._error = None
 
     def answer(self) -> Any:
-        """What came of it. The thread keeps nothing."""
-        if self.error is not None:
-            error, self.error = self.error, None
+        """What came of it, once. The call keeps nothing."""
+        if self._error is not None:
+            error, self._error = self._error, None
             try:
                 raise error
             finally:
                 del error
-        return self.result.pop()
+        return self._result.pop()
 
 
 def call(work: Callable[[Optional[Token]], T], token: Optional[Token],
@@ -118,16 +152,12 @@ def call(work: Callable[[Optional[Token]], T], token: Optional[Token],
     if threading.current_thread() is not threading.main_thread():
         return work(token)
     own = Token()
-    done = threading.Event()
-    running = _Call(work, own, done.set)
-    follows: ContextManager[None] = (
-        contextlib.nullcontext() if token is None else token.followed_by(own))
+    running = _Call(work, own)
     try:
-        with follows:
-            # In here, since a signal may come while start() waits for the thread to run.
-            running.start()
-            done.wait()
-            running.join()
+        if token is not None:
+            token.lead(own)
+        running.start()
+        running.wait()
         result: T = running.answer()
         return result
     except BaseException:
@@ -168,7 +198,6 @@ async def call_async(work: Callable[[Token], T]) -> T:
         await done.wait()
         running.drop()
         raise
-    running.join()
     try:
         result: T = running.answer()
     except CancelledError as error:

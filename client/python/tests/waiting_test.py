@@ -1,6 +1,7 @@
 """Calls that wait: by threads, by asyncio, until they are cancelled, interrupted, or at an end."""
 import _thread
 import asyncio
+import dis
 import gc
 import math
 import os
@@ -150,18 +151,23 @@ def test_the_main_thread_waits_with_a_token(client):
     eventually(lambda: waiting(client) == 0, "nothing waits")
 
 
-def interrupted_before(step, work):
-    """Runs work(), with a Ctrl-C before that step of all that Python does for it in this thread.
-    Returns what came of it, or None where it was interrupted."""
-    steps = 0
+def interrupted_at(number, work):
+    """Runs work(), with a Ctrl-C at that one of the moments when Python looks for signals: when a
+    function begins, and behind calls and loops. Returns what came of it, or None where it was
+    interrupted."""
+    moments, before = 0, {}
 
     def trace(frame, event, _):
-        nonlocal steps
+        nonlocal moments
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":
-            steps += 1
-            if steps == step:
-                raise KeyboardInterrupt
+            operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if (before.get(id(frame), "").startswith(("CALL", "JUMP_BACKWARD", "RESUME"))
+                    and operation != "PUSH_EXC_INFO"):  # where the call has raised
+                moments += 1
+                if moments == number:
+                    raise KeyboardInterrupt
+            before[id(frame)] = operation
         return trace
 
     tracing = sys.gettrace()
@@ -175,7 +181,7 @@ def interrupted_before(step, work):
 
 
 @pytest.mark.parametrize("how", ["granted", "token", "denied", "pool"])
-def test_control_c_at_every_step_of_a_wait(client, how):
+def test_control_c_at_every_moment_of_a_wait(client, how):
     """Nothing but KeyboardInterrupt comes of it, nothing goes on waiting, and nothing is held."""
     held = client.acquire(60 * MIB, device=0) if how == "denied" else None
     token = gpumem.CancelToken()
@@ -191,10 +197,10 @@ def test_control_c_at_every_step_of_a_wait(client, how):
         "denied": denied,
         "pool": lambda: client.pool(device=0, wait=math.inf).allocate(MIB),
     }[how]
-    step = 1
-    while not interrupted_before(step, work):
-        step += 1
-    assert step > 100
+    number = 1
+    while not interrupted_at(number, work):
+        number += 1
+    assert number > 20
     eventually(lambda: waiting(client) == 0, "nothing waits for nobody")
     gc.collect()
     eventually(lambda: charged(client) == (60 * MIB if held else 0), "nothing is held")
