@@ -22,6 +22,15 @@ class DType:
     format: Optional[str]  # of the struct module, as buffers have it; None: none
     code: Optional[int]  # of DLPack; None: none
 
+    @property
+    def alignment(self) -> int:
+        """Of which its elements' addresses have to be multiples, in bytes. A GPU reads up to 16 bytes
+        at once, and only where they are aligned (CUDA C++ Programming Guide, "Size and Alignment
+        Requirement"); texts and raw bytes it reads byte by byte."""
+        if self.typestr is not None and self.typestr[1] in "SUV":
+            return 1
+        return min(self.itemsize, 16)
+
 
 # DLDataTypeCode of dlpack.h.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6

@@ -165,6 +165,22 @@ def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Tuple
     return (low, high)
 
 
+def check_alignment(offset: int, shape: Sequence[int], strides: Sequence[int],
+                    dtype: _dtypes.DType) -> None:
+    """Of an array in a segment or block, which begin at multiples of more than any type's alignment.
+    A kernel that reads what is not aligned faults, and ends its process's use of the GPU.
+
+    Raises InvalidArgumentError.
+    """
+    if any(size == 0 for size in shape):
+        return
+    steps = [stride for size, stride in zip(shape, strides) if size > 1]
+    if any(number % dtype.alignment for number in [offset] + steps):
+        raise InvalidArgumentError(
+            f"{dtype.name}{list(shape)} at byte {offset} with strides {list(strides)} is not aligned: "
+            f"offset and strides have to be multiples of {dtype.alignment} bytes")
+
+
 class Array(Placed, _gpumem.Memory):
     """An array in memory that gpumem, or a library that speaks DLPack, keeps.
 

@@ -244,6 +244,7 @@ class Publication(Mapping[str, Array]):
             nbytes = self._infos[segment][1]
             if not 0 <= offset <= nbytes or offset + low < 0 or offset + high > nbytes:
                 raise ValueError(f"an array reaches beyond the {nbytes} bytes of its segment")
+            arrays.check_alignment(offset, shape, strides, dtype)
         elif high > low:
             raise ValueError("an array of elements lies in no segment")
         return {"dtype": dtype, "shape": shape, "strides": strides, "segment": segment,

@@ -10,7 +10,8 @@ from typing import Any, List, Optional, Sequence, Tuple, TypeVar
 from . import _gpumem
 from ._dtypes import parse
 from ._units import BACKENDS, KINDS, to_scope
-from .arrays import Array, Place, Placed, Shape, extent, to_offset, to_shape, to_strides
+from .arrays import (Array, Place, Placed, Shape, check_alignment, extent, to_offset, to_shape,
+                     to_strides)
 from .errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 
 _M = TypeVar("_M", bound="Memory")
@@ -82,7 +83,8 @@ class Memory(Placed, _gpumem.Memory):
               strides: Optional[Sequence[int]] = None, stream: Optional[int] = None) -> Array:
         """An array at `offset` (bytes); without a shape, of all that is behind it. Strides in bytes.
 
-        Raises InvalidArgumentError and, where it would reach beyond the memory, OutOfRangeError.
+        Raises InvalidArgumentError, where elements would not be aligned, too, and OutOfRangeError
+        where it would reach beyond the memory.
         """
         found = parse(dtype)
         if shape is None:
@@ -94,6 +96,7 @@ class Memory(Placed, _gpumem.Memory):
         if offset < 0 or offset + low < 0 or offset + high > self.nbytes:
             raise OutOfRangeError(f"{found.name}{list(sizes)} at byte {offset} reaches beyond the "
                                   f"{self.nbytes} bytes that are there")
+        check_alignment(offset, sizes, steps, found)
         return Array(self._handle, self.ptr + offset, sizes, found, strides=steps,
                      place=self.place, readonly=self.readonly, owner=self, offset=offset,
                      stream=stream)

@@ -139,6 +139,11 @@ def test_strides_and_shapes(client):
                                  ((1,), "uint8", -1), ((1,), "uint8", segment.nbytes)):
         with pytest.raises(gpumem.OutOfRangeError):
             segment.array(shape, dtype, offset=offset)
+    for dtype, wrong in (("int32", {"offset": 2}), ("int16", {"strides": (4, 3)}),
+                         ("complex128", {"offset": 8})):
+        with pytest.raises(gpumem.InvalidArgumentError, match="not aligned"):
+            segment.array((2, 2), dtype, **wrong)
+    assert segment.array((2, 1, 0), "int32", offset=3, strides=(1, 1, 1)).size == 0
     with pytest.raises(gpumem.OutOfRangeError):
         segment.array((4,), "int32", strides=(-4,))
     with pytest.raises(ValueError):
