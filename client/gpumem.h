@@ -512,6 +512,10 @@ struct gpumem_block {
 };
 int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                          struct gpumem_block* block);
+/* The same of what the pool has free, at once: it neither leases nor waits. OK with null data where
+ * that does not do, for whatever reason: gpumem_pool_allocate() knows it. */
+int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
+                             struct gpumem_block* block);
 int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
 int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream);
 /* As cudaFree: waits for all work of the device first. */

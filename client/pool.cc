@@ -192,6 +192,10 @@ absl::StatusOr<Block> Pool::Allocate(uint64_t bytes, Stream stream) {
   return impl_->engine_.Allocate(bytes, stream);
 }
 
+Block Pool::TryAllocate(uint64_t bytes, Stream stream) {
+  return impl_->engine_.TryAllocate(bytes, stream);
+}
+
 absl::Status Pool::Free(const Block& block, Stream stream) {
   return impl_->engine_.Free(block.data, stream);
 }

@@ -178,6 +178,10 @@ class Pool {
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
 
+  // The same of what the pool has free, at once: it neither leases nor waits. For callers that hold
+  // what others need meanwhile. Null `data`: ask Allocate, which says what is wrong, if anything.
+  Block TryAllocate(uint64_t bytes, Stream stream);
+
   //   INVALID_ARGUMENT     not a block of this pool, or freed already; or the stream is of another
   //                        device
   //   FAILED_PRECONDITION  the stream is being captured into a graph

@@ -131,6 +131,13 @@ int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream, gpumem
   });
 }
 
+int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream, gpumem_block* block) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool, block)) return NullError("pool or block");
+    return Give(pool->pool->TryAllocate(bytes, stream), block);
+  });
+}
+
 int gpumem_pool_free(gpumem_pool* pool, const gpumem_block* block, void* stream) {
   return Call([&] {
     if (AnyNull(pool, block)) return NullError("pool or block");

@@ -107,7 +107,15 @@ ThreadCache* Engine::CacheOfThisThread() {
   return last_cache = cache.get();
 }
 
-// Null `data`: it keeps none that fits.
+// Null `data`: this thread keeps none that fits.
+Block Engine::AllocateFromCache(uint64_t bytes, Stream stream) {
+  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+  if (cache == nullptr) return {};
+  const std::lock_guard<OwnerLock> lock(cache->lock);
+  KeptBlocks* const kept = cache->Find(stream);
+  return kept == nullptr ? Block{} : TakeKept(*cache, *kept, bytes);
+}
+
 Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
   Chunk* chunk = nullptr;
   if (bytes <= kMaxSmallBytes) {
@@ -338,15 +346,15 @@ absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
     if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
   }
   if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
-  if (Caching()) {
-    if (ThreadCache* const cache = CacheOfThisThread()) {
-      const std::lock_guard<OwnerLock> lock(cache->lock);
-      if (KeptBlocks* const kept = cache->Find(stream)) {
-        if (Block block = TakeKept(*cache, *kept, bytes); block.data != nullptr) return block;
-      }
-    }
-  }
-  return AllocateFromHeaps(bytes, stream);
+  if (Block block = AllocateFromCache(bytes, stream); block.data != nullptr) return block;
+  return AllocateFromHeaps(bytes, stream, /*grows=*/true);
+}
+
+Block Engine::TryAllocate(uint64_t bytes, Stream stream) {
+  stream = Named(stream);
+  if (!IsOwnProcess() || bytes == 0 || !IsFree(stream)) return {};
+  if (Block block = AllocateFromCache(bytes, stream); block.data != nullptr) return block;
+  return AllocateFromHeaps(bytes, stream, /*grows=*/false).value_or(Block{});
 }
 
 absl::Status Engine::Free(void* data, Stream stream) {

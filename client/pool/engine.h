@@ -51,6 +51,7 @@ class Engine {
 
   // All of these as client/pool.h says.
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
+  Block TryAllocate(uint64_t bytes, Stream stream);
   absl::Status Free(void* data, Stream stream);
   absl::Status FreeSynchronized(void* data);
   absl::StatusOr<Block> Find(void* data);
@@ -131,6 +132,7 @@ class Engine {
   absl::Status FreeUncached(uintptr_t at, Stream stream, bool done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: this thread keeps nothing.
   ThreadCache* CacheOfThisThread();
+  Block AllocateFromCache(uint64_t bytes, Stream stream);
   static Block TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes);
   // Puts it into the cache; moves to `spilled` what no longer fits.
   void Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk, std::vector<Chunk*>& spilled);
@@ -150,7 +152,8 @@ class Engine {
   uint64_t KeptBytes() const;
 
   // --- The heaps (engine_heaps.cc) -------------------------------------------------
-  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
+  // Null `data`: not without growing, and it is not to grow.
+  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream, bool grows)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `shrinks`: what is above the release threshold goes; not where it is about to be used.

@@ -20,7 +20,7 @@ bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
 
 // --- Taking --------------------------------------------------------------------------
 
-absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
+absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream, bool grows) {
   const uint64_t rounded = RoundedBytes(bytes);
   if (rounded < bytes || !gpumem::RoundUp(rounded, source_->granularity()).ok()) {
     return absl::InvalidArgumentError("no device has that many bytes");
@@ -56,6 +56,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       collect();
       continue;
     }
+    if (!grows) return Block{};
     absl::Status grown = Grow(rounded, *timeline);
     if (grown.ok()) continue;
     if (!collected) {

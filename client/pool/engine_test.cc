@@ -193,6 +193,29 @@ TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
   EXPECT_EQ(source_->leased_bytes(), 64 * kMiB);
 }
 
+TEST_F(EngineTest, TryingNeitherGrowsNorWaits) {
+  Make({.wait = absl::InfiniteDuration()}, {.capacity = 16 * kMiB});
+  EXPECT_EQ(engine_->TryAllocate(kMiB, nullptr).data, nullptr);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
+  const Block all = Allocate(16 * kMiB);
+  EXPECT_EQ(engine_->TryAllocate(kMiB, nullptr).data, nullptr);
+  EXPECT_EQ(engine_->TryAllocate(0, nullptr).data, nullptr);
+  EXPECT_EQ(engine_->TryAllocate(UINT64_MAX, nullptr).data, nullptr);
+  EXPECT_EQ(engine_->Stats().out_of_memory, 0u);
+  Free(all);
+  // Of what this thread keeps, what it keeps in another size, and what another thread keeps.
+  EXPECT_EQ(engine_->TryAllocate(16 * kMiB, nullptr).data, all.data);
+  Free(all);
+  const Block part = engine_->TryAllocate(4 * kMiB, nullptr);
+  EXPECT_EQ(part.data, all.data);
+  EXPECT_GE(part.bytes, 4 * kMiB);
+  Free(part);
+  std::thread([this] { Free(Allocate(16 * kMiB)); }).join();
+  EXPECT_EQ(engine_->TryAllocate(16 * kMiB, nullptr).data, all.data);
+  Free(all);
+  EXPECT_EQ(engine_->Stats().growths, 2u);
+}
+
 TEST_F(EngineTest, TheOutOfMemoryCallbackMayFreeAndTryAgain) {
   Make({}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);

@@ -124,6 +124,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_create(NULL, NULL, &pool));
   WANTS_POINTER(gpumem_pool_create(client, NULL, NULL));
   WANTS_POINTER(gpumem_pool_allocate(NULL, 1, NULL, &block));
+  WANTS_POINTER(gpumem_pool_try_allocate(NULL, 1, NULL, &block));
   WANTS_POINTER(gpumem_pool_free(NULL, &block, NULL));
   WANTS_POINTER(gpumem_pool_free_pointer(NULL, &block, NULL));
   WANTS_POINTER(gpumem_pool_free_synchronized(NULL, &block));
@@ -152,6 +153,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_default_pool(0, NULL));
   OK(gpumem_pool_create(client, NULL, &pool));
   WANTS_POINTER(gpumem_pool_allocate(pool, 1, NULL, NULL));
+  WANTS_POINTER(gpumem_pool_try_allocate(pool, 1, NULL, NULL));
   WANTS_POINTER(gpumem_pool_free(pool, NULL, NULL));
   WANTS_POINTER(gpumem_pool_share(pool, NULL, NULL, 0, &count));
   WANTS_POINTER(gpumem_pool_free_pointer(pool, NULL, NULL));

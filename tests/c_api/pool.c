@@ -171,6 +171,9 @@ void TestPoolLimits(void) {
   OK(gpumem_pool_create(client, &options, &pool));
   OK(gpumem_pool_get_info(pool, &info));
   CHECK(info.limit_bytes == 8 * kMiB);
+  block.data = &block;
+  OK(gpumem_pool_try_allocate(pool, kMiB, NULL, &block));
+  CHECK(block.data == NULL && Stats(pool).reserved_bytes == 0);
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_pool_allocate(pool, 0, NULL, &block));
   EXPECT(GPUMEM_RESOURCE_EXHAUSTED, gpumem_pool_allocate(pool, 9 * kMiB, NULL, &block));
   CHECK(Stats(pool).out_of_memory == 1);
@@ -179,6 +182,9 @@ void TestPoolLimits(void) {
   CHECK(total_bytes <= 64 * (uint64_t)kMiB && free_bytes <= total_bytes);
   OK(gpumem_pool_free(pool, &block, NULL));
   CHECK(Stats(pool).reserved_bytes == 8 * kMiB);
+  OK(gpumem_pool_try_allocate(pool, kMiB, NULL, &block));
+  CHECK(block.data != NULL && block.bytes == kMiB);
+  OK(gpumem_pool_free(pool, &block, NULL));
   OK(gpumem_pool_set_release_threshold(pool, 0));
   OK(gpumem_pool_allocate(pool, 8 * kMiB, NULL, &block));
   OK(gpumem_pool_free(pool, &block, NULL));

@@ -72,7 +72,6 @@ struct Late {
 struct State {
   Handle* chosen = nullptr;  // the pool; null: the default pool of whichever device
   int chosen_device = 0;     // whose pool that is
-  bool waits = false;        // the pool may wait for memory: let other threads run meanwhile
   Question current_stream;
   Question has_hooks;
   PyObject* make = nullptr;           // CFunctionAllocator.malloc: bytes -> MemoryPointer
@@ -238,8 +237,11 @@ void* Malloc(void* param, size_t bytes, int device) {
   // The block's, from before there is one: the pool must not end while this waits in it.
   if (state.chosen != nullptr) AddView(*state.chosen);
   gpumem_block block = {};
-  const auto allocate = [&] { return gpumem_pool_allocate(pool, bytes, stream, &block); };
-  refused = state.waits ? WithoutGil(allocate) : allocate();
+  refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
+  // Else it grows or waits, and other threads run meanwhile.
+  if (block.data == nullptr) {
+    refused = WithoutGil([&] { return gpumem_pool_allocate(pool, bytes, stream, &block); });
+  }
   if (refused != GPUMEM_OK) {
     --*of_stream;
     refusal.clear();
@@ -326,13 +328,13 @@ PyObject* Alloc(PyObject* capsule, PyObject* bytes) {
 
 PyMethodDef alloc = {"malloc", Alloc, METH_O, "malloc(bytes) -> cupy.cuda.MemoryPointer"};
 
-// (pool or None, its device, whether it waits, current_stream, has_hooks, on_refusal,
-//  on_new_stream, with_hooks, on_free) -> (state, param, malloc, free)
+// (pool or None, its device, current_stream, has_hooks, on_refusal, on_new_stream, with_hooks,
+//  on_free) -> (state, param, malloc, free)
 PyObject* MakeState(PyObject*, PyObject* args) {
   Use pool;
-  int device, waits;
+  int device;
   PyObject *current_stream, *has_hooks, *on_refusal, *on_new_stream, *with_hooks, *on_free;
-  if (!PyArg_ParseTuple(args, "O&ipOOOOOO", Use::ParseOrNone<Holds::kPool>, &pool, &device, &waits,
+  if (!PyArg_ParseTuple(args, "O&iOOOOOO", Use::ParseOrNone<Holds::kPool>, &pool, &device,
                         &current_stream, &has_hooks, &on_refusal, &on_new_stream, &with_hooks,
                         &on_free)) {
     return nullptr;
@@ -347,7 +349,6 @@ PyObject* MakeState(PyObject*, PyObject* args) {
   state->chosen = pool.handle();
   Py_XINCREF(reinterpret_cast<PyObject*>(state->chosen));
   state->chosen_device = device;
-  state->waits = waits;
   state->current_stream.Set(current_stream);
   state->has_hooks.Set(has_hooks);
   state->on_refusal = on_refusal;

@@ -60,7 +60,7 @@ PyObject* Default(PyObject*, PyObject* args) {
 }
 
 // (pool, bytes, stream) -> (Handle, pointer, bytes)
-PyObject* Allocate(PyObject*, PyObject* args) {
+PyObject* AllocateBy(PyObject* args, bool grows) {
   Use pool;
   uint64_t bytes = 0;
   void* stream = nullptr;
@@ -69,15 +69,23 @@ PyObject* Allocate(PyObject*, PyObject* args) {
     return nullptr;
   }
   gpumem_block block = {};
-  const int status = WithoutGil(
-      [&] { return gpumem_pool_allocate(pool.get<gpumem_pool>(), bytes, stream, &block); });
+  const int status =
+      grows ? WithoutGil([&] {
+        return gpumem_pool_allocate(pool.get<gpumem_pool>(), bytes, stream, &block);
+      })
+            : gpumem_pool_try_allocate(pool.get<gpumem_pool>(), bytes, stream, &block);
   if (status != GPUMEM_OK) return Raise(status);
+  if (block.data == nullptr) return None();
   Handle* const handle = NewHandle(Holds::kBlock, block.data, FreeBlock, pool.handle());
   if (handle == nullptr) return nullptr;
   handle->stream = stream;
   return Py_BuildValue("NNK", handle, PyLong_FromVoidPtr(block.data),
                        static_cast<U64>(block.bytes));
 }
+
+PyObject* Allocate(PyObject*, PyObject* args) { return AllocateBy(args, /*grows=*/true); }
+// None: it would have to grow or to wait, or something is wrong, which Allocate says.
+PyObject* TryAllocate(PyObject*, PyObject* args) { return AllocateBy(args, /*grows=*/false); }
 
 // (pool, address) -> (address, bytes)
 PyObject* Find(PyObject*, PyObject* args) {
@@ -305,6 +313,7 @@ const std::vector<PyMethodDef> kPoolMethods = {
     {"pool_create", Create, METH_VARARGS, nullptr},
     {"pool_default", Default, METH_VARARGS, nullptr},
     {"pool_allocate", Allocate, METH_VARARGS, nullptr},
+    {"pool_try_allocate", TryAllocate, METH_VARARGS, nullptr},
     {"pool_find", Find, METH_VARARGS, nullptr},
     {"pool_share", Share, METH_VARARGS, nullptr},
     {"open_block", OpenBlock, METH_VARARGS, nullptr},

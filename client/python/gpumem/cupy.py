@@ -28,7 +28,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import os
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -172,17 +171,15 @@ class MemoryPool(_Counts):
 
     malloc: Callable[[int], Any]
 
-    def __init__(self, pool: Optional[Pool] = None, *, waits: Optional[bool] = None) -> None:
+    def __init__(self, pool: Optional[Pool] = None) -> None:
         self._pool = pool
         self._pool_of: Callable[[], Pool] = _pool_of_current_device
         if pool is not None:
             chosen = pool
             self._pool_of = lambda: chosen
-        if waits is None:
-            waits = bool(os.environ.get("GPUMEM_POOL_WAIT")) if pool is None else getattr(pool, "waits", True)
         # What the state holds may not hold this object: the garbage collector does not see there.
         state, param, malloc, free = _gpumem.cupy_state(
-            None if pool is None else pool.handle, 0 if pool is None else _device_of(pool), waits,
+            None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
             _stream_question(), _hooks_question(),
             functools.partial(_refuse, self._pool_of), _Streams(self._pool_of),
             functools.partial(_with_hooks, self._pool_of), _on_free)

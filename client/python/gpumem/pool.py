@@ -122,7 +122,10 @@ class Pool(Placed):
         return Block(handle, pointer, size, self.place, pool=self)
 
     def _allocate(self, nbytes: int, stream: int) -> Tuple[_gpumem.Handle, int, int]:
-        if not self._waits or self.stats().free_bytes >= nbytes:
+        block = _gpumem.pool_try_allocate(self._handle, nbytes, stream)
+        if block is not None:
+            return block
+        if not self._waits:
             return _gpumem.pool_allocate(self._handle, nbytes, stream)
         # It has to grow, and perhaps to wait: in another thread, so that Ctrl-C is heard.
         return call_without_token(lambda: _gpumem.pool_allocate(self._handle, nbytes, stream))

@@ -1,8 +1,12 @@
 """gpumem.cupy over the host backend, with a stand-in for CuPy that makes the same calls."""
 import ctypes
 import gc
+import os
+import signal
+import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import gpumem
@@ -12,11 +16,17 @@ from conftest import CONFIG, MIB, daemon_for_fakes, eventually
 LIMIT = 192 * MIB
 
 
+@pytest.fixture(scope="module", name="daemon")
+def _daemon():
+    with daemon_for_fakes(CONFIG.replace("64MiB", "192MiB")) as daemon:
+        yield daemon
+
+
 @pytest.fixture(scope="module", name="adapter")
-def _adapter():
-    with daemon_for_fakes(CONFIG.replace("64MiB", "192MiB")):
-        import gpumem.cupy  # pylint: disable=import-outside-toplevel
-        yield gpumem.cupy
+def _adapter(daemon):
+    del daemon
+    import gpumem.cupy  # pylint: disable=import-outside-toplevel
+    yield gpumem.cupy
 
 
 @pytest.fixture(name="cupy")
@@ -269,11 +279,11 @@ def test_no_reference_is_lost(adapter, cupy, pool):
 class _Raw:
     """What CuPy's CFunctionAllocator calls, without CuPy."""
 
-    def __init__(self, pool, waits, current_stream, on_new_stream):
+    def __init__(self, pool, current_stream=lambda: 0, on_new_stream=lambda *_: []):
         def nothing(*_):
             return None
         self._state, self._param, malloc, free = gpumem._gpumem.cupy_state(
-            pool.handle, 0, waits, current_stream, lambda: False, nothing, on_new_stream, nothing,
+            pool.handle, 0, current_stream, lambda: False, nothing, on_new_stream, nothing,
             nothing)
         self._malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
                                          ctypes.c_int)(malloc)
@@ -292,7 +302,7 @@ def test_a_pool_does_not_end_while_an_allocation_waits_in_it(adapter):
         held = client.acquire(LIMIT - 8 * MIB, device=0)
         for defer in (False, True):
             pool = client.pool(device=0, wait=300)
-            raw = _Raw(pool, True, lambda: 0, lambda *_: [])
+            raw = _Raw(pool)
             made = []
             thread = threading.Thread(target=lambda raw=raw, made=made: made.append(
                 raw.malloc(20 * MIB)))
@@ -314,6 +324,31 @@ def test_a_pool_does_not_end_while_an_allocation_waits_in_it(adapter):
         held.close()
 
 
+def test_other_threads_run_while_a_pool_grows(daemon, pool):
+    inside, made = threading.Event(), []
+
+    def current_stream():
+        inside.set()
+        return 0
+
+    raw = _Raw(pool, current_stream)
+    thread = threading.Thread(target=lambda: made.append(raw.malloc(MIB)))
+    os.kill(daemon.pid(), signal.SIGSTOP)
+    # Where this thread does not run, someone else has to wake the daemon.
+    with subprocess.Popen(["sh", "-c", f"timeout 10 cat || kill -CONT {daemon.pid()}"],
+                          stdin=subprocess.PIPE) as watchdog:
+        thread.start()
+        assert inside.wait(30)
+        for _ in range(50):  # the interpreter's lock is had again and again
+            time.sleep(0.001)
+        grown = list(made)
+        os.kill(daemon.pid(), signal.SIGCONT)
+        watchdog.communicate()
+    thread.join()
+    assert not grown and made[0]
+    raw.free(made[0])
+
+
 def test_a_stream_that_comes_back_while_it_is_forgotten(pool, adapter):
     del adapter
     current, inside, go = threading.local(), threading.Event(), threading.Event()
@@ -327,7 +362,7 @@ def test_a_stream_that_comes_back_while_it_is_forgotten(pool, adapter):
         go.wait(30)
         return idle
 
-    raw = _Raw(pool, False, lambda: current.stream, on_new_stream)
+    raw = _Raw(pool, lambda: current.stream, on_new_stream)
 
     def other():
         current.stream = 2

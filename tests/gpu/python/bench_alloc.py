@@ -158,7 +158,6 @@ def cupy_part():
         "CuPy MemoryPool": cupy.cuda.MemoryPool().malloc,
         "CuPy MemoryAsyncPool": cupy.cuda.MemoryAsyncPool().malloc,
         "gpumem": gpumem.cupy.MemoryPool(brokered).malloc,
-        "gpumem, a pool that waits": gpumem.cupy.MemoryPool(brokered, waits=True).malloc,
         "CuPy MemoryPool on gpumem": cupy.cuda.MemoryPool(
             gpumem.cupy._base_allocator(brokered)).malloc,
     }
