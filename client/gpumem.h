@@ -512,12 +512,17 @@ struct gpumem_block {
 };
 int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                          struct gpumem_block* block);
-/* The same of what the pool has free, at once: it neither leases nor waits. OK with null data where
- * that does not do, for whatever reason: gpumem_pool_allocate() knows it. */
+/* The same of what this thread keeps for itself: no call to the daemon or the driver but the
+ * question whether the stream is being captured, and no wait for another thread. For callers that
+ * hold what others need meanwhile, such as Python's lock. OK with null data: ask
+ * gpumem_pool_allocate(). */
 int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                              struct gpumem_block* block);
 int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
 int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream);
+/* The same where this thread keeps the block, as gpumem_pool_try_allocate(); else nothing, and
+ * *is_free is 0: call gpumem_pool_free_pointer(). */
+int gpumem_pool_try_free_pointer(gpumem_pool* pool, void* data, void* stream, int32_t* is_free);
 /* As cudaFree: waits for all work of the device first. */
 int gpumem_pool_free_synchronized(gpumem_pool* pool, void* data);
 int gpumem_pool_find(const gpumem_pool* pool, void* data, struct gpumem_block* block);
@@ -605,7 +610,8 @@ struct gpumem_pool_event {
   uint64_t bytes;
   void* stream;
 };
-/* Called for every block and segment; it must not call the pool. Null: none. */
+/* Called for every block and segment, perhaps with the pool's lock held: it must not call the pool,
+ * nor wait for who may be calling it. While there is one, threads keep no blocks. Null: none. */
 int gpumem_pool_set_hook(gpumem_pool* pool,
                          void (*hook)(void* context, const struct gpumem_pool_event* event),
                          void* context);

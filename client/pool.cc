@@ -196,6 +196,8 @@ Block Pool::TryAllocate(uint64_t bytes, Stream stream) {
   return impl_->engine_.TryAllocate(bytes, stream);
 }
 
+bool Pool::TryFree(void* data, Stream stream) { return impl_->engine_.TryFree(data, stream); }
+
 absl::Status Pool::Free(const Block& block, Stream stream) {
   return impl_->engine_.Free(block.data, stream);
 }

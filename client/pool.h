@@ -178,8 +178,9 @@ class Pool {
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
 
-  // The same of what the pool has free, at once: it neither leases nor waits. For callers that hold
-  // what others need meanwhile. Null `data`: ask Allocate, which says what is wrong, if anything.
+  // The same of what this thread keeps for itself: no call to the daemon or the driver but the
+  // question whether the stream is being captured, and no wait for another thread. For callers that
+  // hold what others need meanwhile, such as Python's lock. Null `data`: ask Allocate.
   Block TryAllocate(uint64_t bytes, Stream stream);
 
   //   INVALID_ARGUMENT     not a block of this pool, or freed already; or the stream is of another
@@ -188,6 +189,8 @@ class Pool {
   absl::Status Free(const Block& block, Stream stream);
   // The same by the block's address.
   absl::Status Free(void* data, Stream stream);
+  // The same where this thread keeps the block, as TryAllocate; else nothing, and false: call Free.
+  bool TryFree(void* data, Stream stream);
 
   // As cudaFree: waits for all work of the device, and then anybody may have the memory.
   //   INVALID_ARGUMENT  as Free

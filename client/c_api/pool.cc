@@ -145,6 +145,14 @@ int gpumem_pool_free(gpumem_pool* pool, const gpumem_block* block, void* stream)
   });
 }
 
+int gpumem_pool_try_free_pointer(gpumem_pool* pool, void* data, void* stream, int32_t* is_free) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool, data, is_free)) return NullError("pool, data or is_free");
+    *is_free = pool->pool->TryFree(data, stream) ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
 int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream) {
   return Call([&] {
     if (AnyNull(pool, data)) return NullError("pool or data");

@@ -82,15 +82,21 @@ ThreadCaches::~ThreadCaches() {
   }
 }
 
-ThreadCache* Engine::CacheOfThisThread() {
+ThreadCache* Engine::KnownCacheOfThisThread() const {
   if (last_pool == id_) return last_cache;
   if (thread_over) return nullptr;
-  auto& all = caches_of_thread.all;
-  for (const ThreadCaches::One& one : all) {
+  for (const ThreadCaches::One& one : caches_of_thread.all) {
     if (one.pool != id_) continue;
     last_pool = id_;
     return last_cache = one.cache.get();
   }
+  return nullptr;
+}
+
+ThreadCache* Engine::CacheOfThisThread() {
+  if (ThreadCache* const known = KnownCacheOfThisThread()) return known;
+  if (thread_over) return nullptr;
+  auto& all = caches_of_thread.all;
   // Those of pools that are gone go with the next.
   std::erase_if(all, [this](const ThreadCaches::One& one) {
     if (one.generation != generation_) return false;  // its lock is the parent's
@@ -107,9 +113,7 @@ ThreadCache* Engine::CacheOfThisThread() {
   return last_cache = cache.get();
 }
 
-// Null `data`: this thread keeps none that fits.
-Block Engine::AllocateFromCache(uint64_t bytes, Stream stream) {
-  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+Block Engine::AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream) {
   if (cache == nullptr) return {};
   const std::lock_guard<OwnerLock> lock(cache->lock);
   KeptBlocks* const kept = cache->Find(stream);
@@ -140,6 +144,17 @@ Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
   cache.kept_blocks.Subtract(1);
   cache.allocations.Add(1);
   return {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
+}
+
+// Whether Keep() would spill nothing.
+bool Engine::HasRoom(const ThreadCache& cache, const KeptBlocks& kept, const Chunk& chunk) const {
+  if (chunk.use.small) {
+    return kept.small[chunk.use.size_class].count < ThreadCache::Limit(chunk.use.size_class) &&
+           cache.kept_small_bytes + chunk.bytes <= ThreadCache::kMostSmallBytes;
+  }
+  return !releases_.load(std::memory_order_relaxed) &&
+         std::any_of(kept.large.begin(), kept.large.end(),
+                     [](const KeptBlocks::Large& slot) { return slot.chunk == nullptr; });
 }
 
 void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
@@ -346,15 +361,15 @@ absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
     if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
   }
   if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
-  if (Block block = AllocateFromCache(bytes, stream); block.data != nullptr) return block;
-  return AllocateFromHeaps(bytes, stream, /*grows=*/true);
+  ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
+  if (Block block = AllocateFromCache(cache, bytes, stream); block.data != nullptr) return block;
+  return AllocateFromHeaps(bytes, stream);
 }
 
 Block Engine::TryAllocate(uint64_t bytes, Stream stream) {
   stream = Named(stream);
-  if (!IsOwnProcess() || bytes == 0 || !IsFree(stream)) return {};
-  if (Block block = AllocateFromCache(bytes, stream); block.data != nullptr) return block;
-  return AllocateFromHeaps(bytes, stream, /*grows=*/false).value_or(Block{});
+  if (!IsOwnProcess() || bytes == 0 || !Caching() || !IsFree(stream)) return {};
+  return AllocateFromCache(KnownCacheOfThisThread(), bytes, stream);
 }
 
 absl::Status Engine::Free(void* data, Stream stream) {
@@ -388,6 +403,21 @@ absl::Status Engine::Free(void* data, Stream stream) {
   }
   if (!spilled.chunks.empty()) PutBack(spilled.chunks, spilled.timeline, /*shrinks=*/true);
   return absl::OkStatus();
+}
+
+bool Engine::TryFree(void* data, Stream stream) {
+  stream = Named(stream);
+  if (!IsOwnProcess() || !Caching() || !IsFree(stream)) return false;
+  ThreadCache* const cache = KnownCacheOfThisThread();
+  if (cache == nullptr) return false;
+  const std::lock_guard<OwnerLock> lock(cache->lock);
+  KeptBlocks* const kept = cache->Find(stream);
+  if (kept == nullptr) return false;
+  Chunk* const chunk = table_.Find(reinterpret_cast<uintptr_t>(data));
+  if (chunk == nullptr || !chunk->use.live || !HasRoom(*cache, *kept, *chunk)) return false;
+  std::vector<Chunk*> spilled;
+  Keep(*cache, *kept, chunk, spilled);
+  return true;
 }
 
 absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {

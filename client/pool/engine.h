@@ -53,6 +53,7 @@ class Engine {
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
   Block TryAllocate(uint64_t bytes, Stream stream);
   absl::Status Free(void* data, Stream stream);
+  bool TryFree(void* data, Stream stream);
   absl::Status FreeSynchronized(void* data);
   absl::StatusOr<Block> Find(void* data);
   absl::StatusOr<BlockTicket> Share(void* data);
@@ -130,9 +131,13 @@ class Engine {
   }
   // Free without a cache; `done`: no work on it is left.
   absl::Status FreeUncached(uintptr_t at, Stream stream, bool done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: this thread keeps nothing.
+  // Null: this thread keeps nothing; of the second, too, where it has not begun to. That one takes
+  // no lock.
   ThreadCache* CacheOfThisThread();
-  Block AllocateFromCache(uint64_t bytes, Stream stream);
+  ThreadCache* KnownCacheOfThisThread() const;
+  // Null `data`: it keeps none that fits.
+  static Block AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream);
+  bool HasRoom(const ThreadCache& cache, const KeptBlocks& kept, const Chunk& chunk) const;
   static Block TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes);
   // Puts it into the cache; moves to `spilled` what no longer fits.
   void Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk, std::vector<Chunk*>& spilled);
@@ -152,8 +157,7 @@ class Engine {
   uint64_t KeptBytes() const;
 
   // --- The heaps (engine_heaps.cc) -------------------------------------------------
-  // Null `data`: not without growing, and it is not to grow.
-  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream, bool grows)
+  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `shrinks`: what is above the release threshold goes; not where it is about to be used.

@@ -20,7 +20,7 @@ bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
 
 // --- Taking --------------------------------------------------------------------------
 
-absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream, bool grows) {
+absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   const uint64_t rounded = RoundedBytes(bytes);
   if (rounded < bytes || !gpumem::RoundUp(rounded, source_->granularity()).ok()) {
     return absl::InvalidArgumentError("no device has that many bytes");
@@ -56,7 +56,6 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream, b
       collect();
       continue;
     }
-    if (!grows) return Block{};
     absl::Status grown = Grow(rounded, *timeline);
     if (grown.ok()) continue;
     if (!collected) {

@@ -193,27 +193,56 @@ TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
   EXPECT_EQ(source_->leased_bytes(), 64 * kMiB);
 }
 
-TEST_F(EngineTest, TryingNeitherGrowsNorWaits) {
+TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {
   Make({.wait = absl::InfiniteDuration()}, {.capacity = 16 * kMiB});
   EXPECT_EQ(engine_->TryAllocate(kMiB, nullptr).data, nullptr);
   EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
-  const Block all = Allocate(16 * kMiB);
-  EXPECT_EQ(engine_->TryAllocate(kMiB, nullptr).data, nullptr);
-  EXPECT_EQ(engine_->TryAllocate(0, nullptr).data, nullptr);
-  EXPECT_EQ(engine_->TryAllocate(UINT64_MAX, nullptr).data, nullptr);
+  const Block large = Allocate(4 * kMiB), small = Allocate(1000);
+  for (const uint64_t bytes : {uint64_t{0}, kMiB, UINT64_MAX}) {
+    EXPECT_EQ(engine_->TryAllocate(bytes, nullptr).data, nullptr);
+  }
   EXPECT_EQ(engine_->Stats().out_of_memory, 0u);
-  Free(all);
-  // Of what this thread keeps, what it keeps in another size, and what another thread keeps.
-  EXPECT_EQ(engine_->TryAllocate(16 * kMiB, nullptr).data, all.data);
-  Free(all);
-  const Block part = engine_->TryAllocate(4 * kMiB, nullptr);
-  EXPECT_EQ(part.data, all.data);
-  EXPECT_GE(part.bytes, 4 * kMiB);
-  Free(part);
-  std::thread([this] { Free(Allocate(16 * kMiB)); }).join();
-  EXPECT_EQ(engine_->TryAllocate(16 * kMiB, nullptr).data, all.data);
-  Free(all);
-  EXPECT_EQ(engine_->Stats().growths, 2u);
+  // Not of a stream that is new to this thread.
+  Stream const other = reinterpret_cast<Stream>(0x1000);
+  EXPECT_FALSE(engine_->TryFree(large.data, other));
+  EXPECT_EQ(engine_->Stats().used_blocks, 2u);
+  Free(Allocate(512));
+  EXPECT_TRUE(engine_->TryFree(large.data, nullptr));
+  EXPECT_TRUE(engine_->TryFree(small.data, nullptr));
+  EXPECT_EQ(engine_->Stats().used_blocks, 0u);
+  EXPECT_FALSE(engine_->TryFree(large.data, nullptr)) << "it is free";
+  EXPECT_FALSE(engine_->TryFree(this, nullptr)) << "it is no block";
+  EXPECT_EQ(engine_->TryAllocate(4 * kMiB, other).data, nullptr);
+  EXPECT_EQ(engine_->TryAllocate(4 * kMiB, nullptr).data, large.data);
+  EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, small.data);
+  EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, nullptr);
+  // Where what one keeps would have to go elsewhere, it is left to Free.
+  engine_->SetReleaseThreshold(kMiB);
+  EXPECT_FALSE(engine_->TryFree(large.data, nullptr));
+  EXPECT_TRUE(engine_->TryFree(small.data, nullptr));
+  Free(large);
+}
+
+TEST_F(EngineTest, TryingToFreeKeepsNoMoreThanFreeingDoes) {
+  for (const uint64_t bytes : {uint64_t{1000}, 3 * kMiB}) {
+    Make();
+    std::vector<Block> blocks;
+    for (int i = 0; i < 400; ++i) blocks.push_back(Allocate(bytes));
+    Free(blocks.back());
+    blocks.pop_back();
+    uint64_t kept = 1;
+    for (const Block& block : blocks) {
+      if (engine_->TryFree(block.data, nullptr)) {
+        ++kept;
+      } else {
+        Free(block);
+      }
+    }
+    EXPECT_GE(kept, 8u);
+    EXPECT_LT(kept, 400u) << "some had to go";
+    EXPECT_EQ(engine_->Stats().used_blocks, 0u);
+    ExpectInvariants();
+  }
 }
 
 TEST_F(EngineTest, TheOutOfMemoryCallbackMayFreeAndTryAgain) {

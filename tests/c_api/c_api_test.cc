@@ -74,9 +74,9 @@ INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                                            "raw_handles", "events", "lost_segments", "daemon_gone",
                                            "waiting", "revocable", "publications",
                                            "publication_list", "publication_mistakes", "pool",
-                                           "shared_blocks", "pool_limits", "pool_pressure",
-                                           "pool_callbacks", "frameworks", "environment", "fork",
-                                           "exit"),
+                                           "shared_blocks", "trying_pool", "pool_limits",
+                                           "pool_pressure", "pool_callbacks", "frameworks",
+                                           "environment", "fork", "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;

@@ -57,6 +57,7 @@ void TestPublications(void);
 void TestPublicationList(void);
 void TestPublicationMistakes(void);
 void TestPool(void);
+void TestTryingPool(void);
 void TestSharedBlocks(void);
 void TestPoolLimits(void);
 void TestPoolPressure(void);

@@ -127,6 +127,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_try_allocate(NULL, 1, NULL, &block));
   WANTS_POINTER(gpumem_pool_free(NULL, &block, NULL));
   WANTS_POINTER(gpumem_pool_free_pointer(NULL, &block, NULL));
+  WANTS_POINTER(gpumem_pool_try_free_pointer(NULL, &block, NULL, &number));
   WANTS_POINTER(gpumem_pool_free_synchronized(NULL, &block));
   WANTS_POINTER(gpumem_pool_find(NULL, &block, &block));
   WANTS_POINTER(gpumem_pool_share(NULL, &block, NULL, 0, &count));
@@ -157,6 +158,8 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_free(pool, NULL, NULL));
   WANTS_POINTER(gpumem_pool_share(pool, NULL, NULL, 0, &count));
   WANTS_POINTER(gpumem_pool_free_pointer(pool, NULL, NULL));
+  WANTS_POINTER(gpumem_pool_try_free_pointer(pool, NULL, NULL, &number));
+  WANTS_POINTER(gpumem_pool_try_free_pointer(pool, &block, NULL, NULL));
   WANTS_POINTER(gpumem_pool_get_info(pool, NULL));
   WANTS_POINTER(gpumem_pool_get_mem_info(pool, NULL, NULL));
   OK(gpumem_pool_destroy(pool));

@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
       {"publication_list", TestPublicationList},
       {"publication_mistakes", TestPublicationMistakes},
       {"pool", TestPool},
+      {"trying_pool", TestTryingPool},
       {"shared_blocks", TestSharedBlocks},
       {"pool_limits", TestPoolLimits},
       {"pool_pressure", TestPoolPressure},

@@ -85,6 +85,30 @@ void TestPool(void) {
   OK(gpumem_pool_destroy(pool));
 }
 
+/* What a thread does alone, with what it keeps. */
+void TestTryingPool(void) {
+  gpumem_client* const client = Connect();
+  gpumem_pool* pool = NULL;
+  struct gpumem_block block = {.data = &block}, again = {0};
+  int32_t is_free = -1;
+
+  OK(gpumem_pool_create(client, NULL, &pool));
+  OK(gpumem_pool_try_allocate(pool, 1000, NULL, &block));
+  CHECK(block.data == NULL && Stats(pool).reserved_bytes == 0);
+  OK(gpumem_pool_allocate(pool, 1000, NULL, &block));
+  OK(gpumem_pool_try_free_pointer(pool, block.data, NULL, &is_free));
+  CHECK(is_free == 0 && Stats(pool).used_blocks == 1); /* the stream is new to this thread */
+  OK(gpumem_pool_free_pointer(pool, block.data, NULL));
+  OK(gpumem_pool_try_allocate(pool, 1000, NULL, &again));
+  CHECK(again.data == block.data && again.bytes == block.bytes);
+  OK(gpumem_pool_try_free_pointer(pool, &pool, NULL, &is_free));
+  CHECK(is_free == 0);
+  OK(gpumem_pool_try_free_pointer(pool, block.data, NULL, &is_free));
+  CHECK(is_free == 1 && Stats(pool).used_blocks == 0);
+  OK(gpumem_pool_destroy(pool));
+  OK(gpumem_client_destroy(client));
+}
+
 void TestSharedBlocks(void) {
   gpumem_client* const client = Connect();
   gpumem_client* const reader = Connect();
@@ -182,9 +206,8 @@ void TestPoolLimits(void) {
   CHECK(total_bytes <= 64 * (uint64_t)kMiB && free_bytes <= total_bytes);
   OK(gpumem_pool_free(pool, &block, NULL));
   CHECK(Stats(pool).reserved_bytes == 8 * kMiB);
-  OK(gpumem_pool_try_allocate(pool, kMiB, NULL, &block));
-  CHECK(block.data != NULL && block.bytes == kMiB);
-  OK(gpumem_pool_free(pool, &block, NULL));
+  OK(gpumem_pool_try_allocate(pool, 8 * kMiB, NULL, &block));
+  CHECK(block.data == NULL); /* this pool's threads keep nothing */
   OK(gpumem_pool_set_release_threshold(pool, 0));
   OK(gpumem_pool_allocate(pool, 8 * kMiB, NULL, &block));
   OK(gpumem_pool_free(pool, &block, NULL));

@@ -86,6 +86,7 @@ struct State {
   void* last_stream = nullptr;                // the one that was asked for last, …
   size_t* of_last_stream = nullptr;           // … and its blocks; null: ask
   std::vector<Late> late;  // whose stream was being captured when they were freed
+  int giving = 0;          // calls of Free that have not returned: other threads run meanwhile
   bool abandoned = false;  // no allocator any more: ends with the last block
 };
 
@@ -108,6 +109,11 @@ void End(State* state) {
   delete state;
 }
 
+// Whether nobody can come to the state any more, and nothing has to.
+bool IsOver(const State& state) {
+  return state.abandoned && state.giving == 0 && state.live.empty() && state.late.empty();
+}
+
 void EndCapsule(PyObject* capsule) {
   State* const state = StateOf(capsule);
   for (PyObject** const object : {&state->make, &state->on_refusal, &state->on_new_stream,
@@ -115,7 +121,7 @@ void EndCapsule(PyObject* capsule) {
     Py_CLEAR(*object);
   }
   state->abandoned = true;
-  if (state->live.empty() && state->late.empty()) End(state);
+  if (IsOver(*state)) End(state);
 }
 
 gpumem_pool* PoolOf(State& state, int device) {
@@ -145,13 +151,22 @@ gpumem_pool* PoolOf(State& state, int device) {
 }
 
 void Give(State& state, void* pointer, const Live& live) {
-  int status = gpumem_pool_free_pointer(live.pool, pointer, live.stream);
+  int32_t is_free = 0;
+  int status = gpumem_pool_try_free_pointer(live.pool, pointer, live.stream, &is_free);
+  if (is_free == 0) {
+    // It may wait for other threads, and they for this one.
+    status = WithoutGil([&] {
+      const int freed = gpumem_pool_free_pointer(live.pool, pointer, live.stream);
+      // Perhaps the stream is no more.
+      return freed == GPUMEM_OK || freed == GPUMEM_FAILED_PRECONDITION
+                 ? freed
+                 : gpumem_pool_free_synchronized(live.pool, pointer);
+    });
+  }
   if (status == GPUMEM_FAILED_PRECONDITION) {
     state.late.push_back({pointer, live});
     return;
   }
-  // Perhaps the stream is no more.
-  if (status != GPUMEM_OK) status = gpumem_pool_free_synchronized(live.pool, pointer);
   if (status != GPUMEM_OK) std::fprintf(stderr, "gpumem.cupy: %s\n", gpumem_last_error());
   --*live.of_stream;
   if (state.chosen != nullptr) DropView(*state.chosen);
@@ -238,7 +253,7 @@ void* Malloc(void* param, size_t bytes, int device) {
   if (state.chosen != nullptr) AddView(*state.chosen);
   gpumem_block block = {};
   refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
-  // Else it grows or waits, and other threads run meanwhile.
+  // Else it may wait: for other threads, the driver, the daemon, and for memory.
   if (block.data == nullptr) {
     refused = WithoutGil([&] { return gpumem_pool_allocate(pool, bytes, stream, &block); });
   }
@@ -271,6 +286,7 @@ void Free(void* param, void* pointer, int device) {
   const Live live = found->second;
   LiveBlocks::node_type node = state.live.extract(found);
   if (state.spare.size() < kSpare) state.spare.push_back(std::move(node));
+  ++state.giving;
   const bool hooked = state.on_free != nullptr && state.has_hooks.Ask() != 0;
   // It may be called while an exception is on its way.
   PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
@@ -279,11 +295,13 @@ void Free(void* param, void* pointer, int device) {
     TellOfFree(state, device, live.bytes, pointer, false);
   }
   Give(state, pointer, live);
+  if (state.abandoned) GiveLate(state);  // as Malloc did
   if (hooked) {
     TellOfFree(state, device, live.bytes, pointer, true);
     PyErr_Restore(type, error, traceback);
   }
-  if (state.abandoned && state.live.empty() && state.late.empty()) End(&state);
+  --state.giving;
+  if (IsOver(state)) End(&state);
 }
 
 // Calls on_refusal with what Malloc was refused with. False: an exception is set.

@@ -60,7 +60,7 @@ PyObject* Default(PyObject*, PyObject* args) {
 }
 
 // (pool, bytes, stream) -> (Handle, pointer, bytes)
-PyObject* AllocateBy(PyObject* args, bool grows) {
+PyObject* AllocateBy(PyObject* args, bool kept) {
   Use pool;
   uint64_t bytes = 0;
   void* stream = nullptr;
@@ -70,10 +70,10 @@ PyObject* AllocateBy(PyObject* args, bool grows) {
   }
   gpumem_block block = {};
   const int status =
-      grows ? WithoutGil([&] {
-        return gpumem_pool_allocate(pool.get<gpumem_pool>(), bytes, stream, &block);
-      })
-            : gpumem_pool_try_allocate(pool.get<gpumem_pool>(), bytes, stream, &block);
+      kept ? gpumem_pool_try_allocate(pool.get<gpumem_pool>(), bytes, stream, &block)
+           : WithoutGil([&] {
+               return gpumem_pool_allocate(pool.get<gpumem_pool>(), bytes, stream, &block);
+             });
   if (status != GPUMEM_OK) return Raise(status);
   if (block.data == nullptr) return None();
   Handle* const handle = NewHandle(Holds::kBlock, block.data, FreeBlock, pool.handle());
@@ -83,9 +83,9 @@ PyObject* AllocateBy(PyObject* args, bool grows) {
                        static_cast<U64>(block.bytes));
 }
 
-PyObject* Allocate(PyObject*, PyObject* args) { return AllocateBy(args, /*grows=*/true); }
-// None: it would have to grow or to wait, or something is wrong, which Allocate says.
-PyObject* TryAllocate(PyObject*, PyObject* args) { return AllocateBy(args, /*grows=*/false); }
+PyObject* Allocate(PyObject*, PyObject* args) { return AllocateBy(args, /*kept=*/false); }
+// Of what this thread keeps; None: ask Allocate.
+PyObject* TryAllocate(PyObject*, PyObject* args) { return AllocateBy(args, /*kept=*/true); }
 
 // (pool, address) -> (address, bytes)
 PyObject* Find(PyObject*, PyObject* args) {

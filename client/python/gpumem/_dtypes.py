@@ -26,10 +26,10 @@ class DType:
     def alignment(self) -> int:
         """Of which its elements' addresses have to be multiples, in bytes. A GPU reads up to 16 bytes
         at once, and only where they are aligned (CUDA C++ Programming Guide, "Size and Alignment
-        Requirement"); texts and raw bytes it reads byte by byte."""
-        if self.typestr is not None and self.typestr[1] in "SUV":
-            return 1
-        return min(self.itemsize, 16)
+        Requirement"); strings of bytes and raw bytes it reads byte by byte, of text character by
+        character."""
+        kind = None if self.typestr is None else self.typestr[1]
+        return 1 if kind in ("S", "V") else 4 if kind == "U" else min(self.itemsize, 16)
 
 
 # DLDataTypeCode of dlpack.h.

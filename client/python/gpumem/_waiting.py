@@ -95,10 +95,10 @@ class _Call:
     def _run(self) -> None:
         if not self._begin():
             return
-        _tokens.add(self._token)
-        if _ends:
-            self._token.cancel()
         try:
+            _tokens.add(self._token)
+            if _ends:
+                self._token.cancel()
             self._result.append(self._work(self._token))
         except BaseException as error:  # pylint: disable=broad-except
             self._error = error
@@ -121,16 +121,18 @@ class _Call:
         if not self._ended:
             self._running.acquire()  # pylint: disable=consider-using-with
 
-    def abandon(self) -> None:
-        """Does not wait: what comes of it is given back then."""
+    def abandon(self) -> bool:
+        """Does not wait: what comes of it is given back then. Whether it had begun."""
         self._unwanted = True
-        self._begin()
+        begun = not self._begin()
         self._result.clear()
+        self._error = None
+        return begun
 
     def drop(self) -> None:
         """Waits for its end, where it has begun. What was granted in the moment of a cancel() is
-        given back."""
-        if not self._begin():
+        given back, also where this is interrupted."""
+        if self.abandon():
             self.wait()
         self._result.clear()
         self._error = None
@@ -149,7 +151,7 @@ class _Call:
 def call(work: Callable[[Optional[Token]], T], token: Optional[Token],
          abandon: bool = False) -> T:
     """work(token), so that a signal's handler (Ctrl-C) runs at once and can end it."""
-    if threading.current_thread() is not threading.main_thread():
+    if _thread.get_ident() != threading.main_thread().ident:
         return work(token)
     own = Token()
     running = _Call(work, own)
@@ -188,15 +190,19 @@ async def call_async(work: Callable[[Token], T]) -> T:
             pass  # the loop is closed: nobody waits
 
     running = _Call(work, token, tell)
-    running.start()
     try:
+        running.start()
         await done.wait()
     except asyncio.CancelledError:
         token.cancel()
         # The thread ends as soon as the daemon has heard of it. It is waited for, so that nothing
         # is held when the task has ended; a second cancel() does not wait.
-        await done.wait()
-        running.drop()
+        if running.abandon():
+            await done.wait()
+        raise
+    except BaseException:  # Ctrl-C, or the coroutine is closed: there is no waiting any more
+        token.cancel()
+        running.abandon()
         raise
     try:
         result: T = running.answer()

@@ -167,8 +167,8 @@ def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Tuple
 
 def check_alignment(offset: int, shape: Sequence[int], strides: Sequence[int],
                     dtype: _dtypes.DType) -> None:
-    """Of an array in a segment or block, which begin at multiples of more than any type's alignment.
-    A kernel that reads what is not aligned faults, and ends its process's use of the GPU.
+    """Of an array by its address, or by where it begins in a segment or block, which are aligned for
+    every type. A kernel that reads what is not aligned faults, and ends its process's use of the GPU.
 
     Raises InvalidArgumentError.
     """
@@ -295,6 +295,7 @@ class Array(Placed, _gpumem.Memory):
         if found.itemsize != self.itemsize:
             raise InvalidArgumentError(
                 f"elements of {found.itemsize} bytes are no view of elements of {self.itemsize}")
+        check_alignment(self.ptr, self.shape, self.strides, found)
         return self._like(dtype=found)
 
     def view_as(self, other: "Array") -> "Array":

@@ -125,7 +125,7 @@ class Pool(Placed):
         block = _gpumem.pool_try_allocate(self._handle, nbytes, stream)
         if block is not None:
             return block
-        if not self._waits:
+        if not self._waits or self.stats().free_bytes >= nbytes:
             return _gpumem.pool_allocate(self._handle, nbytes, stream)
         # It has to grow, and perhaps to wait: in another thread, so that Ctrl-C is heard.
         return call_without_token(lambda: _gpumem.pool_allocate(self._handle, nbytes, stream))

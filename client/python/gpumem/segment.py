@@ -222,8 +222,11 @@ def placed(array: Array) -> Array:
     segment = segment_at(array.ptr + low, high - low)
     if segment is None:
         return array
-    return segment.array(array.shape, array.dtype, offset=array.ptr - segment.ptr,
-                         strides=array.strides, stream=array.stream)
+    try:
+        return segment.array(array.shape, array.dtype, offset=array.ptr - segment.ptr,
+                             strides=array.strides, stream=array.stream)
+    except InvalidArgumentError:  # not aligned: a copy is
+        return array
 
 
 class Block(Memory):

@@ -69,17 +69,26 @@ def _wire(dtype: Any, itemsize: int) -> Tuple[str, int]:
     return "int64", itemsize // 8  # complex128
 
 
+def _aligned(tensor: Any) -> Any:
+    """The tensor. PyTorch does not look where it begins, and whoever published it may lie: a kernel
+    that reads what is not aligned ends its process's use of the GPU."""
+    if tensor.numel() > 0 and tensor.data_ptr() % min(tensor.element_size(), 16) != 0:
+        raise InvalidArgumentError(f"a tensor of {_name(tensor.dtype)} at {tensor.data_ptr():#x} is "
+                                   "not aligned")
+    return tensor
+
+
 def from_array(array: Array, dtype: Optional[str] = None) -> Any:
     """The tensor of an array's memory, which keeps it: no copy. dtype: PyTorch's name of it where
-    that is not the array's ("bfloat16")."""
+    that is not the array's ("bfloat16"). Raises InvalidArgumentError where it is not aligned."""
     wanted = dtype or array.dtype
     plain = array.without_readonly_mark() if array.readonly else array
     if wanted in _AS_IS and wanted == array.dtype:
-        return torch.from_dlpack(plain)
+        return _aligned(torch.from_dlpack(plain))
     found = _dtype(wanted)
     if array.itemsize in _INTEGERS and array.dtype not in _AS_IS:
         plain = plain.view(_INTEGERS[array.itemsize])
-    return torch.from_dlpack(plain).view(found)
+    return _aligned(torch.from_dlpack(plain).view(found))
 
 
 def to_array(tensor: Any, client: Optional[Client] = None, *, kind: Optional[str] = None,
@@ -145,7 +154,7 @@ def _wait_for_copies(tensors: Mapping[str, Any]) -> None:
 
 def _tensor_of(array: Array, dtype: str) -> Any:
     if dtype == "complex128":
-        return torch.view_as_complex(from_array(array).view(torch.float64))
+        return _aligned(torch.view_as_complex(from_array(array).view(torch.float64)))
     return from_array(array, dtype)
 
 

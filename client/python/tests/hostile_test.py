@@ -46,7 +46,7 @@ def _publish(client):
     {"strides": "1"}, {"strides": [1.0]}, {"strides": {"1": 1}}, {"name": 3}, {"name": None},
     {"segment": True}, {"segment": False}, {"segment": 1}, {"segment": -1}, {"segment": None},
     {"dtype": "float32", "offset": 2}, {"dtype": "int16", "strides": [3]},
-    {"dtype": "complex128", "offset": 8}, {"dtype": "bfloat16", "offset": 1},
+    {"dtype": "complex128", "offset": 8}, {"dtype": "bfloat16", "offset": 1}, {"dtype": "<U1", "offset": 2},
     {"offset": 2**80}, {"offset": -1}, {"offset": True}, {"offset": 0.0}, {"dtype": 5}, {"dtype": "|u4"},
     {"dtype": "b8"}, {"dtype": "V" + "9" * 40, "shape": [0]}, {"dtype": "M8[junk]"}, {"dtype": "<f4\n"},
     {"dtype": "float32[ns]"}, {"dtype": "<f4[ns]"}, {"framework": [1]}, {"framework": None}])
@@ -70,7 +70,7 @@ def test_what_is_in_order_attaches(client, publish):
     publish(row(shape=[1] * 32), row(name="strided", shape=[2, 3], strides=[-3, 1], offset=3),
             row(name="none", shape=[0, 7], segment=None),
             row(name="one", shape=[1], strides=[3], dtype="float32", offset=4),
-            row(name="raw", dtype="|V16", offset=5), row(name="text", dtype="<U2", offset=7))
+            row(name="raw", dtype="|V16", offset=5), row(name="text", dtype="<U2", offset=4))
     attached = client.attach("x")
     assert np.asarray(attached["w"]).ndim == memoryview(attached["w"]).ndim == 32
     assert np.asarray(attached["strided"]).shape == (2, 3)

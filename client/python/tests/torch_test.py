@@ -2,6 +2,7 @@
 import ctypes
 import gc
 import importlib
+import json
 import pickle
 import sys
 
@@ -9,7 +10,7 @@ import gpumem
 import numpy as np
 import pytest
 from conftest import FAKES, charged, daemon_for_fakes, eventually, run_python
-
+from gpumem import _gpumem
 
 
 @pytest.fixture(scope="module", name="daemon")
@@ -133,6 +134,23 @@ def test_a_module_that_does_not_fit_stays_as_it_was(adapter, torch):
 def test_what_others_published_attaches_too(adapter):
     gpumem.publish("numpy", {"a": np.arange(5.0)})
     assert np.array_equal(adapter.attach("numpy")["a"].array, np.arange(5.0))
+
+
+@pytest.mark.parametrize("row, dtype", [
+    ({"dtype": "uint8", "offset": 1, "shape": [64]}, "float32"),
+    ({"dtype": "|V4", "offset": 1, "shape": [4]}, "float32"),
+    ({"dtype": "|S2", "offset": 1, "shape": [4]}, "bfloat16"),
+    ({"dtype": "int64", "offset": 8, "shape": [4, 2]}, "complex128")])
+def test_a_publisher_cannot_make_unaligned_tensors(adapter, row, dtype):
+    client = gpumem.default_client()
+    segment = client.acquire(4096)
+    blob = {"format": "gpumem-arrays/1", "single": False,
+            "metadata": {"format": "gpumem-torch/1", "single": False, "metadata": None,
+                         "dtypes": {"w": dtype}},
+            "arrays": [{"name": "w", "strides": None, "segment": 0, "framework": "torch", **row}]}
+    _gpumem.publish(client.handle, "wrong", [segment.handle], json.dumps(blob).encode(), 0, True, 0, 0)
+    with pytest.raises(gpumem.InvalidArgumentError, match="not aligned"):
+        adapter.attach("wrong")
 
 
 @pytest.mark.parametrize("wrong", [5, {"a": 5}, {5: None}, [1]])

@@ -1,6 +1,7 @@
 """Calls that wait: by threads, by asyncio, until they are cancelled, interrupted, or at an end."""
 import _thread
 import asyncio
+import contextlib
 import dis
 import gc
 import math
@@ -243,6 +244,7 @@ def test_asyncio_waits_for_memory(client, daemon):
             assert len(await other.acquire_many(2 * MIB, 2)) == 2
 
     asyncio.run(main())
+    assert threading.enumerate() == [threading.main_thread()]
 
 
 def test_a_cancelled_task_holds_nothing(client):
@@ -272,6 +274,21 @@ def test_a_cancelled_task_holds_nothing(client):
                 pass
             # What the daemon grants to who is gone is given back as soon as it comes.
             await settle(lambda: charged(client) == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", [lambda waits: waits.close(),
+                                 lambda waits: waits.throw(KeyboardInterrupt)])
+def test_a_coroutine_that_is_given_up(client, end):
+    async def main():
+        held = client.acquire(60 * MIB, device=0)
+        waits = gpumem.aio.Client(client).acquire(20 * MIB, device=0, wait=math.inf)
+        waits.send(None)
+        await settle(lambda: waiting(client) == 1)
+        with contextlib.suppress(KeyboardInterrupt):
+            end(waits)
+        await settle(lambda: waiting(client) == 0 and charged(client) == held.nbytes)
 
     asyncio.run(main())
 
