@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "client/gpumem.h"
+#include "client/python/extension/block_map.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
 
@@ -62,7 +64,6 @@ struct Live {
   size_t bytes;
   gpumem_pool* pool;
 };
-using LiveBlocks = std::unordered_map<void*, Live>;
 
 struct Late {
   void* pointer;
@@ -80,8 +81,7 @@ struct State {
   PyObject* with_hooks = nullptr;     // (bytes, allocator without hooks) -> MemoryPointer
   PyObject* on_free = nullptr;        // (device, bytes, pointer, whether it is done)
   std::array<gpumem_pool*, 64> defaults = {};
-  LiveBlocks live;
-  std::vector<LiveBlocks::node_type> spare;   // so that a block costs no call to malloc
+  BlockMap<Live> live;
   std::unordered_map<void*, size_t> streams;  // that CuPy came with, and how many live blocks each
   void* last_stream = nullptr;                // the one that was asked for last, …
   size_t* of_last_stream = nullptr;           // … and its blocks; null: ask
@@ -92,10 +92,9 @@ struct State {
 
 constexpr char kCapsule[] = "gpumem.cupy.state";
 constexpr int kAttempts = 3;
-constexpr size_t kSpare = 64;
 
 // What the last Malloc of this thread that failed was refused with; 0: it was not.
-thread_local int refused = GPUMEM_OK;
+[[gnu::tls_model("initial-exec")]] thread_local int refused = GPUMEM_OK;
 thread_local std::string refusal;  // its words, where they are not gpumem_last_error()'s
 
 State* StateOf(PyObject* capsule) {
@@ -225,18 +224,6 @@ size_t* BlocksOf(State& state, void* stream) {
   return state.of_last_stream;
 }
 
-void Remember(State& state, void* pointer, const Live& live) {
-  if (state.spare.empty()) {
-    state.live.emplace(pointer, live);
-    return;
-  }
-  LiveBlocks::node_type node = std::move(state.spare.back());
-  state.spare.pop_back();
-  node.key() = pointer;
-  node.mapped() = live;
-  state.live.insert(std::move(node));
-}
-
 void* Malloc(void* param, size_t bytes, int device) {
   auto& state = *static_cast<State*>(param);
   refused = GPUMEM_OK;
@@ -267,7 +254,7 @@ void* Malloc(void* param, size_t bytes, int device) {
     }
     return nullptr;
   }
-  Remember(state, block.data, Live{stream, of_stream, bytes, pool});
+  state.live.Put(block.data, Live{stream, of_stream, bytes, pool});
   return block.data;
 }
 
@@ -281,11 +268,9 @@ void TellOfFree(const State& state, int device, size_t bytes, void* pointer, boo
 
 void Free(void* param, void* pointer, int device) {
   auto& state = *static_cast<State*>(param);
-  const auto found = state.live.find(pointer);
-  if (found == state.live.end()) return;
-  const Live live = found->second;
-  LiveBlocks::node_type node = state.live.extract(found);
-  if (state.spare.size() < kSpare) state.spare.push_back(std::move(node));
+  const std::optional<Live> taken = state.live.Take(pointer);
+  if (!taken.has_value()) return;
+  const Live& live = *taken;
   ++state.giving;
   const bool hooked = state.on_free != nullptr && state.has_hooks.Ask() != 0;
   // It may be called while an exception is on its way.
@@ -317,8 +302,7 @@ bool WorthAnotherTry(const State& state, PyObject* bytes, int attempt) {
   return said != nullptr;
 }
 
-PyObject* AllocWithoutHooks(PyObject* capsule, PyObject* bytes) {
-  const State* const state = StateOf(capsule);
+PyObject* Make(const State* state, PyObject* bytes) {
   if (state == nullptr || state->make == nullptr) {
     return RaiseOwn(GPUMEM_FAILED_PRECONDITION, "this allocator was not made by gpumem.cupy");
   }
@@ -331,12 +315,16 @@ PyObject* AllocWithoutHooks(PyObject* capsule, PyObject* bytes) {
   }
 }
 
+PyObject* AllocWithoutHooks(PyObject* capsule, PyObject* bytes) {
+  return Make(StateOf(capsule), bytes);
+}
+
 PyMethodDef alloc_without_hooks = {"malloc", AllocWithoutHooks, METH_O,
                                    "malloc(bytes) -> cupy.cuda.MemoryPointer"};
 
 PyObject* Alloc(PyObject* capsule, PyObject* bytes) {
   const State* const state = StateOf(capsule);
-  if (state == nullptr || state->has_hooks.Ask() == 0) return AllocWithoutHooks(capsule, bytes);
+  if (state == nullptr || state->has_hooks.Ask() == 0) return Make(state, bytes);
   PyObject* const inner = PyCFunction_New(&alloc_without_hooks, capsule);
   if (inner == nullptr) return nullptr;
   PyObject* const memory = PyObject_CallFunctionObjArgs(state->with_hooks, bytes, inner, nullptr);
