@@ -60,7 +60,7 @@ class Pool(Placed):
     device, kind: as of Client.acquire(). limit: the most that it leases, in bytes. grow: the least
     that it leases at once (8 MiB). release_threshold: so much that is free stays, what is more goes
     back; None: all stays. wait: seconds that allocate() waits where there is none left; Ctrl-C
-    ends it.
+    ends it, but with per_thread_default_stream.
     reuse: which memory freed on another stream may be reused ("same_stream",
     "follow_event_dependencies", "allow_opportunistic", "allow_internal_dependencies"); None: all.
     Any thread may use it. Streams are cudaStream_t as numbers; on the host backend mere names.
