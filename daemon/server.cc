@@ -285,8 +285,13 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
       },
       healthy("gpumem.v1.Broker"));
   // Also where the socket's mode would let others in.
-  const auto admits = [group = config_.admin_gid](const PeerIdentity& peer) {
-    return peer.uid == 0 || peer.uid == geteuid() || (group && Matches({.gid = *group}, peer));
+  const auto admits = [group = config_.admin_gid](int socket, const PeerIdentity& peer) {
+    if (peer.uid != 0 && peer.uid != geteuid() && !(group && Matches({.gid = *group}, peer))) {
+      return absl::PermissionDeniedError(
+          "the admin socket is for root, the daemon's user and its admin group");
+    }
+    // Whoever is root in a container is not for that an operator of the machine.
+    return CheckPidNamespace(socket);
   };
   admin_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.admin),
@@ -303,13 +308,12 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
               },
           .on_ended = [this](uint64_t connection) { admin_peers_.Ended(connection); },
           .on_refused =
-              [this](const PeerIdentity& peer) {
-                Audit(
-                    {.event = AuditEvent::kRefused,
-                     .pid = peer.pid,
-                     .uid = peer.uid,
-                     .call = "admin",
-                     .why = "the admin socket is for root, the daemon's user and its admin group"});
+              [this](const PeerIdentity& peer, const absl::Status& why) {
+                Audit({.event = AuditEvent::kRefused,
+                       .pid = peer.pid,
+                       .uid = peer.uid,
+                       .call = "admin",
+                       .why = std::string(why.message())});
               }});
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;

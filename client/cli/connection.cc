@@ -16,7 +16,8 @@ absl::Status AdminRefusal(const std::string& path) {
   return absl::PermissionDeniedError(
       absl::StrCat("this user may not use ", path,
                    ": it is for root, the user that runs the daemon, and the members of the "
-                   "daemon's admin group (sudo, or [daemon] admin_group in its configuration)"));
+                   "daemon's admin group (sudo, or [daemon] admin_group in its configuration), and "
+                   "for none of them in another container than the daemon's"));
 }
 
 absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, const char* socket_name) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -134,11 +135,13 @@ void GrpcListener::AcceptSome() {
 void GrpcListener::Accept(UniqueFd fd) {
   absl::StatusOr<PeerIdentity> peer = CredentialsOf(fd.get());
   if (!peer.ok()) return;
-  if (options_.admits && !options_.admits(*peer)) {
-    spdlog::warn("refused a connection of uid {} (pid {}): it is not admitted to this socket",
-                 peer->uid, peer->pid);
-    if (options_.on_refused) options_.on_refused(*peer);
-    return;
+  if (options_.admits) {
+    if (absl::Status admitted = options_.admits(fd.get(), *peer); !admitted.ok()) {
+      spdlog::warn("refused a connection of uid {} (pid {}): {}", peer->uid, peer->pid,
+                   std::string(admitted.message()));
+      if (options_.on_refused) options_.on_refused(*peer, admitted);
+      return;
+    }
   }
   const uint32_t of_user = by_uid_.contains(peer->uid) ? by_uid_.at(peer->uid) : 0;
   if (of_user >= options_.max_connections_per_uid) {

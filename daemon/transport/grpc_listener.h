@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/rules.h"
@@ -25,15 +26,15 @@ namespace gpumemd {
 struct GrpcListenerOptions {
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
-  // Who may connect; absent: whom the socket's mode lets.
-  std::function<bool(const PeerIdentity&)> admits;
+  // Who may connect, or why not; absent: whom the socket's mode lets.
+  std::function<absl::Status(int socket, const PeerIdentity&)> admits;
   // How long the server stays when nobody is connected.
   absl::Duration linger = absl::Seconds(30);
   // Told of who comes, by number, before gRPC gets the socket; of their end; and of those who are
   // not admitted. In this object's thread.
   std::function<void(uint64_t connection, int socket, const PeerIdentity&)> on_connected;
   std::function<void(uint64_t connection)> on_ended;
-  std::function<void(const PeerIdentity&)> on_refused;
+  std::function<void(const PeerIdentity&, const absl::Status& why)> on_refused;
 };
 
 class GrpcListener {

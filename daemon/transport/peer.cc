@@ -234,6 +234,33 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
   return peer;
 }
 
+size_t PidNamespacesOf(absl::string_view proc_pid_status) {
+  for (absl::string_view line : absl::StrSplit(proc_pid_status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "NSpid:")) continue;
+    const std::vector<absl::string_view> pids =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    return pids.size();
+  }
+  return 0;
+}
+
+absl::Status CheckPidNamespace(int socket) {
+  const absl::StatusOr<PeerIdentity> identity = CredentialsOf(socket);
+  if (!identity.ok()) return identity.status();
+  const absl::Status elsewhere =
+      absl::FailedPreconditionError("its process is in another PID namespace, in a container");
+  if (identity->pid <= 0) return elsewhere;
+  const absl::StatusOr<gpumem::UniqueFd> pidfd =
+      PidfdOf(socket, identity->pid, !KernelHasPeerPidfd());
+  if (!pidfd.ok()) return pidfd.status();
+  static const size_t own = PidNamespacesOf(ReadFile("/proc/self/status"));
+  const std::string status = ReadProc(NumberInProc(pidfd->get()), "status");
+  // As in IdentifyPeer.
+  pollfd gone{pidfd->get(), POLLIN, 0};
+  if (poll(&gone, 1, 0) != 0) return absl::UnavailableError("the process has exited");
+  return status.empty() || PidNamespacesOf(status) == own ? absl::OkStatus() : elsewhere;
+}
+
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
   const auto gone = [&] { return absl::NotFoundError(absl::StrCat("process ", pid, " is gone")); };
   if (pid <= 0 || start_time == 0) return gone();

@@ -3,9 +3,11 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/unique_fd.h"
@@ -63,6 +65,17 @@ absl::StatusOr<std::string> FindGroupNames();
 //   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
 //   UNAVAILABLE          it is gone already
 absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {});
+
+// In how many PID namespaces a process is, from that of whoever mounted /proc on, by the text of
+// /proc/PID/status; 0 where that does not say (pid_namespaces(7); NSpid in proc_pid_status(5)).
+size_t PidNamespacesOf(absl::string_view proc_pid_status);
+
+// Whether the process that connected this socket is in this process's PID namespace, and not in one
+// below it, as those of a container are. Where /proc shows others' processes to nobody (hidepid),
+// that is not known, and OK. Before Linux 6.5 the process is known by its number alone.
+//   FAILED_PRECONDITION  it is not
+//   UNAVAILABLE          it is gone already
+absl::Status CheckPidNamespace(int socket);
 
 // The process that was known by this number and start time before, with what is known of it now.
 // Its uid and gids are left to the caller.

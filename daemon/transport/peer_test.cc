@@ -28,11 +28,19 @@ TEST(ParseStartTime, IsCountedFromTheEndOfTheName) {
   EXPECT_EQ(ParseStartTime("4242 (sh) S 1 2"), 0u);
 }
 
+TEST(PidNamespacesOf, CountsNumbers) {
+  EXPECT_EQ(PidNamespacesOf("Name:\tsh\nPid:\t7\nNSpid:\t7\nNSpgid:\t7\t1\n"), 1u);
+  EXPECT_EQ(PidNamespacesOf("Name:\tNSpid: 1 2 3\nNSpid:\t4711\t12\t1\n"), 3u);
+  EXPECT_EQ(PidNamespacesOf("Name:\tsh\n"), 0u);
+  EXPECT_EQ(PidNamespacesOf(""), 0u);
+}
+
 TEST(IdentifyPeer, KnowsItsPeer) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   auto peer = IdentifyPeer(ends[0]);
   ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_TRUE(CheckPidNamespace(ends[0]).ok()) << CheckPidNamespace(ends[0]);
   EXPECT_EQ(peer->identity.pid, getpid());
   EXPECT_EQ(peer->identity.uid, geteuid());
   EXPECT_EQ(peer->identity.gid, getegid());

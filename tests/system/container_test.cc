@@ -344,6 +344,30 @@ TEST_F(ContainerTest, ADaemonThatDoesNotSeeTheNodesGroupsBillsByUid) {
   EXPECT_THAT(Log(), HasSubstr("the machine's control groups are not to be seen"));
 }
 
+TEST_F(ContainerTest, NobodyInAnotherContainerIsAnOperator) {
+  ASSERT_TRUE(StartDaemon(DaemonSpec()));
+  std::vector<Worker> workers;
+  for (const uid_t uid :
+       {uid_t{0}, kDaemonUid}) {  // root here has no capability to open the socket
+    const std::string name = absl::StrCat("uid-", uid);
+    workers.push_back(StartWorker(name, kRed, uid));
+    EXPECT_EQ(workers.back().Ask("connect"), "OK") << "it is a client like others";
+    const auto refused =
+        host_->Exec(name, {Inside("gpumemctl"), "quota", "set", "red", "--limit", "200MiB"});
+    EXPECT_EQ(refused.code, 4) << refused.output;
+    EXPECT_THAT(refused.output, HasSubstr("for none of them in another container"));
+  }
+  EXPECT_THAT(Log(), HasSubstr("its process is in another PID namespace, in a container"));
+  // One that sees the node's processes, as the daemon's own does, is the node's affair.
+  ContainerSpec spec = WorkerSpec("operator", kRed, kDaemonUid);
+  spec.host_pid = true;
+  spec.mounts.push_back({host_->folder() + "/run", "/run/gpumem", true});
+  workers.push_back(StartWorker(spec));
+  EXPECT_EQ(workers.back().Ask("connect"), "OK");
+  const auto status = host_->Exec("operator", {Inside("gpumemctl"), "status"});
+  EXPECT_EQ(status.code, 0) << status.output;
+}
+
 TEST_F(ContainerTest, TwoTenantsShareAPublicationAndKeepTheirLimits) {
   ASSERT_TRUE(StartDaemon(DaemonSpec()));
   Worker red = StartWorker("red", kRed, 1001);
