@@ -9,11 +9,12 @@ for name in GPUMEM_GPUMEMD GPUMEM_KEEPER GPUMEM_GPUMEMCTL GPUMEM_MAKE_WHEEL; do
   export "$name=$root/${!name}"
 done
 # A sanitizer's runtime has to be the first library of a program, and Python's program has none.
-# LeakSanitizer would name all that Python itself never frees.
+# LeakSanitizer would name all that Python itself never frees, and a fault on read-only memory is a
+# thing that a test wants.
 preload=()
 case $(objdump -p "$root/client/python/site/gpumem/_gpumem.abi3.so") in
   *libasan.so*)
-    export ASAN_OPTIONS=detect_leaks=0
+    export ASAN_OPTIONS=detect_leaks=0:handle_segv=0
     preload=("LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libstdc++.so.6)")
     ;;
   *libtsan.so*)
