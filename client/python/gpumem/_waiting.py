@@ -24,6 +24,8 @@ T = TypeVar("T")
 # end nobody wants it any more.
 _tokens: Set["Token"] = set()
 _ends = False
+# How late a Ctrl-C may be that comes in the very moment when a wait begins.
+_LOOK_S = 0.25
 
 
 class Token:
@@ -118,8 +120,10 @@ class _Call:
 
     def wait(self) -> None:
         """For its end. May be interrupted, and called again."""
-        if not self._ended:
-            self._running.acquire()  # pylint: disable=consider-using-with
+        # A signal that comes between Python's last look for one and the system call does not end
+        # that call: so Python looks again.
+        while not self._ended:
+            self._running.acquire(timeout=_LOOK_S)  # pylint: disable=consider-using-with
 
     def abandon(self) -> bool:
         """Does not wait: what comes of it is given back then. Whether it had begun."""
