@@ -134,12 +134,10 @@ class _Call:
         return begun
 
     def drop(self) -> None:
-        """Waits for its end, where it has begun. What was granted in the moment of a cancel() is
-        given back, also where this is interrupted."""
+        """The same, and waits for its end, where it has begun: what was granted in the moment of a
+        cancel() is given back by then."""
         if self.abandon():
             self.wait()
-        self._result.clear()
-        self._error = None
 
     def answer(self) -> Any:
         """What came of it, once. The call keeps nothing."""
