@@ -21,41 +21,42 @@
 #include "client/gpumem.h"
 #include "client/python/extension/block_map.h"
 #include "client/python/extension/call.h"
+#include "client/python/extension/cupy_thread.h"
 #include "client/python/extension/handle.h"
 
 namespace gpumem::python {
 namespace {
 
-// A function of no arguments that answers a number: one of CuPy's in C, or one in Python.
-class Question {
+// CFunctionAllocator.malloc: bytes -> MemoryPointer.
+class Maker {
  public:
-  // A capsule of __pyx_capi__, or a callable.
-  void Set(PyObject* source) {
-    Py_INCREF(source);
-    source_ = source;
-    if (!PyCapsule_CheckExact(source)) return;
-    // The name is the C signature: of cpdef functions with an argument that says whether overrides
-    // are to be looked for, and which does no harm where there is none.
-    pointer_ = PyCapsule_GetPointer(source, PyCapsule_GetName(source));
-    is_number_ = std::string(PyCapsule_GetName(source)).rfind("int ", 0) == 0;
+  void Set(PyObject* malloc) {
+    Py_INCREF(malloc);
+    Drop();
+    malloc_ = malloc;
+    const bool is_fast =
+        PyCFunction_CheckExact(malloc) != 0 && PyCFunction_GetFlags(malloc) == kFastCall;
+    if (!is_fast) return;
+    fast_ = reinterpret_cast<FastCall>(reinterpret_cast<void*>(PyCFunction_GetFunction(malloc)));
+    allocator_ = PyCFunction_GetSelf(malloc);
   }
-  void Drop() { Py_CLEAR(source_); }
+  void Drop() {
+    fast_ = nullptr;
+    Py_CLEAR(malloc_);
+  }
 
-  intptr_t Ask() const {
-    if (pointer_ != nullptr && is_number_) return reinterpret_cast<int (*)(int)>(pointer_)(0);
-    if (pointer_ != nullptr) return reinterpret_cast<intptr_t (*)(int)>(pointer_)(0);
-    if (source_ == nullptr) return 0;
-    PyObject* const said = PyObject_CallFunctionObjArgs(source_, nullptr);
-    const intptr_t answer = said == nullptr ? 0 : PyLong_AsLongLong(said);
-    Py_XDECREF(said);
-    if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(source_);
-    return answer;
+  PyObject* operator()(PyObject* bytes) const {
+    // As the interpreter calls it, for whose own way to do so (PyObject_Vectorcall) the stable ABI
+    // of CPython 3.9 has no name.
+    if (fast_ != nullptr) [[likely]]
+      return fast_(allocator_, &bytes, 1, nullptr);
+    return PyObject_CallFunctionObjArgs(malloc_, bytes, nullptr);
   }
 
  private:
-  PyObject* source_ = nullptr;
-  void* pointer_ = nullptr;
-  bool is_number_ = false;  // int, not intptr_t
+  PyObject* malloc_ = nullptr;
+  FastCall fast_ = nullptr;
+  PyObject* allocator_ = nullptr;  // malloc_ has it
 };
 
 struct Live {
@@ -73,9 +74,9 @@ struct Late {
 struct State {
   Handle* chosen = nullptr;  // the pool; null: the default pool of whichever device
   int chosen_device = 0;     // whose pool that is
-  Question current_stream;
-  Question has_hooks;
-  PyObject* make = nullptr;           // CFunctionAllocator.malloc: bytes -> MemoryPointer
+  CurrentStream current_stream;
+  MemoryHooks hooks;
+  Maker make;
   PyObject* on_refusal = nullptr;     // (bytes, error, attempt): raises, or None: try again
   PyObject* on_new_stream = nullptr;  // (stream, [streams that have nothing]) -> [those forgotten]
   PyObject* with_hooks = nullptr;     // (bytes, allocator without hooks) -> MemoryPointer
@@ -90,20 +91,24 @@ struct State {
   bool abandoned = false;  // no allocator any more: ends with the last block
 };
 
-constexpr char kCapsule[] = "gpumem.cupy.state";
+// What Python has of a state, and what `malloc` is a method of.
+struct Allocator {
+  PyObject_HEAD;
+  State* state;
+};
+PyTypeObject* allocator_type = nullptr;
+
 constexpr int kAttempts = 3;
 
 // What the last Malloc of this thread that failed was refused with; 0: it was not.
 [[gnu::tls_model("initial-exec")]] thread_local int refused = GPUMEM_OK;
 thread_local std::string refusal;  // its words, where they are not gpumem_last_error()'s
 
-State* StateOf(PyObject* capsule) {
-  return static_cast<State*>(PyCapsule_GetPointer(capsule, kCapsule));
-}
+State* StateOf(PyObject* allocator) { return reinterpret_cast<Allocator*>(allocator)->state; }
 
 void End(State* state) {
   state->current_stream.Drop();
-  state->has_hooks.Drop();
+  state->hooks.Drop();
   Py_XDECREF(reinterpret_cast<PyObject*>(state->chosen));
   delete state;
 }
@@ -113,15 +118,32 @@ bool IsOver(const State& state) {
   return state.abandoned && state.giving == 0 && state.live.empty() && state.late.empty();
 }
 
-void EndCapsule(PyObject* capsule) {
-  State* const state = StateOf(capsule);
-  for (PyObject** const object : {&state->make, &state->on_refusal, &state->on_new_stream,
-                                  &state->with_hooks, &state->on_free}) {
+void Deallocate(PyObject* allocator) {
+  State* const state = StateOf(allocator);
+  state->make.Drop();
+  for (PyObject** const object :
+       {&state->on_refusal, &state->on_new_stream, &state->with_hooks, &state->on_free}) {
     Py_CLEAR(*object);
   }
   state->abandoned = true;
   if (IsOver(*state)) End(state);
+  PyTypeObject* const type = Py_TYPE(allocator);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(allocator);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
+
+// They are made by cupy_state() alone.
+PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "allocators are made by gpumem.cupy");
+  return nullptr;
+}
+
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(Refuse)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
+                       {Py_tp_doc, const_cast<char*>("what gpumem.cupy gives to CuPy")},
+                       {0, nullptr}};
+PyType_Spec spec = {"gpumem._gpumem.CupyAllocator", sizeof(Allocator), 0, Py_TPFLAGS_DEFAULT,
+                    slots};
 
 gpumem_pool* PoolOf(State& state, int device) {
   if (state.chosen != nullptr) {
@@ -228,7 +250,7 @@ void* Malloc(void* param, size_t bytes, int device) {
   auto& state = *static_cast<State*>(param);
   refused = GPUMEM_OK;
   GiveLate(state);
-  void* const stream = reinterpret_cast<void*>(state.current_stream.Ask());
+  void* const stream = state.current_stream.Ask();
   size_t* const of_stream = BlocksOf(state, stream);
   ++*of_stream;  // also while other threads run below
   gpumem_pool* const pool = PoolOf(state, device);
@@ -272,7 +294,7 @@ void Free(void* param, void* pointer, int device) {
   if (!taken.has_value()) return;
   const Live& live = *taken;
   ++state.giving;
-  const bool hooked = state.on_free != nullptr && state.has_hooks.Ask() != 0;
+  const bool hooked = state.on_free != nullptr && state.hooks.AreInForce();
   // It may be called while an exception is on its way.
   PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
   if (hooked) {
@@ -302,80 +324,78 @@ bool WorthAnotherTry(const State& state, PyObject* bytes, int attempt) {
   return said != nullptr;
 }
 
-PyObject* Make(const State* state, PyObject* bytes) {
-  if (state == nullptr || state->make == nullptr) {
-    return RaiseOwn(GPUMEM_FAILED_PRECONDITION, "this allocator was not made by gpumem.cupy");
-  }
+PyObject* Make(const State& state, PyObject* bytes) {
   for (int attempt = 1;; ++attempt) {
     refused = GPUMEM_OK;
-    PyObject* const memory = PyObject_CallFunctionObjArgs(state->make, bytes, nullptr);
+    PyObject* const memory = state.make(bytes);
     if (memory == nullptr || refused == GPUMEM_OK) return memory;
     Py_DECREF(memory);
-    if (!WorthAnotherTry(*state, bytes, attempt) || attempt == kAttempts) return nullptr;
+    if (!WorthAnotherTry(state, bytes, attempt) || attempt == kAttempts) return nullptr;
   }
 }
 
-PyObject* AllocWithoutHooks(PyObject* capsule, PyObject* bytes) {
-  return Make(StateOf(capsule), bytes);
+PyObject* AllocWithoutHooks(PyObject* allocator, PyObject* bytes) {
+  return Make(*StateOf(allocator), bytes);
 }
 
 PyMethodDef alloc_without_hooks = {"malloc", AllocWithoutHooks, METH_O,
                                    "malloc(bytes) -> cupy.cuda.MemoryPointer"};
 
-PyObject* Alloc(PyObject* capsule, PyObject* bytes) {
-  const State* const state = StateOf(capsule);
-  if (state == nullptr || state->has_hooks.Ask() == 0) return Make(state, bytes);
-  PyObject* const inner = PyCFunction_New(&alloc_without_hooks, capsule);
+PyObject* Alloc(PyObject* allocator, PyObject* bytes) {
+  const State& state = *StateOf(allocator);
+  if (!state.hooks.AreInForce()) return Make(state, bytes);
+  PyObject* const inner = PyCFunction_New(&alloc_without_hooks, allocator);
   if (inner == nullptr) return nullptr;
-  PyObject* const memory = PyObject_CallFunctionObjArgs(state->with_hooks, bytes, inner, nullptr);
+  PyObject* const memory = PyObject_CallFunctionObjArgs(state.with_hooks, bytes, inner, nullptr);
   Py_DECREF(inner);
   return memory;
 }
 
 PyMethodDef alloc = {"malloc", Alloc, METH_O, "malloc(bytes) -> cupy.cuda.MemoryPointer"};
 
-// (pool or None, its device, current_stream, has_hooks, on_refusal, on_new_stream, with_hooks,
-//  on_free) -> (state, param, malloc, free)
+// (pool or None, its device, current_stream, get_memory_hooks, on_refusal, on_new_stream,
+//  with_hooks, on_free) -> (state, param, malloc, free)
 PyObject* MakeState(PyObject*, PyObject* args) {
   Use pool;
   int device;
-  PyObject *current_stream, *has_hooks, *on_refusal, *on_new_stream, *with_hooks, *on_free;
+  PyObject *current_stream, *get_memory_hooks, *on_refusal, *on_new_stream, *with_hooks, *on_free;
   if (!PyArg_ParseTuple(args, "O&iOOOOOO", Use::ParseOrNone<Holds::kPool>, &pool, &device,
-                        &current_stream, &has_hooks, &on_refusal, &on_new_stream, &with_hooks,
-                        &on_free)) {
+                        &current_stream, &get_memory_hooks, &on_refusal, &on_new_stream,
+                        &with_hooks, &on_free)) {
     return nullptr;
   }
+  if (allocator_type == nullptr) {
+    allocator_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+    if (allocator_type == nullptr) return nullptr;
+  }
+  PyObject* const allocator = PyType_GenericAlloc(allocator_type, 0);
+  if (allocator == nullptr) return nullptr;
   auto* const state = new State;
-  PyObject* const capsule = PyCapsule_New(state, kCapsule, EndCapsule);
-  if (capsule == nullptr) {
-    delete state;
-    return nullptr;
-  }
+  reinterpret_cast<Allocator*>(allocator)->state = state;
   for (PyObject* const object : {on_refusal, on_new_stream, with_hooks, on_free}) Py_INCREF(object);
   state->chosen = pool.handle();
   Py_XINCREF(reinterpret_cast<PyObject*>(state->chosen));
   state->chosen_device = device;
   state->current_stream.Set(current_stream);
-  state->has_hooks.Set(has_hooks);
+  state->hooks.Set(get_memory_hooks);
   state->on_refusal = on_refusal;
   state->on_new_stream = on_new_stream;
   state->with_hooks = with_hooks;
   state->on_free = on_free;
-  return Py_BuildValue("NNNN", capsule, PyLong_FromVoidPtr(state),
+  return Py_BuildValue("NNNN", allocator, PyLong_FromVoidPtr(state),
                        PyLong_FromVoidPtr(reinterpret_cast<void*>(Malloc)),
                        PyLong_FromVoidPtr(reinterpret_cast<void*>(Free)));
 }
 
 // (state, CFunctionAllocator.malloc) -> the allocator for cupy.cuda.set_allocator
 PyObject* MakeAllocator(PyObject*, PyObject* args) {
-  PyObject *capsule, *make;
-  if (!PyArg_ParseTuple(args, "OO", &capsule, &make)) return nullptr;
-  State* const state = StateOf(capsule);
-  if (state == nullptr) return nullptr;
-  Py_INCREF(make);
-  Py_XDECREF(state->make);
-  state->make = make;
-  return PyCFunction_New(&alloc, capsule);
+  PyObject *allocator, *make;
+  if (!PyArg_ParseTuple(args, "OO", &allocator, &make)) return nullptr;
+  if (allocator_type == nullptr || Py_TYPE(allocator) != allocator_type) {
+    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "the state is none of cupy_state()'s");
+  }
+  StateOf(allocator)->make.Set(make);
+  return PyCFunction_New(&alloc, allocator);
 }
 
 }  // namespace

@@ -31,6 +31,12 @@ struct Buffer {
 inline constexpr int kGetBufferSlot = 1;
 inline constexpr int kReleaseBufferSlot = 2;
 
+// METH_FASTCALL | METH_KEYWORDS, and a function that is called so; in the stable ABI since 3.10, as
+// they were since 3.7 (https://docs.python.org/3/c-api/structures.html#c.METH_FASTCALL).
+inline constexpr int kFastCall = 0x0080 | METH_KEYWORDS;
+using FastCall = PyObject* (*)(PyObject* self, PyObject* const* arguments, Py_ssize_t count,
+                               PyObject* names);
+
 // PyBUF_….
 inline constexpr int kBufferWritable = 0x0001;
 inline constexpr int kBufferFormat = 0x0004;

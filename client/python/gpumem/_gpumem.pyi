@@ -122,7 +122,7 @@ def dlpack_import(capsule: Any, /) -> Tuple[Handle, int, int, int, int, int, int
 
 # gpumem.cupy: (state, param, malloc, free) for cupy.cuda.CFunctionAllocator
 def cupy_state(pool: Optional[Handle], device: int, current_stream: Any,
-               has_hooks: Any, on_refusal: Callable[..., None],
+               get_memory_hooks: Callable[[], Any], on_refusal: Callable[..., None],
                on_new_stream: Callable[[int, List[int]], List[int]],
                with_hooks: Callable[..., Any], on_free: Callable[..., None], /
                ) -> Tuple[Any, int, int, int]: ...

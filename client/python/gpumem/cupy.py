@@ -47,29 +47,19 @@ __all__ = ["MemoryPool", "PinnedMemoryPool", "share", "unuse", "use", "using"]
 _LEGACY_AND_PER_THREAD = (0, 1, 2)  # streams that CUDA has of its own
 
 
-def _in_c(module: Any, name: str, otherwise: Callable[[], Any]) -> Any:
-    """A C function that Cython exports for other modules, or what answers the same in Python."""
-    exported = getattr(module, "__pyx_capi__", {}).get(name)
-    return otherwise if exported is None else exported
-
-
 def _current_stream() -> int:
     return int(cupy.cuda.get_current_stream().ptr)
 
 
 def _stream_question() -> Any:
+    """The C function that Cython exports for CuPy's own modules, or what answers the same in
+    Python."""
     try:
         stream = importlib.import_module("cupy_backends.cuda.stream")
     except ImportError:
         return _current_stream
-    return _in_c(stream, "get_current_stream_ptr", _current_stream)
-
-
-def _hooks_question() -> Any:
-    def asked() -> bool:
-        return bool(_memory_hook.get_memory_hooks())
-    return _in_c(_memory_hook, "_has_memory_hooks",
-                 getattr(_memory_hook, "_has_memory_hooks", asked))
+    exported = getattr(stream, "__pyx_capi__", {}).get("get_current_stream_ptr")
+    return _current_stream if exported is None else exported
 
 
 class _Streams:
@@ -180,7 +170,7 @@ class MemoryPool(_Counts):
         # What the state holds may not hold this object: the garbage collector does not see there.
         state, param, malloc, free = _gpumem.cupy_state(
             None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
-            _stream_question(), _hooks_question(),
+            _stream_question(), _memory_hook.get_memory_hooks,
             functools.partial(_refuse, self._pool_of), _Streams(self._pool_of),
             functools.partial(_with_hooks, self._pool_of), _on_free)
         self.malloc = _gpumem.cupy_allocator(

@@ -204,6 +204,54 @@ def test_hooks_are_called(adapter, cupy, pool):
     assert seen[4][1] == {"device_id": 0, "mem_size": MIB, "mem_ptr": where, "pmem_id": where}
 
 
+def test_hooks_are_those_of_the_thread(adapter, cupy, pool):
+    hooks = cupy.cuda.memory_hook
+    told, kept = [], []
+
+    class Hook(hooks.MemoryHook):
+        def malloc_preprocess(self, **_):
+            told.append(threading.get_ident())
+
+        malloc_postprocess = alloc_preprocess = alloc_postprocess = lambda self, **_: None
+        free_preprocess = free_postprocess = alloc_preprocess
+
+    in_force, over, of_thread = threading.Event(), threading.Event(), threading.local()
+
+    def other():
+        with adapter.using(pool):
+            cupy.cuda.alloc(MIB)
+            kept.append(weakref.ref(hooks.get_memory_hooks()))
+            with Hook():
+                cupy.cuda.alloc(MIB)
+                in_force.set()
+                assert over.wait(60)
+            of_thread.array = cupy.cuda.alloc(MIB)  # freed when the thread's state ends
+
+    with adapter.using(pool):
+        cupy.cuda.alloc(MIB)
+        for _ in range(3):  # of the later ones some have the first one's place
+            thread = threading.Thread(target=other)
+            thread.start()
+            assert in_force.wait(60)
+            before = hooks.asked
+            for _ in range(100):
+                cupy.cuda.alloc(MIB)  # here none is in force, and nobody is asked
+            assert hooks.asked == before
+            ident = thread.ident
+            over.set()
+            thread.join()
+            in_force.clear()
+            over.clear()
+            assert told == [ident]
+            told.clear()
+        gc.collect()
+        assert [hooks_of() for hooks_of in kept] == [None] * 3  # nothing of a thread outlives it
+        assert pool.stats().used_blocks == 0
+        with Hook():
+            cupy.cuda.alloc(MIB)
+    assert told == [threading.get_ident()]
+
+
 def test_an_exception_on_its_way_stays(adapter, cupy, pool):
     class Hook(cupy.cuda.memory_hook.MemoryHook):
         def free_preprocess(self, **_):
@@ -276,6 +324,22 @@ def test_no_reference_is_lost(adapter, cupy, pool):
 # ---- Threads in the midst of it ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", ["a,b".split, lambda separator: "a,b".split(separator)])
+def test_what_makes_the_memory_is_called_whatever_it_is(make):
+    """As CuPy's own, which is of Cython, and as any other callable."""
+    def nothing(*_):
+        return None
+    state, *_ = gpumem._gpumem.cupy_state(None, 0, nothing, dict, nothing, nothing, nothing,
+                                          nothing)
+    assert gpumem._gpumem.cupy_allocator(state, make)(",") == ["a", "b"]
+    with pytest.raises(TypeError):
+        gpumem._gpumem.cupy_allocator(state, make)(5)
+    with pytest.raises(gpumem.InvalidArgumentError):
+        gpumem._gpumem.cupy_allocator(object(), make)
+    with pytest.raises(TypeError):
+        type(state)()
+
+
 class _Raw:
     """What CuPy's CFunctionAllocator calls, without CuPy."""
 
@@ -283,8 +347,7 @@ class _Raw:
         def nothing(*_):
             return None
         self._state, self._param, malloc, free = gpumem._gpumem.cupy_state(
-            pool.handle, 0, current_stream, lambda: False, nothing, on_new_stream, nothing,
-            nothing)
+            pool.handle, 0, current_stream, dict, nothing, on_new_stream, nothing, nothing)
         self._malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
                                          ctypes.c_int)(malloc)
         self._free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free)

@@ -38,7 +38,16 @@ def calculate(streams, rounds=200, count=1 << 18):
 def test_the_stream_is_asked_in_c():
     """No Python on the path: CuPy exports what the extension calls."""
     assert type(adapter._stream_question()).__name__ == "PyCapsule"
-    assert type(adapter._hooks_question()).__name__ == "PyCapsule"
+
+
+def test_cupy_has_one_dict_of_hooks_for_a_thread():
+    """Which the extension looks for once."""
+    from cupy.cuda import memory_hook
+    hooks = memory_hook.get_memory_hooks()
+    assert isinstance(hooks, dict)
+    with cupy.cuda.MemoryHook():
+        assert memory_hook.get_memory_hooks() is hooks and len(hooks) == 1
+    assert memory_hook.get_memory_hooks() is hooks and not hooks
 
 
 def test_arrays_lie_in_the_default_pool():

@@ -1,0 +1,57 @@
+// What CuPy knows for each thread and tells no allocator: the current stream, and the memory hooks
+// that are in force.
+//
+// All of it is guarded by the interpreter's lock (GIL).
+#pragma once
+
+#include <cstdint>
+
+#include "client/python/extension/python_api.h"
+
+namespace gpumem::python {
+
+class CurrentStream {
+ public:
+  // A capsule of Cython's __pyx_capi__, whose name is the C signature, or a callable.
+  void Set(PyObject* source);
+  void Drop() { Py_CLEAR(source_); }
+
+  // The calling thread's.
+  void* Ask() const { return in_c_ == nullptr ? AskInPython() : reinterpret_cast<void*>(in_c_(0)); }
+
+ private:
+  void* AskInPython() const;
+
+  PyObject* source_ = nullptr;
+  // With the argument that cpdef functions take, and which does no harm where there is none:
+  // whether overrides are to be looked for.
+  intptr_t (*in_c_)(int) = nullptr;
+};
+
+// CuPy has a dict of hooks for each thread, the same for as long as that lives, and finds it by a
+// threading.local. That takes half as long as all that an allocation and its end do in here, so it
+// is found once for each thread.
+class MemoryHooks {
+ public:
+  // cupy.cuda.memory_hook.get_memory_hooks.
+  void Set(PyObject* get_memory_hooks);
+  void Drop() { Py_CLEAR(get_); }
+
+  // In the calling thread, also while an exception is on its way.
+  bool AreInForce() const {
+    if (of_thread == nullptr) [[unlikely]]
+      return Find();
+    return PyDict_Size(of_thread) != 0;
+  }
+
+ private:
+  bool Find() const;
+  static void Keep(PyObject* hooks);
+  static void Forget(PyObject* keeper);
+
+  [[gnu::tls_model("initial-exec")]] static inline thread_local constinit PyObject* of_thread =
+      nullptr;
+  PyObject* get_ = nullptr;
+};
+
+}  // namespace gpumem::python
