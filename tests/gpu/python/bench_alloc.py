@@ -5,8 +5,9 @@ in one run. Prints rows of a table: nanoseconds for one allocation and its end.
     bench_alloc.py            # with a daemon at $GPUMEM_RUNTIME_DIR
 
 Each is measured in several processes, one after another with those that it is compared with, and
-the best round of the best process counts: on a shared machine one loop of one process was seen to
-take twice as long as the same loop a second before.
+the best round of the best process counts. A round runs on a CPU that is quiet: on a shared machine
+one loop of one process was seen to take twice as long as the same loop a second before, with no
+other thread of the machine in its way.
 """
 import argparse
 import collections
@@ -27,45 +28,69 @@ PROCESSES, ROUNDS, CALLS = 3, 7, 5000
 LONGEST_S = 160
 
 
-def best_of_each(calls, prepare=lambda i: None):
-    """Nanoseconds of each call, in the best of its rounds. The calls take turns, so that what the
-    machine does meanwhile is the same to all, and each has a thread of its own, so that what one
-    leaves in its thread is not in the other's way. prepare(i) is called before a round of the
-    i-th."""
-    def round_of(i, count):
-        prepare(i)
-        call = calls[i]
-        began = time.perf_counter_ns()
-        for _ in range(count):
-            call()
-        return (time.perf_counter_ns() - began) / count
+CPUS = sorted(os.sched_getaffinity(0))
+fastest = float("inf")  # that the reference was seen to take
 
-    found = [float("inf")] * len(calls)
-    with contextlib.ExitStack() as stack:
-        threads = [stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)) for _ in calls]
-        for i, thread in enumerate(threads):
-            thread.submit(round_of, i, 200).result()
-        gc.disable()
-        for _ in range(ROUNDS):
-            for i, thread in enumerate(threads):
-                found[i] = min(found[i], thread.submit(round_of, i, CALLS).result())
-        gc.enable()
+
+def reference():
+    """Nanoseconds of something that is always the same."""
+    found = float("inf")
+    for _ in range(3):
+        began = time.perf_counter_ns()
+        sum(range(20000))
+        found = min(found, time.perf_counter_ns() - began)
     return found
+
+
+def be_quiet():
+    """Has this thread run on a CPU that is as fast as one of them can be: one whose other half
+    another machine uses takes up to twice as long for everything."""
+    global fastest
+    if reference() < 1.1 * fastest:
+        return
+    took = {}
+    for cpu in CPUS:
+        os.sched_setaffinity(0, {cpu})
+        took[cpu] = reference()
+    quietest = min(took, key=took.get)
+    fastest = min(fastest, took[quietest])
+    os.sched_setaffinity(0, {quietest})
+
+
+def round_of(call, count):
+    """Nanoseconds of a call."""
+    be_quiet()
+    began = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return (time.perf_counter_ns() - began) / count
 
 
 def best(call):
-    """Of one, in this thread."""
-    for _ in range(200):
-        call()
+    """Nanoseconds of a call, in the best of the rounds."""
+    round_of(call, 200)
     gc.disable()
-    found = float("inf")
-    for _ in range(ROUNDS):
-        began = time.perf_counter_ns()
-        for _ in range(CALLS):
-            call()
-        found = min(found, (time.perf_counter_ns() - began) / CALLS)
+    found = min(round_of(call, CALLS) for _ in range(ROUNDS))
     gc.enable()
     return found
+
+
+def best_of_each(calls, prepare):
+    """The same of each. They take turns, and each has a thread of its own, so that what one leaves
+    in its thread is not in another's way; prepare(i) is called in the i-th."""
+    def prepared_round(i, count):
+        prepare(i)
+        return round_of(calls[i], count)
+
+    with contextlib.ExitStack() as stack:
+        threads = [stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)) for _ in calls]
+        for i, thread in enumerate(threads):
+            thread.submit(prepared_round, i, 200).result()
+        gc.disable()
+        rounds = [[thread.submit(prepared_round, i, CALLS).result()
+                   for i, thread in enumerate(threads)] for _ in range(ROUNDS)]
+        gc.enable()
+    return [min(of_one) for of_one in zip(*rounds)]
 
 
 def say(framework, allocator, size, nanoseconds):
@@ -151,8 +176,11 @@ def c_part():
                 ("one that gives the same address", library.same_malloc, library.same_free)):
             library.set_address(1 << 40)
             for size in SIZES:
-                rounds = [library.pair(address_of(get), address_of(put), size, stream, 100000)
-                          for _ in range(ROUNDS)]
+                rounds = []
+                for _ in range(ROUNDS):
+                    be_quiet()
+                    rounds.append(library.pair(address_of(get), address_of(put), size, stream,
+                                               100000))
                 if min(rounds) < 0:
                     raise RuntimeError(f"{name} answers null")
                 print(f"| in C, {where} | {name} | {size} | {min(rounds):.1f} |", flush=True)

@@ -1,5 +1,7 @@
 """gpumem.cuda_core on a GPU: cuda.core's buffers, and raw handles for cuda.bindings.runtime."""
+import contextlib
 import gc
+import uuid
 
 import numpy as np
 import pytest
@@ -40,6 +42,21 @@ def read(pointer, count):
     ok(cudart.cudaMemcpy(host.ctypes.data, pointer, count,
                          cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost))
     return host
+
+
+@contextlib.contextmanager
+def current(ordinal):
+    """The GPU is CUDA's current device."""
+    ok(cudart.cudaSetDevice(ordinal))
+    try:
+        yield
+    finally:
+        ok(cudart.cudaSetDevice(0))
+
+
+def device_of_ordinal(client, ordinal):
+    raw = bytes(ok(cudart.cudaGetDeviceProperties(ordinal)).uuid.bytes)
+    return next(one for one in client.devices() if one.uuid == f"GPU-{uuid.UUID(bytes=raw)}")
 
 
 @pytest.mark.parametrize("kind", ["vmm", "mempool", "ipc"])
@@ -165,6 +182,41 @@ def test_mem_pool_import_pointer(device, client):
     assert read(segment.ptr, 10).sum() == 30
 
 
+def test_external_memory(device, client):
+    """cudaImportExternalMemory, cudaExternalMemoryGetMappedBuffer and cudaDestroyExternalMemory in
+    another process, which has nothing but the descriptor: of a part, too."""
+    segment = client.acquire(4 * MIB, kind="vmm")
+    fill(segment.ptr, 3, 4 * MIB)
+    said = child("""
+        import array, os, socket, sys
+        from cuda.bindings import runtime as cudart
+        import numpy as np
+        def ok(result):
+            assert result[0] == cudart.cudaError_t.cudaSuccess, result[0]
+            return result[1] if len(result) == 2 else result[1:]
+        carrier = socket.socket(fileno=int(sys.argv[2]))
+        _, ancillary, _, _ = carrier.recvmsg(1, socket.CMSG_SPACE(4))
+        wanted = cudart.cudaExternalMemoryHandleDesc()
+        wanted.type = cudart.cudaExternalMemoryHandleType.cudaExternalMemoryHandleTypeOpaqueFd
+        wanted.handle.fd = array.array("i", ancillary[0][2])[0]  # CUDA's from here on
+        wanted.size = int(sys.argv[1])
+        memory = ok(cudart.cudaImportExternalMemory(wanted))
+        part = cudart.cudaExternalMemoryBufferDesc()
+        part.offset, part.size = 2 << 20, 2 << 20
+        pointer = ok(cudart.cudaExternalMemoryGetMappedBuffer(memory, part))
+        host = np.zeros(10, dtype="uint8")
+        ok(cudart.cudaMemcpy(host.ctypes.data, pointer, 10,
+                             cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost))
+        print(host.sum())
+        ok(cudart.cudaMemset(pointer, 5, 10))
+        ok(cudart.cudaDeviceSynchronize())
+        ok(cudart.cudaFree(pointer))
+        ok(cudart.cudaDestroyExternalMemory(memory))
+    """, segment.nbytes, sends_fd=segment.fd())
+    assert said.split() == ["30"]
+    assert read(segment.ptr + 2 * MIB, 20).sum() == 10 * 5 + 10 * 3
+
+
 def test_mem_pool_handles_as_objects(device, client):
     """The pool is the one by which the segment is mapped here, and nobody destroys it under that."""
     segment = client.acquire(2 * MIB, kind="mempool")
@@ -230,18 +282,37 @@ def test_runtime_calls_on_brokered_memory(device, client):
     ok(cudart.cudaStreamDestroy(stream))
 
 
-def test_peer_access(device):
-    count = ok(cudart.cudaGetDeviceCount())
-    if count < 2:
+def test_peer_access(device, client):
+    """cudaDeviceGetP2PAttribute, cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess and
+    cudaDeviceDisablePeerAccess: CUDA's switch is for what cudaMalloc gave. Brokered memory is there
+    for those whom it was mapped for, whichever way the switch is."""
+    if ok(cudart.cudaGetDeviceCount()) < 2:
         pytest.skip("one GPU")
-    assert ok(cudart.cudaDeviceCanAccessPeer(0, 1)) in (0, 1)
-    client = gpumem.default_client()
-    peers = client.devices()[0].peers
-    segment = client.acquire(2 * MIB, device="0", map_devices=[peers[0].uuid])
-    ok(cudart.cudaSetDevice(1))
-    fill(segment.ptr, 4, 1000)
-    ok(cudart.cudaSetDevice(0))
-    assert read(segment.ptr, 1000).sum() == 4000
+    here, there = device_of_ordinal(client, 0), device_of_ordinal(client, 1)
+    peer = next(one for one in here.peers if one.uuid == there.uuid)
+    what = cudart.cudaDeviceP2PAttr
+    for attribute, known in ((what.cudaDevP2PAttrAccessSupported, peer.access),
+                             (what.cudaDevP2PAttrNativeAtomicSupported, peer.native_atomics),
+                             (what.cudaDevP2PAttrPerformanceRank, peer.performance_rank)):
+        assert ok(cudart.cudaDeviceGetP2PAttribute(attribute, 0, 1)) == known
+    assert ok(cudart.cudaDeviceCanAccessPeer(1, 0)) == peer.access
+    if not peer.access:
+        pytest.skip("GPUs that cannot reach each other's memory")
+    for kind in ("vmm", "mempool", "ipc"):
+        segment = client.acquire(2 * MIB, kind=kind, device=here.uuid, map_devices=[there.uuid])
+        with current(1):
+            fill(segment.ptr, 1, 1000)
+            assert read(segment.ptr, 1000).sum() == 1000
+            ok(cudart.cudaDeviceEnablePeerAccess(0, 0))
+            fill(segment.ptr, 2, 1000)
+            ok(cudart.cudaDeviceDisablePeerAccess(0))
+            fill(segment.ptr, 3, 1000)
+            assert read(segment.ptr, 1000).sum() == 3000
+        assert read(segment.ptr, 1000).sum() == 3000
+        theirs = client.acquire(2 * MIB, kind=kind, device=there.uuid)  # mapped for nobody else
+        ok(cudart.cudaMemcpyPeer(theirs.ptr, 1, segment.ptr, 0, 1000))
+        with current(1):
+            assert read(theirs.ptr, 1000).sum() == 3000
 
 
 def test_device_calls_agree_with_gpumem(device, client):
@@ -252,10 +323,7 @@ def test_device_calls_agree_with_gpumem(device, client):
     assert 0 < len(known) <= ok(cudart.cudaGetDeviceCount())
     ok(cudart.cudaSetDevice(0))
     assert ok(cudart.cudaGetDevice()) == 0
-    properties = ok(cudart.cudaGetDeviceProperties(0))
-    raw = bytes(properties.uuid.bytes)
-    import uuid
-    mine = known[f"GPU-{uuid.UUID(bytes=raw)}"]
+    mine = known[device_of_ordinal(client, 0).uuid]
     assert ok(cudart.cudaDeviceGetByPCIBusId(mine.pci_bus_id.encode())) == 0
     attribute = cudart.cudaDeviceAttr.cudaDevAttrMemoryPoolsSupported
     assert ok(cudart.cudaDeviceGetAttribute(attribute, 0)) == 1
@@ -286,18 +354,22 @@ def test_three_dimensions(device, client):
 
 def test_three_dimensions_between_devices(device, client):
     """cudaMemcpy3DPeer, cudaMemcpy3DPeerAsync; with one GPU, from it to itself."""
-    one, other = client.acquire(2 * MIB), client.acquire(2 * MIB)
+    there = min(ok(cudart.cudaGetDeviceCount()), 2) - 1
+    one = client.acquire(2 * MIB)
+    other = client.acquire(2 * MIB, device=device_of_ordinal(client, there).uuid)
     fill(one.ptr, 6, 4096)
     for copy, more in ((cudart.cudaMemcpy3DPeer, ()), (cudart.cudaMemcpy3DPeerAsync, (0,))):
-        fill(other.ptr, 0, 4096)
+        with current(there):
+            fill(other.ptr, 0, 4096)
         parameters = cudart.cudaMemcpy3DPeerParms()
         parameters.srcPtr = cudart.make_cudaPitchedPtr(one.ptr, 64, 64, 8)
         parameters.dstPtr = cudart.make_cudaPitchedPtr(other.ptr, 64, 64, 8)
-        parameters.srcDevice = parameters.dstDevice = 0
+        parameters.srcDevice, parameters.dstDevice = 0, there
         parameters.extent = cudart.make_cudaExtent(64, 8, 4)
         ok(copy(parameters, *more))
         ok(cudart.cudaDeviceSynchronize())
-        assert read(other.ptr, 2048).sum() == 6 * 2048
+        with current(there):
+            assert read(other.ptr, 2048).sum() == 6 * 2048
 
 
 def test_cuda_arrays(device, client):
