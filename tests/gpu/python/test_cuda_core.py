@@ -299,17 +299,18 @@ def test_peer_access(device, client):
     if not peer.access:
         pytest.skip("GPUs that cannot reach each other's memory")
     for kind in ("vmm", "mempool", "ipc"):
-        segment = client.acquire(2 * MIB, kind=kind, device=here.uuid, map_devices=[there.uuid])
-        with current(1):
-            fill(segment.ptr, 1, 1000)
-            assert read(segment.ptr, 1000).sum() == 1000
+        segment = client.acquire(2 * MIB, kind=kind, device=here.uuid)
+        with gpumem.connect() as other, current(1):
+            seen = other.open(segment.share(), map_devices=[there.uuid])
+            fill(seen.ptr, 1, 1000)
+            assert read(seen.ptr, 1000).sum() == 1000
             ok(cudart.cudaDeviceEnablePeerAccess(0, 0))
-            fill(segment.ptr, 2, 1000)
+            fill(seen.ptr, 2, 1000)
             ok(cudart.cudaDeviceDisablePeerAccess(0))
-            fill(segment.ptr, 3, 1000)
-            assert read(segment.ptr, 1000).sum() == 3000
+            fill(seen.ptr, 3, 1000)
+            assert read(seen.ptr, 1000).sum() == 3000
         assert read(segment.ptr, 1000).sum() == 3000
-        theirs = client.acquire(2 * MIB, kind=kind, device=there.uuid)  # mapped for nobody else
+        theirs = client.acquire(2 * MIB, kind=kind, device=there.uuid)
         ok(cudart.cudaMemcpyPeer(theirs.ptr, 1, segment.ptr, 0, 1000))
         with current(1):
             assert read(theirs.ptr, 1000).sum() == 3000
