@@ -518,6 +518,10 @@ int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
  * gpumem_pool_allocate(). */
 int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                              struct gpumem_block* block);
+/* As cudaMalloc: a block for whichever stream; gpumem_pool_free_synchronized() gives it back. Waits
+ * for what is submitted to the stream that null means. */
+int gpumem_pool_allocate_synchronized(gpumem_pool* pool, uint64_t bytes,
+                                      struct gpumem_block* block);
 int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
 int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream);
 /* The same where this thread keeps the block, as gpumem_pool_try_allocate(); else nothing, and
@@ -652,10 +656,10 @@ void* gpumem_torch_malloc(ssize_t size, int device, void* stream);
 void gpumem_torch_free(void* ptr, ssize_t size, int device, void* stream);
 
 /* cupy.cuda.CFunctionAllocator(param, malloc, free, owner). `param` is a gpumem_pool, whichever
- * device it is of, or null: the default pool of `device`. CuPy tells no stream: the memory is that
- * of the null stream (see GPUMEM_POOL_PER_THREAD_STREAM). A program that works on several streams
- * puts CuPy's own pool on top, which knows them: cupy.cuda.MemoryPool(allocator.malloc). Freeing
- * waits for the device, as cudaFree does, on which that pool relies. */
+ * device it is of, or null: the default pool of `device`. CuPy tells no stream: the memory is for
+ * whichever (gpumem_pool_allocate_synchronized). A program that does not want to wait each time
+ * puts CuPy's own pool on top: cupy.cuda.MemoryPool(allocator.malloc). Both
+ * wait, as cudaMalloc and cudaFree do, on which that pool relies. */
 void* gpumem_cupy_malloc(void* param, size_t size, int device);
 void gpumem_cupy_free(void* param, void* ptr, int device);
 

@@ -192,6 +192,10 @@ absl::StatusOr<Block> Pool::Allocate(uint64_t bytes, Stream stream) {
   return impl_->engine_.Allocate(bytes, stream);
 }
 
+absl::StatusOr<Block> Pool::AllocateSynchronized(uint64_t bytes) {
+  return impl_->engine_.AllocateSynchronized(bytes);
+}
+
 Block Pool::TryAllocate(uint64_t bytes, Stream stream) {
   return impl_->engine_.TryAllocate(bytes, stream);
 }

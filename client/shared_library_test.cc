@@ -133,7 +133,9 @@ TEST(SharedLibraryTest, ExportsAllOfPoolH) {
     if (!client.ok()) return client.status();
     const std::shared_ptr<Client> shared_client = *std::move(client);
     auto pool = Pool::Create(shared_client, {}).value();
-    const Block block = pool->Allocate(1, nullptr).value();
+    Block block = pool->TryAllocate(1, nullptr);
+    if (pool->TryFree(block.data, nullptr)) block = pool->AllocateSynchronized(1).value();
+    block = pool->Allocate(1, nullptr).value();
     SharedBlock shared;
     shared = OpenBlock(*shared_client, pool->Share(block).value().value).value();
     pool->Free(pool->Find(block.data).value(), nullptr).IgnoreError();

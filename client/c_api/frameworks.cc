@@ -26,14 +26,15 @@ void Run(const char* name, Work work) {
 }
 
 // `find_pool` answers absl::StatusOr<gpumem_pool*>.
-template <typename FindPool>
-void* Allocate(const char* name, FindPool find_pool, uint64_t bytes, void* stream) {
+// `allocate_in` does it in the pool.
+template <typename FindPool, typename AllocateIn>
+void* Allocate(const char* name, FindPool find_pool, uint64_t bytes, AllocateIn allocate_in) {
   void* data = nullptr;
   if (bytes == 0) return data;
   Run(name, [&]() -> absl::Status {
     absl::StatusOr<gpumem_pool*> pool = find_pool();
     if (!pool.ok()) return pool.status();
-    absl::StatusOr<gpumem::Block> block = (*pool)->pool->Allocate(bytes, stream);
+    absl::StatusOr<gpumem::Block> block = allocate_in(*(*pool)->pool);
     if (!block.ok()) return block.status();
     data = block->data;
     return absl::OkStatus();
@@ -77,11 +78,13 @@ int gpumem_default_pool(int device, gpumem_pool** pool) {
 }
 
 void* gpumem_torch_malloc(ssize_t size, int device, void* stream) {
-  const auto pool = [&]() -> absl::StatusOr<gpumem_pool*> {
+  const auto find = [&]() -> absl::StatusOr<gpumem_pool*> {
     if (size < 0) return absl::InvalidArgumentError(absl::StrCat("a block of ", size, " bytes"));
     return DefaultPool(device);
   };
-  return Allocate("gpumem_torch_malloc", pool, static_cast<uint64_t>(size), stream);
+  const auto bytes = static_cast<uint64_t>(size);
+  return Allocate("gpumem_torch_malloc", find, bytes,
+                  [&](gpumem::Pool& pool) { return pool.Allocate(bytes, stream); });
 }
 
 void gpumem_torch_free(void* ptr, ssize_t, int device, void* stream) {
@@ -92,7 +95,8 @@ void gpumem_torch_free(void* ptr, ssize_t, int device, void* stream) {
 
 void* gpumem_cupy_malloc(void* param, size_t size, int device) {
   return Allocate(
-      "gpumem_cupy_malloc", [&] { return Chosen(param, device); }, size, nullptr);
+      "gpumem_cupy_malloc", [&] { return Chosen(param, device); }, size,
+      [&](gpumem::Pool& pool) { return pool.AllocateSynchronized(size); });
 }
 
 void gpumem_cupy_free(void* param, void* ptr, int device) {
@@ -104,7 +108,8 @@ void gpumem_cupy_free(void* param, void* ptr, int device) {
 
 void* gpumem_rmm_allocate(size_t bytes, void* stream, void* context) {
   return Allocate(
-      "gpumem_rmm_allocate", [&] { return ChosenOrCurrent(context); }, bytes, stream);
+      "gpumem_rmm_allocate", [&] { return ChosenOrCurrent(context); }, bytes,
+      [&](gpumem::Pool& pool) { return pool.Allocate(bytes, stream); });
 }
 
 void gpumem_rmm_deallocate(void* ptr, size_t, void* stream, void* context) {

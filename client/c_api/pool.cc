@@ -138,6 +138,13 @@ int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream, gp
   });
 }
 
+int gpumem_pool_allocate_synchronized(gpumem_pool* pool, uint64_t bytes, gpumem_block* block) {
+  return Call([&] {
+    if (AnyNull(pool, block)) return NullError("pool or block");
+    return Give(pool->pool->AllocateSynchronized(bytes), block);
+  });
+}
+
 int gpumem_pool_free(gpumem_pool* pool, const gpumem_block* block, void* stream) {
   return Call([&] {
     if (AnyNull(pool, block)) return NullError("pool or block");

@@ -52,6 +52,7 @@ class Engine {
   // All of these as client/pool.h says.
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
   Block TryAllocate(uint64_t bytes, Stream stream);
+  absl::StatusOr<Block> AllocateSynchronized(uint64_t bytes);
   absl::Status Free(void* data, Stream stream);
   bool TryFree(void* data, Stream stream);
   absl::Status FreeSynchronized(void* data);

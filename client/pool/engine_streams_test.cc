@@ -52,6 +52,7 @@ Seen Play(uint64_t seed, const Case& options) {
   struct Held {
     Block block;
     Stream stream;
+    bool synchronized;  // as cudaMalloc and cudaFree
   };
   std::vector<Held> held;
   for (int i = 0; i < 3000; ++i) {
@@ -60,13 +61,15 @@ Seen Play(uint64_t seed, const Case& options) {
     if (die < 35) {
       const uint64_t sizes[] = {1 + below(4096), 64 << 10, 1 + below(300 << 10),
                                 kMiB + below(4 * kMiB)};
-      auto block = engine.Allocate(sizes[below(4)], stream);
+      const uint64_t size = sizes[below(4)];
+      const bool synchronized = below(8) == 0;
+      auto block = synchronized ? engine.AllocateSynchronized(size) : engine.Allocate(size, stream);
       if (!block.ok()) {
         EXPECT_EQ(block.status().code(), absl::StatusCode::kResourceExhausted) << block.status();
         continue;
       }
       gpu.Use(*block, stream);
-      held.push_back({*block, stream});
+      held.push_back({*block, stream, synchronized});
     } else if (die < 68 && !held.empty()) {
       const size_t chosen = below(held.size());
       Held one = held[chosen];
@@ -79,7 +82,9 @@ Seen Play(uint64_t seed, const Case& options) {
         gpu.Use(one.block, stream);
         one.stream = stream;
       }
-      EXPECT_TRUE(engine.Free(one.block.data, one.stream).ok());
+      EXPECT_TRUE((one.synchronized ? engine.FreeSynchronized(one.block.data)
+                                    : engine.Free(one.block.data, one.stream))
+                      .ok());
     } else if (die < 70) {
       void* const other = kStreams[below(5)];
       gpu.UserWait(stream, other);

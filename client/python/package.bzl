@@ -14,6 +14,9 @@ def gpumem_python_extension(name, library, deps, **kwargs):
         linkshared = True,
         additional_linker_inputs = [library],
         linkopts = [
+            # gold 1.16 loses the name of one of several thread-local variables, which are local to
+            # their files, and the one then lies where another does.
+            "-fuse-ld=bfd",
             "$(location %s)" % library,
             "-Wl,-rpath,$$ORIGIN/lib",
             # Python calls this and nothing else.

@@ -125,6 +125,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_create(client, NULL, NULL));
   WANTS_POINTER(gpumem_pool_allocate(NULL, 1, NULL, &block));
   WANTS_POINTER(gpumem_pool_try_allocate(NULL, 1, NULL, &block));
+  WANTS_POINTER(gpumem_pool_allocate_synchronized(NULL, 1, &block));
   WANTS_POINTER(gpumem_pool_free(NULL, &block, NULL));
   WANTS_POINTER(gpumem_pool_free_pointer(NULL, &block, NULL));
   WANTS_POINTER(gpumem_pool_try_free_pointer(NULL, &block, NULL, &number));

@@ -61,10 +61,14 @@ void TestPool(void) {
   OK(gpumem_pool_allocate(pool, kMiB, STREAM(1), &block));
   OK(gpumem_pool_free_synchronized(pool, block.data));
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_pool_free_synchronized(pool, block.data));
+  OK(gpumem_pool_allocate_synchronized(pool, kMiB, &block));
+  CHECK(block.data != NULL && block.bytes >= kMiB);
+  OK(gpumem_pool_free_synchronized(pool, block.data));
+  EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_pool_allocate_synchronized(pool, 0, &block));
   OK(gpumem_pool_forget_stream(pool, STREAM(1)));
 
   stats = Stats(pool);
-  CHECK(stats.used_bytes == 0 && stats.frees == 4 && stats.used_peak_bytes >= kMiB + 1000);
+  CHECK(stats.used_bytes == 0 && stats.frees == 5 && stats.used_peak_bytes >= kMiB + 1000);
   OK(gpumem_pool_reset_peaks(pool));
   stats = Stats(pool);
   CHECK(stats.used_peak_bytes == 0 && stats.reserved_peak_bytes == 4 * kMiB);

@@ -257,6 +257,24 @@ TEST_F(PoolStreams, FreeSynchronizedWaitsForAllStreams) {
   EXPECT_EQ(Cycle(*pool, other_, 2), block->data) << "it is anybody's now";
 }
 
+TEST_F(PoolStreams, AllocateSynchronizedWaitsForWhatUsedTheMemory) {
+  constexpr uint64_t kLarge = 256 * kMiB;
+  const auto pool = MakePool(1, {});
+  ASSERT_NE(pool, nullptr);
+  const auto block = pool->Allocate(kBlock, nullptr);
+  ASSERT_OK(block);
+  void* const large = gpu_->NewMemory(kLarge);
+  for (int i = 0; i < 400; ++i) gpu_->Set(large, 1, kLarge, nullptr);  // some 25 ms on an H200
+  gpu_->Set(block->data, 1, kBlock, nullptr);
+  ASSERT_OK(pool->Free(*block, nullptr));
+  EXPECT_FALSE(gpu_->IsDone(nullptr)) << "what was queued took too short a time to show anything";
+  const auto again = pool->AllocateSynchronized(kBlock);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->data, block->data);
+  EXPECT_TRUE(gpu_->IsDone(nullptr));
+  EXPECT_OK(pool->FreeSynchronized(again->data));
+}
+
 }  // namespace
 }  // namespace gpumem
 

@@ -71,6 +71,9 @@ struct Late {
   Live live;
 };
 
+// What one allocator is made of. With a current stream its blocks are for that, and go back on it.
+// Without one it is what CuPy's own pool takes its memory from: as cudaMalloc and cudaFree, and
+// CuPy calls the hooks.
 struct State {
   Handle* chosen = nullptr;  // the pool; null: the default pool of whichever device
   int chosen_device = 0;     // whose pool that is
@@ -171,19 +174,31 @@ gpumem_pool* PoolOf(State& state, int device) {
   return pool;
 }
 
-void Give(State& state, void* pointer, const Live& live) {
+// FAILED_PRECONDITION: not while a graph is captured.
+int FreeAsCuda(gpumem_pool* pool, void* pointer) {
+  const int status = WithoutGil([&] { return gpumem_pool_free_synchronized(pool, pointer); });
+  return status == GPUMEM_INTERNAL ? GPUMEM_FAILED_PRECONDITION : status;
+}
+
+int FreeInOrder(gpumem_pool* pool, void* pointer, void* stream) {
   int32_t is_free = 0;
-  int status = gpumem_pool_try_free_pointer(live.pool, pointer, live.stream, &is_free);
+  int status = gpumem_pool_try_free_pointer(pool, pointer, stream, &is_free);
   if (is_free == 0) {
     // It may wait for other threads, and they for this one.
     status = WithoutGil([&] {
-      const int freed = gpumem_pool_free_pointer(live.pool, pointer, live.stream);
+      const int freed = gpumem_pool_free_pointer(pool, pointer, stream);
       // Perhaps the stream is no more.
       return freed == GPUMEM_OK || freed == GPUMEM_FAILED_PRECONDITION
                  ? freed
-                 : gpumem_pool_free_synchronized(live.pool, pointer);
+                 : gpumem_pool_free_synchronized(pool, pointer);
     });
   }
+  return status;
+}
+
+void Give(State& state, void* pointer, const Live& live) {
+  const int status = state.current_stream.IsKnown() ? FreeInOrder(live.pool, pointer, live.stream)
+                                                    : FreeAsCuda(live.pool, pointer);
   if (status == GPUMEM_FAILED_PRECONDITION) {
     state.late.push_back({pointer, live});
     return;
@@ -261,10 +276,14 @@ void* Malloc(void* param, size_t bytes, int device) {
   // The block's, from before there is one: the pool must not end while this waits in it.
   if (state.chosen != nullptr) AddView(*state.chosen);
   gpumem_block block = {};
-  refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
+  const bool in_order = state.current_stream.IsKnown();
+  if (in_order) refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
   // Else it may wait: for other threads, the driver, the daemon, and for memory.
   if (block.data == nullptr) {
-    refused = WithoutGil([&] { return gpumem_pool_allocate(pool, bytes, stream, &block); });
+    refused = WithoutGil([&] {
+      return in_order ? gpumem_pool_allocate(pool, bytes, stream, &block)
+                      : gpumem_pool_allocate_synchronized(pool, bytes, &block);
+    });
   }
   if (refused != GPUMEM_OK) {
     --*of_stream;
@@ -343,7 +362,7 @@ PyMethodDef alloc_without_hooks = {"malloc", AllocWithoutHooks, METH_O,
 
 PyObject* Alloc(PyObject* allocator, PyObject* bytes) {
   const State& state = *StateOf(allocator);
-  if (!state.hooks.AreInForce()) return Make(state, bytes);
+  if (state.with_hooks == nullptr || !state.hooks.AreInForce()) return Make(state, bytes);
   PyObject* const inner = PyCFunction_New(&alloc_without_hooks, allocator);
   if (inner == nullptr) return nullptr;
   PyObject* const memory = PyObject_CallFunctionObjArgs(state.with_hooks, bytes, inner, nullptr);
@@ -352,6 +371,13 @@ PyObject* Alloc(PyObject* allocator, PyObject* bytes) {
 }
 
 PyMethodDef alloc = {"malloc", Alloc, METH_O, "malloc(bytes) -> cupy.cuda.MemoryPointer"};
+
+// A new reference; None is null.
+PyObject* GivenOrNull(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  Py_INCREF(object);
+  return object;
+}
 
 // (pool or None, its device, current_stream, get_memory_hooks, on_refusal, on_new_stream,
 //  with_hooks, on_free) -> (state, param, malloc, free)
@@ -372,16 +398,15 @@ PyObject* MakeState(PyObject*, PyObject* args) {
   if (allocator == nullptr) return nullptr;
   auto* const state = new State;
   reinterpret_cast<Allocator*>(allocator)->state = state;
-  for (PyObject* const object : {on_refusal, on_new_stream, with_hooks, on_free}) Py_INCREF(object);
   state->chosen = pool.handle();
   Py_XINCREF(reinterpret_cast<PyObject*>(state->chosen));
   state->chosen_device = device;
   state->current_stream.Set(current_stream);
   state->hooks.Set(get_memory_hooks);
-  state->on_refusal = on_refusal;
-  state->on_new_stream = on_new_stream;
-  state->with_hooks = with_hooks;
-  state->on_free = on_free;
+  state->on_refusal = GivenOrNull(on_refusal);
+  state->on_new_stream = GivenOrNull(on_new_stream);
+  state->with_hooks = GivenOrNull(with_hooks);
+  state->on_free = GivenOrNull(on_free);
   return Py_BuildValue("NNNN", allocator, PyLong_FromVoidPtr(state),
                        PyLong_FromVoidPtr(reinterpret_cast<void*>(Malloc)),
                        PyLong_FromVoidPtr(reinterpret_cast<void*>(Free)));

@@ -8,6 +8,7 @@ constexpr char kHooks[] = "gpumem.cupy.hooks";
 }  // namespace
 
 void CurrentStream::Set(PyObject* source) {
+  if (source == Py_None) return;
   Py_INCREF(source);
   source_ = source;
   if (!PyCapsule_CheckExact(source)) return;

@@ -12,11 +12,12 @@ namespace gpumem::python {
 
 class CurrentStream {
  public:
-  // A capsule of Cython's __pyx_capi__, whose name is the C signature, or a callable.
+  // A capsule of Cython's __pyx_capi__, whose name is the C signature, or a callable; or None.
   void Set(PyObject* source);
+  bool IsKnown() const { return source_ != nullptr; }
   void Drop() { Py_CLEAR(source_); }
 
-  // The calling thread's.
+  // The calling thread's. Null where none is known.
   void* Ask() const { return in_c_ == nullptr ? AskInPython() : reinterpret_cast<void*>(in_c_(0)); }
 
  private:

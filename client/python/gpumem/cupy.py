@@ -97,6 +97,14 @@ def _pool_of_current_device() -> Pool:
     return Pool.default(cupy.cuda.runtime.getDevice())
 
 
+def _always(pool: Optional[Pool]) -> Callable[[], Pool]:
+    """What answers the pool whenever it is called; None: that of the device which is current then."""
+    if pool is None:
+        return _pool_of_current_device
+    chosen = pool
+    return lambda: chosen
+
+
 def _with_hooks(pool_of: Callable[[], Pool], size: int, malloc: Callable[[int], Any]) -> Any:
     """Of the extension: an allocation while a hook is in force."""
     hooks = list(_memory_hook.get_memory_hooks().values())
@@ -163,10 +171,7 @@ class MemoryPool(_Counts):
 
     def __init__(self, pool: Optional[Pool] = None) -> None:
         self._pool = pool
-        self._pool_of: Callable[[], Pool] = _pool_of_current_device
-        if pool is not None:
-            chosen = pool
-            self._pool_of = lambda: chosen
+        self._pool_of = _always(pool)
         # What the state holds may not hold this object: the garbage collector does not see there.
         state, param, malloc, free = _gpumem.cupy_state(
             None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
@@ -214,15 +219,20 @@ class MemoryPool(_Counts):
         return f"<gpumem.cupy.MemoryPool over {self._pool or 'the default pools'}>"
 
 
+def _is_for_want_of_memory(pool_of: Callable[[], Pool], size: int, error: Exception) -> bool:
+    if isinstance(error, ResourceExhaustedError):
+        return True
+    # More than the device has is to gpumem a wrong argument.
+    return isinstance(error, InvalidArgumentError) and size > pool_of().mem_info()[1]
+
+
 def _refuse(pool_of: Callable[[], Pool], size: int, error: Exception, attempt: int) -> None:
     """Of the extension: an allocation was refused. Returns where it is worth another try."""
-    if isinstance(error, ResourceExhaustedError):
-        if attempt == 1:
-            gc.collect()  # arrays in cycles
-            return
-    elif not isinstance(error, InvalidArgumentError) or size <= pool_of().mem_info()[1]:
+    if not _is_for_want_of_memory(pool_of, size, error):
         raise error
-    # Else it is more than the device has, which to gpumem is a wrong argument.
+    if attempt == 1 and isinstance(error, ResourceExhaustedError):
+        gc.collect()  # arrays in cycles
+        return
     denial = getattr(error, "denial", None)  # none where it is the pool's own limit
     pool = pool_of()
     refused = _memory.OutOfMemoryError(
@@ -243,19 +253,23 @@ def _on_free(device: int, size: int, pointer: int, done: int) -> None:
 
 
 def _base_allocator(pool: Optional[Pool]) -> Callable[[int], Any]:
-    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: freeing
-    waits for the device, as cudaFree does, on which that pool relies."""
-    base = cupy.cuda.CFunctionAllocator(
-        0 if pool is None else pool.c_pool, _gpumem.address("gpumem_cupy_malloc"),
-        _gpumem.address("gpumem_cupy_free"), pool)
+    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: both
+    ways wait, as cudaMalloc and cudaFree do, on which that pool relies."""
+    pool_of = _always(pool)
+    state, param, malloc, free = _gpumem.cupy_state(
+        None if pool is None else pool.handle, 0 if pool is None else _device_of(pool), None,
+        _memory_hook.get_memory_hooks, functools.partial(_refuse_base, pool_of), None, None, None)
+    allocator: Callable[[int], Any] = _gpumem.cupy_allocator(
+        state, cupy.cuda.CFunctionAllocator(param, malloc, free, None).malloc)
+    return allocator
 
-    def malloc(size: int) -> Any:
-        memory = base.malloc(size)
-        if size and not memory.ptr:
-            # CuPy's pool gives back what it keeps, and tries again.
-            raise cupy.cuda.runtime.CUDARuntimeError(2)  # cudaErrorMemoryAllocation
-        return memory
-    return malloc
+
+def _refuse_base(pool_of: Callable[[], Pool], size: int, error: Exception, _: int) -> None:
+    """Of the extension. Where it is for want of memory CuPy's pool gives back what it keeps, tries
+    again, and raises OutOfMemoryError in the end."""
+    if not _is_for_want_of_memory(pool_of, size, error):
+        raise error
+    raise cupy.cuda.runtime.CUDARuntimeError(2) from error  # cudaErrorMemoryAllocation
 
 
 # ---- Pinned memory -------------------------------------------------------------------------------

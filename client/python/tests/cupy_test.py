@@ -290,6 +290,20 @@ def test_cupys_own_pool_on_top(adapter, cupy):
     with pytest.raises(cupy.cuda.runtime.CUDARuntimeError) as refused:
         cupy.cuda.alloc(1 << 40)
     assert refused.value.status == 2
+    assert isinstance(refused.value.__cause__, gpumem.Error)
+
+
+def test_what_cupys_own_pool_has_keeps_the_pool(adapter, cupy, pool):
+    adapter.use(pool, cupy_pool=True)
+    array = cupy.cuda.alloc(MIB)
+    assert pool.find(array.ptr)
+    with pytest.raises(gpumem.FailedPreconditionError, match="in use"):
+        pool.close()
+    del array
+    assert pool.stats().used_blocks == 0
+    pool.close()
+    with pytest.raises(gpumem.FailedPreconditionError, match="the pool is closed"):
+        cupy.cuda.alloc(MIB)
 
 
 def test_pinned_memory(adapter, cupy):
@@ -387,15 +401,22 @@ def test_a_pool_does_not_end_while_an_allocation_waits_in_it(adapter):
         held.close()
 
 
-def test_other_threads_run_while_a_pool_grows(daemon, pool):
+@pytest.mark.parametrize("in_order", [True, False], ids=["in order", "for CuPy's own pool"])
+def test_other_threads_run_while_a_pool_grows(daemon, pool, in_order):
     inside, made = threading.Event(), []
 
     def current_stream():
         inside.set()
         return 0
 
-    raw = _Raw(pool, current_stream)
-    thread = threading.Thread(target=lambda: made.append(raw.malloc(MIB)))
+    raw = _Raw(pool, current_stream if in_order else None)
+
+    def grow():
+        if not in_order:
+            inside.set()
+        made.append(raw.malloc(MIB))
+
+    thread = threading.Thread(target=grow)
     os.kill(daemon.pid(), signal.SIGSTOP)
     # Where this thread does not run, someone else has to wake the daemon.
     with subprocess.Popen(["sh", "-c", f"timeout 10 cat || kill -CONT {daemon.pid()}"],

@@ -56,6 +56,15 @@ with gpumem.connect() as client:
     assert re.findall(r"user\.py:(\d+)", said) == ["7"] and "Incompatible types" in said, said
 
 
+@pytest.mark.parametrize("name", ["_gpumem.abi3.so", "lib/libgpumem.so.1"])
+def test_each_threads_variables_are_where_they_belong(name):
+    """gold once left the name of one out, and it was another's place."""
+    done = run("readelf", "--relocs", "--wide", str(FOLDER / name))
+    places = [line.split()[2:] for line in done.stdout.decode().splitlines() if "_TPOFF64" in line]
+    assert places and len({tuple(place) for place in places}) == len(places)
+    assert not [place for place in places if "<null>" in place], places
+
+
 def test_the_extension_is_abi3():
     """It needs only what the stable ABI of Python 3.9 has, and no libpython."""
     file = FOLDER / "_gpumem.abi3.so"

@@ -181,6 +181,29 @@ def test_cupys_pool_on_top():
     assert top.total_bytes() == 0
 
 
+def test_cupys_pool_gets_nothing_that_is_worked_on(pool):
+    """Others free on their streams into the same pool, and CuPy's knows nothing of that."""
+    busy, stream = cupy.empty(256 * MIB, dtype="uint8"), cupy.cuda.Stream(non_blocking=True)
+    top = adapter.use(pool, cupy_pool=True)
+    shape = (16 * MIB,)
+    with adapter.using(pool):
+        cupy.zeros(shape, dtype="uint8").any()  # compiled before
+        x = cupy.empty(shape, dtype="uint8")
+        where = x.data.ptr
+        for _ in range(300):  # some 20 ms
+            busy.fill(1)
+        x.fill(7)
+        assert not cupy.cuda.Stream.null.done
+        del x
+    with stream:
+        y = cupy.zeros(shape, dtype="uint8")
+    assert y.data.ptr == where, "it is not the memory that was freed"
+    cupy.cuda.runtime.deviceSynchronize()
+    assert not y.any()
+    del y
+    top.free_all_blocks()
+
+
 def test_pinned_memory():
     import numpy
     adapter.use(pinned=True)
