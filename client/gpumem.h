@@ -518,8 +518,8 @@ int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
  * gpumem_pool_allocate(). */
 int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                              struct gpumem_block* block);
-/* As cudaMalloc: a block for whichever stream; gpumem_pool_free_synchronized() gives it back. Waits
- * for what is submitted to the stream that null means. */
+/* As cudaMalloc: a block for whichever stream, since nobody works on its memory;
+ * gpumem_pool_free_synchronized() gives it back. */
 int gpumem_pool_allocate_synchronized(gpumem_pool* pool, uint64_t bytes,
                                       struct gpumem_block* block);
 int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
@@ -657,9 +657,9 @@ void gpumem_torch_free(void* ptr, ssize_t size, int device, void* stream);
 
 /* cupy.cuda.CFunctionAllocator(param, malloc, free, owner). `param` is a gpumem_pool, whichever
  * device it is of, or null: the default pool of `device`. CuPy tells no stream: the memory is for
- * whichever (gpumem_pool_allocate_synchronized). A program that does not want to wait each time
- * puts CuPy's own pool on top: cupy.cuda.MemoryPool(allocator.malloc). Both
- * wait, as cudaMalloc and cudaFree do, on which that pool relies. */
+ * whichever (gpumem_pool_allocate_synchronized). A program that does not want to wait at each
+ * end puts CuPy's own pool on top: cupy.cuda.MemoryPool(allocator.malloc). Freeing
+ * waits for the device, as cudaFree does, on which that pool relies. */
 void* gpumem_cupy_malloc(void* param, size_t size, int device);
 void gpumem_cupy_free(void* param, void* ptr, int device);
 

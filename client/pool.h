@@ -183,12 +183,11 @@ class Pool {
   // hold what others need meanwhile, such as Python's lock. Null `data`: ask Allocate.
   Block TryAllocate(uint64_t bytes, Stream stream);
 
-  // As cudaMalloc: a block for whichever stream, also one that is being captured. For callers that
-  // know no streams, or not when they ask; they give it back by FreeSynchronized. Waits until what
-  // used the memory before is done, by waiting for what is submitted to the stream that null means.
-  //   as Allocate, of that stream
-  //   INTERNAL  the driver's error, by its name; so in a thread that captures a graph and forbids
-  //             what may not be captured (cudaStreamCaptureModeGlobal, -ThreadLocal)
+  // As cudaMalloc: a block for whichever stream, since nobody works on its memory; also while
+  // streams are being captured. For callers that know no streams, or not when they ask; they give
+  // it back by FreeSynchronized. Where the pool cannot grow it waits for the work of the streams
+  // that have freed what there is.
+  //   as Allocate, but for FAILED_PRECONDITION
   absl::StatusOr<Block> AllocateSynchronized(uint64_t bytes);
 
   //   INVALID_ARGUMENT     not a block of this pool, or freed already; or the stream is of another

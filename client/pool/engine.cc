@@ -373,18 +373,9 @@ Block Engine::TryAllocate(uint64_t bytes, Stream stream) {
 }
 
 absl::StatusOr<Block> Engine::AllocateSynchronized(uint64_t bytes) {
-  absl::StatusOr<Block> block = Allocate(bytes, nullptr);
-  if (!block.ok()) return block;
-  // What used the memory before comes before that stream's work from here on, and so before this.
-  const absl::StatusOr<StreamApi::EventHandle> event = api_->Record(Named(nullptr));
-  absl::Status status = event.status();
-  if (event.ok()) {
-    status = api_->Synchronize(*event);
-    api_->Drop(*event);
-  }
-  if (status.ok()) return block;
-  Free(block->data, nullptr).IgnoreError();
-  return status;
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
+  return AllocateFromHeaps(bytes, AnyStream());
 }
 
 absl::Status Engine::Free(void* data, Stream stream) {

@@ -184,6 +184,9 @@ class Engine {
     kAll,
   };
   void PollAll(const Timeline* but, Polled polled) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For the work of the streams that have freed what is free, or of one. Answers what kept it from
+  // one, and waits for the others.
+  absl::Status WaitForOwners(Timeline* only) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Timeline*> Owners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Growing and shrinking (engine_growth.cc) ------------------------------------

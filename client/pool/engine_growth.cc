@@ -206,15 +206,7 @@ void Engine::GiveBack(uint64_t bytes, absl::Time deadline) {
   GiveFree(bytes - given, Polled::kAll);
 }
 
-absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  Timeline* only = nullptr;
-  if (stream) {
-    absl::StatusOr<Timeline*> timeline = Known(*stream);
-    if (!timeline.ok()) return timeline.status();
-    only = *timeline;
-  }
-  CollectKept(only, /*forget=*/false);
+absl::Status Engine::WaitForOwners(Timeline* only) {
   absl::Status first;  // whatever it is, the others are waited for
   std::vector<StreamApi::EventHandle> events;
   {
@@ -227,13 +219,26 @@ absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
     }
   }
   for (StreamApi::EventHandle event : events) first.Update(api_->Synchronize(event));
+  return first;
+}
+
+absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  Timeline* only = nullptr;
+  if (stream) {
+    absl::StatusOr<Timeline*> timeline = Known(*stream);
+    if (!timeline.ok()) return timeline.status();
+    only = *timeline;
+  }
+  CollectKept(only, /*forget=*/false);
+  const absl::Status waited = WaitForOwners(only);
   std::vector<Segment> released;
   {
     absl::MutexLock lock(&mutex_);
     released = Shrink(0);
   }
   absl::StatusOr<uint64_t> bytes = ReleaseAll(released);
-  if (!first.ok()) return first;
+  if (!waited.ok()) return waited;
   return bytes;
 }
 

@@ -36,7 +36,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
     mutex_.Lock();
   }
   // What has been tried since there was last anything new to try.
-  bool collected_own = false, collected = false, shrunk = false, settled = false;
+  bool collected_own = false, collected = false, waited = false, shrunk = false, settled = false;
   while (true) {
     if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
     if (!std::exchange(collected_own, true)) {
@@ -69,6 +69,13 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
         return HandOut(chunk, bytes, stream);
       }
     }
+    if ((*timeline)->stream() == AnyStream() && !std::exchange(waited, true)) {
+      mutex_.Unlock();
+      WaitForOwners(nullptr).IgnoreError();  // of those that can be waited for
+      mutex_.Lock();
+      PollAll(nullptr, Polled::kAll);
+      continue;
+    }
     if (absl::IsResourceExhausted(grown) && !std::exchange(shrunk, true)) {
       const std::vector<Segment> released = Shrink(0);
       mutex_.Unlock();
@@ -87,7 +94,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       const bool again = callback(bytes);
       mutex_.Lock();
       if (again) {
-        collected_own = collected = shrunk = settled = false;
+        collected_own = collected = waited = shrunk = settled = false;
         continue;
       }
     }
@@ -96,7 +103,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       const Wanted wanted = {
           .bytes = bytes, .rounded = rounded, .stream = stream, .timeline = *timeline};
       if (Block block = Await(wanted, grown, deadline); block.data != nullptr) return block;
-      collected_own = collected = shrunk = settled = false;
+      collected_own = collected = waited = shrunk = settled = false;
       continue;
     }
     ++counts_.out_of_memory;
@@ -124,7 +131,8 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
     for (const auto& cache : caches) locks.push_back(&cache->lock);
     const OwnerLock::Visit nobody_reads(std::move(locks));
   }
-  Tell(PoolEvent::What::kAllocate, reinterpret_cast<uintptr_t>(block.data), block.bytes, stream);
+  Tell(PoolEvent::What::kAllocate, reinterpret_cast<uintptr_t>(block.data), block.bytes,
+       stream == AnyStream() ? nullptr : stream);
   mutex_.Lock();
   return block;
 }
@@ -216,8 +224,9 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
 }
 
 void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
-  // What was another's is this stream's from here on: it comes after that one's work.
-  const bool clean = host->was_clean();
+  // What was another's is this stream's from here on: it comes after that one's work. For any
+  // stream that is done.
+  const bool clean = host->was_clean() || timeline->stream() == AnyStream();
   const uint64_t epoch = timeline->epoch();
   if (!clean) timeline->latest_freed = std::max(timeline->latest_freed, epoch);
   host->use = {};

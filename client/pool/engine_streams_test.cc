@@ -360,6 +360,42 @@ TEST_F(StreamsTest, WhatIsFreedAsCudaFreeDoesIsAnybodys) {
   EXPECT_EQ(engine_->FreeSynchronized(&gpu_).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(StreamsTest, MemoryForAnyStreamHasNoWorkOnIt) {
+  Make({.grow_bytes = 2 * kMiB}, 4 * kMiB);
+  const Block pending = engine_->Allocate(2 * kMiB, nullptr).value();
+  gpu_.Use(pending, nullptr);
+  ASSERT_TRUE(engine_->Free(pending.data, nullptr).ok());
+  const Block leased = engine_->AllocateSynchronized(2 * kMiB).value();
+  EXPECT_NE(leased.data, pending.data);
+  EXPECT_FALSE(gpu_.Idle()) << "there was no need to wait";
+  const Block waited_for = engine_->AllocateSynchronized(2 * kMiB).value();
+  EXPECT_EQ(waited_for.data, pending.data);
+  EXPECT_TRUE(gpu_.Idle());
+  EXPECT_EQ(engine_->AllocateSynchronized(1).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine_->AllocateSynchronized(0).status().code(), absl::StatusCode::kInvalidArgument);
+  // Small ones out of what a stream has freed are anybody's, too.
+  gpu_.Use(waited_for, one_);
+  ASSERT_TRUE(engine_->FreeSynchronized(waited_for.data).ok());
+  const Block small = engine_->AllocateSynchronized(512).value();
+  ASSERT_TRUE(engine_->FreeSynchronized(small.data).ok());
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, other_).ok());
+}
+
+TEST_F(StreamsTest, MemoryForAnyStreamIsThereWhileOneIsCaptured) {
+  Make({.reuse = {.allow_opportunistic = false}, .grow_bytes = 2 * kMiB}, 6 * kMiB);
+  const Block of_captured = engine_->Allocate(2 * kMiB, one_).value();
+  ASSERT_TRUE(engine_->Free(of_captured.data, one_).ok());
+  const Block of_other = engine_->Allocate(2 * kMiB, other_).value();
+  gpu_.Use(of_other, other_);
+  gpu_.SetCapturing(one_, true);
+  EXPECT_TRUE(engine_->AllocateSynchronized(2 * kMiB).ok()) << "leased";
+  ASSERT_TRUE(engine_->Free(of_other.data, other_).ok());
+  EXPECT_EQ(engine_->AllocateSynchronized(2 * kMiB)->data, of_other.data) << "waited for";
+  EXPECT_FALSE(engine_->AllocateSynchronized(2 * kMiB).ok()) << "the captured one's";
+  gpu_.SetCapturing(one_, false);
+  EXPECT_EQ(engine_->AllocateSynchronized(2 * kMiB)->data, of_captured.data);
+}
+
 TEST_F(StreamsTest, AStreamOfAnotherDeviceIsRefused) {
   Make({}, 64 * kMiB);
   void* const foreign = Named(0xbad);

@@ -399,6 +399,7 @@ class FakeStreams : public StreamApi {
   }
   bool IsFree(Stream stream) override { return CheckFree(stream).ok(); }
   absl::Status CheckFree(Stream stream) override {
+    if (stream == AnyStream()) ++gpu_->violations_;  // CUDA has none such
     const bool implicit =
         stream == LegacyStream() &&
         std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),

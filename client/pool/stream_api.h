@@ -17,6 +17,9 @@ namespace gpumem::internal {
 inline Stream LegacyStream() { return reinterpret_cast<Stream>(1); }
 inline Stream PerThreadStream() { return reinterpret_cast<Stream>(2); }
 
+// None of CUDA's: memory for it is any stream's, so nobody may be working on it.
+inline Stream AnyStream() { return reinterpret_cast<Stream>(3); }
+
 class StreamApi {
  public:
   // The driver's, or nothing at all; ended by Drop().

@@ -26,7 +26,7 @@ absl::StatusOr<Timeline*> StreamOrder::Get(Stream stream) {
   const uint64_t thread = per_thread ? ThreadNumber() : 0;
   const std::pair<Stream, uint64_t> key = {stream, thread};
   if (auto found = by_stream_.find(key); found != by_stream_.end()) return found->second;
-  absl::StatusOr<bool> blocking = api_->IsBlocking(stream);
+  absl::StatusOr<bool> blocking = stream == AnyStream() ? false : api_->IsBlocking(stream);
   if (!blocking.ok()) return blocking.status();
   auto timeline = std::make_unique<Timeline>();
   timeline->stream_ = stream;
@@ -89,6 +89,9 @@ bool StreamOrder::Coupled(const Timeline* one, const Timeline* other) {
 }
 
 absl::StatusOr<uint64_t> StreamOrder::MakeWait(Timeline* by, Timeline* of) {
+  if (by->stream_ == AnyStream()) {
+    return absl::FailedPreconditionError("there is no stream that could be made to wait");
+  }
   if (of->forgotten_) {
     if (of->recorded_.empty()) return of->done_;
     const Timeline::Recorded last = of->recorded_.back();

@@ -64,6 +64,7 @@ class StreamOrder {
 
   // The stream's, which lives as long as this. Null and the legacy stream are one; the per-thread
   // stream is the calling thread's.
+  // AnyStream() has one, too, which waits for no other, and nothing is freed on it.
   //   INVALID_ARGUMENT  as StreamApi::IsBlocking
   absl::StatusOr<Timeline*> Get(Stream stream);
 
@@ -81,6 +82,7 @@ class StreamOrder {
 
   // Makes `by` wait for all that was submitted to `of`, by the GPU; answers the epoch up to
   // which it knows it then.
+  //   FAILED_PRECONDITION  `by` is AnyStream()'s; or as StreamApi::Record and Wait
   absl::StatusOr<uint64_t> MakeWait(Timeline* by, Timeline* of);
   // Whether the two wait for each other anyway, since one is the legacy default stream.
   static bool Coupled(const Timeline* one, const Timeline* other);

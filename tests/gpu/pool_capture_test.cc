@@ -180,6 +180,20 @@ TEST_P(PoolCapture, TheLegacyStreamGetsMemoryWhileABlockingStreamIsCaptured) {
   EXPECT_OK(pool->Free(*block, blocking));
 }
 
+TEST_P(PoolCapture, MemoryForAnyStreamIsThereWhileABlockingStreamIsCaptured) {
+  const auto pool = MakePool(2, {});
+  ASSERT_NE(pool, nullptr);
+  void* const blocking = gpu_->NewStream(CU_STREAM_DEFAULT);
+  const auto block = pool->Allocate(kBlock, blocking);
+  ASSERT_OK(block);
+  gpu_->BeginCapture(blocking, GetParam());
+  gpu_->Set(block->data, 7, kBlock, blocking);
+  EXPECT_OK(pool->AllocateSynchronized(kBlock));
+  gpu_->CopyWord(word_, block->data, blocking);
+  ExpectGraphWorks(blocking, *block, 7);
+  EXPECT_OK(pool->Free(*block, blocking));
+}
+
 class PoolCaptureOfKind
     : public testing::PoolOnGpu,
       public ::testing::WithParamInterface<std::tuple<Kind, CUstreamCaptureMode>> {};

@@ -121,33 +121,6 @@ bool IsOver(const State& state) {
   return state.abandoned && state.giving == 0 && state.live.empty() && state.late.empty();
 }
 
-void Deallocate(PyObject* allocator) {
-  State* const state = StateOf(allocator);
-  state->make.Drop();
-  for (PyObject** const object :
-       {&state->on_refusal, &state->on_new_stream, &state->with_hooks, &state->on_free}) {
-    Py_CLEAR(*object);
-  }
-  state->abandoned = true;
-  if (IsOver(*state)) End(state);
-  PyTypeObject* const type = Py_TYPE(allocator);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(allocator);
-  Py_DECREF(reinterpret_cast<PyObject*>(type));
-}
-
-// They are made by cupy_state() alone.
-PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
-  PyErr_SetString(PyExc_TypeError, "allocators are made by gpumem.cupy");
-  return nullptr;
-}
-
-PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(Refuse)},
-                       {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
-                       {Py_tp_doc, const_cast<char*>("what gpumem.cupy gives to CuPy")},
-                       {0, nullptr}};
-PyType_Spec spec = {"gpumem._gpumem.CupyAllocator", sizeof(Allocator), 0, Py_TPFLAGS_DEFAULT,
-                    slots};
-
 gpumem_pool* PoolOf(State& state, int device) {
   if (state.chosen != nullptr) {
     refused = GPUMEM_FAILED_PRECONDITION;
@@ -174,10 +147,15 @@ gpumem_pool* PoolOf(State& state, int device) {
   return pool;
 }
 
-// FAILED_PRECONDITION: not while a graph is captured.
-int FreeAsCuda(gpumem_pool* pool, void* pointer) {
+// FAILED_PRECONDITION: the driver refuses, as it does while a graph is captured.
+int FreeAsCuda(gpumem_pool* pool, void* pointer, bool again) {
   const int status = WithoutGil([&] { return gpumem_pool_free_synchronized(pool, pointer); });
-  return status == GPUMEM_INTERNAL ? GPUMEM_FAILED_PRECONDITION : status;
+  if (status != GPUMEM_INTERNAL) return status;
+  if (!again) {
+    std::fprintf(stderr, "gpumem.cupy: %s; it is tried again when more is freed\n",
+                 gpumem_last_error());
+  }
+  return GPUMEM_FAILED_PRECONDITION;
 }
 
 int FreeInOrder(gpumem_pool* pool, void* pointer, void* stream) {
@@ -196,9 +174,10 @@ int FreeInOrder(gpumem_pool* pool, void* pointer, void* stream) {
   return status;
 }
 
-void Give(State& state, void* pointer, const Live& live) {
+// `again`: it was late.
+void Give(State& state, void* pointer, const Live& live, bool again) {
   const int status = state.current_stream.IsKnown() ? FreeInOrder(live.pool, pointer, live.stream)
-                                                    : FreeAsCuda(live.pool, pointer);
+                                                    : FreeAsCuda(live.pool, pointer, again);
   if (status == GPUMEM_FAILED_PRECONDITION) {
     state.late.push_back({pointer, live});
     return;
@@ -212,8 +191,41 @@ void GiveLate(State& state) {
   if (state.late.empty()) return;
   std::vector<Late> late;
   late.swap(state.late);
-  for (const Late& one : late) Give(state, one.pointer, one.live);
+  for (const Late& one : late) Give(state, one.pointer, one.live, /*again=*/true);
 }
+
+void Deallocate(PyObject* allocator) {
+  State* const state = StateOf(allocator);
+  PyObject *type_of_error, *error, *traceback;
+  PyErr_Fetch(&type_of_error, &error, &traceback);
+  state->make.Drop();
+  for (PyObject** const object :
+       {&state->on_refusal, &state->on_new_stream, &state->with_hooks, &state->on_free}) {
+    Py_CLEAR(*object);
+  }
+  state->abandoned = true;
+  ++state->giving;  // other threads that free something meanwhile leave the end to this one
+  GiveLate(*state);
+  --state->giving;
+  if (IsOver(*state)) End(state);
+  PyErr_Restore(type_of_error, error, traceback);
+  PyTypeObject* const type = Py_TYPE(allocator);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(allocator);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+// They are made by cupy_state() alone.
+PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "allocators are made by gpumem.cupy");
+  return nullptr;
+}
+
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(Refuse)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
+                       {Py_tp_doc, const_cast<char*>("what gpumem.cupy gives to CuPy")},
+                       {0, nullptr}};
+PyType_Spec spec = {"gpumem._gpumem.CupyAllocator", sizeof(Allocator), 0, Py_TPFLAGS_DEFAULT,
+                    slots};
 
 // Streams live for as long as memory of theirs does, and a little longer: gpumem.cupy keeps them.
 void MeetStream(State& state, void* stream) {
@@ -264,7 +276,9 @@ size_t* BlocksOf(State& state, void* stream) {
 void* Malloc(void* param, size_t bytes, int device) {
   auto& state = *static_cast<State*>(param);
   refused = GPUMEM_OK;
-  GiveLate(state);
+  // To free as CUDA does waits for the device, which spoils a capture: not on this way.
+  const bool in_order = state.current_stream.IsKnown();
+  if (in_order) GiveLate(state);
   void* const stream = state.current_stream.Ask();
   size_t* const of_stream = BlocksOf(state, stream);
   ++*of_stream;  // also while other threads run below
@@ -276,7 +290,6 @@ void* Malloc(void* param, size_t bytes, int device) {
   // The block's, from before there is one: the pool must not end while this waits in it.
   if (state.chosen != nullptr) AddView(*state.chosen);
   gpumem_block block = {};
-  const bool in_order = state.current_stream.IsKnown();
   if (in_order) refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
   // Else it may wait: for other threads, the driver, the daemon, and for memory.
   if (block.data == nullptr) {
@@ -299,11 +312,18 @@ void* Malloc(void* param, size_t bytes, int device) {
   return block.data;
 }
 
-void TellOfFree(const State& state, int device, size_t bytes, void* pointer, bool done) {
-  PyObject* const said = PyObject_CallFunction(state.on_free, "iKNi", device,
+// A new reference; None is null.
+PyObject* GivenOrNull(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  Py_INCREF(object);
+  return object;
+}
+
+void TellOfFree(PyObject* on_free, int device, size_t bytes, void* pointer, bool done) {
+  PyObject* const said = PyObject_CallFunction(on_free, "iKNi", device,
                                                static_cast<unsigned long long>(bytes),  // NOLINT
                                                PyLong_FromVoidPtr(pointer), done ? 1 : 0);
-  if (said == nullptr) PyErr_WriteUnraisable(state.on_free);
+  if (said == nullptr) PyErr_WriteUnraisable(on_free);
   Py_XDECREF(said);
 }
 
@@ -313,17 +333,20 @@ void Free(void* param, void* pointer, int device) {
   if (!taken.has_value()) return;
   const Live& live = *taken;
   ++state.giving;
-  const bool hooked = state.on_free != nullptr && state.hooks.AreInForce();
+  // Of its own: the allocator may be gone before the end.
+  PyObject* const on_free =
+      state.on_free != nullptr && state.hooks.AreInForce() ? GivenOrNull(state.on_free) : nullptr;
   // It may be called while an exception is on its way.
   PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
-  if (hooked) {
+  if (on_free != nullptr) {
     PyErr_Fetch(&type, &error, &traceback);
-    TellOfFree(state, device, live.bytes, pointer, false);
+    TellOfFree(on_free, device, live.bytes, pointer, false);
   }
-  Give(state, pointer, live);
-  if (state.abandoned) GiveLate(state);  // as Malloc did
-  if (hooked) {
-    TellOfFree(state, device, live.bytes, pointer, true);
+  if (state.abandoned || !state.current_stream.IsKnown()) GiveLate(state);  // Malloc does not
+  Give(state, pointer, live, /*again=*/false);
+  if (on_free != nullptr) {
+    TellOfFree(on_free, device, live.bytes, pointer, true);
+    Py_DECREF(on_free);
     PyErr_Restore(type, error, traceback);
   }
   --state.giving;
@@ -371,13 +394,6 @@ PyObject* Alloc(PyObject* allocator, PyObject* bytes) {
 }
 
 PyMethodDef alloc = {"malloc", Alloc, METH_O, "malloc(bytes) -> cupy.cuda.MemoryPointer"};
-
-// A new reference; None is null.
-PyObject* GivenOrNull(PyObject* object) {
-  if (object == Py_None) return nullptr;
-  Py_INCREF(object);
-  return object;
-}
 
 // (pool or None, its device, current_stream, get_memory_hooks, on_refusal, on_new_stream,
 //  with_hooks, on_free) -> (state, param, malloc, free)

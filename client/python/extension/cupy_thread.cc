@@ -5,6 +5,9 @@ namespace {
 
 constexpr char kHooks[] = "gpumem.cupy.hooks";
 
+// Never that of another, unlike its address.
+uint64_t StateOfThread() { return PyThreadState_GetID(PyThreadState_Get()); }
+
 }  // namespace
 
 void CurrentStream::Set(PyObject* source) {
@@ -26,12 +29,13 @@ void* CurrentStream::AskInPython() const {
 }
 
 void MemoryHooks::Set(PyObject* get_memory_hooks) {
+  if (get_memory_hooks == Py_None) return;
   Py_INCREF(get_memory_hooks);
   get_ = get_memory_hooks;
 }
 
 bool MemoryHooks::Find() const {
-  if (get_ == nullptr) return false;
+  if (get_ == nullptr || StateOfThread() == ending) return false;
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
   PyObject* const found = PyObject_CallFunctionObjArgs(get_, nullptr);
@@ -60,6 +64,7 @@ void MemoryHooks::Forget(PyObject* keeper) {
   auto* const hooks = static_cast<PyObject*>(PyCapsule_GetPointer(keeper, kHooks));
   if (hooks == of_thread) {
     of_thread = nullptr;
+    ending = StateOfThread();
     Py_DECREF(hooks);
   }  // else another thread's state ends here, after a fork for one: that thread has its reference
      // still, should it go on

@@ -31,7 +31,8 @@ class CurrentStream {
 
 // CuPy has a dict of hooks for each thread, the same for as long as that lives, and finds it by a
 // threading.local. That takes half as long as all that an allocation and its end do in here, so it
-// is found once for each thread.
+// is found once for each thread. (CuPy's own pools ask first whether the thread has a dict, and
+// look into it from then on.)
 class MemoryHooks {
  public:
   // cupy.cuda.memory_hook.get_memory_hooks.
@@ -52,6 +53,9 @@ class MemoryHooks {
 
   [[gnu::tls_model("initial-exec")]] static inline thread_local constinit PyObject* of_thread =
       nullptr;
+  // PyThreadState_GetID() of the thread's state whose end has begun: what Python keeps for the
+  // thread is gone then; who asks for it makes it anew, and nobody ends that. 0: none.
+  static inline thread_local constinit uint64_t ending = 0;
   PyObject* get_ = nullptr;
 };
 

@@ -123,7 +123,7 @@ def dlpack_import(capsule: Any, /) -> Tuple[Handle, int, int, int, int, int, int
 # gpumem.cupy: (state, param, malloc, free) for cupy.cuda.CFunctionAllocator. With no stream: as
 # cudaMalloc and cudaFree
 def cupy_state(pool: Optional[Handle], device: int, current_stream: Any,
-               get_memory_hooks: Callable[[], Any], on_refusal: Callable[..., None],
+               get_memory_hooks: Optional[Callable[[], Any]], on_refusal: Callable[..., None],
                on_new_stream: Optional[Callable[[int, List[int]], List[int]]],
                with_hooks: Optional[Callable[..., Any]],
                on_free: Optional[Callable[..., None]], /

@@ -253,12 +253,12 @@ def _on_free(device: int, size: int, pointer: int, done: int) -> None:
 
 
 def _base_allocator(pool: Optional[Pool]) -> Callable[[int], Any]:
-    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: both
-    ways wait, as cudaMalloc and cudaFree do, on which that pool relies."""
+    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: what it
+    gets nobody works on, and freeing waits for the device, as cudaFree does, on which it relies."""
     pool_of = _always(pool)
     state, param, malloc, free = _gpumem.cupy_state(
         None if pool is None else pool.handle, 0 if pool is None else _device_of(pool), None,
-        _memory_hook.get_memory_hooks, functools.partial(_refuse_base, pool_of), None, None, None)
+        None, functools.partial(_refuse_base, pool_of), None, None, None)
     allocator: Callable[[int], Any] = _gpumem.cupy_allocator(
         state, cupy.cuda.CFunctionAllocator(param, malloc, free, None).malloc)
     return allocator

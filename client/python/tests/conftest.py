@@ -105,6 +105,18 @@ class Daemon:
         os.kill(self.pid(), signal.SIGKILL)
         self._wait_for_generation(before + 1)
 
+    @contextlib.contextmanager
+    def paused(self):
+        """None of its threads runs in a `with` block."""
+        os.kill(self.pid(), signal.SIGSTOP)
+        try:
+            tasks = pathlib.Path(f"/proc/{self.pid()}/task")
+            eventually(lambda: all(") T " in (task / "stat").read_text()
+                                   for task in tasks.iterdir()), "it is stopped")
+            yield
+        finally:
+            os.kill(self.pid(), signal.SIGCONT)
+
     def ctl(self, *arguments):
         """What gpumemctl prints."""
         return subprocess.run([os.environ["GPUMEM_GPUMEMCTL"], "--runtime-dir", self.runtime_dir,

@@ -5,9 +5,8 @@ in one run. Prints rows of a table: nanoseconds for one allocation and its end.
     bench_alloc.py            # with a daemon at $GPUMEM_RUNTIME_DIR
 
 Each is measured in several processes, one after another with those that it is compared with, and
-the best round of the best process counts. A round runs on a CPU that is quiet: on a shared machine
-one loop of one process was seen to take twice as long as the same loop a second before, with no
-other thread of the machine in its way.
+the best round of the best process counts: on a shared machine one loop of one process was seen to
+take twice as long as the same loop a second before, with no other thread in its way.
 """
 import argparse
 import collections
@@ -28,38 +27,8 @@ PROCESSES, ROUNDS, CALLS = 3, 7, 5000
 LONGEST_S = 160
 
 
-CPUS = sorted(os.sched_getaffinity(0))
-fastest = float("inf")  # that the reference was seen to take
-
-
-def reference():
-    """Nanoseconds of something that is always the same."""
-    found = float("inf")
-    for _ in range(3):
-        began = time.perf_counter_ns()
-        sum(range(20000))
-        found = min(found, time.perf_counter_ns() - began)
-    return found
-
-
-def be_quiet():
-    """Has this thread run on a CPU that is as fast as one of them can be: one whose other half
-    another machine uses takes up to twice as long for everything."""
-    global fastest
-    if reference() < 1.1 * fastest:
-        return
-    took = {}
-    for cpu in CPUS:
-        os.sched_setaffinity(0, {cpu})
-        took[cpu] = reference()
-    quietest = min(took, key=took.get)
-    fastest = min(fastest, took[quietest])
-    os.sched_setaffinity(0, {quietest})
-
-
 def round_of(call, count):
     """Nanoseconds of a call."""
-    be_quiet()
     began = time.perf_counter_ns()
     for _ in range(count):
         call()
@@ -176,11 +145,8 @@ def c_part():
                 ("one that gives the same address", library.same_malloc, library.same_free)):
             library.set_address(1 << 40)
             for size in SIZES:
-                rounds = []
-                for _ in range(ROUNDS):
-                    be_quiet()
-                    rounds.append(library.pair(address_of(get), address_of(put), size, stream,
-                                               100000))
+                rounds = [library.pair(address_of(get), address_of(put), size, stream, 100000)
+                          for _ in range(ROUNDS)]
                 if min(rounds) < 0:
                     raise RuntimeError(f"{name} answers null")
                 print(f"| in C, {where} | {name} | {size} | {min(rounds):.1f} |", flush=True)

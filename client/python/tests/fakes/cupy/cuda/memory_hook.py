@@ -1,12 +1,14 @@
 import threading
+import weakref
 
 
 class Hooks(dict):  # which can be referred to weakly
-    pass
+    __hash__ = object.__hash__
 
 
 _thread_local = threading.local()
 asked = 0  # how often it was looked for
+made = weakref.WeakSet()  # those that are there
 
 
 def get_memory_hooks():
@@ -15,6 +17,7 @@ def get_memory_hooks():
     asked += 1
     if not hasattr(_thread_local, "hooks"):
         _thread_local.hooks = Hooks()
+        made.add(_thread_local.hooks)
     return _thread_local.hooks
 
 
