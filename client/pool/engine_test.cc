@@ -203,7 +203,7 @@ TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {
   }
   EXPECT_EQ(engine_->Stats().out_of_memory, 0u);
   // Not of a stream that is new to this thread.
-  Stream const other = reinterpret_cast<Stream>(0x1000);
+  void* const other = reinterpret_cast<void*>(0x1000);
   EXPECT_FALSE(engine_->TryFree(large.data, other));
   EXPECT_EQ(engine_->Stats().used_blocks, 2u);
   Free(Allocate(512));

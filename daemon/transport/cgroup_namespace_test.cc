@@ -107,8 +107,9 @@ TEST_F(RootOfCgroupNamespaceTest, EveryMountIsTried) {
   const std::string own = Mount("/", folder_ + "/a/y/two");
   const std::string hidden = Mount("/../../..", folder_ + "/b");
   const std::string gone = Mount("/", folder_ + "/gone"), other = Mount("/", folder_ + "/b");
-  for (const std::string& mounts : {hidden + machine + own, machine + hidden + own,
-                                    own + gone + machine, gone + own + other + machine + hidden}) {
+  for (const std::string& mounts :
+       {absl::StrCat(hidden, machine, own), absl::StrCat(machine, hidden, own),
+        absl::StrCat(own, gone, machine), absl::StrCat(gone, own, other, machine, hidden)}) {
     EXPECT_EQ(Root(mounts), "/a/y/two") << mounts;
   }
 }

@@ -247,7 +247,7 @@ size_t PidNamespacesOf(absl::string_view proc_pid_status) {
 absl::Status CheckPidNamespace(int socket) {
   const absl::StatusOr<PeerIdentity> identity = CredentialsOf(socket);
   if (!identity.ok()) return identity.status();
-  const absl::Status elsewhere =
+  absl::Status elsewhere =
       absl::FailedPreconditionError("its process is in another PID namespace, in a container");
   if (identity->pid <= 0) return elsewhere;
   const absl::StatusOr<gpumem::UniqueFd> pidfd =
