@@ -224,9 +224,8 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
 }
 
 void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
-  // What was another's is this stream's from here on: it comes after that one's work. For any
-  // stream that is done.
-  const bool clean = host->was_clean() || timeline->stream() == AnyStream();
+  // What was another's is this stream's from here on: it comes after that one's work.
+  const bool clean = host->was_clean();
   const uint64_t epoch = timeline->epoch();
   if (!clean) timeline->latest_freed = std::max(timeline->latest_freed, epoch);
   host->use = {};

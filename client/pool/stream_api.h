@@ -17,8 +17,11 @@ namespace gpumem::internal {
 inline Stream LegacyStream() { return reinterpret_cast<Stream>(1); }
 inline Stream PerThreadStream() { return reinterpret_cast<Stream>(2); }
 
-// None of CUDA's: memory for it is any stream's, so nobody may be working on it.
-inline Stream AnyStream() { return reinterpret_cast<Stream>(3); }
+// None that CUDA or a program has: memory for it is any stream's, so nobody may be working on it.
+inline Stream AnyStream() {
+  static char any;
+  return &any;
+}
 
 class StreamApi {
  public:

@@ -40,6 +40,7 @@ absl::StatusOr<Timeline*> StreamOrder::Get(Stream stream) {
 
 uint64_t StreamOrder::Bound(const Timeline* by, const Timeline* of) const {
   if (by == of) return UINT64_MAX;
+  if (by->stream_ == AnyStream()) return 0;
   const auto known = by->known_.find(of);
   return std::max(of->done_, known == by->known_.end() ? 0 : known->second);
 }

@@ -64,7 +64,7 @@ class StreamOrder {
 
   // The stream's, which lives as long as this. Null and the legacy stream are one; the per-thread
   // stream is the calling thread's.
-  // AnyStream() has one, too, which waits for no other, and nothing is freed on it.
+  // AnyStream() has one, too, which has only what is nobody's, and nothing is freed on it.
   //   INVALID_ARGUMENT  as StreamApi::IsBlocking
   absl::StatusOr<Timeline*> Get(Stream stream);
 

@@ -13,8 +13,9 @@ on that stream, as with CuPy's own pool: memory that other streams use must have
 Streams on which arrays were made are kept until nothing of theirs is left, so that none is
 destroyed before its memory goes on. Those of other libraries (cupy.cuda.ExternalStream) only their
 owners can keep: they must outlive the arrays that were made on them, and before such a stream is
-destroyed the pool is told, pool.pool.forget_stream(stream.ptr). PyTorch's live for ever. While a stream is being captured into a graph it gets no new
-memory, and what is freed goes back after the capture: make arrays before.
+destroyed the pool is told, pool.pool.forget_stream(stream.ptr). PyTorch's live for ever. While a
+stream is being captured into a graph it gets no new memory, and what is freed goes back after the
+capture: make arrays before.
 
 Memory hooks (cupy.cuda.MemoryHook) are called: malloc and free for every array, and alloc, after
 the fact, for those that made the pool lease more. While a hook is in force Python runs on the path.
