@@ -5,8 +5,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "common/endpoints.h"
+#include "common/http2_refusal.h"
 #include "common/unix_channel.h"
 
 namespace gpumem::cli {
@@ -20,10 +24,10 @@ absl::Status AdminRefusal(const std::string& path) {
                    "for none of them in another container than the daemon's"));
 }
 
-absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, const char* socket_name) {
+absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
   absl::StatusOr<UniqueFd> fd =
       // With a name, so that the daemon's audit can say whose command it was.
-      ConnectUnix(SocketPath(runtime_dir, socket_name), SOCK_STREAM, absl::InfiniteFuture(),
+      ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::InfiniteFuture(),
                   /*named=*/true);
   if (absl::IsUnavailable(fd.status())) {
     return absl::UnavailableError(
@@ -33,12 +37,21 @@ absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, const char* soc
   return fd;
 }
 
-// True where the daemon has looked at who connects and hung up: a gRPC server that
-// accepts a connection speaks first (HTTP/2 SETTINGS).
-bool HungUp(int fd) {
+// The daemon's word where it does not serve this connection: it looks at who connects, says why and
+// hangs up (common/http2_refusal.h). Nothing where it serves: a gRPC server that accepts a
+// connection speaks first (HTTP/2 SETTINGS).
+std::optional<absl::Status> Refused(int fd, const std::string& path) {
   pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
-  char byte;
-  return poll(&event, 1, 5000) > 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+  std::array<char, 1024> bytes;
+  if (poll(&event, 1, 5000) <= 0) return std::nullopt;
+  const ssize_t size = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (size <= 0) return AdminRefusal(path);
+  const std::optional<absl::Status> why =
+      ParseHttp2Refusal({bytes.data(), static_cast<size_t>(size)});
+  if (!why) return std::nullopt;
+  if (absl::IsPermissionDenied(*why)) return AdminRefusal(path);
+  return absl::Status(why->code(), absl::StrCat("the daemon does not serve this connection to ",
+                                                path, ": ", why->message()));
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
@@ -51,18 +64,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<v1::Admin::Stub>> ConnectAdmin(const std::string& runtime_dir) {
-  absl::StatusOr<UniqueFd> fd = Connect(runtime_dir, kAdminSocket);
-  if (absl::IsPermissionDenied(fd.status()) || (fd.ok() && HungUp(fd->get()))) {
-    return AdminRefusal(SocketPath(runtime_dir, kAdminSocket));
-  }
+  absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
+  const std::string path = SocketPath(runtime_dir, kAdminSocket);
+  if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
   if (!fd.ok()) return fd.status();
+  if (std::optional<absl::Status> refused = Refused(fd->get(), path)) return *refused;
   return v1::Admin::NewStub(MakeChannel(*std::move(fd)));
-}
-
-absl::StatusOr<std::unique_ptr<v1::Broker::Stub>> ConnectBroker(const std::string& runtime_dir) {
-  absl::StatusOr<UniqueFd> fd = Connect(runtime_dir, kApiSocket);
-  if (!fd.ok()) return fd.status();
-  return v1::Broker::NewStub(MakeChannel(*std::move(fd)));
 }
 
 }  // namespace gpumem::cli

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "common/grpc_status.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
-#include "proto/gpumem/v1/broker.grpc.pb.h"
 
 namespace gpumem::cli {
 
@@ -22,12 +21,8 @@ inline constexpr std::chrono::seconds kCallTimeout{30};
 // The service that operators call.
 //   UNAVAILABLE        no daemon there
 //   PERMISSION_DENIED  this user may not use it
+//   RESOURCE_EXHAUSTED  it has no room for another connection
 absl::StatusOr<std::unique_ptr<v1::Admin::Stub>> ConnectAdmin(const std::string& runtime_dir);
-
-// The service that workers call, for the calls that need no session.
-//   UNAVAILABLE        no daemon there
-//   PERMISSION_DENIED  the socket's mode keeps this user out
-absl::StatusOr<std::unique_ptr<v1::Broker::Stub>> ConnectBroker(const std::string& runtime_dir);
 
 // One call: Call(*stub, &v1::Admin::Stub::GetStatus, request).
 template <typename Stub, typename Request, typename Response>

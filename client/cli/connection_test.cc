@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "common/http2_refusal.h"
 #include "common/unix_channel.h"
 
 namespace gpumem::cli {
@@ -73,7 +74,28 @@ TEST_F(ConnectionTest, SaysWhereItFoundNoDaemon) {
                                                    dir_ +
                                                    ", or say where it is with "
                                                    "--runtime-dir or GPUMEM_RUNTIME_DIR"));
-  EXPECT_EQ(ConnectBroker("/no/such/dir").status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ConnectionTest, ADaemonWithoutRoomSaysSo) {
+  absl::StatusOr<UniqueFd> listener = ListenUnix(dir_ + "/admin.sock", SOCK_STREAM, 0600);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  for (const absl::Status& why :
+       {absl::ResourceExhaustedError("1024 connections of uid 5"),
+        absl::PermissionDeniedError("the admin socket is for operators")}) {
+    std::thread daemon([&] {
+      pollfd event{.fd = listener->get(), .events = POLLIN, .revents = 0};
+      poll(&event, 1, -1);
+      UniqueFd refused(accept(listener->get(), nullptr, nullptr));
+      const std::string bytes = Http2Refusal(why);
+      send(refused.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    });
+    const absl::Status status = ConnectAdmin(dir_).status();
+    daemon.join();
+    EXPECT_EQ(status.code(), why.code());
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::IsPermissionDenied(why) ? "this user may not use"
+                                                        : "1024 connections of uid 5"));
+  }
 }
 
 TEST_F(ConnectionTest, ADaemonThatHangsUpDoesNotAllowIt) {

@@ -25,9 +25,9 @@ absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& 
 }  // namespace
 
 absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
-  auto broker = ConnectBroker(options.runtime_dir);
-  if (!broker.ok()) return broker.status();
-  auto response = Call(**broker, &v1::Broker::Stub::ListDevices, v1::ListDevicesRequest());
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  auto response = (*session)->ListDevices((*session)->Deadline({}));
   if (!response.ok()) return response.status();
   Print(options.json
             ? Pretty(ToJson(*response))

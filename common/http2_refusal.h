@@ -1,0 +1,21 @@
+// The last word of a daemon to a gRPC connection that it does not serve: HTTP/2's GOAWAY (RFC 9113,
+// 6.8) with the reason as its debug data. A gRPC library shows it as the end of the connection;
+// gpumemctl reads it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gpumem {
+
+// The bytes that say so, at most 600. `why` is PERMISSION_DENIED, or else taken for
+// RESOURCE_EXHAUSTED; what is not printable ASCII in it becomes '?'.
+std::string Http2Refusal(const absl::Status& why);
+
+// What a connection's first bytes refuse. Nothing if they are the beginning of one that is served.
+std::optional<absl::Status> ParseHttp2Refusal(absl::string_view bytes);
+
+}  // namespace gpumem
