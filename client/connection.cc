@@ -1,17 +1,13 @@
 #include "client/connection.h"
 
+#include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/endpoints.h"
-#include "common/unix_channel.h"
 
 namespace gpumem::internal {
 namespace {
@@ -33,6 +29,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
 
 Connection::Connection(UniqueFd session, UniqueFd api, std::string token)
     : token_(std::move(token)),
+      api_(fcntl(api.get(), F_DUPFD_CLOEXEC, 0)),
       channel_(MakeChannel(std::move(api))),
       stub_(v1::Broker::NewStub(channel_)),
       deliveries_(std::move(session)),
@@ -43,36 +40,28 @@ void Connection::SetUp(grpc::ClientContext& context, absl::Time deadline) const 
   context.AddMetadata(kTokenMetadata, token_);
 }
 
-bool Connection::Answers(absl::Time deadline) {
-  v1::ListDevicesResponse response;
+absl::Status Connection::End() {
+  if (absl::Status end = deliveries_.Poll(); !end.ok()) return end;
+  if (!given_up_) return absl::OkStatus();
+  return absl::UnavailableError("the connection to the daemon has ended");
+}
+
+Connection::Pulse Connection::Check(absl::Time deadline) {
+  v1::GetUsageResponse response;
   const grpc::Status status =
-      Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), &response, deadline);
-  // A server that is going away, or nobody.
-  return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
-         status.error_code() != grpc::StatusCode::CANCELLED &&
-         status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
-}
-
-bool IsClosed(int session) {
-  pollfd poll_fd = {session, POLLRDHUP, 0};
-  return ::poll(&poll_fd, 1, 0) > 0;
-}
-
-absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, int session, absl::Time deadline) {
-  constexpr absl::Duration kAgainAfter = absl::Milliseconds(2);
-  constexpr absl::Duration kStep = absl::Milliseconds(50);  // the daemon may die meanwhile
-  while (true) {
-    absl::StatusOr<UniqueFd> socket =
-        ConnectUnix(path, SOCK_STREAM, std::min(deadline, absl::Now() + kStep));
-    if (socket.ok()) return socket;
-    if (IsClosed(session)) {
-      return absl::UnavailableError("the daemon has welcomed this process, and is gone");
-    }
-    if (absl::Now() + kAgainAfter >= deadline) {
-      return absl::DeadlineExceededError(socket.status().message());
-    }
-    absl::SleepFor(kAgainAfter);  // a daemon that is just starting has its other socket first
+      Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &response, deadline);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return api_.valid() && IsClosed(api_.get()) ? Pulse::kBroken : Pulse::kSilent;
   }
+  // A server that is going away, or a connection that is gone.
+  const bool broken = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                      status.error_code() == grpc::StatusCode::CANCELLED;
+  return broken ? Pulse::kBroken : Pulse::kAnswers;
+}
+
+bool IsClosed(int socket) {
+  pollfd poll_fd = {socket, POLLRDHUP, 0};
+  return ::poll(&poll_fd, 1, 0) > 0;
 }
 
 }  // namespace gpumem::internal

@@ -8,6 +8,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ class Connection {
   using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
                                                     Response*);
 
-  // `session`: past Welcome. `api`: as of ConnectApi. `token`: the session's.
+  // `session`: past Welcome. `api`: that came with Welcome. `token`: the session's.
   Connection(UniqueFd session, UniqueFd api, std::string token);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -46,10 +47,17 @@ class Connection {
     return (stub_.get()->*method)(&context, request, response);
   }
 
-  // Whether its end has come. What the daemon sent before is read by then.
-  bool ended() { return !deliveries_.Poll().ok(); }
-  // Whether the daemon's gRPC server answers at all, whatever it says.
-  bool Answers(absl::Time deadline);
+  // OK while it lives. Else UNAVAILABLE: the session socket has ended, with the daemon's reason, or
+  // GiveUp() was called. What the daemon sent before is read by then.
+  absl::Status End();
+  bool ended() { return !End().ok(); }
+  // Requires that gRPC serves no call on it any more. The session may go on with another
+  // Connection, also to the same daemon.
+  void GiveUp() { given_up_ = true; }
+  // What became of a call that asks for nothing.
+  //   kBroken  gRPC's connection has ended; the daemon may be there all the same
+  enum class Pulse { kAnswers, kSilent, kBroken };
+  Pulse Check(absl::Time deadline);
 
   // The statement (LeaseBook) that its Reconcile made; 0: it began without one. Set before others
   // have the Connection.
@@ -58,6 +66,8 @@ class Connection {
 
  private:
   const std::string token_;
+  const UniqueFd api_;  // a duplicate of gRPC's, to see its end
+  std::atomic<bool> given_up_ = false;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Broker::Stub> stub_;
   Deliveries deliveries_;
@@ -65,13 +75,8 @@ class Connection {
   uint64_t statement_ = 0;
 };
 
-// Whether the other end of a session socket is closed, whatever it has sent before.
-bool IsClosed(int session);
-
-// Connects to a daemon's api socket, waiting for it to be there for as long as the daemon's end of
-// the session socket is.
-//   DEADLINE_EXCEEDED  it was not
-//   UNAVAILABLE        the daemon went away
-absl::StatusOr<UniqueFd> ConnectApi(const std::string& path, int session, absl::Time deadline);
+// Whether the other end of a socket is closed, or both ends are shut down, whatever has come
+// before.
+bool IsClosed(int socket);
 
 }  // namespace gpumem::internal

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,9 @@ namespace gpumem::internal {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
+
+// Beside the session socket; only the daemon itself connects to it.
+constexpr char kGrpcSocket[] = "grpc.sock";
 
 v1::Device TheDevice() {
   v1::Device device;
@@ -331,7 +335,7 @@ void FakeDaemon::Serve() {
   service_ = std::make_unique<Service>(this);
   listener_ = ListenUnix(SocketPath(runtime_dir_, kSessionSocket), SOCK_SEQPACKET, 0600).value();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("unix:" + SocketPath(runtime_dir_, kApiSocket),
+  builder.AddListeningPort("unix:" + SocketPath(runtime_dir_, kGrpcSocket),
                            grpc::InsecureServerCredentials());
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
@@ -376,7 +380,9 @@ void FakeDaemon::Resume(UniqueFd socket, const v1::Hello& hello) {
   std::lock_guard lock(mutex_);
   for (uint64_t id = 1; id <= sessions_.size(); ++id) {
     Known& known = sessions_[id - 1];
-    if (hello.resume_token() != TokenOf(id) || known.state != Known::State::kAway) continue;
+    if (hello.resume_token() != TokenOf(id) || known.state == Known::State::kGone) continue;
+    // A client that has lost its gRPC connection comes while its socket is open.
+    if (known.socket.valid()) ::shutdown(known.socket.get(), SHUT_RDWR);
     v1::ServerMessage message = Welcome(id);
     message.mutable_welcome()->set_resumed(true);
     message.mutable_welcome()->set_generation(generation_);
@@ -520,7 +526,25 @@ v1::ServerMessage FakeDaemon::WelcomeTo(uint64_t session) {
   return message;
 }
 
+UniqueFd FakeDaemon::ConnectGrpc(int session) {
+  sockaddr_un address = {};
+  socklen_t size = sizeof(address);
+  if (::getsockname(session, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  const std::string path = address.sun_path;
+  return ConnectUnix(SocketPath(path.substr(0, path.rfind('/')), kGrpcSocket), SOCK_STREAM,
+                     absl::Now() + kLong)
+      .value_or(UniqueFd());
+}
+
 void FakeDaemon::Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds) {
+  UniqueFd grpc;
+  if (message.has_welcome() && fds.empty()) {
+    grpc = ConnectGrpc(socket);
+    const int fd = grpc.get();
+    if (grpc.valid()) return Send(socket, message, absl::MakeConstSpan(&fd, 1));
+    ::shutdown(socket, SHUT_RDWR);  // as a daemon that ends just then
+    return;
+  }
   // A client that is gone does not hear it.
   SendMessage(socket, message.SerializeAsString(), fds, absl::Now() + kLong).IgnoreError();
 }

@@ -80,7 +80,11 @@ class FakeDaemon {
   void Deliver(uint64_t session, const v1::Delivery& delivery, absl::Span<const int> fds);
   static v1::Hello ReadHello(int socket);
   static v1::ServerMessage WelcomeTo(uint64_t session);
+  // A Welcome without `fds` gets a new connection to its gRPC server.
   static void Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds = {});
+  // A connection to the gRPC server of the daemon that this session socket was accepted from; not
+  // valid() where that is gone.
+  static UniqueFd ConnectGrpc(int session);
 
   // Changes what is said of leases: of one from now on, of all to come.
   void SetTenant(uint64_t lease_id, const std::string& tenant);

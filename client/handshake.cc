@@ -67,8 +67,8 @@ absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting
   return socket;
 }
 
-absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_dir,
-                                        absl::Time deadline, bool* refused) {
+absl::StatusOr<Welcomed> HearWelcome(int socket, const std::string& runtime_dir,
+                                     absl::Time deadline, bool* refused) {
   *refused = false;
   const std::string path = SocketPath(runtime_dir, kSessionSocket);
   absl::StatusOr<UnixMessage> answer = ReceiveMessage(socket, deadline);
@@ -80,6 +80,11 @@ absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_d
     return absl::UnavailableError(absl::StrCat("the daemon on ", path,
                                                " closed the connection without a word; its log may "
                                                "say why"));
+  }
+  if (absl::IsDataLoss(answer.status())) {
+    return absl::ResourceExhaustedError(
+        "this process could not take the file descriptor of its connection to the daemon: it is at "
+        "its limit of open files; raise it (ulimit -n)");
   }
   if (!answer.ok()) return answer.status();
 
@@ -99,8 +104,14 @@ absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_d
   if (message.welcome().protocol_version() != kProtocolVersion) {
     return OtherProtocol(path, absl::StrCat("version ", message.welcome().protocol_version()));
   }
+  if (answer->fds.size() != 1) {
+    return absl::InternalError(
+        absl::StrCat("the daemon on ", path, " welcomed this process with ", answer->fds.size(),
+                     " file descriptors in place of one; this is a defect of "
+                     "gpumem"));
+  }
   *refused = false;
-  return std::move(*message.mutable_welcome());
+  return Welcomed{std::move(*message.mutable_welcome()), std::move(answer->fds.front())};
 }
 
 }  // namespace gpumem::internal

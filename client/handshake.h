@@ -29,7 +29,12 @@ absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting
 //   DEADLINE_EXCEEDED  it has not answered; it may still
 //   UNIMPLEMENTED      it speaks another version of the protocol
 //   others             the daemon's refusal, in its words
-absl::StatusOr<v1::Welcome> HearWelcome(int socket, const std::string& runtime_dir,
-                                        absl::Time deadline, bool* refused);
+//   RESOURCE_EXHAUSTED  this process may open no more files; or the daemon's refusal
+struct Welcomed {
+  v1::Welcome welcome;
+  UniqueFd api;  // the session's gRPC connection
+};
+absl::StatusOr<Welcomed> HearWelcome(int socket, const std::string& runtime_dir,
+                                     absl::Time deadline, bool* refused);
 
 }  // namespace gpumem::internal

@@ -59,7 +59,7 @@ absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::GetSoon(absl::Duration p
 absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::GetOr(absl::Time deadline, bool may_wait) {
   while (true) {
     const ConnectionPtr connection = current();
-    const absl::Status end = connection->deliveries().Poll();
+    const absl::Status end = connection->End();
     if (end.ok()) return connection;
 
     absl::MutexLock lock(&mutex_);
@@ -101,16 +101,11 @@ absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::GetOr(absl::Time deadlin
 
 absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::Resume(absl::Time deadline) {
   // A daemon that has died meanwhile, too, is begun anew with.
-  if (progress_.has_value() && (progress_->connection != nullptr
-                                    ? progress_->connection->ended()
-                                    : progress_->welcomed && IsClosed(progress_->socket.get()))) {
+  if (progress_.has_value() && progress_->connection != nullptr && progress_->connection->ended()) {
     progress_.reset();
   }
-  if (!progress_.has_value() || !progress_->welcomed) {
+  if (!progress_.has_value() || progress_->connection == nullptr) {
     if (absl::Status status = Greet(deadline); !status.ok()) return status;
-  }
-  if (progress_->connection == nullptr) {
-    if (absl::Status status = OpenApi(deadline); !status.ok()) return status;
   }
   if (absl::Status status = Reconcile(deadline); !status.ok()) return status;
   ConnectionPtr connection = std::move(progress_->connection);
@@ -128,31 +123,24 @@ absl::Status Reconnector::Greet(absl::Time deadline) {
     progress_.emplace().socket = *std::move(socket);
   }
   bool refused = false;
-  absl::StatusOr<v1::Welcome> welcome =
+  absl::StatusOr<Welcomed> welcomed =
       HearWelcome(progress_->socket.get(), runtime_dir_, deadline, &refused);
-  if (absl::IsDeadlineExceeded(welcome.status()) && !refused) return welcome.status();
-  if (!welcome.ok()) {
+  if (absl::IsDeadlineExceeded(welcomed.status()) && !refused) return welcomed.status();
+  if (!welcomed.ok()) {
     progress_.reset();
-    const bool may_change = absl::IsUnavailable(welcome.status()) ||
-                            absl::IsResourceExhausted(welcome.status()) ||
-                            absl::IsDeadlineExceeded(welcome.status());
-    return refused && !may_change ? EndForGood(welcome.status()) : welcome.status();
+    const bool may_change = absl::IsUnavailable(welcomed.status()) ||
+                            absl::IsResourceExhausted(welcomed.status()) ||
+                            absl::IsDeadlineExceeded(welcomed.status());
+    return refused && !may_change ? EndForGood(welcomed.status()) : welcomed.status();
   }
-  if (!welcome->resumed() || welcome->session_id() != welcome_.session_id() ||
-      welcome->token() != welcome_.token() || welcome->tenant() != welcome_.tenant()) {
+  const v1::Welcome& welcome = welcomed->welcome;
+  if (!welcome.resumed() || welcome.session_id() != welcome_.session_id() ||
+      welcome.token() != welcome_.token() || welcome.tenant() != welcome_.tenant()) {
     progress_.reset();
     return EndForGood(absl::NotFoundError("it knows no sessions of the daemon before it"));
   }
-  progress_->welcomed = true;
-  return absl::OkStatus();
-}
-
-absl::Status Reconnector::OpenApi(absl::Time deadline) {
-  absl::StatusOr<UniqueFd> api =
-      ConnectApi(SocketPath(runtime_dir_, kApiSocket), progress_->socket.get(), deadline);
-  if (!api.ok()) return api.status();
-  progress_->connection =
-      std::make_shared<Connection>(std::move(progress_->socket), *std::move(api), welcome_.token());
+  progress_->connection = std::make_shared<Connection>(std::move(progress_->socket),
+                                                       std::move(welcomed->api), welcome_.token());
   return absl::OkStatus();
 }
 
@@ -168,7 +156,15 @@ absl::Status Reconnector::Reconcile(absl::Time deadline) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return EndForGood(FromGrpcStatus(status));
   }
-  if (!status.ok()) return FromGrpcStatus(status);
+  if (!status.ok()) {
+    // Of a broken connection there is nothing to hope for. Else the daemon asks for another try.
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+        progress_->connection->Check(absl::Now() + kReconcilePatience) ==
+            Connection::Pulse::kBroken) {
+      progress_->connection->GiveUp();
+    }
+    return FromGrpcStatus(status);
+  }
   book_->Lost(std::vector<uint64_t>(response.unknown_lease_ids().begin(),
                                     response.unknown_lease_ids().end()));
   progress_->connection->set_statement(statement.number);

@@ -1,5 +1,6 @@
 // Keeps a session on a living Connection: when its daemon dies, the next one is asked for the
-// session (Hello.resume_token) and told what the client has (Reconcile).
+// session (Hello.resume_token) and told what the client has (Reconcile). When the gRPC connection
+// ends and its daemon lives, that one is asked in the same way.
 //
 // There is no thread behind it. Whoever needs a connection and finds it ended brings the session
 // back, one thread at a time; the others wait for that one. What a thread has begun when its time
@@ -61,7 +62,6 @@ class Reconnector {
   // nothing; in over_ already where it never will be.
   absl::StatusOr<ConnectionPtr> Resume(absl::Time deadline);
   absl::Status Greet(absl::Time deadline);
-  absl::Status OpenApi(absl::Time deadline);
   absl::Status Reconcile(absl::Time deadline);
   absl::Status EndForGood(absl::Status why);
   absl::Status Away() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,8 +77,7 @@ class Reconnector {
     Progress();
     ~Progress();
     UniqueFd socket;           // Hello is said
-    bool welcomed = false;     // and the session is resumed
-    ConnectionPtr connection;  // has taken the socket
+    ConnectionPtr connection;  // Welcome has come; has taken the socket
   };
   std::optional<Progress> progress_;
 

@@ -85,26 +85,16 @@ absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Gre
   absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir, greeting, deadline);
   if (!socket.ok()) return socket.status();
   bool refused = false;
-  absl::StatusOr<v1::Welcome> welcome = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
-  if (absl::IsDeadlineExceeded(welcome.status()) && !refused) {
+  absl::StatusOr<Welcomed> welcomed = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
+  if (absl::IsDeadlineExceeded(welcomed.status()) && !refused) {
     return absl::DeadlineExceededError(
-        absl::StrCat(welcome.status().message(), ": within ", absl::FormatDuration(timeout)));
+        absl::StrCat(welcomed.status().message(), ": within ", absl::FormatDuration(timeout)));
   }
-  *died = absl::IsUnavailable(welcome.status()) && !refused;
-  if (!welcome.ok()) return welcome.status();
-
-  const std::string api_path = SocketPath(runtime_dir, kApiSocket);
-  absl::StatusOr<UniqueFd> api = ConnectApi(api_path, socket->get(), deadline);
-  *died = absl::IsUnavailable(api.status());
-  if (absl::IsDeadlineExceeded(api.status())) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the daemon welcomed this process but does not answer on ", api_path,
-                     " within ", absl::FormatDuration(timeout)));
-  }
-  if (!api.ok()) return api.status();
-  auto connection =
-      std::make_shared<Connection>(*std::move(socket), *std::move(api), welcome->token());
-  return Beginning{*std::move(welcome), std::move(connection)};
+  *died = absl::IsUnavailable(welcomed.status()) && !refused;
+  if (!welcomed.ok()) return welcomed.status();
+  auto connection = std::make_shared<Connection>(*std::move(socket), std::move(welcomed->api),
+                                                 welcomed->welcome.token());
+  return Beginning{std::move(welcomed->welcome), std::move(connection)};
 }
 
 // When a request that waits for so long has waited long enough.
@@ -169,7 +159,6 @@ Session::Session(v1::Welcome welcome, const ConnectOptions& options, Greeting gr
       welcome_(std::move(welcome)),
       timeout_(options.timeout),
       runtime_dir_(std::move(runtime_dir)),
-      api_path_(SocketPath(runtime_dir_, kApiSocket)),
       reconnector_(std::move(connection), welcome_, std::move(greeting), runtime_dir_, &book_,
                    options.reconnect) {}
 
@@ -534,7 +523,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:
       // The end of the session explains all of these, and the daemon has said why.
-      if (absl::Status end = connection.deliveries().Poll(); !end.ok()) return end;
+      if (absl::Status end = connection.End(); !end.ok()) return end;
       break;
     default:
       break;
@@ -543,17 +532,23 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     return absl::DeadlineExceededError("the daemon did not answer in time");
   }
   if (!absl::IsUnavailable(result) && !absl::IsCancelled(result)) return result;
-  // The daemon's own word, or gRPC's that nobody is there? A dying daemon closes one socket before
-  // the other.
+  // Is this the daemon's answer, or gRPC's word that its connection has ended?
   const absl::Time dead =
       reconnector_.enabled() ? std::min(deadline, absl::Now() + kDying) : absl::InfinitePast();
   absl::Duration pause = absl::Milliseconds(1);
-  while (!connection.Answers(std::min(deadline, absl::Now() + kPatience))) {
+  while (true) {
+    const Connection::Pulse pulse = connection.Check(std::min(deadline, absl::Now() + kPatience));
+    if (pulse == Connection::Pulse::kAnswers) break;
+    if (pulse == Connection::Pulse::kBroken && reconnector_.enabled()) {
+      // Whether the daemon dies or has only closed this connection: another one is needed.
+      connection.GiveUp();
+      return connection.End();
+    }
     absl::Status end = connection.deliveries().AwaitEnd(std::min(dead, absl::Now() + pause));
     if (!end.ok()) return end;
     if (absl::Now() >= dead) {
       return absl::UnavailableError(
-          absl::StrCat("the daemon no longer answers on ", api_path_, " (", result.message(), ")"));
+          absl::StrCat("the daemon no longer answers (", result.message(), ")"));
     }
     pause = std::min(2 * pause, absl::Milliseconds(100));
   }

@@ -169,7 +169,7 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Request, typename Response>
   using Method = Connection::Method<Request, Response>;
 
-  // One call on the api socket, again and again until a daemon has answered it.
+  // One call, again and again until a daemon has answered it.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request,
                                absl::Time deadline);
@@ -220,7 +220,6 @@ class Session : public std::enable_shared_from_this<Session> {
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string runtime_dir_;
-  const std::string api_path_;
   LeaseBook book_;
   Reconnector reconnector_;
 

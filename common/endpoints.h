@@ -9,13 +9,13 @@
 namespace gpumem {
 
 inline constexpr char kSessionSocket[] = "session.sock";
-inline constexpr char kApiSocket[] = "api.sock";
 inline constexpr char kAdminSocket[] = "admin.sock";
 
 // Metadata of every Broker call: the session's token.
 inline constexpr char kTokenMetadata[] = "gpumem-session-token-bin";
 
-inline constexpr uint32_t kProtocolVersion = 1;
+// 2: Welcome carries the session's gRPC connection; 1 had a socket of its own for it.
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // Where a daemon puts its sockets when it is told nothing: $GPUMEM_RUNTIME_DIR, else
 // /run/gpumem for root, $XDG_RUNTIME_DIR/gpumem for others, /tmp/gpumem-UID without.

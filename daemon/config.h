@@ -144,7 +144,6 @@ struct Config {
   uint32_t max_segments = 100000;
 
   mode_t session_socket_mode = 0666;
-  mode_t api_socket_mode = 0666;
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);

@@ -44,7 +44,6 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->max_sessions, 4096u);
   EXPECT_EQ(config->max_segments, 100000u);
   EXPECT_EQ(config->session_socket_mode, 0666u);
-  EXPECT_EQ(config->api_socket_mode, 0666u);
   EXPECT_EQ(config->admin_socket_mode, 0660u);
   EXPECT_EQ(config->admin_gid, std::nullopt);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(10));
@@ -124,7 +123,6 @@ default = true
   EXPECT_EQ(config->max_sessions, 10u);
   EXPECT_EQ(config->max_segments, 20u);
   EXPECT_EQ(config->session_socket_mode, 0660u);
-  EXPECT_EQ(config->api_socket_mode, 0600u);
   EXPECT_EQ(config->admin_socket_mode, 0600u);
   EXPECT_EQ(config->admin_gid, 2001u);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));

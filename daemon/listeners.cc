@@ -84,11 +84,9 @@ struct Role {
   UniqueFd Listeners::*socket;
 };
 
-std::array<Role, 3> RolesOf(const Config& config) {
+std::array<Role, 2> RolesOf(const Config& config) {
   return {{{"session", gpumem::kSessionSocket, SOCK_SEQPACKET,
             "ListenSequentialPacket=", config.session_socket_mode, &Listeners::session},
-           {"api", gpumem::kApiSocket, SOCK_STREAM, "ListenStream=", config.api_socket_mode,
-            &Listeners::api},
            {"admin", gpumem::kAdminSocket, SOCK_STREAM, "ListenStream=", config.admin_socket_mode,
             &Listeners::admin}}};
 }
@@ -167,15 +165,14 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
   if (*made) listeners.folder_ = dir;
   if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
 
-  const std::array<Role, 3> roles = RolesOf(config);
+  const std::array<Role, 2> roles = RolesOf(config);
   for (NamedFd& each : handed_over) {
     const auto role = std::find_if(roles.begin(), roles.end(),
                                    [&](const Role& one) { return each.name == one.name; });
     if (role == roles.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the service manager hands over a socket named \"", each.name,
-                       "\"; its unit has to say which it is: FileDescriptorName=session, api or "
-                       "admin"));
+                       "\"; its unit has to say which it is: FileDescriptorName=session or admin"));
     }
     if (absl::Status adopted = Adopt(*role, std::move(each), listeners); !adopted.ok()) {
       return adopted;
@@ -203,7 +200,6 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
 
 Listeners& Listeners::operator=(Listeners&& other) noexcept {
   std::swap(session, other.session);
-  std::swap(api, other.api);
   std::swap(admin, other.admin);
   std::swap(notices, other.notices);
   std::swap(handed_over, other.handed_over);

@@ -1,10 +1,10 @@
-// The daemon's three sockets: those that the service manager has handed over, and those that the
+// The daemon's two sockets: those that the service manager has handed over, and those that the
 // daemon makes itself.
 //
 // With units of type socket the manager makes them, before the daemon is started, and keeps them
 // while it is away: who connects then waits in the socket's queue for the next daemon. Such a
 // socket's path, mode and group are its unit's affair. It is told from others by its name, which
-// the unit says: FileDescriptorName= session, api or admin (systemd.socket(5)).
+// the unit says: FileDescriptorName= session or admin (systemd.socket(5)).
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ class Listeners {
   // `handed_over`.
   //   ALREADY_EXISTS       another daemon serves there
   //   FAILED_PRECONDITION  others may write to the folder
-  //   INVALID_ARGUMENT     what was handed over is none of the three, twice there, or of a wrong
+  //   INVALID_ARGUMENT     what was handed over is neither of the two, twice there, or of a wrong
   //                        type; or the path of the folder is too long
   //   others               as the operating system says
   static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over);
@@ -40,7 +40,7 @@ class Listeners {
   void RemoveFiles();
 
   // Non-blocking, close-on-exec. The caller's to take.
-  gpumem::UniqueFd session, api, admin;
+  gpumem::UniqueFd session, admin;
   // What an operator should know of sockets that were handed over, in sentences.
   std::vector<std::string> notices;
   // How many were.

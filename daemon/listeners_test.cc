@@ -49,7 +49,6 @@ class ListenersTest : public ::testing::Test {
     std::vector<NamedFd> all;
     all.push_back(Made("admin", SOCK_STREAM, "admin.sock", 0660));
     all.push_back(Made("session", SOCK_SEQPACKET, "session.sock"));
-    all.push_back(Made("api", SOCK_STREAM, "api.sock"));
     return all;
   }
   absl::Status Refused(NamedFd one) {
@@ -78,9 +77,9 @@ TEST_F(ListenersTest, MakesThemAndTakesThemAway) {
   {
     auto made = Listeners::Open(config_, {});
     ASSERT_TRUE(made.ok()) << made.status();
-    EXPECT_THAT(Files(), ElementsAre("admin.sock", "api.sock", "session.sock"));
+    EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
     EXPECT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
-    EXPECT_TRUE(CanConnect("api.sock", SOCK_STREAM));
+    EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
     EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
     EXPECT_EQ(made->handed_over, 0);
     EXPECT_EQ(Listeners::Open(config_, {}).status().code(), absl::StatusCode::kAlreadyExists);
@@ -94,9 +93,9 @@ TEST_F(ListenersTest, UsesThoseThatWereHandedOverAndLeavesThem) {
   {
     auto taken = Listeners::Open(config_, All());
     ASSERT_TRUE(taken.ok()) << taken.status();
-    EXPECT_EQ(taken->handed_over, 3);
+    EXPECT_EQ(taken->handed_over, 2);
     EXPECT_THAT(taken->notices, IsEmpty());
-    for (const UniqueFd* socket : {&taken->session, &taken->api, &taken->admin}) {
+    for (const UniqueFd* socket : {&taken->session, &taken->admin}) {
       ASSERT_TRUE(socket->valid());
       EXPECT_NE(fcntl(socket->get(), F_GETFL) & O_NONBLOCK, 0);
     }
@@ -105,7 +104,7 @@ TEST_F(ListenersTest, UsesThoseThatWereHandedOverAndLeavesThem) {
     EXPECT_TRUE(accepted.valid());
     taken->RemoveFiles();
   }
-  EXPECT_THAT(Files(), ElementsAre("admin.sock", "api.sock", "session.sock"));
+  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
 }
 
 TEST_F(ListenersTest, MakesThoseThatAreMissing) {
@@ -114,7 +113,7 @@ TEST_F(ListenersTest, MakesThoseThatAreMissing) {
   auto listeners = Listeners::Open(config_, std::move(one));
   ASSERT_TRUE(listeners.ok()) << listeners.status();
   EXPECT_EQ(listeners->handed_over, 1);
-  EXPECT_TRUE(CanConnect("api.sock", SOCK_STREAM));
+  EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
   listeners->RemoveFiles();
   EXPECT_THAT(Files(), ElementsAre("session.sock"));
 }
@@ -129,12 +128,12 @@ TEST_F(ListenersTest, WhatIsNoneOfThemIsRefusedByName) {
   EXPECT_EQ(stream.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(stream.message()), HasSubstr("ListenSequentialPacket="));
 
-  NamedFd tcp{"api", UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  NamedFd tcp{"admin", UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   EXPECT_EQ(Refused(std::move(tcp)).code(), absl::StatusCode::kInvalidArgument);
 
   std::vector<NamedFd> twice;
-  twice.push_back(Made("api", SOCK_STREAM, "api.sock"));
-  twice.push_back(Made("api", SOCK_STREAM, "api2.sock"));
+  twice.push_back(Made("admin", SOCK_STREAM, "admin.sock"));
+  twice.push_back(Made("admin", SOCK_STREAM, "admin2.sock"));
   EXPECT_EQ(Listeners::Open(config_, std::move(twice)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -151,10 +150,10 @@ TEST_F(ListenersTest, TellsWhereUnitAndConfigurationDiffer) {
 
 TEST_F(ListenersTest, TellsOfASocketWhereNoClientLooks) {
   std::vector<NamedFd> one;
-  one.push_back(Made("api", SOCK_STREAM, "api2.sock"));
+  one.push_back(Made("admin", SOCK_STREAM, "admin2.sock", 0660));
   auto listeners = Listeners::Open(config_, std::move(one));
   ASSERT_TRUE(listeners.ok()) << listeners.status();
-  EXPECT_THAT(listeners->notices, ElementsAre(HasSubstr("api2.sock")));
+  EXPECT_THAT(listeners->notices, ElementsAre(HasSubstr("admin2.sock")));
 }
 
 TEST_F(ListenersTest, AFolderThatOthersMayWriteToIsRefused) {

@@ -34,7 +34,10 @@ constexpr int kHandshakeTimeoutMs = 5000;
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(250);
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
-constexpr size_t kMaxTransportBytes = size_t{256} << 20;
+// What gRPC may hold for all operators; and for the sessions of one uid and tenant, of which some
+// 50 can publish at a time with the largest request.
+constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
+constexpr size_t kMaxApiTransportBytes = size_t{64} << 20;
 
 // The ledger adds up sizes, times the segments of a request and over devices: no sum of
 // them may wrap around.
@@ -89,9 +92,11 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   return options;
 }
 
-void SetLimits(grpc::ServerBuilder& builder, const char* name, int max_request_bytes) {
+// `transport_bytes` are this server's alone.
+void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_bytes,
+               int max_request_bytes) {
   grpc::ResourceQuota quota(name);
-  quota.Resize(kMaxTransportBytes).SetMaxThreads(kMaxThreads);
+  quota.Resize(transport_bytes).SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
   // Not one for each core, which may be more than there may be threads.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -245,11 +250,21 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
 
   hub_ = std::make_unique<WatchHub>(broker_.get());
   hub_for_observer_ = hub_.get();
+  grpc::EnableDefaultHealthCheckService(true);
+  // For operators; but gRPC's library adds it to every server as soon as it is linked.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  api_servers_ = std::make_unique<ApiServers>([this](grpc::ServerBuilder& builder) {
+    SetLimits(builder, "api", kMaxApiTransportBytes, kMaxRequestBytes);
+    builder.RegisterService(broker_service_.get());
+  });
   sessions_ = std::make_unique<SessionServer>(
       std::move(listeners_.session), broker_.get(), config_.rules,
       [this](SessionId ended) { hub_->SessionEnded(ended); },
       SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
-                           .audit = audit_->sink()});
+                           .audit = audit_->sink(),
+                           .connect_api = [this](uid_t uid, const std::string& tenant) {
+                             return api_servers_->Connect(uid, tenant);
+                           }});
   sessions_for_observer_ = sessions_.get();
   const auto known = broker_->ListSessions("");
   for (const SessionView& view : *known) {
@@ -258,7 +273,9 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     sessions_->Adopt(view.id, std::move(survivor->second.peer), survivor->second.match);
   }
   survivors_.clear();
-  broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
+  broker_service_ = std::make_unique<BrokerService>(
+      broker_.get(), sessions_.get(), hub_.get(),
+      [this](const std::string& peer) { api_servers_->AnsweredWithError(peer); });
   admin_service_ = std::make_unique<AdminService>(
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
@@ -268,22 +285,10 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
           .audit = audit_->sink(),
           .events = &event_streams_});
 
-  grpc::EnableDefaultHealthCheckService(true);
-  // For operators; but gRPC's library adds it to every server as soon as it is linked.
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const auto healthy = [](const char* service) {
-    return [service](grpc::Server& server) {
-      server.GetHealthCheckService()->SetServingStatus(true);
-      server.GetHealthCheckService()->SetServingStatus(service, true);
-    };
+  const auto healthy = [](grpc::Server& server) {
+    server.GetHealthCheckService()->SetServingStatus(true);
+    server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
   };
-  api_listener_ = std::make_unique<GrpcListener>(
-      std::move(listeners_.api),
-      [service = broker_service_.get()](grpc::ServerBuilder& builder) {
-        SetLimits(builder, "api", kMaxRequestBytes);
-        builder.RegisterService(service);
-      },
-      healthy("gpumem.v1.Broker"));
   // Also where the socket's mode would let others in.
   const auto admits = [group = config_.admin_gid](int socket, const PeerIdentity& peer) {
     if (peer.uid != 0 && peer.uid != geteuid() && !(group && Matches({.gid = *group}, peer))) {
@@ -296,10 +301,10 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   admin_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.admin),
       [service = admin_service_.get()](grpc::ServerBuilder& builder) {
-        SetLimits(builder, "admin", kMaxAdminRequestBytes);
+        SetLimits(builder, "admin", kMaxAdminTransportBytes, kMaxAdminRequestBytes);
         builder.RegisterService(service);
       },
-      healthy("gpumem.v1.Admin"),
+      healthy,
       GrpcListenerOptions{
           .admits = admits,
           .on_connected =
@@ -318,7 +323,6 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   sessions_->Start();
   if (absl::Status started = StartMonitor(); !started.ok()) return started;
   StartMetrics();
-  api_listener_->Start();
   admin_listener_->Start();
   return absl::OkStatus();
 }
@@ -340,9 +344,8 @@ absl::Status Server::StartMonitor() {
 Server::~Server() {
   metrics_.reset();
   broker_->SetDraining(true);
-  for (auto* listener : {&api_listener_, &admin_listener_}) {
-    if (*listener != nullptr) (*listener)->StopAccepting();
-  }
+  if (api_servers_ != nullptr) api_servers_->StopConnecting();
+  if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
   event_streams_.EndAll();
   // Calls in flight have until then; what is still waiting after that is cancelled. The
   // last part of the time is for what follows.
@@ -353,10 +356,9 @@ Server::~Server() {
   // Then there are only answers on their way. gRPC waits for every client to notice that it is to
   // go, and those notice it only in a call: who is not in one would take all of the time.
   const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
-  for (auto* listener : {&api_listener_, &admin_listener_}) {
-    if (*listener != nullptr) (*listener)->Shutdown(answered);
-    listener->reset();
-  }
+  if (api_servers_ != nullptr) api_servers_->Shutdown(answered);
+  if (admin_listener_ != nullptr) admin_listener_->Shutdown(answered);
+  admin_listener_.reset();
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
   if (continuity_ != nullptr) {
@@ -368,6 +370,7 @@ Server::~Server() {
   listeners_.RemoveFiles();
   monitor_.reset();
   sessions_.reset();
+  api_servers_.reset();
   broker_service_.reset();
   admin_service_.reset();
   // With it the devices, which keep sockets of their own in the runtime folder. Until it is gone
@@ -458,10 +461,10 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
   const auto fixed = [](const Config& c) {
     return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
-                    c.session_socket_mode, c.api_socket_mode, c.admin_socket_mode, c.admin_gid,
-                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
-                    c.pinned_capacity.percent, c.drain_timeout, c.revocation_grace,
-                    c.revocation_kill_after, c.metrics, c.audit);
+                    c.session_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
+                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
+                    c.drain_timeout, c.revocation_grace, c.revocation_kill_after, c.metrics,
+                    c.audit);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);

@@ -27,6 +27,7 @@
 #include "daemon/metrics_endpoint.h"
 #include "daemon/override_store.h"
 #include "daemon/transport/admin_service.h"
+#include "daemon/transport/api_servers.h"
 #include "daemon/transport/broker_service.h"
 #include "daemon/transport/event_stream.h"
 #include "daemon/transport/grpc_listener.h"
@@ -150,7 +151,8 @@ class Server final : private BrokerObserver {
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   PeerBook admin_peers_;
-  std::unique_ptr<GrpcListener> api_listener_, admin_listener_;
+  std::unique_ptr<ApiServers> api_servers_;
+  std::unique_ptr<GrpcListener> admin_listener_;
   std::string metrics_notice_;                // why there are none; set once, before any is asked
   std::unique_ptr<MetricsEndpoint> metrics_;  // null: off, or see the notice
 };

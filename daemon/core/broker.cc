@@ -262,6 +262,11 @@ bool Broker::IsLive(absl::string_view token) const {
   return FindSession(token).ok();
 }
 
+absl::StatusOr<SessionId> Broker::SessionOf(absl::string_view token) const {
+  absl::MutexLock lock(&mutex_);
+  return FindSession(token);
+}
+
 // --- Requests of clients -------------------------------------------------------------
 
 // Makes the fresh segments of an operation. What was made before a failure stays in

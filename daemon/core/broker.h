@@ -221,6 +221,9 @@ class Broker {
 
   // Whether a live session has this token.
   bool IsLive(absl::string_view token) const;
+  // The live session that has this token.
+  //   UNAUTHENTICATED  there is none
+  absl::StatusOr<SessionId> SessionOf(absl::string_view token) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Over the end of a daemon ------------------------------------------------------
 
@@ -234,8 +237,9 @@ class Broker {
   // and not of its sessions. No call may be under way.
   void Freeze();
 
-  // A session that was restored is its process's again; its client has connected anew.
-  //   NOT_FOUND  no session has this token that waits for its client, or another process's does
+  // The client of this session has connected anew: the session was restored, or its client has lost
+  // its connection to this daemon. Until Reconcile its calls are refused.
+  //   NOT_FOUND  no live session has this token, or another process's does
   struct Resumed {
     SessionId id{};
     std::string tenant;
@@ -244,6 +248,7 @@ class Broker {
   // As Ledger::Reconcile, of the session that has this token and was resumed. From then on its
   // calls are served.
   //   UNAUTHENTICATED  no such session
+  //   UNAVAILABLE      calls of the connection that it has lost have yet to end: ask again
   absl::StatusOr<std::vector<LeaseId>> Reconcile(absl::string_view token,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);

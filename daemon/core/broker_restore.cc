@@ -70,6 +70,8 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
         "this daemon does not know the session, or has ended it: connect for a new one");
   }
   if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
+  // What it was sent went with its connection.
+  pools_sent_.erase(*session);
   return Resumed{*session, *ledger_.TenantOf(*session)};
 }
 
@@ -82,6 +84,11 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
   if (ledger_.presence(*session) == Presence::kAway) {
     return absl::UnauthenticatedError(
         "the session's client has to come back for it first, with a Hello on the session socket");
+  }
+  if (ledger_.presence(*session) == Presence::kReturning && ledger_.HasCalls(*session)) {
+    // They could be granted what the client, which no longer hears of it, does not name.
+    return absl::UnavailableError(
+        "calls of the session's earlier connection have yet to end; ask again");
   }
   absl::StatusOr<std::vector<LeaseId>> unknown = ledger_.Reconcile(*session, leases, requests);
   Pump();

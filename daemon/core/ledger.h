@@ -424,8 +424,13 @@ class Ledger {
 
   // Of a session that is there. A restored one is away until its process has come back for it.
   Presence presence(SessionId session) const { return sessions_.at(session)->presence; }
-  //   NOT_FOUND  it is not away, or it is of another process
+  // Its client has connected anew: after the end of an earlier daemon, or because it has lost its
+  // connection to this one. Until Reconcile it is kReturning.
+  //   NOT_FOUND  it has ended, or it is of another process
   absl::Status Resume(SessionId session, const PeerIdentity& peer);
+  // True if calls of the session are under way or wait: of a connection that it has lost, they may
+  // still be granted something.
+  bool HasCalls(SessionId session) const;
   // The session, which has come back, has these leases and no others, and will ask again by these
   // requests. All else of it that it was granted ends. Those of the leases that it does not have.
   absl::StatusOr<std::vector<LeaseId>> Reconcile(SessionId session,

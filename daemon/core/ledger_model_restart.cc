@@ -215,11 +215,17 @@ void LedgerModel::DropRegrants(SessionId session, const std::vector<uint64_t>& r
 
 absl::Status LedgerModel::Resume(SessionId id, const PeerIdentity& peer,
                                  const absl::Status& answer) {
-  const bool waits = Live(id) && sessions_.at(id).presence == Presence::kAway &&
-                     sessions_.at(id).peer.pid == peer.pid &&
-                     sessions_.at(id).peer.start_time == peer.start_time;
-  if (waits) sessions_.at(id).presence = Presence::kReturning;
-  return ExpectCode(answer, waits ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
+  const bool resumes = Live(id) && sessions_.at(id).peer.pid == peer.pid &&
+                       sessions_.at(id).peer.start_time == peer.start_time;
+  if (resumes && sessions_.at(id).presence != Presence::kAway) {
+    std::erase_if(regrants_, [&](const auto& entry) { return entry.first.first == id; });
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.session != id || lease.request_id == 0) continue;
+      regrants_[{id, lease.request_id}].push_back(lease_id);
+    }
+  }
+  if (resumes) sessions_.at(id).presence = Presence::kReturning;
+  return ExpectCode(answer, resumes ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
 }
 
 absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& leases,

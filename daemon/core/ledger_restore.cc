@@ -287,16 +287,33 @@ std::optional<Operation> Ledger::RegrantAttach(SessionId session_id, uint64_t re
 
 absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
   auto it = sessions_.find(id);
-  if (it == sessions_.end() || !it->second->live || it->second->presence != Presence::kAway) {
+  if (it == sessions_.end() || !it->second->live) {
     return absl::NotFoundError("no session waits for this client; connect for a new one");
   }
-  const PeerIdentity& its = it->second->details.peer;
+  Session& session = *it->second;
+  const PeerIdentity& its = session.details.peer;
   if (its.pid != peer.pid || its.start_time != peer.start_time) {
     return absl::NotFoundError("the session is another process's; connect for one of your own");
   }
-  it->second->presence = Presence::kReturning;
+  if (session.presence != Presence::kAway) {
+    // It may not have heard the answers of the connection that it has lost.
+    session.regrants.clear();
+    for (LeaseId lease : session.leases) {
+      const uint64_t request = leases_.at(lease).request_id;
+      if (request != 0) session.regrants[request].push_back(lease);
+    }
+  }
+  session.presence = Presence::kReturning;
   AuditSession(AuditEvent::kSessionResumed, id);
   return absl::OkStatus();
+}
+
+bool Ledger::HasCalls(SessionId id) const {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end()) return false;
+  const Session& session = *it->second;
+  return session.in_flight > 0 || session.operations > 0 || !session.waiters.empty() ||
+         !session.attach_waiters.empty();
 }
 
 void Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> requests) {
@@ -330,7 +347,7 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
     const uint64_t request = leases_.at(lease).request_id;
     if (!kept.contains(lease) && (request == 0 || !asked.contains(request))) ended.push_back(lease);
   }
-  AuditRelease(session_id, ended, "its client does not have it, since the daemon's restart");
+  AuditRelease(session_id, ended, "its client has connected anew and does not have it");
   for (LeaseId lease : ended) EndLease(lease, TrustsRelease(session, lease));
   session.presence = Presence::kHere;
   absl::erase_if(session.regrants, [&](const auto& each) { return !asked.contains(each.first); });

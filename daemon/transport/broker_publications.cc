@@ -40,8 +40,9 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
 
   // Whoever calls it must not look at this any more afterwards.
   void Begin(Context* context, const Bytes* request) {
+    context_ = context;
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
-    if (!call.ok()) return Finish(ToAnswer(call.status()));
+    if (!call.ok()) return AnswerWith(call.status());
     call_.emplace(*std::move(call));
     const auto parsed = ParseRequest<v1::AttachRequest>(*request);
     if (!parsed.ok()) return AnswerWith(parsed.status());
@@ -95,10 +96,12 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AttachResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
+    service_->CountError(*context_, answer.status());
     Answer(this, response_, answer);
   }
 
   BrokerService* const service_;
+  Context* context_ = nullptr;  // gRPC's, until OnDone()
   Bytes* const response_;
   std::optional<Broker::Call> call_;
   std::shared_ptr<Broker::Attachment> attachment_;

@@ -63,6 +63,7 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
       *answer->add_devices() = ToProto(device);
     }
   }
+  CountError(*context, answer.status());
   Answer(reactor, response, answer);
   return reactor;
 }
@@ -74,8 +75,9 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
 
   // Whoever calls it must not look at this any more afterwards.
   void Begin(Context* context, const Bytes* request) {
+    context_ = context;
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
-    if (!call.ok()) return Finish(ToAnswer(call.status()));
+    if (!call.ok()) return AnswerWith(call.status());
     call_.emplace(*std::move(call));
     const auto parsed = ParseRequest<v1::AcquireRequest>(*request);
     if (!parsed.ok()) return AnswerWith(parsed.status());
@@ -124,6 +126,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
+    service_->CountError(*context_, answer.status());
     Answer(this, response_, answer);
   }
 
@@ -144,6 +147,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   }
 
   BrokerService* const service_;
+  Context* context_ = nullptr;  // gRPC's, until OnDone()
   Bytes* const response_;
   std::optional<Broker::Call> call_;
   std::shared_ptr<Broker::Acquisition> acquisition_;
@@ -236,10 +240,14 @@ grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes
     absl::StatusOr<std::vector<LeaseId>> unknown =
         broker_->Reconcile(TokenOf(*context), leases, requests);
     if (!unknown.ok()) return unknown.status();
+    if (const auto session = broker_->SessionOf(TokenOf(*context)); session.ok()) {
+      sessions_->Reconciled(*session);
+    }
     v1::ReconcileResponse reconciled;
     for (LeaseId lease : *unknown) reconciled.add_unknown_lease_ids(ToInt(lease));
     return reconciled;
   }();
+  CountError(*context, answer.status());
   Answer(reactor, response, answer);
   return reactor;
 }
@@ -328,13 +336,17 @@ grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes*
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* context,
                                                                  const Bytes* request) {
+  const auto refuse = [&](const absl::Status& why) {
+    CountError(*context, why);
+    return new RefusedWatch(why);
+  };
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return new RefusedWatch(call.status());
+  if (!call.ok()) return refuse(call.status());
   const auto parsed = ParseRequest<v1::WatchRequest>(*request);
-  if (!parsed.ok()) return new RefusedWatch(parsed.status());
+  if (!parsed.ok()) return refuse(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
-  if (!tenant.ok()) return new RefusedWatch(tenant.status());
-  if (absl::Status watches = call->BecomeWatch(); !watches.ok()) return new RefusedWatch(watches);
+  if (!tenant.ok()) return refuse(tenant.status());
+  if (absl::Status watches = call->BecomeWatch(); !watches.ok()) return refuse(watches);
   const SessionId session = call->session();
   auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant));
   // The session may have ended before the hub knew of its watch.

@@ -12,7 +12,10 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/http2_refusal.h"
+#include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer.h"
 #include "daemon/transport/peer_socket.h"
 #include "spdlog/spdlog.h"
@@ -24,6 +27,9 @@ using gpumem::UniqueFd;
 
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kStopKey = 1;
+
+// How often the connections are looked at that gRPC has yet to close.
+constexpr int kLookAtClosingMs = 10;
 
 // Then the ends of connections have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
@@ -101,9 +107,12 @@ bool GrpcListener::HaveServer() {
 void GrpcListener::Serve() {
   std::array<epoll_event, 64> events;
   while (true) {
-    const bool lingers = server_ != nullptr && connections_.empty();
-    const int timeout_ms =
-        lingers ? static_cast<int>(absl::ToInt64Milliseconds(options_.linger)) : -1;
+    int timeout_ms = -1;
+    if (!closing_.empty()) {
+      timeout_ms = kLookAtClosingMs;
+    } else if (server_ != nullptr && connections_.empty()) {
+      timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(options_.linger));
+    }
     const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
@@ -111,8 +120,10 @@ void GrpcListener::Serve() {
       if (key != kListenerKey) Ended(key);
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
+    const bool lingered = n == 0 && closing_.empty() && connections_.empty();
+    CountClosed();
     AcceptSome();
-    if (n == 0 && connections_.empty()) Shutdown(absl::InfinitePast());
+    if (lingered && connections_.empty()) Shutdown(absl::InfinitePast());
   }
 }
 
@@ -127,7 +138,11 @@ void GrpcListener::AcceptSome() {
     if (errno != EMFILE && errno != ENFILE) return;
     // Out of descriptors: a connection left waiting would wake this thread for ever.
     spare_.reset();
-    UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
+    {
+      const UniqueFd refused(
+          accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Refuse(refused, nullptr, NoDescriptors());
+    }
     spare_ = OpenSpare();
   }
 }
@@ -137,32 +152,49 @@ void GrpcListener::Accept(UniqueFd fd) {
   if (!peer.ok()) return;
   if (options_.admits) {
     if (absl::Status admitted = options_.admits(fd.get(), *peer); !admitted.ok()) {
-      spdlog::warn("refused a connection of uid {} (pid {}): {}", peer->uid, peer->pid,
-                   std::string(admitted.message()));
+      Refuse(fd, &*peer, admitted);
       if (options_.on_refused) options_.on_refused(*peer, admitted);
       return;
     }
   }
-  const uint32_t of_user = by_uid_.contains(peer->uid) ? by_uid_.at(peer->uid) : 0;
-  if (of_user >= options_.max_connections_per_uid) {
-    spdlog::warn("refused a connection of uid {} (pid {}): it has {} of {} open", peer->uid,
-                 peer->pid, of_user, connections_.size());
-    return;
+  const auto connections_of = [this](uid_t uid) {
+    const auto count = by_uid_.find(uid);
+    return count == by_uid_.end() ? 0 : count->second;
+  };
+  if (connections_of(peer->uid) >= options_.max_connections_per_uid) CountClosed();
+  if (const uint32_t of_user = connections_of(peer->uid);
+      of_user >= options_.max_connections_per_uid) {
+    return Refuse(fd, &*peer,
+                  absl::ResourceExhaustedError(absl::StrCat("uid ", peer->uid, " has ", of_user,
+                                                            " connections, and may have no more")));
   }
   if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
   if (!HaveServer()) return;
-  UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!watched.valid()) return;
+  absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
+  if (!line.ok()) return Refuse(fd, &*peer, line.status());
   const uint64_t key = next_key_++;
   if (options_.on_connected) options_.on_connected(key, fd.get(), *peer);
-  Add(epoll_.get(), watched.get(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
-  connections_.emplace(key, Connection{std::move(watched), peer->uid});
+  Add(epoll_.get(), (*line)->duplicate(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
+  connections_.emplace(key, Connection{*std::move(line), peer->uid});
   ++by_uid_[peer->uid];
 
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_.get();
   connection.fd = fd.release();  // gRPC's now
   acceptor_->HandleNewConnection(&connection);
+}
+
+void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why) {
+  if (!fd.valid()) return;
+  const std::string bytes = gpumem::Http2Refusal(why);
+  // It fits into the empty buffer of a new connection.
+  send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (peer == nullptr) {
+    spdlog::warn("refused a connection: {}", std::string(why.message()));
+  } else {
+    spdlog::warn("refused a connection of uid {} (pid {}): {}", peer->uid, peer->pid,
+                 std::string(why.message()));
+  }
 }
 
 void GrpcListener::EndOneOfTheGreediest() {
@@ -173,19 +205,31 @@ void GrpcListener::EndOneOfTheGreediest() {
   }
   for (const auto& [key, connection] : connections_) {
     if (connection.uid != greediest) continue;
+    if (connection.line->is_cut()) continue;
     spdlog::warn("too many connections: ended one of the {} of uid {}", most, greediest);
-    shutdown(connection.fd.get(), SHUT_RDWR);
     return Ended(key);
   }
 }
 
 void GrpcListener::Ended(uint64_t key) {
   auto it = connections_.find(key);
-  if (it == connections_.end()) return;
-  auto count = by_uid_.find(it->second.uid);
-  if (--count->second == 0) by_uid_.erase(count);
-  connections_.erase(it);
-  if (options_.on_ended) options_.on_ended(key);
+  if (it == connections_.end() || it->second.line->is_cut()) return;
+  it->second.line->Cut();
+  closing_.push_back(key);
+}
+
+void GrpcListener::CountClosed() {
+  closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
+                                [this](uint64_t key) {
+                                  auto it = connections_.find(key);
+                                  if (!it->second.line->Closed()) return false;
+                                  auto count = by_uid_.find(it->second.uid);
+                                  if (--count->second == 0) by_uid_.erase(count);
+                                  connections_.erase(it);
+                                  if (options_.on_ended) options_.on_ended(key);
+                                  return true;
+                                }),
+                 closing_.end());
 }
 
 }  // namespace gpumemd

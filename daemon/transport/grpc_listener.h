@@ -1,11 +1,10 @@
-// Hands the connections of a unix socket to a gRPC server.
+// Hands the connections of the admin socket to a gRPC server.
 //
-// gRPC could listen by itself, but then nobody would count: one user could take every
-// descriptor of the daemon with idle connections. Here the kernel says who connects, and
-// each user may have so many.
+// gRPC could listen by itself, but would not count: one user could take every descriptor of the
+// daemon with idle connections. Here the kernel says who connects, and each user has a limit.
 //
-// The server is there while somebody is connected, and for a while after that: gRPC's threads wake
-// several times a second, whether there is anything to do or not. One is made in some 2 ms.
+// The server is there while it has connections, and for options.linger after that: gRPC's threads
+// wake several times a second, whether there is anything to do or not. One is made in some 2 ms.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -14,16 +13,19 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/rules.h"
+#include "daemon/transport/api_line.h"
 
 namespace gpumemd {
 
 struct GrpcListenerOptions {
+  // A connection counts until gRPC has closed its descriptor.
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
   // Who may connect, or why not; absent: whom the socket's mode lets.
@@ -63,14 +65,18 @@ class GrpcListener {
 
  private:
   struct Connection {
-    gpumem::UniqueFd fd;  // a duplicate of gRPC's, to see its end
+    std::shared_ptr<ApiLine> line;
     uid_t uid = 0;
   };
 
   void Serve();
   void AcceptSome();
   void Accept(gpumem::UniqueFd fd);
+  // Its peer has closed it, if only in one direction: cuts it.
   void Ended(uint64_t key);
+  void CountClosed();
+  // Says why to who has just connected.
+  void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
   // Whether there is a server, now.
   bool HaveServer();
   // Makes room where all connections are taken: of the user who has the most.
@@ -90,6 +96,7 @@ class GrpcListener {
   uint64_t next_key_;
   absl::flat_hash_map<uint64_t, Connection> connections_;
   absl::flat_hash_map<uid_t, uint32_t> by_uid_;
+  std::vector<uint64_t> closing_;  // cut, and gRPC has yet to close them
 
   std::thread thread_;
 };

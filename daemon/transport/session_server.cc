@@ -22,6 +22,7 @@
 #include "common/version.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/transport/convert.h"
+#include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer_socket.h"
 #include "proto/gpumem/v1/session.pb.h"
 #include "spdlog/spdlog.h"
@@ -211,8 +212,12 @@ void SessionServer::AcceptSome() {
   for (int i = 0; i < kAcceptsPerRound; ++i) {
     const int64_t now = BootTime();
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid()) {
+    if (socket.valid() && !IsOfReserve(socket.get())) {
       Accept(std::move(socket));
+      continue;
+    }
+    if (socket.valid()) {
+      SendLast(socket.get(), RefusalOf(NoDescriptors()));
       continue;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) queue_empty_at_ = now;
@@ -222,9 +227,7 @@ void SessionServer::AcceptSome() {
     spare_.reset();
     UniqueFd refused(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (refused.valid()) {
-      SendLast(refused.get(), RefusalOf(absl::ResourceExhaustedError(
-                                  "the daemon has no file descriptors left; raise its "
-                                  "LimitNOFILE, or try again when sessions have ended")));
+      SendLast(refused.get(), RefusalOf(NoDescriptors()));
     }
     const bool more = refused.valid();
     refused.reset();
@@ -302,8 +305,9 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
         absl::StrCat("a ", what, "'s name is at most ", most, " printable characters"));
   }
   const bool resumes = !hello.resume_token().empty();
+  UniqueFd api;
   absl::StatusOr<Broker::NewSession> session =
-      resumes ? Resume(connection, hello.resume_token()) : Open(connection, hello);
+      resumes ? Resume(connection, hello.resume_token(), &api) : Open(connection, hello, &api);
   if (!session.ok()) return session.status();
   greeting_.remove(connection);
   connection->welcomed = true;
@@ -334,12 +338,24 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
                 resumes ? " is resumed" : "", connection->peer.command,
                 connection->peer.identity.pid, connection->peer.identity.uid, match.tenant,
                 match.rule);
-  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), {},
+  std::vector<int> fds;
+  if (api.valid()) fds.push_back(api.get());
+  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), fds,
                              absl::InfinitePast());
 }
 
+absl::Status SessionServer::ConnectApi(Connection& connection, UniqueFd* api) {
+  if (options_.connect_api == nullptr) return absl::OkStatus();
+  absl::StatusOr<ApiServers::Connection> connected =
+      options_.connect_api(connection.peer.identity.uid, connection.match.tenant);
+  if (!connected.ok()) return connected.status();
+  *api = std::move(connected->client_end);
+  connection.api = std::move(connected->line);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& connection,
-                                                       const v1::Hello& hello) {
+                                                       const v1::Hello& hello, UniqueFd* api) {
   absl::StatusOr<TenantMatch> match = [&] {
     absl::MutexLock lock(&mutex_);
     return MatchTenant(rules_, connection->peer.identity, hello.tenant());
@@ -361,6 +377,7 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
   // What is ambiguous about a cgroup is told with its path, which others choose.
   match->rule = Printable(match->rule);
   connection->match = *match;
+  if (absl::Status connected = ConnectApi(*connection, api); !connected.ok()) return connected;
   return broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
                                               .client_name = hello.client_name(),
                                               .command = connection->peer.command,
@@ -370,19 +387,48 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
 }
 
 absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& connection,
-                                                         const std::string& token) {
+                                                         const std::string& token, UniqueFd* api) {
+  ConnectionPtr old;
+  if (const absl::StatusOr<SessionId> id = broker_->SessionOf(token); id.ok()) {
+    old = FindSession(*id);
+  }
+  if (old != nullptr) {
+    connection->match = old->match;
+    // Before anything changes: the session outlives a refusal.
+    if (absl::Status connected = ConnectApi(*connection, api); !connected.ok()) return connected;
+  }
   absl::StatusOr<Broker::Resumed> resumed = broker_->Resume(token, connection->peer.identity);
   if (!resumed.ok()) return resumed.status();
-  // Its process is watched by the new connection from here on.
-  if (const ConnectionPtr adopted = FindSession(resumed->id); adopted != nullptr) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, adopted->peer.pidfd.get(), nullptr);
-    connection->match = adopted->match;
-    absl::MutexLock lock(&mutex_);
-    connections_.erase(adopted->key);
-  }
+  connection->reconciled = false;
+  if (old != nullptr) Replace(old);
   Broker::NewSession session{.id = resumed->id};
   std::memcpy(session.token.data(), token.data(), session.token.size());
   return session;
+}
+
+void SessionServer::Replace(const ConnectionPtr& old) {
+  // Its process is watched by the new connection from now on.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, old->peer.pidfd.get(), nullptr);
+  std::shared_ptr<const UniqueFd> socket;
+  {
+    absl::MutexLock lock(&mutex_);
+    socket = std::exchange(old->socket, nullptr);
+    sessions_.erase(old->session);  // the new one takes its place once it is welcomed
+    connections_.erase(old->key);
+  }
+  if (socket != nullptr) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
+    shutdown(socket->get(), SHUT_RDWR);
+  }
+  // Ends its calls and watches.
+  if (old->api != nullptr) old->api->Cut();
+  on_ended_(old->session);
+}
+
+void SessionServer::Reconciled(SessionId session) {
+  if (const ConnectionPtr connection = FindSession(session); connection != nullptr) {
+    connection->reconciled = true;
+  }
 }
 
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
@@ -398,6 +444,9 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
     }
   }
   if (socket == nullptr) return absl::UnavailableError("the session's socket is closed");
+  if (!connection->reconciled) {
+    return absl::UnavailableError("the connection that this call came by has ended");
+  }
   std::vector<DeliveryPart> parts = PartsOf(delivery_id, handover);
   std::optional<absl::MutexLock> one_after_another;
   if (parts.size() > 1) {
@@ -444,6 +493,7 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
     // Deliver may still hold the descriptor: end it for the peer all the same.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
     shutdown(socket->get(), SHUT_RDWR);
+    if (connection->api != nullptr) connection->api->Cut();
     if (connection->welcomed) {
       spdlog::debug("session {} ended: {}", ToInt(connection->session), Printable(why.message()));
       if (!leaves) broker_->SocketClosed(connection->session);

@@ -10,8 +10,11 @@
 //                                                          still map memory)
 //
 // A session of an earlier daemon (Adopt) is watched, and live again when its client comes for it.
+// A client that has lost its gRPC connection comes for a live session in the same way: the session
+// moves to the new session socket, and the old one is closed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -30,6 +33,7 @@
 #include "daemon/core/audit.h"
 #include "daemon/core/broker.h"
 #include "daemon/core/rules.h"
+#include "daemon/transport/api_servers.h"
 #include "daemon/transport/peer.h"
 #include "proto/gpumem/v1/session.pb.h"
 
@@ -42,6 +46,10 @@ struct SessionServerOptions {
   uint32_t max_greeting_per_uid = 256;
   uint64_t generation = 0;     // of this daemon, for Welcome
   AuditSink* audit = nullptr;  // told of those whom no rule admits; null: nobody is
+  // Makes a session's gRPC connection, of which Welcome carries the client's end. Statuses as
+  // ApiServers::Connect; null: sessions get none.
+  std::function<absl::StatusOr<ApiServers::Connection>(uid_t uid, const std::string& tenant)>
+      connect_api;
   // How long a client that does not read its socket holds up its own request.
   absl::Duration send_timeout = absl::Seconds(2);
   // Acceptance says what for; tests set it.
@@ -72,8 +80,13 @@ class SessionServer {
   // is told to the broker any more. Thread-safe.
   void LeaveSessions();
 
+  // The client of a resumed session has said what it holds: from now on it is sent Deliveries.
+  // Thread-safe.
+  void Reconciled(SessionId session);
+
   // Sends a Delivery to the session's own socket. Thread-safe.
-  //   UNAVAILABLE         the session's socket is closed
+  //   UNAVAILABLE         the session's socket is closed; or the session was resumed and is not
+  //                       Reconciled(), so that the call is of a connection that is gone
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
   //   DEADLINE_EXCEEDED   there is no room at the moment, or it takes several messages, and
   //                       `may_wait` is false
@@ -116,8 +129,10 @@ class SessionServer {
     Peer peer;
     absl::Time greeting_ends;
     bool welcomed = false;
-    SessionId session{};  // once welcomed
-    TenantMatch match;    // the same; written before it is in sessions_
+    SessionId session{};                  // once welcomed
+    TenantMatch match;                    // the same; written before it is in sessions_
+    std::shared_ptr<ApiLine> api;         // its gRPC connection; likewise
+    std::atomic<bool> reconciled = true;  // false: resumed, and not yet reconciled
     // Held over a Delivery of several parts: two that are half sent could wait for each other's
     // client to read.
     absl::Mutex parts_mutex;
@@ -132,11 +147,15 @@ class SessionServer {
   void MakeRoomFor(uid_t uid);
   void OnSocket(const ConnectionPtr& connection);
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
+  // These two connect the client to gRPC first: its end is left in `api`.
   absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
-                                          const gpumem::v1::Hello& hello);
-  // The session that the client has begun with an earlier daemon.
+                                          const gpumem::v1::Hello& hello, gpumem::UniqueFd* api);
+  // The session that the client has begun earlier, with this daemon or another.
   absl::StatusOr<Broker::NewSession> Resume(const ConnectionPtr& connection,
-                                            const std::string& token);
+                                            const std::string& token, gpumem::UniqueFd* api);
+  absl::Status ConnectApi(Connection& connection, gpumem::UniqueFd* api);
+  // Ends the connection that the session had, and not the session.
+  void Replace(const ConnectionPtr& old);
   void EndExpiredGreetings();
   // Sends a last message, if any, closes the socket, and tells the broker.
   void Close(const ConnectionPtr& connection, const absl::Status& why);

@@ -102,7 +102,6 @@ void ContractTest::StartOn(const std::string& backend, Kind kind, Daemon whose) 
     if (backend != "host") GTEST_SKIP() << "no such backend here: " << why_no_daemon;
     GTEST_FAIL() << why_no_daemon;
   }
-  broker_ = v1::Broker::NewStub(testing::ChannelTo(daemon_->Socket("api.sock")));
   admin_ = v1::Admin::NewStub(testing::ChannelTo(daemon_->Socket("admin.sock")));
   if (kind != Kind::kDefault && DeviceFor(kind).device_uuid().empty()) {
     if (backend != "host") GTEST_SKIP() << "no device here makes kind " << KindName(kind);
@@ -147,9 +146,11 @@ std::unique_ptr<Actor> ContractTest::StartActor(Identity identity, const std::st
 }
 
 std::vector<v1::Device> ContractTest::Devices() {
+  const auto broker =
+      v1::Broker::NewStub(testing::ChannelOfSession(daemon_->Socket("session.sock")));
   v1::ListDevicesResponse list;
   const auto got =
-      broker_->ListDevices(testing::ContextWith().get(), v1::ListDevicesRequest(), &list);
+      broker->ListDevices(testing::ContextWith().get(), v1::ListDevicesRequest(), &list);
   EXPECT_TRUE(got.ok()) << got.error_message();
   return {list.devices().begin(), list.devices().end()};
 }

@@ -97,7 +97,6 @@ class ContractTest : public ::testing::Test {
   testing::DaemonProcess* daemon_ = nullptr;
   std::unique_ptr<testing::DaemonProcess> own_daemon_;  // null: it is the shared one
   std::string backend_;
-  std::unique_ptr<v1::Broker::Stub> broker_;
   std::unique_ptr<v1::Admin::Stub> admin_;
 };
 

@@ -141,7 +141,8 @@ TEST_P(ContextSegments, TheDaemonTakesItAlongWhateverHappens) {
   ASSERT_OK(client);
   auto segment = (*client)->Acquire({.bytes = bytes_, .kind = kind()});
   ASSERT_OK(segment);
-  const auto broker = v1::Broker::NewStub(testing::ChannelTo((*mortal)->Socket("api.sock")));
+  const auto broker =
+      v1::Broker::NewStub(testing::ChannelOfSession((*mortal)->Socket("session.sock")));
   v1::ListDevicesResponse list;
   ASSERT_TRUE(
       broker->ListDevices(testing::ContextWith().get(), v1::ListDevicesRequest(), &list).ok());

@@ -142,7 +142,7 @@ void Stage::StopDaemon() {
   Check(code == 0, absl::StrCat("gpumemd ends with exit code ", code));
   Check(absl::Now() - start < absl::Seconds(10), "within 10 s");
   bool removed = true;
-  for (const char* name : {kSessionSocket, kApiSocket, kAdminSocket}) {
+  for (const char* name : {kSessionSocket, kAdminSocket}) {
     removed &= access(SocketPath(folder_, name).c_str(), F_OK) != 0;
   }
   Check(removed, "and leaves no socket behind");

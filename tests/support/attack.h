@@ -70,9 +70,11 @@ class AttackTest : public ::testing::Test {
   absl::Status AnswerTo(const v1::Hello& hello) { return AnswerTo(hello.SerializeAsString()); }
   // The daemon does nothing until it is sent SIGCONT.
   void StopDaemon();
-  std::unique_ptr<v1::Broker::Stub> NewBroker() {
-    return v1::Broker::NewStub(ChannelTo(daemon_->Socket("api.sock")));
+  // The gRPC connection of another session, of tenant "other", that ends with the channel.
+  std::shared_ptr<grpc::Channel> OtherChannel() {
+    return ChannelOfSession(daemon_->Socket("session.sock"), "other");
   }
+  std::unique_ptr<v1::Broker::Stub> NewBroker() { return v1::Broker::NewStub(OtherChannel()); }
   v1::GetStatusResponse Status();
 
   std::unique_ptr<DaemonProcess> daemon_;

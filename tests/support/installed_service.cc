@@ -70,8 +70,7 @@ absl::Status InstalledService::Prepare(const Options& options) {
   fs::copy_file(absl::StrCat(kShipped, "/sysusers.conf"), root + "/usr/lib/sysusers.d/gpumem.conf");
   fs::copy_file(absl::StrCat(kShipped, "/tmpfiles.conf"), folder + "/tmpfiles.conf");
   fs::copy_file(ProgramPath(options.program), root + "/usr/sbin/gpumemd");
-  for (const char* unit : {"gpumemd.service", "gpumemd-session.socket", "gpumemd-api.socket",
-                           "gpumemd-admin.socket"}) {
+  for (const char* unit : {"gpumemd.service", "gpumemd-session.socket", "gpumemd-admin.socket"}) {
     fs::copy_file(absl::StrCat(kShipped, "/", unit), absl::StrCat(folder, "/units/", unit));
   }
   Configure(options.config.empty() ? Read("deploy/gpumemd.toml") : options.config);

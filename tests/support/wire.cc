@@ -1,5 +1,7 @@
 #include "tests/support/wire.h"
 
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <sys/socket.h>
 
@@ -81,7 +83,8 @@ absl::StatusOr<v1::ServerMessage> WireSession::Receive(std::vector<UniqueFd>* fd
 }
 
 absl::Status WireSession::Answer() {
-  absl::StatusOr<v1::ServerMessage> message = Receive();
+  std::vector<UniqueFd> fds;
+  absl::StatusOr<v1::ServerMessage> message = Receive(&fds);
   if (!message.ok()) return message.status();
   if (message->has_refusal()) {
     return absl::Status(static_cast<absl::StatusCode>(message->refusal().code()),
@@ -89,7 +92,9 @@ absl::Status WireSession::Answer() {
   }
   if (message->has_goodbye()) return absl::CancelledError(message->goodbye().reason());
   if (!message->has_welcome()) return absl::InternalError(message->ShortDebugString());
+  if (fds.size() != 1) return absl::InternalError("a Welcome without its gRPC connection");
   welcome_ = message->welcome();
+  api_ = std::move(fds.front());
   return absl::OkStatus();
 }
 
@@ -97,6 +102,8 @@ absl::Status WireSession::Greet(const v1::Hello& hello) {
   if (absl::Status sent = Send(hello.SerializeAsString()); !sent.ok()) return sent;
   return Answer();
 }
+
+std::shared_ptr<grpc::Channel> WireSession::TakeChannel() { return ChannelOver(TakeApi()); }
 
 bool WireSession::Ended() { return absl::IsUnavailable(Receive().status()); }
 
@@ -106,6 +113,22 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel("unix:" + socket_path, grpc::InsecureChannelCredentials(),
                                    arguments);
+}
+
+std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket) {
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  return grpc::CreateCustomInsecureChannelFromFd("gpumemd", socket.release(), {});
+}
+
+std::shared_ptr<grpc::Channel> ChannelOfSession(const std::string& session_socket,
+                                                absl::string_view tenant) {
+  auto session = std::make_shared<WireSession>(session_socket);
+  if (absl::Status greeted = session->Greet(HelloOf(tenant)); !greeted.ok()) {
+    fprintf(stderr, "%s\n", greeted.ToString().c_str());
+    abort();
+  }
+  std::shared_ptr<grpc::Channel> channel = session->TakeChannel();
+  return {channel.get(), [channel, session](grpc::Channel*) {}};
 }
 
 std::unique_ptr<grpc::ClientContext> ContextWith(absl::string_view token, absl::Duration timeout) {

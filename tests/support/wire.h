@@ -1,4 +1,4 @@
-// The daemon's three sockets spoken by hand, for tests that break the rules which
+// The daemon's sockets spoken by hand, for tests that break the rules which
 // libgpumem keeps.
 #pragma once
 
@@ -47,6 +47,11 @@ class WireSession {
   absl::Status Greet(const v1::Hello& hello);
   const v1::Welcome& welcome() const { return welcome_; }
   const std::string& token() const { return welcome_.token(); }
+  // The session's gRPC connection, which came with Welcome: as bytes, or as a channel. One of the
+  // two, once.
+  UniqueFd TakeApi() { return std::move(api_); }
+  std::shared_ptr<grpc::Channel> TakeChannel();
+  std::unique_ptr<v1::Broker::Stub> TakeBroker() { return v1::Broker::NewStub(TakeChannel()); }
 
   // Whether nothing follows: the daemon has closed the socket.
   bool Ended();
@@ -56,10 +61,17 @@ class WireSession {
 
  private:
   UniqueFd socket_;
+  UniqueFd api_;
   v1::Welcome welcome_;
 };
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path);
+// Of a connected stream socket.
+std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket);
+// The gRPC connection of a session of its own, which lives as long as the channel. Aborts where it
+// gets no session.
+std::shared_ptr<grpc::Channel> ChannelOfSession(const std::string& session_socket,
+                                                absl::string_view tenant = {});
 
 // A context with a deadline and, if any, a token.
 std::unique_ptr<grpc::ClientContext> ContextWith(absl::string_view token = {},

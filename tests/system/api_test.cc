@@ -1,5 +1,5 @@
-// Bad requests on the api socket: the right status with words that help, to that client
-// alone, and nothing leaked (the fixture looks, tests/support/attack.h).
+// Bad requests on a session's gRPC connection: the right status with words that help, to that
+// client alone, and nothing leaked (the fixture looks, tests/support/attack.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -134,7 +134,7 @@ TEST_F(Api, TokensThatNameNoLiveSessionAreRefusedByEveryMethod) {
                         {std::string(32, '\0'), "has ended; connect again"},
                         {std::string(32, 'x'), "has ended; connect again"},
                         {stale, "has ended; connect again"}};
-  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  const auto channel = OtherChannel();
   for (const Case& bad : cases) {
     for (const char* method : kMethodsWithToken) {
       EXPECT_STATUS(CallBytes(channel, Method(method), "", bad.token), kUnauthenticated, bad.words);
@@ -221,7 +221,7 @@ TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   WireSession session((*daemon)->Socket("session.sock"));
   ASSERT_OK(session.Greet(testing::HelloOf("")));
-  auto broker = v1::Broker::NewStub(testing::ChannelTo((*daemon)->Socket("api.sock")));
+  auto broker = session.TakeBroker();
   // The largest device that there may be.
   for (const auto& [bits, count] : {std::pair(54, 2u), std::pair(54, 253u), std::pair(53, 128u)}) {
     const auto refused =
@@ -308,7 +308,7 @@ TEST_F(Api, OpeningOneSegmentForEverComesToAnEnd) {
 // --- Messages ------------------------------------------------------------------------
 
 TEST_F(Api, WhatDoesNotParseIsNamed) {
-  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  const auto channel = OtherChannel();
   // Cut off, of another wire type, no UTF-8 in a string, an unending varint.
   for (const std::string& bytes : {std::string("\x0a\x05x"), std::string("\xff\xff\xff\xff\xff"),
                                    std::string("\x0a\x01\xff"), std::string(12, '\x80')}) {
@@ -326,7 +326,7 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
 }
 
 TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
-  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  const auto channel = OtherChannel();
   for (const char* method : kMethodsWithToken) {
     EXPECT_STATUS(
         CallBytes(channel, Method(method), std::string((1 << 20) + 128 * 1024 + 1, 'x'), token()),
@@ -343,7 +343,7 @@ TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
 }
 
 TEST_F(Api, UnknownMethodsAreUnimplemented) {
-  const auto channel = testing::ChannelTo(daemon_->Socket("api.sock"));
+  const auto channel = OtherChannel();
   for (const char* method :
        {"/gpumem.v1.Broker/Steal", "/gpumem.v1.Admin/SetQuota", "/gpumem.v2.Broker/Acquire", "/"}) {
     SCOPED_TRACE(method);
@@ -438,10 +438,10 @@ TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
 int Steal(const std::string& dir) {
   auto token = ReceiveMessage(3, absl::Now() + kAnswerTime);
   if (!token.ok()) return 1;
-  auto broker = v1::Broker::NewStub(testing::ChannelTo(dir + "/api.sock"));
-  if (!CallBroker(*broker, &Stub::ListDevices, v1::ListDevicesRequest(), "").ok()) return 1;
   WireSession own(dir + "/session.sock");
   if (!own.Greet(testing::HelloOf("bad")).ok()) return 1;
+  auto broker = own.TakeBroker();
+  if (!CallBroker(*broker, &Stub::ListDevices, v1::ListDevicesRequest(), "").ok()) return 1;
   const int before = testing::CountFds(getpid());
   v1::AcquireRequest acquire;
   acquire.set_bytes(1);

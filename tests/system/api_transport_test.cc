@@ -1,5 +1,5 @@
-// What is no request at all on the api and admin sockets: bytes that are no HTTP/2, peers
-// that are slow, silent or do not read, and floods. Nobody but their sender notices.
+// What is no request at all on sessions' gRPC connections and the admin socket: bytes that are no
+// HTTP/2, peers that are slow, silent or do not read, and floods. Only their sender notices.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,14 @@ constexpr uint32_t kStreams = 256;  // that the daemon allows on one connection
 
 class ApiTransport : public AttackTest {
  protected:
-  UniqueFd ConnectApi() { return ConnectStream(daemon_->Socket("api.sock")); }
+  // The gRPC connection of a session of its own, which stays until the test ends.
+  UniqueFd ConnectApi() {
+    sessions_.push_back(Session("bad"));
+    return sessions_.back().TakeApi();
+  }
+  UniqueFd ConnectTo(absl::string_view what) {
+    return what == "api" ? ConnectApi() : ConnectStream(daemon_->Socket(std::string(what)));
+  }
 
   // Clients that have no connection yet, and those that have.
   void ExpectOthersUnharmed() {
@@ -75,12 +82,19 @@ class ApiTransport : public AttackTest {
       if (recv(socket.get(), bytes, sizeof(bytes), 0) <= 0) return true;
     }
   }
+
+  void TearDown() override {
+    sessions_.clear();
+    AttackTest::TearDown();
+  }
+
+  std::vector<WireSession> sessions_;
 };
 
 TEST_F(ApiTransport, WhatIsNoHttp2IsClosedInTime) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   std::vector<UniqueFd> sockets;
-  for (const char* name : {"api.sock", "admin.sock"}) {
+  for (const char* name : {"api", "admin.sock"}) {
     for (const std::string& bytes :
          {std::string(), std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(10000, '\0'),
           std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),  // a TLS greeting
@@ -88,7 +102,7 @@ TEST_F(ApiTransport, WhatIsNoHttp2IsClosedInTime) {
           http2::Opening(65535) + std::string(100000, '\xff'),
           http2::Opening(65535) + http2::Frame(0, 0, 1, "data of no stream") +
               http2::Frame(9, 4, 7, "a continuation of nothing")}) {
-      sockets.push_back(ConnectStream(daemon_->Socket(name)));
+      sockets.push_back(ConnectTo(name));
       Write(sockets.back(), bytes);
     }
   }
@@ -190,8 +204,8 @@ TEST_F(ApiTransport, DescriptorsWithARequestAreNotTaken) {
   const UniqueFd reader(ends[0]);
   {
     const UniqueFd writer(ends[1]);
-    for (const char* name : {"api.sock", "admin.sock"}) {
-      const UniqueFd socket = ConnectStream(daemon_->Socket(name));
+    for (const char* name : {"api", "admin.sock"}) {
+      const UniqueFd socket = ConnectTo(name);
       alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
       std::string bytes = http2::Opening(65535);
       iovec part = {bytes.data(), bytes.size()};

@@ -433,7 +433,7 @@ TEST_F(AuditTest, ThereIsNoSecretInIt) {
   Start(absl::StrReplaceAll(kConfig, {{"[audit]\n", "[audit]\nper_second = 0\n"}}));
   testing::WireSession session(daemon_->Socket("session.sock"));
   ASSERT_TRUE(session.Greet(testing::HelloOf("team")).ok());
-  v1::Broker::Stub broker(testing::ChannelTo(daemon_->Socket("api.sock")));
+  v1::Broker::Stub broker(session.TakeChannel());
   v1::AcquireRequest request;
   request.set_bytes(1);
   const auto acquired =

@@ -440,10 +440,8 @@ TEST_F(ContainerTest, ClientsOutliveTheDaemonsDeathInItsContainer) {
 TEST_F(ContainerTest, AMountOfTheSocketsThemselvesShowsDeadOnesAfterADeath) {
   ASSERT_TRUE(StartDaemon(DaemonSpec()));
   ContainerSpec spec = WorkerSpec("red", kRed, 1000);
-  for (const char* socket : {"session.sock", "api.sock"}) {
-    spec.mounts.push_back(
-        {absl::StrCat(host_->folder(), "/run/", socket), absl::StrCat("/run/gpumem/", socket)});
-  }
+  spec.mounts.push_back(
+      {absl::StrCat(host_->folder(), "/run/session.sock"), "/run/gpumem/session.sock"});
   Worker red = StartWorker(spec);
   ASSERT_EQ(red.Ask("connect"), "OK") << Log();
   EXPECT_EQ(host_->OnNode({"kill", "-KILL", absl::StrCat(DaemonOnNode())}).code, 0);

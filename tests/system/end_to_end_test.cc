@@ -427,7 +427,7 @@ TEST_F(EndToEnd, SigtermStopsCleanlyWhileClientsAreConnected) {
   // Nothing is left in its folder.
   EXPECT_EQ(ConnectUnix(daemon_->Socket("session.sock"), SOCK_SEQPACKET).status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_NE(access(daemon_->Socket("api.sock").c_str(), F_OK), 0);
+  EXPECT_NE(access(daemon_->Socket("admin.sock").c_str(), F_OK), 0);
 }
 
 TEST_F(EndToEnd, ReloadAppliesAtOnceAndABadFileChangesNothing) {

@@ -69,7 +69,7 @@ class Fuzzer {
   Fuzzer(std::string dir, uint64_t seed)
       : dir_(std::move(dir)),
         random_(seed),
-        api_(testing::ChannelTo(dir_ + "/api.sock")),
+        api_(testing::ChannelOfSession(dir_ + "/session.sock")),
         admin_(testing::ChannelTo(dir_ + "/admin.sock")) {
     for (const auto* file :
          {v1::AcquireRequest::descriptor()->file(), v1::GetStatusRequest::descriptor()->file()}) {
@@ -421,8 +421,13 @@ class Fuzzer {
       }
     }
     if (random_.OneIn(3)) bytes = Mangled(std::move(bytes));
-    const UniqueFd socket =
-        testing::ConnectStream(dir_ + (random_.OneIn(2) ? "/api.sock" : "/admin.sock"));
+    WireSession session(dir_ + "/session.sock");
+    UniqueFd socket;
+    if (random_.OneIn(2)) {
+      socket = testing::ConnectStream(dir_ + "/admin.sock");
+    } else if (session.Greet(testing::HelloOf("")).ok()) {
+      socket = session.TakeApi();
+    }
     send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
 

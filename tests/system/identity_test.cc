@@ -32,11 +32,10 @@ using testing::WireSession;
 
 constexpr int kChannel = 3;
 
-absl::StatusOr<v1::WhoAmIResponse> WhoAmI(const std::string& session_socket,
-                                          const std::string& token) {
-  const std::string api = session_socket.substr(0, session_socket.rfind('/')) + "/api.sock";
-  auto broker = v1::Broker::NewStub(testing::ChannelTo(api));
-  return testing::CallBroker(*broker, &v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), token);
+absl::StatusOr<v1::WhoAmIResponse> WhoAmI(WireSession& session) {
+  auto broker = session.TakeBroker();
+  return testing::CallBroker(*broker, &v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(),
+                             session.token());
 }
 
 // Joins the groups, connects, leaves them for `later` if that is given, and tells what WhoAmI says.
@@ -47,7 +46,7 @@ int AskInGroups(const std::string& socket, const std::string& groups, const std:
   WireSession session(socket);
   if (!session.Greet(HelloOf("")).ok()) return 2;
   if (!later.empty() && !testing::Join(later)) return 3;
-  auto answer = WhoAmI(socket, session.token());
+  auto answer = WhoAmI(session);
   if (!answer.ok()) return 4;
   return SendMessage(kChannel, answer->SerializeAsString(), {}, absl::Now() + kAnswerTime).ok() ? 0
                                                                                                 : 5;
@@ -94,7 +93,7 @@ TEST_F(IdentityTest, WhoAmITellsWhyTheRulesBeforeDidNotDecide) {
                            "[[rule]]\ntenant = \"secret-{uid}\"\ndefault = true\n"));
   WireSession session(Socket());
   ASSERT_OK(session.Greet(HelloOf("")));
-  auto answer = WhoAmI(Socket(), session.token());
+  auto answer = WhoAmI(session);
   ASSERT_OK(answer);
   EXPECT_EQ(answer->tenant(), "mine");
   EXPECT_THAT(answer->path(), ElementsAre("mine"));
@@ -111,10 +110,9 @@ TEST_F(IdentityTest, WhoAmITellsWhyTheRulesBeforeDidNotDecide) {
   EXPECT_EQ(answer->ShortDebugString().find("4000000"), std::string::npos);
   EXPECT_EQ(answer->ShortDebugString().find("secret"), std::string::npos);
 
-  EXPECT_STATUS(WhoAmI(Socket(), std::string(32, 'x')), kUnauthenticated, "");
   WireSession other(Socket());
   ASSERT_OK(other.Greet(HelloOf(absl::StrCat("secret-", geteuid()))));
-  auto wished = WhoAmI(Socket(), other.token());
+  auto wished = WhoAmI(other);
   ASSERT_OK(wished);
   EXPECT_EQ(wished->rule_number(), 4u);
   EXPECT_EQ(wished->passed(2).ShortDebugString(), "number: 3 condition: \"tenant\"");

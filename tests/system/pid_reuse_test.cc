@@ -196,7 +196,6 @@ class Conductor {
     if (!daemon.ok()) return absl::StrCat("wrong: ", daemon.status().ToString());
     daemon_ = *std::move(daemon);
     address_ = AddressOf(daemon_->Socket("session.sock"));
-    broker_ = v1::Broker::NewStub(testing::ChannelTo(daemon_->Socket("api.sock")));
     admin_ = v1::Admin::NewStub(testing::ChannelTo(daemon_->Socket("admin.sock")));
 
     const UniqueFd probe = NewEnd();
@@ -253,7 +252,7 @@ class Conductor {
     } else if (of_second.welcome().tenant() != TenantOf(second_)) {
       wrong = absl::StrCat("the second process was billed as ", of_second.welcome().tenant());
     } else {
-      wrong = WhoIs(of_second.token(), second_);
+      wrong = WhoIs(of_second, second_);
     }
     // The number lives on, and the session of the first one does not.
     if (wrong.empty() && answer.ok() && of_first.Answer().code() != absl::StatusCode::kCancelled) {
@@ -264,8 +263,9 @@ class Conductor {
   }
 
   // What WhoAmI says of a session is this part's.
-  std::string WhoIs(const std::string& token, const Part& part) {
-    auto who = testing::CallBroker(*broker_, &v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), token);
+  std::string WhoIs(WireSession& session, const Part& part) {
+    auto who = testing::CallBroker(*session.TakeBroker(), &v1::Broker::Stub::WhoAmI,
+                                   v1::WhoAmIRequest(), session.token());
     if (!who.ok()) return who.status().ToString();
     if (other_users_ && (who->identity().uid() != part.id || who->identity().gid() != part.id)) {
       return absl::StrCat("the user of the other one: ", who->ShortDebugString());
@@ -294,8 +294,8 @@ class Conductor {
     }
     v1::AcquireRequest acquire;
     acquire.set_bytes(kMiB);
-    auto lease =
-        testing::CallBroker(*broker_, &v1::Broker::Stub::Acquire, acquire, of_first.token());
+    auto lease = testing::CallBroker(*of_first.TakeBroker(), &v1::Broker::Stub::Acquire, acquire,
+                                     of_first.token());
     if (!lease.ok()) return absl::StrCat("no memory: ", lease.status().ToString());
     if (ChargedTo(TenantOf(first_)) == 0) return "what the first process holds is not charged";
     Kill();
@@ -366,7 +366,6 @@ class Conductor {
   std::unique_ptr<LiveCgroup> first_group_, second_group_;
   std::unique_ptr<DaemonProcess> daemon_;
   sockaddr_un address_{};
-  std::unique_ptr<v1::Broker::Stub> broker_;
   std::unique_ptr<v1::Admin::Stub> admin_;
   int refused_ = 0, welcomed_ = 0, charged_ = 0;
 };

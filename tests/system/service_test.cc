@@ -76,7 +76,6 @@ TEST_F(ServiceTest, StartsAsItsOwnUserWithoutAnyRight) {
   EXPECT_EQ(service_->Shell("cd /run/gpumem; stat -c '%n %U %G %a %F' . *.sock").output,
             ". gpumem gpumem 755 directory\n"
             "admin.sock root gpumem-admin 660 socket\n"
-            "api.sock root root 666 socket\n"
             "session.sock root root 666 socket\n");
   EXPECT_EQ(service_->Shell("stat -c '%U %a' /var/lib/gpumem").output, "gpumem 700\n");
   const std::string log = service_->Log();
@@ -180,8 +179,8 @@ TEST_F(ServiceTest, ReloadTakesOverAndRefusesMistakes) {
 TEST_F(ServiceTest, WhoeverConnectsStartsIt) {
   Install();
   if (IsSkipped()) return;
-  const auto listening = service_->Systemctl(
-      {"start", "gpumemd-session.socket", "gpumemd-api.socket", "gpumemd-admin.socket"});
+  const auto listening =
+      service_->Systemctl({"start", "gpumemd-session.socket", "gpumemd-admin.socket"});
   ASSERT_EQ(listening.code, 0) << listening.output << service_->machine().Log();
   EXPECT_EQ(service_->Property("ActiveState"), "inactive");
   const auto client = service_->Role({"use"});

@@ -293,10 +293,10 @@ TEST_F(SessionSocket, WithoutDescriptorsTheDaemonSaysSoAndRecovers) {
     }
     EXPECT_THAT(refused.ToString(),
                 AnyOf(HasSubstr("no file descriptors left"), HasSubstr("Too many open files")));
-    // The api socket's connections are closed, and do not keep its thread spinning.
+    // The admin socket's connections are closed, and do not keep its thread spinning.
     std::vector<UniqueFd> streams;
     for (int i = 0; i < 5; ++i) {
-      streams.push_back(testing::ConnectStream(daemon_->Socket("api.sock")));
+      streams.push_back(testing::ConnectStream(daemon_->Socket("admin.sock")));
     }
     char byte;
     EXPECT_LE(recv(streams.back().get(), &byte, 1, 0), 0);
@@ -361,8 +361,7 @@ void Say(const std::string& text, absl::Span<const int> fds = {}) {
 int BeDeaf(const std::string& socket) {
   WireSession session(socket);
   if (absl::Status met = session.Greet(HelloOf("bad")); !met.ok()) return Say(met.ToString()), 1;
-  const std::string api = socket.substr(0, socket.rfind('/')) + "/api.sock";
-  auto broker = v1::Broker::NewStub(testing::ChannelTo(api));
+  auto broker = session.TakeBroker();
   v1::AcquireRequest acquire;
   acquire.set_bytes(1);
   auto first = testing::CallBroker(*broker, &v1::Broker::Stub::Acquire, acquire, session.token());

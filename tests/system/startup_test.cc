@@ -150,11 +150,11 @@ TEST_F(Startup, AFolderThatAnybodyMayWriteToIsRefused) {
 TEST_F(Startup, WhatStandsInASocketsPlaceIsNotRemoved) {
   const std::string run = dir_ + "/run";
   ASSERT_EQ(mkdir(run.c_str(), 0755), 0);
-  std::ofstream(run + "/api.sock") << "somebody's file";
+  std::ofstream(run + "/admin.sock") << "somebody's file";
   const Outcome refused = RunHostIn(run);
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.output, HasSubstr("api.sock exists and is not a socket"));
-  EXPECT_TRUE(std::filesystem::is_regular_file(run + "/api.sock"));
+  EXPECT_THAT(refused.output, HasSubstr("admin.sock exists and is not a socket"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(run + "/admin.sock"));
 }
 
 TEST_F(Startup, SocketsOfAKilledDaemonAreReplaced) {

@@ -292,9 +292,8 @@ Facts Collect(const std::string& runtime_dir) {
   std::error_code error;
   facts.runtime_dir_there = std::filesystem::is_directory(runtime_dir, error);
   facts.sockets = {LookAtSocket(runtime_dir, kSessionSocket, SOCK_SEQPACKET),
-                   LookAtSocket(runtime_dir, kApiSocket, SOCK_STREAM),
                    LookAtSocket(runtime_dir, kAdminSocket, SOCK_STREAM)};
-  SocketFacts& admin = facts.sockets[2];
+  SocketFacts& admin = facts.sockets[1];
   if (admin.state == SocketFacts::State::kOpen) {
     absl::StatusOr<DaemonFacts> daemon = AskDaemon(runtime_dir);
     if (daemon.ok()) {

@@ -117,8 +117,9 @@ class Examiner {
           } else {
             Say(kArea, Level::kProblem,
                 absl::StrCat(what, " is closed to this user: no worker of theirs gets memory"),
-                "be a member of the socket's group, or change session_socket_mode and "
-                "api_socket_mode in [daemon] of the configuration");
+                "be a member of the socket's group, or change session_socket_mode in [daemon] of "
+                "the "
+                "configuration");
           }
           break;
         case State::kMissing:

@@ -18,7 +18,7 @@ using State = SocketFacts::State;
 // A node where all is well.
 Facts Healthy() {
   Facts facts{.cli_version = "0.1.0", .runtime_dir = "/run/gpumem", .runtime_dir_there = true};
-  for (const char* name : {"session.sock", "api.sock", "admin.sock"}) {
+  for (const char* name : {"session.sock", "admin.sock"}) {
     facts.sockets.push_back({.name = name, .state = State::kOpen, .mode = "0666 root root"});
   }
   facts.daemon = DaemonFacts{.version = "0.1.0",
@@ -82,7 +82,7 @@ TEST(ExamineTest, WithoutADaemon) {
   Facts facts;
   facts.runtime_dir = "/run/gpumem";
   facts.files_soft = 1024;
-  for (const char* name : {"session.sock", "api.sock", "admin.sock"}) {
+  for (const char* name : {"session.sock", "admin.sock"}) {
     facts.sockets.push_back({.name = name});
   }
   EXPECT_EQ(Problems(facts), 1u) << Text(facts);
@@ -96,7 +96,7 @@ TEST(ExamineTest, WithoutADaemon) {
 
 TEST(ExamineTest, AsAnOrdinaryUserItSaysWhatItCouldNotSee) {
   Facts facts = Healthy();
-  facts.sockets[2].state = State::kDenied;
+  facts.sockets[1].state = State::kDenied;
   facts.daemon.reset();
   facts.process = {};
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
@@ -126,7 +126,7 @@ TEST(ExamineTest, Sockets) {
   facts.sockets[0].state = State::kDenied;
   facts.sockets[1].state = State::kMissing;
   EXPECT_TRUE(Finds(facts, Level::kProblem, "no worker of theirs", "session_socket_mode"));
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "api.sock (0666 root root) is missing"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "admin.sock (0666 root root) is missing"));
   facts = Healthy();
   facts.worker = {.error = "no rule matches"};
   EXPECT_TRUE(Finds(facts, Level::kProblem, "no session for this user: no rule matches"));
@@ -241,8 +241,8 @@ TEST(CollectTest, SeesAMachineWithoutADaemon) {
   const Facts facts = Collect("/no/such/folder");
   EXPECT_FALSE(facts.runtime_dir_there);
   EXPECT_FALSE(facts.daemon.has_value());
-  ASSERT_EQ(facts.sockets.size(), 3u);
-  EXPECT_EQ(facts.sockets[2].state, State::kMissing);
+  ASSERT_EQ(facts.sockets.size(), 2u);
+  EXPECT_EQ(facts.sockets[1].state, State::kMissing);
   EXPECT_GT(facts.files_soft, 0u);
   EXPECT_TRUE(Finds(facts, Level::kProblem, "there is no daemon at /no/such/folder"));
 }

@@ -1,0 +1,55 @@
+// A socket that gRPC serves, and the means to end it from outside.
+//
+// gRPC owns the descriptor that it is given and says neither when it closes it nor what waits in
+// it. A line keeps a duplicate. So the daemon can shut the connection down, can see whether its
+// peer reads, and counts it until gRPC has really closed its own descriptor.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+
+namespace gpumemd {
+
+// Thread-safe, but for Stalled().
+class ApiLine {
+ public:
+  // Of a socket that is about to be handed to gRPC; `served` stays the caller's.
+  //   RESOURCE_EXHAUSTED  the process may open no more descriptors
+  static absl::StatusOr<std::shared_ptr<ApiLine>> Of(const gpumem::UniqueFd& served);
+
+  ApiLine(gpumem::UniqueFd duplicate, int number, ino_t inode);
+  ApiLine(const ApiLine&) = delete;
+  ApiLine& operator=(const ApiLine&) = delete;
+  // Cuts it.
+  ~ApiLine();
+
+  // Ends the connection in both directions, and discards what the peer has sent and gRPC has not
+  // read. gRPC closes its descriptor soon after. Idempotent.
+  void Cut();
+  bool is_cut() const { return cut_; }
+  // True once gRPC has closed its descriptor.
+  bool Closed() const;
+  // True if the peer's receive buffer has been full since `now - patience` or earlier, as far as
+  // the calls of this function have seen. Of one thread.
+  bool Stalled(absl::Time now, absl::Duration patience);
+
+  // The daemon's own descriptor of it, to poll; not to close.
+  int duplicate() const { return duplicate_.get(); }
+  // The number of gRPC's descriptor: its transport is named "fd:NUMBER" while it is open.
+  int number() const { return number_; }
+
+ private:
+  const gpumem::UniqueFd duplicate_;
+  const int number_;
+  const ino_t inode_;
+  std::atomic<bool> cut_ = false;
+  absl::Time full_since_ = absl::InfiniteFuture();
+};
+
+}  // namespace gpumemd

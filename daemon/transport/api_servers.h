@@ -1,0 +1,143 @@
+// gRPC for sessions: each session gets a connection of its own, of which the session socket hands
+// the client one end.
+//
+// So only a peer that the kernel has identified, and that a rule has given a tenant, speaks HTTP/2
+// to the daemon. The sessions of one uid and tenant share a gRPC server with a memory quota of its
+// own. What its peers make gRPC hold is bounded by that quota; under its pressure gRPC closes
+// connections of this server alone.
+//
+// A guard thread cuts
+//   - connections whose peer does not read (options.stalled_after),
+//   - all connections of a server on which too many calls are reset before they are answered
+//     (CVE-2023-44487, which this gRPC does not mitigate); new ones are refused for a while.
+// A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
+//
+// A server is there while it has connections, and for options.linger after that. One is made in
+// some 2 ms.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+#include "daemon/transport/api_line.h"
+#include "daemon/transport/call_counts.h"
+
+namespace gpumemd {
+
+struct ApiServersOptions {
+  absl::Duration linger = absl::Seconds(30);
+  // How long a peer may leave a full receive buffer unread.
+  absl::Duration stalled_after = absl::Seconds(2);
+  // After connections have ended, the memory that the process has free is given back to the
+  // machine, at most so often.
+  absl::Duration trim_interval = absl::Seconds(5);
+  // Poll interval of the guard: while calls come, and else.
+  absl::Duration busy_interval = absl::Milliseconds(100);
+  absl::Duration quiet_interval = absl::Milliseconds(250);
+  // Calls within one busy interval that a server's peers may reset before they are answered.
+  uint64_t max_resets = 500;
+  // How long new connections are refused after a flood; twice as long after each next one that
+  // comes within ten times this time.
+  absl::Duration first_pause = absl::Seconds(1);
+  absl::Duration longest_pause = absl::Minutes(1);
+};
+
+// Thread-safe.
+class ApiServers {
+ public:
+  // Sets a builder up, but for how it listens. Services have to be such as several servers can
+  // have at a time: with methods of the callback interface.
+  using Prepare = std::function<void(grpc::ServerBuilder&)>;
+
+  explicit ApiServers(Prepare prepare, ApiServersOptions options = {});
+  // As StopConnecting, and Shutdown with no time left.
+  ~ApiServers();
+  ApiServers(const ApiServers&) = delete;
+  ApiServers& operator=(const ApiServers&) = delete;
+
+  struct Connection {
+    gpumem::UniqueFd client_end;    // a connected STREAM socket, close-on-exec
+    std::shared_ptr<ApiLine> line;  // for its session to cut
+  };
+  // Connects a client of this uid and tenant.
+  //   RESOURCE_EXHAUSTED  the process has no descriptors left; or too many connections of these
+  //                       have not been closed yet
+  //   UNAVAILABLE         refused for a while after a flood; or the daemon stops
+  absl::StatusOr<Connection> Connect(uid_t uid, const std::string& tenant)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A service has answered a call with an error, so that it is no reset. `peer` is what
+  // grpc::ServerContextBase::peer() says of the call.
+  void AnsweredWithError(absl::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Connects no client any more; those that are connected stay.
+  void StopConnecting() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends all servers: calls in flight have until `deadline`. After StopConnecting.
+  void Shutdown(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Connections that were cut since the start, for whichever reason.
+  struct Cuts {
+    uint64_t stalled = 0;
+    uint64_t flooding = 0;
+  };
+  Cuts cuts() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of those that are there, with those that are remembered for their pause.
+  size_t server_count() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Key = std::pair<uid_t, std::string>;
+  struct Server {
+    CountedServer counted;                           // none: it is remembered for its pause alone
+    std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
+    CallCounts counts;                               // at the last look
+    uint64_t errors = 0;                             // calls answered with one since then
+    absl::Time idle_since = absl::InfiniteFuture();  // without lines
+    absl::Time refused_until = absl::InfinitePast();
+    absl::Duration pause = absl::ZeroDuration();  // the last one
+  };
+
+  void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
+  // One look at all servers; true if calls have come since the last one. `ended` gets those that
+  // are to be shut down without the mutex.
+  bool Look(absl::Time now, std::vector<CountedServer>& ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets the lines that gRPC has closed; the number of those that it has yet to close.
+  size_t DropClosed(Server& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutStalled(const Key& key, Server& server, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True if calls have come.
+  bool CutFlood(const Key& key, Server& server, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Prepare prepare_;
+  const ApiServersOptions options_;
+
+  mutable absl::Mutex mutex_;
+  bool connecting_ ABSL_GUARDED_BY(mutex_) = true;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<Key, Server> servers_ ABSL_GUARDED_BY(mutex_);
+  // By the number of gRPC's descriptor; a number is used again once gRPC has closed it.
+  absl::flat_hash_map<int, std::pair<Server*, const ApiLine*>> by_number_ ABSL_GUARDED_BY(mutex_);
+  Cuts cuts_ ABSL_GUARDED_BY(mutex_);
+  bool closed_some_ ABSL_GUARDED_BY(mutex_) = false;  // since memory was last given back
+  std::thread guard_;
+};
+
+}  // namespace gpumemd
