@@ -332,11 +332,13 @@ TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
         CallBytes(channel, Method(method), std::string((1 << 20) + 128 * 1024 + 1, 'x'), token()),
         kResourceExhausted, "larger than max");
   }
+  auto broker = NewBroker();
+  // The limit holds once the client has acknowledged it.
+  EXPECT_OK(CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), token()));
   const auto context = testing::ContextWith(token());
   context->AddMetadata("x-large", std::string(100000, 'x'));
   v1::GetUsageResponse response;
-  const grpc::Status status =
-      NewBroker()->GetUsage(context.get(), v1::GetUsageRequest(), &response);
+  const grpc::Status status = broker->GetUsage(context.get(), v1::GetUsageRequest(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   // At most that connection is lost; the session's other calls go on.
   EXPECT_EQ(Usage().tenant(), "bad");

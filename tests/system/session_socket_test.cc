@@ -56,11 +56,11 @@ class SessionSocket : public AttackTest {
 // --- The first message ---------------------------------------------------------------
 
 TEST_F(SessionSocket, OtherProtocolVersionsAreRefusedBothBeingNamed) {
-  for (uint32_t version : {0u, 2u, 4294967295u}) {
+  for (uint32_t version : {0u, 1u, 4294967295u}) {
     v1::Hello hello = HelloOf("bad");
     hello.set_protocol_version(version);
     EXPECT_STATUS(AnswerTo(hello), kUnimplemented, absl::StrCat("protocol version ", version));
-    EXPECT_STATUS(AnswerTo(hello), kUnimplemented, "speaks 1");
+    EXPECT_STATUS(AnswerTo(hello), kUnimplemented, "speaks 2");
   }
 }
 
@@ -269,7 +269,9 @@ TEST_F(SessionSocket, AClientThatDoesNotReadIsEndedAndItsMemoryComesBack) {
   // A process of its own: what was sent to it may be mapped by it for as long as it lives.
   Child child = Self({"deaf"});
   const std::string ended = HearFrom(child);
-  EXPECT_THAT(ended, AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("does not read")));
+  // Its gRPC connection ends with the session, perhaps before the answer.
+  EXPECT_THAT(ended, AnyOf(HasSubstr("does not read"), HasSubstr("UNAVAILABLE")));
+  EXPECT_THAT(daemon_->Log(), HasSubstr("does not read its socket: dropped"));
   ExpectBystanderWorks();
   // Its session is over, its memory still its own: it might map it.
   EXPECT_GT(Status().devices(0).charged_bytes(), 4 * kMiB);
@@ -293,13 +295,22 @@ TEST_F(SessionSocket, WithoutDescriptorsTheDaemonSaysSoAndRecovers) {
     }
     EXPECT_THAT(refused.ToString(),
                 AnyOf(HasSubstr("no file descriptors left"), HasSubstr("Too many open files")));
-    // The admin socket's connections are closed, and do not keep its thread spinning.
+    // The last descriptors are for operators.
+    v1::GetStatusResponse status;
+    const grpc::Status asked =
+        v1::Admin::NewStub(testing::ChannelTo(daemon_->Socket("admin.sock")))
+            ->GetStatus(testing::ContextWith().get(), {}, &status);
+    EXPECT_TRUE(asked.ok()) << asked.error_message();
+    // One who takes them, too, is told so, and does not keep the socket's thread spinning.
     std::vector<UniqueFd> streams;
-    for (int i = 0; i < 5; ++i) {
+    std::string last;
+    for (int i = 0; i < 60; ++i) {
       streams.push_back(testing::ConnectStream(daemon_->Socket("admin.sock")));
+      char bytes[1024];
+      const ssize_t size = recv(streams.back().get(), bytes, sizeof(bytes), 0);
+      last.assign(bytes, static_cast<size_t>(std::max<ssize_t>(size, 0)));
     }
-    char byte;
-    EXPECT_LE(recv(streams.back().get(), &byte, 1, 0), 0);
+    EXPECT_THAT(last, HasSubstr("no file descriptors left"));
   }
   ASSERT_EQ(prlimit(daemon_->pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   bystander_ = std::make_unique<testing::Bystander>(daemon_.get());
