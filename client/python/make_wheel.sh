@@ -1,6 +1,6 @@
 #!/bin/bash
 # make_wheel.sh SITE VERSION OUT LICENSES [LIBRARY…]: packs the folder of the package (//client/python:site)
-# as a wheel into the folder OUT, with the libraries that libgpumem.so needs beside it, where
+# as a wheel named libgpumem (gpumem in Python's index is another project's) into the folder OUT, with the libraries that libgpumem.so needs beside it, where
 # its DT_RPATH finds them, and the terms of what is inside (the files of a folder, or "" for
 # ours alone). Says the wheel's name.
 set -euo pipefail
@@ -19,7 +19,7 @@ if (($# > 4)); then
   install -m 644 -D -t "$work/wheel/gpumem/lib/gpumem" "${@:5}"
 fi
 
-info=$work/wheel/gpumem-$version.dist-info
+info=$work/wheel/libgpumem-$version.dist-info
 mkdir "$info"
 cat >"$info/WHEEL" <<END
 Wheel-Version: 1.0
@@ -29,7 +29,7 @@ Tag: $tag
 END
 cat >"$info/METADATA" <<END
 Metadata-Version: 2.1
-Name: gpumem
+Name: libgpumem
 Version: $version
 Summary: GPU memory that a node's daemon owns and several processes share
 Requires-Python: >=3.9
@@ -49,4 +49,4 @@ fi
 mkdir -p "$out"
 # Debian's: whichever python3 comes first may have no wheel.
 /usr/bin/python3 -m wheel pack --dest-dir "$out" "$work/wheel" >/dev/null
-echo "gpumem-$version-$tag.whl"
+echo "libgpumem-$version-$tag.whl"

@@ -56,7 +56,7 @@ check_wheel() {
   local work daemon
   work=$(mktemp -d /tmp/gpumem-dist-XXXXXX)
   /usr/bin/python3 -m pip install --quiet --no-deps --no-index --no-cache-dir \
-    --disable-pip-version-check --root-user-action=ignore --target "$work/site" "$DIST"/gpumem-*.whl
+    --disable-pip-version-check --root-user-action=ignore --target "$work/site" "$DIST"/libgpumem-*.whl
   "$DIST/bin/gpumemd" --backend=host --runtime-dir "$work/run" --state-dir "$work/state" \
     &>"$work/log" &
   daemon=$!

@@ -20,7 +20,7 @@ import os as _os
 import threading as _threading
 from typing import Any, Optional, Union
 
-from . import _gpumem, aio, errors
+from . import _gpumem, _installed, aio, errors
 from ._waiting import CancelToken
 from .arrays import Array, asarray, from_dlpack
 from .client import (Client, Device, DeviceQuota, DeviceUsage, Peer, Usage, connect)
@@ -36,6 +36,8 @@ from .segment import Block, Layout, Segment, Ticket
 from .watch import Notice, Quota, Watch
 
 __version__ = _gpumem.__version__
+
+_installed.check(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 
 __all__ = [
     "AbortedError", "AlreadyExistsError", "Array", "Block", "CancelToken", "CancelledError",

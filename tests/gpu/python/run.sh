@@ -17,7 +17,7 @@ PYTHON=${PYTHON:-python3}
 WORK=$(mktemp -d /tmp/gmp.XXXXXX)
 trap 'rm -rf "$WORK"' EXIT
 
-wheel=$(find "$RELEASE" -name 'gpumem-*.whl' 2>/dev/null | head -1)
+wheel=$(find "$RELEASE" -name 'libgpumem-*.whl' 2>/dev/null | head -1)
 if [[ -n $wheel ]]; then
   "$PYTHON" -m pip install --quiet --no-deps --no-index --target "$WORK/site" "$wheel" ||
     "$PYTHON" -m zipfile -e "$wheel" "$WORK/site" || exit 1

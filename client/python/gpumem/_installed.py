@@ -1,0 +1,32 @@
+"""Whether this package has been installed twice.
+
+The distribution is named libgpumem. One named gpumem that also brings a folder gpumem, such as a wheel
+of an earlier release, has written over its files or will: one of the two wins, and removing either
+breaks the other.
+"""
+import os
+import warnings
+
+
+def _brings_package(info: str) -> bool:
+    try:
+        with open(os.path.join(info, "RECORD"), encoding="utf-8") as record:
+            return any(line.startswith("gpumem/") for line in record)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def check(folder: str) -> None:
+    """Warns if a distribution named gpumem in `folder`, where this package lies, brings it, too.
+    Lists the folder, and reads a file only where there is such a distribution."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        if (name.startswith("gpumem-") and name.endswith(".dist-info")
+                and _brings_package(os.path.join(folder, name))):
+            warnings.warn(
+                f"the package gpumem in {folder} comes from two distributions, libgpumem and "
+                f"{name[:-len('.dist-info')]}, whose files are mixed: run \"pip uninstall gpumem "
+                "libgpumem\", then \"pip install libgpumem\"", RuntimeWarning, stacklevel=3)
