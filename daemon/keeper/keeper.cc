@@ -54,8 +54,14 @@ std::string Seconds(milliseconds time) {
 
 }  // namespace
 
-milliseconds Backoff::After(milliseconds lifetime) {
-  if (lifetime >= healthy_after_) next_ = milliseconds(0);
+milliseconds Backoff::After(milliseconds lifetime, bool was_ready, Clock::time_point now) {
+  while (!deaths_.empty() && now - deaths_.front() >= std::chrono::minutes(1)) deaths_.pop_front();
+  bool is_well = lifetime >= healthy_after_;
+  if (was_ready && !is_well) {
+    deaths_.push_back(now);
+    is_well = deaths_.size() <= kDeathsAMinute;
+  }
+  if (is_well) next_ = milliseconds(0);
   const milliseconds pause = next_;
   next_ = std::min(kLongest, std::max(milliseconds(100), next_ * 2));
   return pause;
@@ -71,7 +77,7 @@ Keeper::Keeper(const Options& options, NotifySocket socket)
   spec_.max_fds = Capacity(options.max_fds);
   sigset_t ours;
   sigemptyset(&ours);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&ours, signal);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&ours, signal);
   sigprocmask(SIG_BLOCK, &ours, &spec_.signal_mask);
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
@@ -105,6 +111,7 @@ int Keeper::WaitMs() const {
 void Keeper::Start() {
   ++starts_;
   refusals_ = 0;
+  ready_ = restarting_ = false;
   started_at_ = Clock::now();
   const pid_t pid = RunChild(spec_, stored_);
   if (pid > 0) {
@@ -121,7 +128,7 @@ void Keeper::Start() {
     return;
   }
   // It is being replaced, perhaps; what is kept waits for it.
-  restart_at_ = Clock::now() + backoff_.After(milliseconds(0));
+  restart_at_ = Clock::now() + backoff_.After(milliseconds(0), /*was_ready=*/false, Clock::now());
 }
 
 void Keeper::HandleSignals() {
@@ -129,6 +136,10 @@ void Keeper::HandleSignals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
+    if (signal == SIGUSR1) {
+      Restart();
+      continue;
+    }
     if (signal != SIGHUP) {
       stopping_ = true;
       Say(std::string(signal == SIGTERM ? "SIGTERM" : "SIGINT") + ": stopping");
@@ -138,6 +149,18 @@ void Keeper::HandleSignals() {
   }
   Reap();
   if (stopping_ && child_ == 0 && !exit_code_.has_value()) exit_code_ = last_code_;
+}
+
+void Keeper::Restart() {
+  if (stopping_) return;
+  Say("SIGUSR1: starting " + options_.command[0] + " anew");
+  if (child_ == 0) {
+    restart_at_ = Clock::now();
+    return;
+  }
+  restarting_ = true;
+  // Not by kill(2): so the daemon knows that another one follows.
+  sigqueue(child_, SIGTERM, {});
 }
 
 // Whatever has ended: as process 1 of a container the keeper gets the orphans of all others.
@@ -166,12 +189,13 @@ void Keeper::OnExit(int wait_status) {
   }
   how += " after " + Seconds(lifetime);
   const bool is_misconfigured = last_code_ == 2 && starts_ == 1 && !has_run_well_;
-  if (stopping_ || is_misconfigured || last_code_ == 0) {
+  if (stopping_ || is_misconfigured || (last_code_ == 0 && !restarting_)) {
     Say(how + "; letting go of " + std::to_string(stored_.size()) + " descriptors");
     exit_code_ = last_code_;
     return;
   }
-  const milliseconds pause = backoff_.After(lifetime);
+  const milliseconds pause =
+      restarting_ && ready_ ? milliseconds(0) : backoff_.After(lifetime, ready_, Clock::now());
   restart_at_ = Clock::now() + pause;
   Say(how + "; starting it again in " + Seconds(pause));
 }
@@ -207,6 +231,7 @@ void Keeper::HandleMessage(NotifySocket::Received received) {
       has_run_well_ = true;
     }
   }
+  ready_ = ready_ || message.ready;
   has_run_well_ = has_run_well_ || message.ready;
   outer_.Say(message.state);
 }

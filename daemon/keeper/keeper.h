@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <deque>
 #include <optional>
 #include <string>
 
@@ -15,19 +16,25 @@
 
 namespace gpumemd::keeper {
 
-// When to start a daemon again: at once after a good time or the first death; after a row of
-// quick deaths later and later.
+// When to start a daemon again. At once after one that was ready, and after the first that was not;
+// later and later after a row of daemons that were not ready, or of more than kDeathsAMinute that
+// were.
 class Backoff {
  public:
+  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLongest{5000};
+  static constexpr size_t kDeathsAMinute = 10;
 
   explicit Backoff(std::chrono::milliseconds healthy_after) : healthy_after_(healthy_after) {}
-  // The pause after a daemon that has lived for so long.
-  std::chrono::milliseconds After(std::chrono::milliseconds lifetime);
+  // Returns the pause after a daemon that has died now. One that lived for `healthy_after` or
+  // longer counts as healthy, whatever it said.
+  std::chrono::milliseconds After(std::chrono::milliseconds lifetime, bool was_ready,
+                                  Clock::time_point now);
 
  private:
   const std::chrono::milliseconds healthy_after_;
   std::chrono::milliseconds next_{0};
+  std::deque<Clock::time_point> deaths_;  // of ready daemons in the last minute
 };
 
 // One loop in one thread, which waits for messages and signals only. A message counts if the
@@ -50,6 +57,8 @@ class Keeper {
   void HandleMessage(NotifySocket::Received received);
   void Refuse(const std::string& what);
   int WaitMs() const;
+  // Starts the next daemon when this one has ended, which it is asked to do.
+  void Restart();
 
   const Options options_;
   OuterManager outer_;
@@ -63,6 +72,8 @@ class Keeper {
   Clock::time_point started_at_;
   Clock::time_point restart_at_;  // where none runs
   bool has_run_well_ = false;     // it was ready once, or stored something
+  bool ready_ = false;            // this child has said so
+  bool restarting_ = false;       // this child was asked to end for the next
   int starts_ = 0;
   int refusals_ = 0;  // of this child's messages
   bool stopping_ = false;

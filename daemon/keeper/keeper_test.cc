@@ -111,11 +111,31 @@ TEST(BackoffTest, WaitsLongerAfterEachQuickDeath) {
   Backoff backoff(milliseconds(1000));
   std::vector<int> pauses;
   for (int i = 0; i < 9; ++i) {
-    pauses.push_back(static_cast<int>(backoff.After(milliseconds(999)).count()));
+    pauses.push_back(static_cast<int>(backoff.After(milliseconds(999), false, {}).count()));
   }
   EXPECT_THAT(pauses, ::testing::ElementsAre(0, 100, 200, 400, 800, 1600, 3200, 5000, 5000));
-  EXPECT_EQ(backoff.After(milliseconds(1000)).count(), 0);
-  EXPECT_EQ(backoff.After(milliseconds(10)).count(), 100);
+  EXPECT_EQ(backoff.After(milliseconds(1000), false, {}).count(), 0);
+  EXPECT_EQ(backoff.After(milliseconds(10), false, {}).count(), 100);
+}
+
+TEST(BackoffTest, OneThatWasReadyIsStartedAgainAtOnceUnlessItDiesManyTimesAMinute) {
+  Backoff backoff(milliseconds(1000));
+  Backoff::Clock::time_point now;
+  const auto dies = [&](bool was_ready) { return backoff.After(milliseconds(1), was_ready, now); };
+  for (size_t i = 0; i < Backoff::kDeathsAMinute; ++i) {
+    now += milliseconds(100);
+    EXPECT_EQ(dies(true).count(), 0) << i;
+  }
+  EXPECT_EQ(dies(true).count(), 100);
+  EXPECT_EQ(dies(true).count(), 200);
+  EXPECT_EQ(dies(false).count(), 400);
+  now += std::chrono::minutes(1);
+  EXPECT_EQ(dies(true).count(), 0);
+  EXPECT_EQ(dies(false).count(), 100);
+  EXPECT_EQ(dies(false).count(), 200);
+  // One that was ready ends the row.
+  EXPECT_EQ(dies(true).count(), 0);
+  EXPECT_EQ(dies(false).count(), 100);
 }
 
 }  // namespace

@@ -23,11 +23,13 @@ same user. In a container it can be process 1.
   --max-fds N              keep at most so many descriptors (16384; fewer where the limit of open
                            files is lower)
   --healthy-after SECONDS  a daemon that dies within this time is restarted later and later, up to
-                           5 seconds later; another at once (10)
+                           5 seconds later, if it was not ready (READY=1) by then, or if ready ones
+                           die more than 10 times a minute; any other at once (10)
   --help, --version
 
 Signals: SIGTERM, SIGINT and SIGHUP are passed on to the daemon. After SIGTERM or SIGINT the keeper
 ends with the daemon, and what it kept is gone; so it does when the daemon ends with 0 by itself.
+SIGUSR1 ends the daemon (SIGTERM) and starts the next one with all that is kept: for an upgrade.
 When the keeper itself is killed, the daemon lives on with nobody to keep its memory.
 $NOTIFY_SOCKET: what the daemon says about its state (READY=1, STATUS=, ...) is passed on there.
 $TMPDIR, $XDG_RUNTIME_DIR, /run or /tmp, the first that can be written: for the daemon's socket.
