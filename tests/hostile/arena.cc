@@ -1,0 +1,374 @@
+#include "tests/hostile/arena.h"
+
+#include <grp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/unix_channel.h"
+#include "tests/hostile/attacks.h"
+#include "tests/support/http_get.h"
+
+namespace gpumem::hostile {
+namespace {
+
+using testing::CanBeOtherUsers;
+using testing::Child;
+using testing::Hear;
+using testing::kParentChannel;
+using testing::Say;
+
+// --- Bounds -------------------------------------------------------------------------------------
+
+constexpr double kTimesQuiet = 10;
+// Ten times less than a hiccup of a loaded machine says nothing about the daemon.
+constexpr double kLeastP99Ms = 10;
+constexpr double kMostMs = 250;
+constexpr uint64_t kMoreResident = uint64_t{64} << 20;
+// gRPC keeps some for its threads once it has needed them.
+constexpr int kMoreFds = 8;
+constexpr double kMostLockHold = 0.005;  // seconds
+constexpr absl::Duration kRecovery = absl::Seconds(20);
+
+// --- The cast -----------------------------------------------------------------------------------
+
+constexpr uid_t kBystanderUid = 64801;
+constexpr uid_t kFirstAttackerUid = 64802;
+constexpr uid_t kFirstNewcomerUid = 64900;
+
+constexpr char kConfig[] = R"(
+[daemon]
+backend = "host"
+[host]
+devices = 2
+device_bytes = "1GiB"
+[metrics]
+listen = "127.0.0.1:0"
+[[rule]]
+tenant = "user-{uid}"
+default = true
+[tenant_defaults]
+max_segments = 4096
+max_sessions = 256
+max_in_flight = 64
+max_waiting = 256
+)";
+
+int FromEnvironment(const char* name, int otherwise) {
+  int value;
+  const char* text = std::getenv(name);
+  return text != nullptr && absl::SimpleAtoi(text, &value) && value > 0 ? value : otherwise;
+}
+
+nlohmann::json FiguresOf(const Latencies& latencies) {
+  return nlohmann::json::parse(latencies.ToJson());
+}
+
+// This process's soft limit of descriptors, or both limits, while it starts another.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(uint64_t limit) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit wanted = {limit, limit};
+    if (limit > 0) setrlimit(RLIMIT_NOFILE, &wanted);
+  }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+// Drops root's rights. What the kernel then resets is set again: it dies with its parent, and may
+// look into its own /proc.
+bool BecomeUser(uid_t uid) {
+  if (uid == getuid()) return true;
+  if (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0) return false;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_DUMPABLE, 1);
+  return true;
+}
+
+int RunAttack(const std::string& runtime_dir, const std::string& name, absl::Duration length) {
+  const Attack attack = FindAttack(name);
+  if (attack == nullptr) return 2;
+  const Tally tally = attack({.runtime_dir = runtime_dir, .deadline = absl::Now() + length});
+  Say(kParentChannel, nlohmann::json(tally).dump());
+  return 0;
+}
+
+}  // namespace
+
+int RunRole(const std::vector<std::string>& args) {
+  int uid, length_ms;
+  if (args.size() < 3 || !absl::SimpleAtoi(args[2], &uid)) return 2;
+  const std::string& role = args[0];
+  const std::string& runtime_dir = args[1];
+  if (role == "attack") {
+    rlimit descriptors;
+    getrlimit(RLIMIT_NOFILE, &descriptors);
+    descriptors.rlim_cur = descriptors.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &descriptors);
+    setpriority(PRIO_PROCESS, 0, 19);
+  }
+  if (!BecomeUser(static_cast<uid_t>(uid))) return 3;
+  if (role == "bystander" && args.size() == 4) return RunBystander(runtime_dir, args[3]);
+  if (role == "newcomer") return RunNewcomer(runtime_dir);
+  if (role == "attack" && args.size() == 5 && absl::SimpleAtoi(args[4], &length_ms)) {
+    return RunAttack(runtime_dir, args[3], absl::Milliseconds(length_ms));
+  }
+  return 2;
+}
+
+absl::Duration Arena::AttackTime() {
+  return absl::Seconds(FromEnvironment("GPUMEM_HOSTILE_SECONDS", 6));
+}
+
+Child Arena::StartRole(const std::string& role, uid_t uid, std::vector<std::string> more) {
+  if (!CanBeOtherUsers()) uid = getuid();
+  std::vector<std::string> args = {"--role", role, runtime_dir_, absl::StrCat(uid)};
+  args.insert(args.end(), more.begin(), more.end());
+  return Child::Self(std::move(args));
+}
+
+void Arena::StartDaemon(const std::string& config, const Scene& scene) {
+  const DescriptorLimit limit(scene.descriptors);
+  std::string log;
+  if (scene.log_is_read) {
+    auto daemon = testing::DaemonProcess::Start({.config = config});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    runtime_dir_ = daemon_->runtime_dir();
+    pid_ = daemon_->pid();
+    log = daemon_->Log();
+  } else {
+    char dir[] = "/tmp/gpumem-hostile-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    dir_ = dir;
+    chmod(dir, 0711);
+    runtime_dir_ = dir_ + "/run";
+    std::ofstream(dir_ + "/gpumemd.toml") << config;
+    unread_daemon_ = std::make_unique<demo::Process>(demo::ProcessOptions{
+        .argv = {testing::ProgramPath("gpumemd"), "--runtime-dir", runtime_dir_, "--state-dir",
+                 dir_ + "/state", "--config", dir_ + "/gpumemd.toml"},
+        .stderr_too = true});
+    pid_ = unread_daemon_->pid();
+    while (!absl::StrContains(log, " ready: ")) {
+      const auto line = unread_daemon_->ReadLine(absl::Now() + absl::Seconds(60));
+      ASSERT_TRUE(line.has_value()) << log;
+      absl::StrAppend(&log, *line, "\n");
+    }
+  }
+  const size_t url = log.find("http://");
+  if (url != std::string::npos) metrics_url_ = log.substr(url, log.find('\n', url) - url);
+}
+
+void Arena::Start(const Scene& scene) {
+  if (scene.needs_users && !CanBeOtherUsers()) {
+    GTEST_SKIP() << "what one user may not do to another takes several users, and so root";
+  }
+  // Against what else runs on this machine. Not against attackers: theirs is the lowest.
+  setpriority(PRIO_PROCESS, 0, -10);
+  next_uid_ = kFirstAttackerUid;
+  ASSERT_NO_FATAL_FAILURE(
+      StartDaemon(absl::StrCat(kConfig, scene.tenant_defaults, "\n", scene.more), scene));
+  ExpectNewcomerIsServed();  // gRPC and the broker have made what they make once
+  bystander_ = StartRole("bystander", kBystanderUid, {scene.device});
+  ASSERT_EQ(Hear(bystander_.channel()), "ready");
+  EndPhase();
+  absl::SleepFor(std::min(AttackTime() / 2, absl::Seconds(10)));  // the length of a phase
+  quiet_ = EndPhase();
+  ASSERT_GT(quiet_.calls, 0u);
+  ASSERT_EQ(quiet_.failed, 0u) << quiet_.first_error;
+  quiet_hold_ = LongestLockHold();
+  before_ = Look();
+  figures_["quiet"] = FiguresOf(quiet_);
+  figures_["before"] = {{"resident_mib", before_.resident >> 20}, {"fds", before_.fds}};
+}
+
+Latencies Arena::EndPhase() {
+  Say(bystander_.channel(), "phase");
+  const std::string answer = Hear(bystander_.channel());
+  auto latencies = Latencies::FromJson(answer);
+  if (latencies.ok()) return *latencies;
+  ADD_FAILURE() << "the bystander does not get on: " << answer;
+  return {.failed = 1, .first_error = answer};
+}
+
+void Arena::ExpectBounds(const std::string& phase, const Latencies& latencies) {
+  EXPECT_EQ(latencies.failed, 0u) << phase << ": " << latencies.first_error;
+  EXPECT_LE(latencies.p99_ms, std::max(kTimesQuiet * quiet_.p99_ms, kLeastP99Ms)) << phase;
+  EXPECT_LE(latencies.max_ms, std::max(kMostMs, 2 * quiet_.max_ms)) << phase;
+}
+
+void Arena::ExpectNewcomerIsServed() {
+  static uid_t next = kFirstNewcomerUid;
+  Child newcomer = StartRole("newcomer", next++);
+  const std::string answer = Hear(newcomer.channel());
+  double ms = 0;
+  EXPECT_TRUE(absl::SimpleAtod(answer, &ms)) << "a new client: " << answer;
+  figures_["newcomer_ms"] = std::max(ms, figures_.value("newcomer_ms", 0.0));
+}
+
+void Arena::ExpectOperatorIsServed() {
+  const absl::Time deadline = absl::Now() + absl::Seconds(15);
+  std::string output;
+  try {
+    demo::Process status(
+        {.argv = {testing::ProgramPath("gpumemctl"), "--runtime-dir", runtime_dir_, "status"},
+         .stderr_too = true});
+    while (auto line = status.ReadLine(deadline)) absl::StrAppend(&output, *line, "\n");
+    EXPECT_EQ(status.Wait(deadline), 0) << "gpumemctl status: " << output;
+  } catch (const demo::Failure& failure) {
+    ADD_FAILURE() << "gpumemctl status: " << failure.what() << "\n" << output;
+  }
+}
+
+Arena::Holdings Arena::Look() const {
+  return {.resident = testing::ResidentBytes(pid_), .fds = testing::CountFds(pid_)};
+}
+
+bool Arena::DaemonLives() const {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0;
+}
+
+double Arena::LongestLockHold() const {
+  constexpr absl::string_view kSeries = "gpumem_broker_lock_hold_max_seconds";
+  if (metrics_url_.empty()) return -1;
+  const auto page = testing::HttpGet(metrics_url_);
+  if (!page.ok()) return -1;
+  double longest = -1;
+  for (absl::string_view line : absl::StrSplit(page->body, '\n')) {
+    double value;
+    if (absl::StartsWith(line, kSeries) &&
+        absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value))
+      longest = std::max(longest, value);
+  }
+  return longest;
+}
+
+uint64_t Arena::LogLines() const {
+  const std::string log = daemon_ == nullptr ? "" : daemon_->Log();
+  return static_cast<uint64_t>(std::count(log.begin(), log.end(), '\n'));
+}
+
+void Arena::AttackOnce(const std::vector<Force>& forces) {
+  const absl::Duration length = AttackTime();
+  const uint64_t lines = LogLines();
+  const absl::Time begin = absl::Now();
+  std::vector<std::pair<std::string, Child>> attackers;
+  for (const Force& force : forces) {
+    for (int i = 0; i < force.processes; ++i) {
+      attackers.emplace_back(
+          force.attack, StartRole("attack", next_uid_,
+                                  {force.attack, absl::StrCat(absl::ToInt64Milliseconds(length))}));
+      if (!force.one_user || i + 1 == force.processes) ++next_uid_;
+    }
+  }
+  Holdings peak;
+  std::atomic<bool> watching = true;
+  std::thread watcher([&] {
+    while (watching) {
+      const Holdings now = Look();
+      peak = {.resident = std::max(peak.resident, now.resident),
+              .fds = std::max(peak.fds, now.fds)};
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+  });
+  absl::SleepFor(length / 2);  // attacks have got somewhere by then
+  ExpectNewcomerIsServed();
+  ExpectOperatorIsServed();
+  std::map<std::string, Tally> tallies;
+  for (auto& [name, attacker] : attackers) {
+    const std::string answer = Hear(attacker.channel());
+    const auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(json.is_object()) << name << ": " << answer;
+    if (!json.is_object()) continue;
+    for (const auto& [what, count] : json.get<Tally>()) tallies[name][what] += count;
+  }
+  attackers.clear();  // their processes have ended, and with them all that they had
+  const absl::Duration took = absl::Now() - begin;
+  const Latencies attack = EndPhase();
+  watching = false;
+  watcher.join();
+  ExpectBounds("attack", attack);
+  figures_["attack"] = FiguresOf(attack);
+  figures_["attack_seconds"] = absl::ToDoubleSeconds(took);
+  figures_["attackers"] = tallies;
+  figures_["peak"] = {{"resident_mib", peak.resident >> 20}, {"fds", peak.fds}};
+  figures_["log_lines"] = LogLines() - lines;
+}
+
+void Arena::ExpectRecovery() {
+  const absl::Time begin = absl::Now();
+  Holdings now;
+  const auto is_back = [&] {
+    now = Look();
+    return now.resident <= before_.resident + kMoreResident && now.fds <= before_.fds + kMoreFds;
+  };
+  while (!is_back() && absl::Now() < begin + kRecovery) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_LE(now.resident >> 20, (before_.resident + kMoreResident) >> 20) << "MiB";
+  EXPECT_LE(now.fds, before_.fds + kMoreFds);
+  figures_["after"] = {{"resident_mib", now.resident >> 20}, {"fds", now.fds}};
+  figures_["recovery_seconds"] = absl::ToDoubleSeconds(absl::Now() - begin);
+  const Latencies recovery = EndPhase();
+  ExpectBounds("recovery", recovery);
+  figures_["recovery"] = FiguresOf(recovery);
+  // All is over: a call that fails from now on fails for good.
+  absl::SleepFor(absl::Milliseconds(200));  // a few calls
+  const Latencies afterwards = EndPhase();
+  EXPECT_GT(afterwards.calls, 0u);
+  EXPECT_EQ(afterwards.failed, 0u) << "afterwards: " << afterwards.first_error;
+  figures_["afterwards"] = FiguresOf(afterwards);
+  ExpectNewcomerIsServed();
+}
+
+void Arena::Survive(const Scene& scene, const std::vector<Force>& forces) {
+  Start(scene);
+  if (IsSkipped() || HasFatalFailure()) return;
+  for (int round = FromEnvironment("GPUMEM_HOSTILE_ROUNDS", 1); round > 0; --round) {
+    AttackOnce(forces);
+    ASSERT_TRUE(DaemonLives());
+    ExpectRecovery();
+  }
+  const double hold = LongestLockHold();
+  if (hold < 0) return;  // this daemon does not say
+  figures_["lock_hold_ms"] = hold * 1000;
+  EXPECT_LE(hold, std::max(kMostLockHold, 2 * quiet_hold_));
+}
+
+void Arena::TearDown() {
+  if (pid_ == 0) return;  // skipped
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::cout << "figures " << test->name() << " " << figures_.dump() << std::endl;
+  if (!DaemonLives() && daemon_ != nullptr) std::cout << daemon_->Log() << std::endl;
+  EXPECT_TRUE(DaemonLives());
+  bystander_ = {};
+  daemon_.reset();
+  unread_daemon_.reset();
+  std::error_code ignored;
+  if (!dir_.empty()) std::filesystem::remove_all(dir_, ignored);
+}
+
+}  // namespace gpumem::hostile

@@ -1,0 +1,105 @@
+// A daemon, a bystander and attackers, each under a user of its own, and what has to hold of them.
+//
+// A case goes through these phases:
+//   quiet     only the bystander works; what it has to wait here is the measure for the rest
+//   attack    until the last attacker's process has gone. Half-way, a client of another user
+//             connects, and an operator asks for the daemon's status
+//   recovery  until the daemon holds no more than before
+// The bounds, for the attack and for the recovery:
+//   - no call of the bystander fails
+//   - 99% of them wait no longer than 10 times what 99% did in the quiet phase, or 10 ms
+//   - none waits longer than 250 ms, or twice the longest wait of the quiet phase
+//   - the newcomer and the operator are served
+//   - the daemon's resident memory is within 64 MiB of what it was, and its descriptors are as many
+//   - the daemon held the broker's mutex no longer than 5 ms, where its metrics say so
+// Attackers run at the lowest priority, so that the figures are the daemon's and not those of the
+// scheduler; the daemon and the bystander run at the same one.
+//
+// GPUMEM_HOSTILE_SECONDS says how long attacks take (6), GPUMEM_HOSTILE_ROUNDS how often each
+// is repeated against the same daemon (1).
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/demo/process.h"
+#include "tests/hostile/bystander.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon_process.h"
+
+namespace gpumem::hostile {
+
+struct Scene {
+  std::string tenant_defaults;  // lines of TOML, beside those of arena.cc
+  std::string more;             // sections of TOML
+  std::string device;           // of the bystander
+  uint64_t descriptors = 0;     // that the daemon may have; 0: as this process
+  bool log_is_read = true;      // false: its standard error is a pipe that is never read
+  bool needs_users = true;      // false: the case makes sense where all are the same user
+};
+
+struct Force {
+  std::string attack;  // by attacks.h
+  int processes = 1;
+  bool one_user = false;  // else each process is another user
+};
+
+class Arena : public ::testing::Test {
+ protected:
+  // Starts the daemon and the bystander, and measures the quiet phase. Skips the test where it
+  // takes several users and cannot have them.
+  void Start(const Scene& scene);
+  // Start, then attacks, and checks all the bounds.
+  void Survive(const Scene& scene, const std::vector<Force>& forces);
+  void TearDown() override;
+
+  // How long one attack takes.
+  static absl::Duration AttackTime();
+
+  // The bystander's wait since the phase before.
+  Latencies EndPhase();
+  void ExpectBounds(const std::string& phase, const Latencies& latencies);
+  void ExpectNewcomerIsServed();
+  void ExpectOperatorIsServed();
+  // A process of this program in a role, as another user where that is possible.
+  testing::Child StartRole(const std::string& role, uid_t uid, std::vector<std::string> more = {});
+  uint64_t LogLines() const;
+
+  std::string runtime_dir_;
+  pid_t pid_ = 0;  // the daemon's; 0 where there is none yet
+  testing::Child bystander_;
+  Latencies quiet_;
+  nlohmann::json figures_;  // shown at the end
+
+ private:
+  struct Holdings {
+    uint64_t resident = 0;
+    int fds = 0;
+  };
+  Holdings Look() const;
+  void AttackOnce(const std::vector<Force>& forces);
+  void ExpectRecovery();
+  // Seconds; < 0 where the daemon does not say.
+  double LongestLockHold() const;
+  bool DaemonLives() const;
+  void StartDaemon(const std::string& config, const Scene& scene);
+
+  std::unique_ptr<testing::DaemonProcess> daemon_;
+  std::unique_ptr<demo::Process> unread_daemon_;  // instead, where its log is not read
+  std::string dir_;                               // its folder
+  std::string metrics_url_;
+  Holdings before_;
+  double quiet_hold_ = -1;
+  uid_t next_uid_ = 0;
+};
+
+// The main() of a process in a role: {ROLE, RUNTIME_DIR, UID, ...}. Returns its exit code.
+int RunRole(const std::vector<std::string>& args);
+
+}  // namespace gpumem::hostile

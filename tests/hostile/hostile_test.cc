@@ -1,0 +1,101 @@
+// One case for each way in which a user could hold up or wedge the clients of others. arena.h says
+// what has to hold in all of them, docs/security.md which figures came out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "tests/hostile/arena.h"
+#include "tests/support/child.h"
+
+namespace gpumem::hostile {
+namespace {
+
+using Hostile = Arena;
+using testing::Hear;
+using testing::Say;
+
+// The measure of the machine: as many processes as attackers have, which leave the daemon alone.
+TEST_F(Hostile, Control) { Survive({.needs_users = false}, {{.attack = "spin", .processes = 4}}); }
+
+// --- gRPC ----------------------------------------------------------------------------------------
+
+TEST_F(Hostile, HalfSentRequests) {
+  Survive({}, {{.attack = "half-sent", .processes = 2, .one_user = true}});
+}
+
+// A client whose connection was closed under it goes on with its session.
+TEST_F(Hostile, ClosedConnections) {
+  Start({.needs_users = false});
+  if (IsSkipped() || HasFatalFailure()) return;
+  for (int i = 0; i < 5; ++i) {
+    Say(bystander_.channel(), "cut");
+    ASSERT_EQ(Hear(bystander_.channel()), "cut");
+    absl::SleepFor(absl::Milliseconds(100));  // some calls
+    const Latencies after = EndPhase();
+    EXPECT_EQ(after.failed, 0u) << after.first_error;
+    EXPECT_GT(after.calls, 0u);
+    figures_["cuts"].push_back(nlohmann::json::parse(after.ToJson()));
+  }
+}
+
+TEST_F(Hostile, UnreadSettings) {
+  Survive({.descriptors = 4096}, {{.attack = "settings-flood", .processes = 3, .one_user = true},
+                                  {.attack = "ping-flood", .processes = 1}});
+}
+
+TEST_F(Hostile, RapidReset) { Survive({}, {{.attack = "rapid-reset", .processes = 2}}); }
+
+// --- The broker ----------------------------------------------------------------------------------
+
+TEST_F(Hostile, ManyLeases) {
+  Survive({}, {{.attack = "leases", .processes = 2, .one_user = true},
+               {.attack = "attach", .processes = 1}});
+}
+
+TEST_F(Hostile, ReleaseOfManyIds) {
+  Survive({.needs_users = false}, {{.attack = "release", .processes = 2}});
+}
+
+TEST_F(Hostile, ReconcileOfManyIds) {
+  Survive({.needs_users = false}, {{.attack = "reconcile", .processes = 2}});
+}
+
+TEST_F(Hostile, ManyWaiters) {
+  Survive({.tenant_defaults = "limit = \"100%\"\n", .device = "1"},
+          {{.attack = "release-slowly", .processes = 1}, {.attack = "wait", .processes = 16}});
+}
+
+// --- Sessions ------------------------------------------------------------------------------------
+
+TEST_F(Hostile, BadGreetings) {
+  Survive({.more = "[audit]\noutput = \"off\"\n"}, {{.attack = "bad-greetings", .processes = 2}});
+  // A line for each would fill the machine's disk, and hide what else is in the log.
+  EXPECT_LE(figures_.value("log_lines", 0.0), 100 * figures_.value("attack_seconds", 0.0));
+}
+
+TEST_F(Hostile, BadGreetingsWhenTheLogIsNotRead) {
+  Survive({.log_is_read = false}, {{.attack = "bad-greetings", .processes = 2}});
+}
+
+TEST_F(Hostile, AllSessionsTaken) { Survive({}, {{.attack = "take-sessions", .processes = 16}}); }
+
+TEST_F(Hostile, ClientsThatDoNotRead) { Survive({}, {{.attack = "never-read", .processes = 4}}); }
+
+TEST_F(Hostile, SilenceAndGarbage) {
+  Survive({}, {{.attack = "say-nothing", .processes = 2}, {.attack = "garbage", .processes = 2}});
+}
+
+}  // namespace
+}  // namespace gpumem::hostile
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (!args.empty() && args[0] == "--role") {
+    return gpumem::hostile::RunRole({args.begin() + 1, args.end()});
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
