@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "absl/time/clock.h"
 #include "common/unix_channel.h"
 #include "tests/hostile/attacks.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/http_get.h"
 
 namespace gpumem::hostile {
@@ -47,6 +49,8 @@ constexpr uint64_t kMoreResident = uint64_t{64} << 20;
 constexpr int kMoreFds = 8;
 constexpr double kMostLockHold = 0.005;  // seconds
 constexpr absl::Duration kRecovery = absl::Seconds(20);
+// The daemon has to end what the attackers had; the bystander is looked at for so long at least.
+constexpr absl::Duration kLeastRecovery = absl::Seconds(1);
 
 // --- The cast -----------------------------------------------------------------------------------
 
@@ -54,23 +58,31 @@ constexpr uid_t kBystanderUid = 64801;
 constexpr uid_t kFirstAttackerUid = 64802;
 constexpr uid_t kFirstNewcomerUid = 64900;
 
-constexpr char kConfig[] = R"(
-[daemon]
-backend = "host"
+// Segments are sparse files: nothing of the devices is touched. Everyone may connect to the admin
+// socket, so that the daemon itself has to turn others away.
+std::string ConfigOf(const Scene& scene) {
+  return absl::StrCat(R"(
 [host]
 devices = 2
-device_bytes = "1GiB"
+device_bytes = "16GiB"
 [metrics]
 listen = "127.0.0.1:0"
 [[rule]]
 tenant = "user-{uid}"
 default = true
+[daemon]
+backend = "host"
+admin_socket_mode = "0666"
+)",
+                      scene.daemon, R"(
 [tenant_defaults]
 max_segments = 4096
 max_sessions = 256
 max_in_flight = 64
 max_waiting = 256
-)";
+)",
+                      scene.tenant_defaults, "\n", scene.more);
+}
 
 int FromEnvironment(const char* name, int otherwise) {
   int value;
@@ -81,22 +93,6 @@ int FromEnvironment(const char* name, int otherwise) {
 nlohmann::json FiguresOf(const Latencies& latencies) {
   return nlohmann::json::parse(latencies.ToJson());
 }
-
-// This process's soft limit of descriptors, or both limits, while it starts another.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(uint64_t limit) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit wanted = {limit, limit};
-    if (limit > 0) setrlimit(RLIMIT_NOFILE, &wanted);
-  }
-  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-
- private:
-  rlimit before_ = {};
-};
 
 // Drops root's rights. What the kernel then resets is set again: it dies with its parent, and may
 // look into its own /proc.
@@ -132,7 +128,7 @@ int RunRole(const std::vector<std::string>& args) {
   }
   if (!BecomeUser(static_cast<uid_t>(uid))) return 3;
   if (role == "bystander" && args.size() == 4) return RunBystander(runtime_dir, args[3]);
-  if (role == "newcomer") return RunNewcomer(runtime_dir);
+  if (role == "newcomer" && args.size() == 4) return RunNewcomer(runtime_dir, args[3]);
   if (role == "attack" && args.size() == 5 && absl::SimpleAtoi(args[4], &length_ms)) {
     return RunAttack(runtime_dir, args[3], absl::Milliseconds(length_ms));
   }
@@ -150,36 +146,42 @@ Child Arena::StartRole(const std::string& role, uid_t uid, std::vector<std::stri
   return Child::Self(std::move(args));
 }
 
-void Arena::StartDaemon(const std::string& config, const Scene& scene) {
-  const DescriptorLimit limit(scene.descriptors);
-  std::string log;
-  if (scene.log_is_read) {
-    auto daemon = testing::DaemonProcess::Start({.config = config});
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-    runtime_dir_ = daemon_->runtime_dir();
-    pid_ = daemon_->pid();
-    log = daemon_->Log();
-  } else {
-    char dir[] = "/tmp/gpumem-hostile-XXXXXX";
-    ASSERT_NE(mkdtemp(dir), nullptr);
-    dir_ = dir;
-    chmod(dir, 0711);
-    runtime_dir_ = dir_ + "/run";
-    std::ofstream(dir_ + "/gpumemd.toml") << config;
-    unread_daemon_ = std::make_unique<demo::Process>(demo::ProcessOptions{
-        .argv = {testing::ProgramPath("gpumemd"), "--runtime-dir", runtime_dir_, "--state-dir",
-                 dir_ + "/state", "--config", dir_ + "/gpumemd.toml"},
-        .stderr_too = true});
-    pid_ = unread_daemon_->pid();
-    while (!absl::StrContains(log, " ready: ")) {
-      const auto line = unread_daemon_->ReadLine(absl::Now() + absl::Seconds(60));
-      ASSERT_TRUE(line.has_value()) << log;
-      absl::StrAppend(&log, *line, "\n");
+void Arena::StartDaemon(const Scene& scene) {
+  // Short enough for the names of sockets in it.
+  char dir[] = "/tmp/gpumem-hostile-XXXXXX";
+  ASSERT_NE(mkdtemp(dir), nullptr);
+  dir_ = dir;
+  chmod(dir, 0711);  // other users pass through it to the sockets
+  runtime_dir_ = dir_ + "/run";
+  std::ofstream(dir_ + "/gpumemd.toml") << ConfigOf(scene);
+  std::vector<std::string> argv = {testing::ProgramPath("gpumemd"),
+                                   "--runtime-dir",
+                                   runtime_dir_,
+                                   "--state-dir",
+                                   dir_ + "/state",
+                                   "--config",
+                                   dir_ + "/gpumemd.toml"};
+  if (scene.descriptors > 0) {
+    argv.insert(argv.begin(), {"/bin/sh", "-c", "ulimit -n \"$0\" && exec \"$@\"",
+                               absl::StrCat(scene.descriptors)});
+  }
+  daemon_ = std::make_unique<demo::Process>(demo::ProcessOptions{
+      .argv = argv, .log_file = scene.log_is_read ? dir_ + "/log" : "", .stderr_too = true});
+  pid_ = daemon_->pid();
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  std::string said;
+  while (!absl::StrContains(said, " ready: ")) {
+    ASSERT_LT(absl::Now(), deadline) << said;
+    ASSERT_TRUE(DaemonLives()) << said;
+    if (scene.log_is_read) {
+      absl::SleepFor(absl::Milliseconds(5));  // between looks
+      said = Log();
+    } else if (const auto line = daemon_->ReadLine(deadline); line.has_value()) {
+      absl::StrAppend(&said, *line, "\n");
     }
   }
-  const size_t url = log.find("http://");
-  if (url != std::string::npos) metrics_url_ = log.substr(url, log.find('\n', url) - url);
+  const size_t url = said.find("http://");
+  if (url != std::string::npos) metrics_url_ = said.substr(url, said.find('\n', url) - url);
 }
 
 void Arena::Start(const Scene& scene) {
@@ -189,8 +191,8 @@ void Arena::Start(const Scene& scene) {
   // Against what else runs on this machine. Not against attackers: theirs is the lowest.
   setpriority(PRIO_PROCESS, 0, -10);
   next_uid_ = kFirstAttackerUid;
-  ASSERT_NO_FATAL_FAILURE(
-      StartDaemon(absl::StrCat(kConfig, scene.tenant_defaults, "\n", scene.more), scene));
+  scene_ = scene;
+  ASSERT_NO_FATAL_FAILURE(StartDaemon(scene));
   ExpectNewcomerIsServed();  // gRPC and the broker have made what they make once
   bystander_ = StartRole("bystander", kBystanderUid, {scene.device});
   ASSERT_EQ(Hear(bystander_.channel()), "ready");
@@ -222,7 +224,7 @@ void Arena::ExpectBounds(const std::string& phase, const Latencies& latencies) {
 
 void Arena::ExpectNewcomerIsServed() {
   static uid_t next = kFirstNewcomerUid;
-  Child newcomer = StartRole("newcomer", next++);
+  Child newcomer = StartRole("newcomer", next++, {scene_.device});
   const std::string answer = Hear(newcomer.channel());
   double ms = 0;
   EXPECT_TRUE(absl::SimpleAtod(answer, &ms)) << "a new client: " << answer;
@@ -268,9 +270,20 @@ double Arena::LongestLockHold() const {
   return longest;
 }
 
+std::string Arena::Log() const {
+  std::ifstream file(dir_ + "/log");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 uint64_t Arena::LogLines() const {
-  const std::string log = daemon_ == nullptr ? "" : daemon_->Log();
+  const std::string log = Log();
   return static_cast<uint64_t>(std::count(log.begin(), log.end(), '\n'));
+}
+
+uint64_t Arena::Counted(const std::string& attack, const std::string& what) const {
+  const auto attackers = figures_.find("attackers");
+  if (attackers == figures_.end() || !attackers->contains(attack)) return 0;
+  return attackers->at(attack).value(what, uint64_t{0});
 }
 
 void Arena::AttackOnce(const std::vector<Force>& forces) {
@@ -296,9 +309,11 @@ void Arena::AttackOnce(const std::vector<Force>& forces) {
       absl::SleepFor(absl::Milliseconds(50));
     }
   });
-  absl::SleepFor(length / 2);  // attacks have got somewhere by then
-  ExpectNewcomerIsServed();
-  ExpectOperatorIsServed();
+  for (double part : {0.5, 0.9}) {  // attacks have got somewhere by then
+    absl::SleepFor(begin + part * length - absl::Now());
+    ExpectNewcomerIsServed();
+    ExpectOperatorIsServed();
+  }
   std::map<std::string, Tally> tallies;
   for (auto& [name, attacker] : attackers) {
     const std::string answer = Hear(attacker.channel());
@@ -322,6 +337,7 @@ void Arena::AttackOnce(const std::vector<Force>& forces) {
 
 void Arena::ExpectRecovery() {
   const absl::Time begin = absl::Now();
+  absl::SleepFor(kLeastRecovery);
   Holdings now;
   const auto is_back = [&] {
     now = Look();
@@ -362,13 +378,11 @@ void Arena::TearDown() {
   if (pid_ == 0) return;  // skipped
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::cout << "figures " << test->name() << " " << figures_.dump() << std::endl;
-  if (!DaemonLives() && daemon_ != nullptr) std::cout << daemon_->Log() << std::endl;
-  EXPECT_TRUE(DaemonLives());
+  EXPECT_TRUE(DaemonLives()) << Log();
   bystander_ = {};
   daemon_.reset();
-  unread_daemon_.reset();
   std::error_code ignored;
-  if (!dir_.empty()) std::filesystem::remove_all(dir_, ignored);
+  std::filesystem::remove_all(dir_, ignored);
 }
 
 }  // namespace gpumem::hostile

@@ -2,8 +2,8 @@
 //
 // A case goes through these phases:
 //   quiet     only the bystander works; what it has to wait here is the measure for the rest
-//   attack    until the last attacker's process has gone. Half-way, a client of another user
-//             connects, and an operator asks for the daemon's status
+//   attack    until the last attacker's process has gone. Half-way and shortly before the end, a
+//             client of another user connects, and an operator asks for the daemon's status
 //   recovery  until the daemon holds no more than before
 // The bounds, for the attack and for the recovery:
 //   - no call of the bystander fails
@@ -31,16 +31,16 @@
 #include "tests/demo/process.h"
 #include "tests/hostile/bystander.h"
 #include "tests/support/child.h"
-#include "tests/support/daemon_process.h"
 
 namespace gpumem::hostile {
 
 struct Scene {
-  std::string tenant_defaults;  // lines of TOML, beside those of arena.cc
-  std::string more;             // sections of TOML
-  std::string device;           // of the bystander
-  uint64_t descriptors = 0;     // that the daemon may have; 0: as this process
-  bool log_is_read = true;      // false: its standard error is a pipe that is never read
+  std::string daemon;           // lines of TOML for [daemon], beside those of arena.cc
+  std::string tenant_defaults;  // the same for [tenant_defaults]
+  std::string more;             // whole sections
+  std::string device;           // of the bystander and of newcomers; empty: the first
+  uint64_t descriptors = 0;     // that the daemon may have; 0: as many as this process
+  bool log_is_read = true;      // false: the daemon's standard error is a pipe that is never read
   bool needs_users = true;      // false: the case makes sense where all are the same user
 };
 
@@ -70,12 +70,15 @@ class Arena : public ::testing::Test {
   // A process of this program in a role, as another user where that is possible.
   testing::Child StartRole(const std::string& role, uid_t uid, std::vector<std::string> more = {});
   uint64_t LogLines() const;
+  // What the attackers of this name have counted in all.
+  uint64_t Counted(const std::string& attack, const std::string& what) const;
 
+  Scene scene_;
   std::string runtime_dir_;
   pid_t pid_ = 0;  // the daemon's; 0 where there is none yet
   testing::Child bystander_;
   Latencies quiet_;
-  nlohmann::json figures_;  // shown at the end
+  nlohmann::json figures_ = nlohmann::json::object();  // shown at the end
 
  private:
   struct Holdings {
@@ -88,11 +91,11 @@ class Arena : public ::testing::Test {
   // Seconds; < 0 where the daemon does not say.
   double LongestLockHold() const;
   bool DaemonLives() const;
-  void StartDaemon(const std::string& config, const Scene& scene);
+  void StartDaemon(const Scene& scene);
+  std::string Log() const;
 
-  std::unique_ptr<testing::DaemonProcess> daemon_;
-  std::unique_ptr<demo::Process> unread_daemon_;  // instead, where its log is not read
-  std::string dir_;                               // its folder
+  std::string dir_;  // of the daemon's files
+  std::unique_ptr<demo::Process> daemon_;
   std::string metrics_url_;
   Holdings before_;
   double quiet_hold_ = -1;

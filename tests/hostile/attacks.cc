@@ -1,6 +1,5 @@
 #include "tests/hostile/attacks.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -115,12 +114,10 @@ Tally FloodUnread(const Orders& orders, absl::string_view frame, bool half_close
     absl::string_view left = opening;
     for (size_t total = 0; total < kMostSent && !Over(orders);) {
       const ssize_t sent = SendSome(socket, left);
-      if (sent < 0) break;
+      if (sent <= 0) break;  // it takes no more, or is closed
       total += static_cast<size_t>(sent);
       left.remove_prefix(static_cast<size_t>(sent));
       if (left.empty()) left = flood;
-      pollfd writable = {socket, POLLOUT, 0};
-      if (sent == 0 && poll(&writable, 1, 2) <= 0) break;  // it takes no more
     }
     if (half_close) shutdown(socket, SHUT_WR);
     held.push_back(*std::move(seat));
@@ -265,6 +262,7 @@ Tally AttachMany(const Orders& orders) {
   if (!caller) return tally;
   v1::PublishRequest publish;
   publish.set_name("many");
+  publish.set_ephemeral(true);
   for (int batch = 0; batch < 4; ++batch) {
     v1::AcquireRequest acquire;
     acquire.set_bytes(4096);
@@ -328,11 +326,13 @@ Tally IdFlood(const Orders& orders, const char* method) {
 Tally ReleaseFlood(const Orders& orders) { return IdFlood(orders, kRelease); }
 Tally ReconcileFlood(const Orders& orders) { return IdFlood(orders, kReconcile); }
 
+constexpr uint64_t kMostOfDevice = uint64_t{12} << 30;  // of 16 GiB
+
 // 256 requests that wait for more than there will be on the first device.
 Tally Wait(const Orders& orders) {
   constexpr int kWaiting = 256;
   v1::AcquireRequest acquire;
-  acquire.set_bytes(uint64_t{512} << 20);
+  acquire.set_bytes(uint64_t{8} << 30);
   acquire.set_wait_ms(120'000);
   acquire.set_without_pressure(true);
   const auto body = std::make_shared<const std::string>(GrpcMessage(acquire.SerializeAsString()));
@@ -340,6 +340,13 @@ Tally Wait(const Orders& orders) {
   std::optional<Caller> caller;
   while (!caller && !Over(orders)) caller = NewCaller(orders, &tally);
   if (!caller) return tally;
+  // Once ReleaseSlowly has taken most of the device, in another process.
+  for (bool taken = false; !taken && !Over(orders);) {
+    auto listed = Call<v1::ListDevicesResponse>(*caller, kListDevices, v1::ListDevicesRequest(),
+                                                orders.deadline);
+    taken = listed.ok() && listed->devices_size() > 0 &&
+            listed->devices(0).charged_bytes() >= kMostOfDevice;
+  }
   for (int i = 0; i < kWaiting; ++i) caller->client->Begin(kAcquire, body);
   caller->client->Run([] { return false; }, orders.deadline);
   tally["answered"] = caller->client->answered();
@@ -347,7 +354,7 @@ Tally Wait(const Orders& orders) {
   return tally;
 }
 
-// Holds the most of the first device, and releases a little of it again and again.
+// Holds the most of the first device (16 GiB), and releases a little of it again and again.
 Tally ReleaseSlowly(const Orders& orders) {
   Tally tally;
   std::optional<Caller> caller;
@@ -357,7 +364,7 @@ Tally ReleaseSlowly(const Orders& orders) {
   acquire.set_bytes(4096);
   acquire.set_count(kBatch);
   auto small = Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders));
-  acquire.set_bytes(uint64_t{900} << 20);
+  acquire.set_bytes(kMostOfDevice);
   acquire.set_count(1);
   auto large = Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders));
   if (!small.ok() || !large.ok()) return tally;
@@ -419,22 +426,26 @@ Tally TakeSessions(const Orders& orders) {
   return tally;
 }
 
-// Asks for deliveries of 253 descriptors, and never reads the session's socket.
+// As many calls at once as a tenant may have, each of which has the daemon send a descriptor on the
+// session's socket; and that is never read.
 Tally NeverRead(const Orders& orders) {
+  constexpr uint64_t kAtOnce = 64;
   v1::AcquireRequest acquire;
   acquire.set_bytes(4096);
-  acquire.set_count(kBatch);
-  const std::string message = acquire.SerializeAsString();
+  const auto body = std::make_shared<const std::string>(GrpcMessage(acquire.SerializeAsString()));
   Tally tally;
   while (!Over(orders)) {
     std::optional<Caller> caller = NewCaller(orders, &tally, /*reads=*/false);
     if (!caller) continue;
-    while (!Over(orders)) {
-      absl::StatusOr<std::string> answer =
-          caller->client->Call(kAcquire, message, Patience(orders));
-      ++tally[answer.ok() ? "granted" : "refused"];
-      if (!answer.ok()) break;
+    Http2Client& client = *caller->client;
+    // Until the daemon has ended the session: then everything is refused.
+    for (uint64_t begun = 0; !Over(orders) && client.answered() == client.granted();) {
+      for (; begun < client.answered() + kAtOnce; ++begun) client.Begin(kAcquire, body);
+      const uint64_t before = client.answered();
+      if (!client.Run([&] { return client.answered() > before; }, orders.deadline)) break;
     }
+    tally["granted"] += client.granted();
+    tally["refused"] += client.answered() - client.granted();
   }
   return tally;
 }

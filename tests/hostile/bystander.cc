@@ -160,12 +160,12 @@ int RunBystander(const std::string& runtime_dir, const std::string& device) {
   return 0;
 }
 
-int RunNewcomer(const std::string& runtime_dir) {
+int RunNewcomer(const std::string& runtime_dir, const std::string& device) {
   const absl::Time start = absl::Now();
   auto client =
       Client::Connect({.runtime_dir = runtime_dir, .name = "newcomer", .timeout = kCallTime});
   absl::Status done = client.status();
-  if (done.ok()) done = AcquireAndRelease(**client, "");
+  if (done.ok()) done = AcquireAndRelease(**client, device);
   testing::Say(
       testing::kParentChannel,
       done.ok() ? absl::StrCat(absl::ToDoubleMilliseconds(absl::Now() - start)) : done.ToString());

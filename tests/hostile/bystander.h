@@ -38,6 +38,6 @@ int RunBystander(const std::string& runtime_dir, const std::string& device);
 
 // Connects, acquires, releases, once: a client that comes while others attack. Says how many
 // milliseconds it took ("12.5"), or an error in words. Returns the process's exit code.
-int RunNewcomer(const std::string& runtime_dir);
+int RunNewcomer(const std::string& runtime_dir, const std::string& device);
 
 }  // namespace gpumem::hostile
