@@ -53,7 +53,7 @@ Tally Spin(const Orders& orders) {
 
 // --- HTTP/2 -------------------------------------------------------------------------------------
 
-// Two connections, on each 250 requests of 1 MiB that lack their last byte.
+// Eight connections, on each 250 requests of 1 MiB that lack their last byte.
 Tally HalfSent(const Orders& orders) {
   struct Line {
     Seat seat;
@@ -62,7 +62,7 @@ Tally HalfSent(const Orders& orders) {
   std::string message = GrpcMessage(std::string(size_t{1} << 20, '\x7f'));
   message.pop_back();
   const auto body = std::make_shared<const std::string>(std::move(message));
-  std::vector<Line> lines(2);
+  std::vector<Line> lines(8);
   Tally tally;
   while (!Over(orders)) {
     for (Line& line : lines) {
@@ -426,6 +426,32 @@ Tally TakeSessions(const Orders& orders) {
   return tally;
 }
 
+// Moves its session to a new connection over and over, with calls under way on the old one.
+Tally Resume(const Orders& orders) {
+  const auto body = std::make_shared<const std::string>(GrpcMessage(""));
+  std::string token;
+  std::optional<Caller> caller;
+  Tally tally;
+  while (!Over(orders)) {
+    absl::StatusOr<Seat> seat = TakeSeat(orders.runtime_dir, token);
+    if (!seat.ok()) {
+      ++tally["refused"];
+      token.clear();
+      Pause();
+      continue;
+    }
+    ++tally[token.empty() ? "sessions" : "resumed"];
+    token = seat->token;
+    // The old socket stays open until here: to close it ends the session.
+    caller.emplace(Caller{.seat = *std::move(seat)});
+    caller->client =
+        std::make_unique<Http2Client>(std::move(caller->seat.stream), caller->seat.token);
+    for (int i = 0; i < 8; ++i) caller->client->Begin(kListDevices, body);
+    caller->client->Run([] { return false; }, absl::Now() + absl::Milliseconds(1));
+  }
+  return tally;
+}
+
 // As many calls at once as a tenant may have, each of which has the daemon send a descriptor on the
 // session's socket; and that is never read.
 Tally NeverRead(const Orders& orders) {
@@ -508,6 +534,7 @@ Attack FindAttack(const std::string& name) {
       {"reconcile", ReconcileFlood},
       {"release", ReleaseFlood},
       {"release-slowly", ReleaseSlowly},
+      {"resume", Resume},
       {"say-nothing", SayNothing},
       {"settings-flood", SettingsFlood},
       {"spin", Spin},

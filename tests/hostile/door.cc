@@ -11,6 +11,11 @@
 #include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumem::hostile {
+namespace {
+
+constexpr char kApiSocket[] = "api.sock";
+
+}  // namespace
 
 bool HasApiSocket(const std::string& runtime_dir) {
   return access(SocketPath(runtime_dir, kApiSocket).c_str(), F_OK) == 0;
@@ -22,13 +27,14 @@ absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view 
                      absl::Now() + kPatience);
 }
 
-absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
+absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token) {
+  const absl::Time deadline = absl::Now() + kPatience;
   absl::StatusOr<UniqueFd> session = Dial(runtime_dir, kSessionSocket);
   if (!session.ok()) return session.status();
   v1::Hello hello;
   hello.set_protocol_version(kProtocolVersion);
   hello.set_client_name("hostile");
+  hello.set_resume_token(std::string(resume_token));
   absl::Status sent = SendMessage(session->get(), hello.SerializeAsString(), {}, deadline);
   if (!sent.ok()) return sent;
   absl::StatusOr<UnixMessage> packet = ReceiveMessage(session->get(), deadline);

@@ -34,9 +34,10 @@ bool HasApiSocket(const std::string& runtime_dir);
 absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view name);
 
 // Says Hello and takes what Welcome brings. With an api socket `stream` is a connection to that.
+// `resume_token`: of the session to be moved to this connection; empty: a new session.
 //   UNAVAILABLE  the daemon closed the connection, or said nothing
 //   others       as the daemon's Refusal says, or ConnectUnix
-absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::Duration patience = kPatience);
+absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token = {});
 
 // Gets a byte stream with as little as the daemon asks for. Statuses as of TakeSeat.
 absl::StatusOr<Seat> Knock(const std::string& runtime_dir);

@@ -94,6 +94,10 @@ TEST_F(Hostile, AllSessionsTaken) {
 
 TEST_F(Hostile, ClientsThatDoNotRead) { Survive({}, {{.attack = "never-read", .processes = 8}}); }
 
+TEST_F(Hostile, SessionsThatMoveOverAndOver) {
+  Survive({}, {{.attack = "resume", .processes = 4}});
+}
+
 TEST_F(Hostile, SilenceAndGarbage) {
   Survive({}, {{.attack = "say-nothing", .processes = 2}, {.attack = "garbage", .processes = 2}});
 }
