@@ -47,6 +47,8 @@ constexpr double kMostMs = 250;
 constexpr uint64_t kMoreResident = uint64_t{64} << 20;
 // gRPC keeps some for its threads once it has needed them.
 constexpr int kMoreFds = 8;
+// A hiccup of the machine does not come twice; what the daemon does under attack does.
+constexpr int kAttempts = 2;
 constexpr double kMostLockHold = 0.005;  // seconds
 constexpr absl::Duration kRecovery = absl::Seconds(20);
 // The daemon has to end what the attackers had; the bystander is looked at for so long at least.
@@ -147,11 +149,12 @@ Child Arena::StartRole(const std::string& role, uid_t uid, std::vector<std::stri
 }
 
 void Arena::StartDaemon(const Scene& scene) {
-  // Short enough for the names of sockets in it.
-  char dir[] = "/tmp/gpumem-hostile-XXXXXX";
-  ASSERT_NE(mkdtemp(dir), nullptr);
-  dir_ = dir;
-  chmod(dir, 0711);  // other users pass through it to the sockets
+  // In memory, so that a busy disk does not hold up the daemon's log; and short enough for the
+  // names of sockets in it.
+  dir_ = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  absl::StrAppend(&dir_, "/gpumem-hostile-XXXXXX");
+  ASSERT_NE(mkdtemp(dir_.data()), nullptr);
+  chmod(dir_.c_str(), 0711);  // other users pass through it to the sockets
   runtime_dir_ = dir_ + "/run";
   std::ofstream(dir_ + "/gpumemd.toml") << ConfigOf(scene);
   std::vector<std::string> argv = {testing::ProgramPath("gpumemd"),
@@ -189,7 +192,7 @@ void Arena::Start(const Scene& scene) {
     GTEST_SKIP() << "what one user may not do to another takes several users, and so root";
   }
   // Against what else runs on this machine. Not against attackers: theirs is the lowest.
-  setpriority(PRIO_PROCESS, 0, -10);
+  setpriority(PRIO_PROCESS, 0, -20);
   next_uid_ = kFirstAttackerUid;
   scene_ = scene;
   ASSERT_NO_FATAL_FAILURE(StartDaemon(scene));
@@ -216,10 +219,11 @@ Latencies Arena::EndPhase() {
   return {.failed = 1, .first_error = answer};
 }
 
-void Arena::ExpectBounds(const std::string& phase, const Latencies& latencies) {
-  EXPECT_EQ(latencies.failed, 0u) << phase << ": " << latencies.first_error;
-  EXPECT_LE(latencies.p99_ms, std::max(kTimesQuiet * quiet_.p99_ms, kLeastP99Ms)) << phase;
-  EXPECT_LE(latencies.max_ms, std::max(kMostMs, 2 * quiet_.max_ms)) << phase;
+double Arena::MostP99() const { return std::max(kTimesQuiet * quiet_.p99_ms, kLeastP99Ms); }
+double Arena::MostMs() const { return std::max(kMostMs, 2 * quiet_.max_ms); }
+
+bool Arena::IsServedInTime(const Latencies& latencies) const {
+  return latencies.p99_ms <= MostP99() && latencies.max_ms <= MostMs();
 }
 
 void Arena::ExpectNewcomerIsServed() {
@@ -286,7 +290,7 @@ uint64_t Arena::Counted(const std::string& attack, const std::string& what) cons
   return attackers->at(attack).value(what, uint64_t{0});
 }
 
-void Arena::AttackOnce(const std::vector<Force>& forces) {
+Latencies Arena::AttackOnce(const std::vector<Force>& forces) {
   const absl::Duration length = AttackTime();
   const uint64_t lines = LogLines();
   const absl::Time begin = absl::Now();
@@ -327,15 +331,16 @@ void Arena::AttackOnce(const std::vector<Force>& forces) {
   const Latencies attack = EndPhase();
   watching = false;
   watcher.join();
-  ExpectBounds("attack", attack);
+  EXPECT_EQ(attack.failed, 0u) << "during the attack: " << attack.first_error;
   figures_["attack"] = FiguresOf(attack);
   figures_["attack_seconds"] = absl::ToDoubleSeconds(took);
   figures_["attackers"] = tallies;
   figures_["peak"] = {{"resident_mib", peak.resident >> 20}, {"fds", peak.fds}};
   figures_["log_lines"] = LogLines() - lines;
+  return attack;
 }
 
-void Arena::ExpectRecovery() {
+Latencies Arena::Recover() {
   const absl::Time begin = absl::Now();
   absl::SleepFor(kLeastRecovery);
   Holdings now;
@@ -349,7 +354,7 @@ void Arena::ExpectRecovery() {
   figures_["after"] = {{"resident_mib", now.resident >> 20}, {"fds", now.fds}};
   figures_["recovery_seconds"] = absl::ToDoubleSeconds(absl::Now() - begin);
   const Latencies recovery = EndPhase();
-  ExpectBounds("recovery", recovery);
+  EXPECT_EQ(recovery.failed, 0u) << "after the attack: " << recovery.first_error;
   figures_["recovery"] = FiguresOf(recovery);
   // All is over: a call that fails from now on fails for good.
   absl::SleepFor(absl::Milliseconds(200));  // a few calls
@@ -358,15 +363,26 @@ void Arena::ExpectRecovery() {
   EXPECT_EQ(afterwards.failed, 0u) << "afterwards: " << afterwards.first_error;
   figures_["afterwards"] = FiguresOf(afterwards);
   ExpectNewcomerIsServed();
+  return recovery;
 }
 
 void Arena::Survive(const Scene& scene, const std::vector<Force>& forces) {
   Start(scene);
   if (IsSkipped() || HasFatalFailure()) return;
   for (int round = FromEnvironment("GPUMEM_HOSTILE_ROUNDS", 1); round > 0; --round) {
-    AttackOnce(forces);
-    ASSERT_TRUE(DaemonLives());
-    ExpectRecovery();
+    int attempt = 0;
+    Latencies attack, recovery;
+    do {
+      attack = AttackOnce(forces);
+      ASSERT_TRUE(DaemonLives());
+      recovery = Recover();
+      figures_["attempts"] = ++attempt;
+    } while (!(IsServedInTime(attack) && IsServedInTime(recovery)) && !HasFailure() &&
+             attempt < kAttempts);
+    EXPECT_LE(attack.p99_ms, MostP99()) << "during the attack";
+    EXPECT_LE(attack.max_ms, MostMs()) << "during the attack";
+    EXPECT_LE(recovery.p99_ms, MostP99()) << "after the attack";
+    EXPECT_LE(recovery.max_ms, MostMs()) << "after the attack";
   }
   const double hold = LongestLockHold();
   if (hold < 0) return;  // this daemon does not say

@@ -10,10 +10,13 @@
 //   - 99% of them wait no longer than 10 times what 99% did in the quiet phase, or 10 ms
 //   - none waits longer than 250 ms, or twice the longest wait of the quiet phase
 //   - the newcomer and the operator are served
-//   - the daemon's resident memory is within 64 MiB of what it was, and its descriptors are as many
+//   - the daemon's resident memory comes back to within 64 MiB of what it was, and its descriptors
+//     to as many
 //   - the daemon held the broker's mutex no longer than 5 ms, where its metrics say so
-// Attackers run at the lowest priority, so that the figures are the daemon's and not those of the
-// scheduler; the daemon and the bystander run at the same one.
+// Where only the bounds of latency do not hold, the attack is repeated once, and has to pass then:
+// a hiccup of the machine does not come twice. Attackers run at the lowest priority, so that the
+// figures are the daemon's and not those of the scheduler; the daemon and the bystander run at the
+// same one.
 //
 // GPUMEM_HOSTILE_SECONDS says how long attacks take (6), GPUMEM_HOSTILE_ROUNDS how often each
 // is repeated against the same daemon (1).
@@ -64,7 +67,6 @@ class Arena : public ::testing::Test {
 
   // The bystander's wait since the phase before.
   Latencies EndPhase();
-  void ExpectBounds(const std::string& phase, const Latencies& latencies);
   void ExpectNewcomerIsServed();
   void ExpectOperatorIsServed();
   // A process of this program in a role, as another user where that is possible.
@@ -86,8 +88,12 @@ class Arena : public ::testing::Test {
     int fds = 0;
   };
   Holdings Look() const;
-  void AttackOnce(const std::vector<Force>& forces);
-  void ExpectRecovery();
+  // Both return what the bystander had to wait, which they do not check.
+  Latencies AttackOnce(const std::vector<Force>& forces);
+  Latencies Recover();
+  double MostP99() const;
+  double MostMs() const;
+  bool IsServedInTime(const Latencies& latencies) const;
   // Seconds; < 0 where the daemon does not say.
   double LongestLockHold() const;
   bool DaemonLives() const;
