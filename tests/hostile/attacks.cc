@@ -106,6 +106,8 @@ Tally FloodUnread(const Orders& orders, absl::string_view frame, bool half_close
     absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
     if (!seat.ok()) {
       ++tally["refused"];
+      // Another takes the place of the oldest.
+      if (!held.empty()) held.erase(held.begin());
       Pause();
       continue;
     }
