@@ -203,7 +203,10 @@ void Arena::Start(const Scene& scene) {
   bystander_ = StartRole("bystander", kBystanderUid, {scene.device});
   ASSERT_EQ(Hear(bystander_.channel()), "ready");
   EndPhase();
-  absl::SleepFor(std::min(AttackTime() / 2, absl::Seconds(10)));  // the length of a phase
+  const absl::Time begin = absl::Now();
+  const absl::Duration length = std::min(AttackTime(), absl::Seconds(10));
+  ExpectVisitorsAreServed(begin, length);
+  absl::SleepFor(begin + length - absl::Now());  // the phase's own length
   quiet_ = EndPhase();
   ASSERT_GT(quiet_.calls, 0u);
   ASSERT_EQ(quiet_.failed, 0u) << quiet_.first_error;
@@ -249,6 +252,14 @@ void Arena::ExpectOperatorIsServed() {
     EXPECT_EQ(status.Wait(deadline), 0) << "gpumemctl status: " << output;
   } catch (const demo::Failure& failure) {
     ADD_FAILURE() << "gpumemctl status: " << failure.what() << "\n" << output;
+  }
+}
+
+void Arena::ExpectVisitorsAreServed(absl::Time begin, absl::Duration length) {
+  for (double part : {0.5, 0.9}) {  // attacks have got somewhere by then
+    absl::SleepFor(begin + part * length - absl::Now());
+    ExpectNewcomerIsServed();
+    ExpectOperatorIsServed();
   }
 }
 
@@ -316,11 +327,7 @@ Latencies Arena::AttackOnce(const std::vector<Force>& forces) {
       absl::SleepFor(absl::Milliseconds(50));
     }
   });
-  for (double part : {0.5, 0.9}) {  // attacks have got somewhere by then
-    absl::SleepFor(begin + part * length - absl::Now());
-    ExpectNewcomerIsServed();
-    ExpectOperatorIsServed();
-  }
+  ExpectVisitorsAreServed(begin, length);
   std::map<std::string, Tally> tallies;
   for (auto& [name, attacker] : attackers) {
     const std::string answer = Hear(attacker.channel());

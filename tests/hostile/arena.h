@@ -1,10 +1,11 @@
 // A daemon, a bystander and attackers, each under a user of its own, and what has to hold of them.
 //
 // A case goes through these phases:
-//   quiet     only the bystander works; what it has to wait here is the measure for the rest
-//   attack    until the last attacker's process has gone. Half-way and shortly before the end, a
-//             client of another user connects, and an operator asks for the daemon's status
+//   quiet     there is no attack; what the bystander has to wait here is the measure for the rest
+//   attack    until the last attacker's process has gone
 //   recovery  until the daemon holds no more than before
+// Half-way through the first two phases, and shortly before their end, a client of another user
+// connects (the newcomer), and an operator asks for the daemon's status.
 // The bounds, for the attack and for the recovery:
 //   - no call of the bystander fails
 //   - 99% of them wait no longer than 10 times what 99% did in the quiet phase, or 10 ms
@@ -69,6 +70,8 @@ class Arena : public ::testing::Test {
   Latencies EndPhase();
   void ExpectNewcomerIsServed();
   void ExpectOperatorIsServed();
+  // Both, half-way through a phase and shortly before its end.
+  void ExpectVisitorsAreServed(absl::Time begin, absl::Duration length);
   // A process of this program in a role, as another user where that is possible.
   testing::Child StartRole(const std::string& role, uid_t uid, std::vector<std::string> more = {});
   uint64_t LogLines() const;
