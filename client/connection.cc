@@ -47,9 +47,9 @@ absl::Status Connection::End() {
 }
 
 Connection::Pulse Connection::Check(absl::Time deadline) {
-  v1::GetUsageResponse response;
+  v1::ListDevicesResponse response;
   const grpc::Status status =
-      Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &response, deadline);
+      Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), &response, deadline);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return api_.valid() && IsClosed(api_.get()) ? Pulse::kBroken : Pulse::kSilent;
   }

@@ -38,7 +38,7 @@ std::string Http2Refusal(const absl::Status& why) {
   for (char& c : text) {
     if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
   }
-  const uint32_t code = absl::IsPermissionDenied(why) ? kInadequateSecurity : kEnhanceYourCalm;
+  const uint32_t code = absl::IsResourceExhausted(why) ? kEnhanceYourCalm : kInadequateSecurity;
   return Frame(kSettings, "") +
          Frame(kGoaway, absl::StrCat(BigEndian(0, 4), BigEndian(code, 4), text));
 }
@@ -57,9 +57,8 @@ std::optional<absl::Status> ParseHttp2Refusal(absl::string_view bytes) {
     for (char& c : text) {
       if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
     }
-    return NumberIn(payload.substr(4, 4)) == kInadequateSecurity
-               ? absl::PermissionDeniedError(text)
-               : absl::ResourceExhaustedError(text);
+    return NumberIn(payload.substr(4, 4)) == kEnhanceYourCalm ? absl::ResourceExhaustedError(text)
+                                                              : absl::PermissionDeniedError(text);
   }
   return std::nullopt;
 }

@@ -11,8 +11,8 @@
 
 namespace gpumem {
 
-// The bytes that say so, at most 600. `why` is PERMISSION_DENIED, or else taken for
-// RESOURCE_EXHAUSTED; what is not printable ASCII in it becomes '?'.
+// The bytes that say so, at most 600. `why` is RESOURCE_EXHAUSTED, or else taken for
+// PERMISSION_DENIED; what is not printable ASCII in it becomes '?'.
 std::string Http2Refusal(const absl::Status& why);
 
 // What a connection's first bytes refuse. Nothing if they are the beginning of one that is served.

@@ -13,6 +13,8 @@ TEST(Http2RefusalTest, IsReadAsItWasSaid) {
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(*read, why);
   }
+  EXPECT_EQ(ParseHttp2Refusal(Http2Refusal(absl::FailedPreconditionError("elsewhere"))),
+            absl::PermissionDeniedError("elsewhere"));
   const auto long_one = ParseHttp2Refusal(
       Http2Refusal(absl::ResourceExhaustedError("\x1b[2J" + std::string(5000, 'x'))));
   ASSERT_TRUE(long_one.has_value());

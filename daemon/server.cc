@@ -29,6 +29,7 @@ namespace {
 constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
 constexpr int kMaxAdminRequestBytes = 64 * 1024;
 constexpr int kMaxStreamsPerConnection = 256;
+constexpr int kReadChunkBytes = 8 * 1024;
 constexpr int kHandshakeTimeoutMs = 5000;
 // Within which an answer is with its client.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(250);
@@ -255,6 +256,11 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   api_servers_ = std::make_unique<ApiServers>([this](grpc::ServerBuilder& builder) {
     SetLimits(builder, "api", kMaxApiTransportBytes, kMaxRequestBytes);
+    // Whatever a peer has sent, others have their turn after so much of it.
+    for (const char* chunk : {GRPC_ARG_TCP_READ_CHUNK_SIZE, GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE,
+                              GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE}) {
+      builder.AddChannelArgument(chunk, kReadChunkBytes);
+    }
     builder.RegisterService(broker_service_.get());
   });
   sessions_ = std::make_unique<SessionServer>(

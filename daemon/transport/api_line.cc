@@ -31,23 +31,30 @@ ApiLine::ApiLine(UniqueFd duplicate, int number, ino_t inode)
 ApiLine::~ApiLine() { Cut(); }
 
 void ApiLine::Cut() {
-  if (cut_.exchange(true)) return;
-  shutdown(duplicate_.get(), SHUT_RDWR);
+  UniqueFd last;
+  {
+    absl::MutexLock lock(&mutex_);
+    last = std::move(duplicate_);
+    cut_ = true;
+  }
+  if (!last.valid()) return;
+  shutdown(last.get(), SHUT_RDWR);
   // What is queued would still be read: a flood's worth of requests. The peer can add nothing now.
   std::array<char, 16 * 1024> discarded;
-  while (recv(duplicate_.get(), discarded.data(), discarded.size(), MSG_DONTWAIT) > 0 ||
-         errno == EINTR) {
+  while (recv(last.get(), discarded.data(), discarded.size(), MSG_DONTWAIT) > 0 || errno == EINTR) {
   }
 }
 
 bool ApiLine::Closed() const {
-  // The number may be another file's by now; no other socket has this one's inode while the
-  // duplicate is open.
+  // The number may be another file's by now. The kernel counts the inodes of sockets up, so that
+  // no socket of the near future has this one's.
   struct stat found;
   return fstat(number_, &found) != 0 || found.st_ino != inode_;
 }
 
 bool ApiLine::Stalled(absl::Time now, absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  if (!duplicate_.valid()) return false;
   pollfd writable{.fd = duplicate_.get(), .events = POLLOUT, .revents = 0};
   if (poll(&writable, 1, 0) != 0) {
     full_since_ = absl::InfiniteFuture();

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 
@@ -29,23 +31,27 @@ class ApiLine {
   // Cuts it.
   ~ApiLine();
 
-  // Ends the connection in both directions, and discards what the peer has sent and gRPC has not
-  // read. gRPC closes its descriptor soon after. Idempotent.
-  void Cut();
+  // Ends the connection in both directions, discards what the peer has sent and gRPC has not read,
+  // and closes the duplicate. gRPC closes its descriptor soon after. Idempotent.
+  void Cut() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_cut() const { return cut_; }
   // True once gRPC has closed its descriptor.
   bool Closed() const;
   // True if the peer's receive buffer has been full since `now - patience` or earlier, as far as
   // the calls of this function have seen. Of one thread.
-  bool Stalled(absl::Time now, absl::Duration patience);
+  bool Stalled(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The daemon's own descriptor of it, to poll; not to close.
-  int duplicate() const { return duplicate_.get(); }
+  // The daemon's own descriptor of it, to poll until Cut(); not to close.
+  int duplicate() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return duplicate_.get();
+  }
   // The number of gRPC's descriptor: its transport is named "fd:NUMBER" while it is open.
   int number() const { return number_; }
 
  private:
-  const gpumem::UniqueFd duplicate_;
+  mutable absl::Mutex mutex_;
+  gpumem::UniqueFd duplicate_ ABSL_GUARDED_BY(mutex_);  // not valid() once it is cut
   const int number_;
   const ino_t inode_;
   std::atomic<bool> cut_ = false;

@@ -44,15 +44,15 @@ namespace gpumemd {
 struct ApiServersOptions {
   absl::Duration linger = absl::Seconds(30);
   // How long a peer may leave a full receive buffer unread.
-  absl::Duration stalled_after = absl::Seconds(2);
+  absl::Duration stalled_after = absl::Milliseconds(500);
   // After connections have ended, the memory that the process has free is given back to the
   // machine, at most so often.
   absl::Duration trim_interval = absl::Seconds(5);
   // Poll interval of the guard: while calls come, and else.
-  absl::Duration busy_interval = absl::Milliseconds(100);
-  absl::Duration quiet_interval = absl::Milliseconds(250);
+  absl::Duration busy_interval = absl::Milliseconds(25);
+  absl::Duration quiet_interval = absl::Milliseconds(100);
   // Calls within one busy interval that a server's peers may reset before they are answered.
-  uint64_t max_resets = 500;
+  uint64_t max_resets = 250;
   // How long new connections are refused after a flood; twice as long after each next one that
   // comes within ten times this time.
   absl::Duration first_pause = absl::Seconds(1);

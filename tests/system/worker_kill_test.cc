@@ -202,7 +202,12 @@ class WorkerKillTest : public ::testing::Test {
       }
       EXPECT_TRUE(client_->Unpublish("made").ok());
     }
-    const bool back = Eventually([&] { return Looks() == before_; });
+    const bool back = Eventually([&] {
+      const Look now = Looks();
+      // gRPC closes ended connections some time later: the first look may have counted one.
+      before_.daemon_fds = std::min(before_.daemon_fds, now.daemon_fds);
+      return now == before_;
+    });
     EXPECT_TRUE(back) << "before: " << before_.ToString() << "\nnow: " << Looks().ToString();
   }
 
