@@ -553,6 +553,8 @@ void SessionServer::EndExpiredGreetings() {
   const absl::Time now = absl::Now();
   while (!greeting_.empty() && greeting_.front()->greeting_ends <= now) {
     const ConnectionPtr silent = greeting_.front();
+    OnSocket(silent);  // it may have spoken by now, and waited for this thread
+    if (silent->welcomed || silent->socket == nullptr) continue;
     Close(silent, absl::DeadlineExceededError(absl::StrCat(
                       "no Hello within ", absl::FormatDuration(options_.hello_timeout))));
   }
