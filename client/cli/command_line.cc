@@ -176,7 +176,9 @@ class Parser {
                           "  gpumemctl fetch training/llama --out shards/\n"
                           "  gpumemctl fetch llama --out - | sha256sum\n"
                           "Checks it as verify does. Of a publication that gpumemctl did not make, "
-                          "each segment\nis a file. Needs no privilege.");
+                          "each segment\nis a file. Into a folder no file is written whose name "
+                          "begins with '.', unless\n--allow-dotfiles is given: the publisher chose "
+                          "the names. Needs no privilege.");
     AddFetchOptions(fetch, &fetch_);
     CLI::App* verify =
         Add(&app_, "verify", &verify_, "Compare the bytes in memory with what was published.",

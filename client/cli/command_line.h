@@ -69,6 +69,7 @@ struct FetchCommand {
   std::string name;
   std::string out;  // a path, "-" for stdout
   bool force = false;
+  bool allow_dotfiles = false;
   std::string tenant;
 };
 struct VerifyCommand {

@@ -119,8 +119,8 @@ absl::Status PrintHeld(const Client& client, const std::vector<Segment>& segment
     return absl::OkStatus();
   }
   Print(absl::StrCat(table.ToString(), handles.empty() ? "" : handles.ToString(), "Holding ",
-                     Size(bytes, options.exact), " as tenant ", client.tenant(), ", session ",
-                     client.session_id(), ", ",
+                     Size(bytes, options.exact), " as tenant ", Printable(client.tenant()),
+                     ", session ", client.session_id(), ", ",
                      command.duration
                          ? absl::StrCat("for ", absl::FormatDuration(*command.duration))
                          : "until SIGINT (Ctrl-C) or SIGTERM",
@@ -264,7 +264,7 @@ void TellEnded(const absl::Status& why, const GlobalOptions& options) {
     json["message"] = std::string(why.message());
     line = OneLine(json);
   } else {
-    line = absl::StrCat("gpumemctl: ", why.message(),
+    line = absl::StrCat("gpumemctl: ", Printable(why.message()),
                         "; what is held here stays mapped, and counts for nobody any more\n");
   }
   std::fputs(line.c_str(), stderr);

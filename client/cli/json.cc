@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "client/cli/printable.h"
 #include "common/denial.h"
 
 namespace gpumem::cli {
@@ -110,11 +111,11 @@ Json ErrorJson(const absl::Status& status) {
 }
 
 std::string Pretty(const Json& json) {
-  return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
+  return absl::StrCat(EscapedJson(json.dump(2, ' ', false, Json::error_handler_t::replace)), "\n");
 }
 
 std::string OneLine(const Json& json) {
-  return absl::StrCat(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  return absl::StrCat(EscapedJson(json.dump(-1, ' ', false, Json::error_handler_t::replace)), "\n");
 }
 
 }  // namespace gpumem::cli

@@ -14,6 +14,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/json.h"
 #include "client/cli/print.h"
+#include "client/cli/printable.h"
 #include "common/endpoints.h"
 
 namespace gpumem::cli {
@@ -21,7 +22,8 @@ namespace {
 
 void PrintError(const absl::Status& status, bool json) {
   const std::string text =
-      json ? OneLine(ErrorJson(status)) : absl::StrCat("gpumemctl: ", status.message(), "\n");
+      json ? OneLine(ErrorJson(status))
+           : absl::StrCat("gpumemctl: ", PrintableLines(status.message()), "\n");
   std::fputs(text.c_str(), stderr);
 }
 

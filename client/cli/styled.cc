@@ -81,8 +81,9 @@ Style GroundOf(size_t n) {
 }
 
 Line& Line::Add(absl::string_view text, Style style) {
-  width_ += WidthOf(text);
-  spans_.emplace_back(Printable(text), style);
+  std::string printable = Printable(text);
+  width_ += WidthOf(printable);
+  spans_.emplace_back(std::move(printable), style);
   return *this;
 }
 

@@ -53,15 +53,6 @@ std::vector<std::string> Wrapped(absl::string_view text, size_t width) {
   return lines;
 }
 
-std::string Printable(absl::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) c = '?';
-  }
-  return result;
-}
-
 void Table::AddRow(std::vector<std::string> cells) {
   assert(cells.size() == columns_.size());
   for (std::string& cell : cells) cell = Printable(cell);

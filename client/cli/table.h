@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "client/cli/printable.h"  // found as Printable from here, too
 
 namespace gpumem::cli {
 
@@ -42,9 +43,6 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
-
-// `text` with control characters replaced by '?'.
-std::string Printable(absl::string_view text);
 
 // In characters, taking each UTF-8 sequence for one.
 size_t WidthOf(absl::string_view text);

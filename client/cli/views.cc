@@ -84,13 +84,15 @@ std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
 }  // namespace
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
-  std::string text = absl::StrCat(
-      "gpumemd ", status.version(), " (pid ", status.pid(), "), up ", Age(status.uptime_ms()), ", ",
-      status.draining() ? "draining: admits nothing new" : "admitting", "\n");
+  std::string text =
+      absl::StrCat("gpumemd ", Printable(status.version()), " (pid ", status.pid(), "), up ",
+                   Age(status.uptime_ms()), ", ",
+                   status.draining() ? "draining: admits nothing new" : "admitting", "\n");
   absl::StrAppend(&text, "backend      ", Word(status.backend()), "\n");
-  absl::StrAppend(&text, "runtime dir  ", status.runtime_dir(), "\n");
-  absl::StrAppend(&text, "config       ",
-                  status.config_file().empty() ? "built-in defaults" : status.config_file(), "\n");
+  absl::StrAppend(&text, "runtime dir  ", Printable(status.runtime_dir()), "\n");
+  absl::StrAppend(
+      &text, "config       ",
+      status.config_file().empty() ? "built-in defaults" : Printable(status.config_file()), "\n");
   absl::StrAppend(&text, "holds        ", Counted(status.segments(), "segment"), " for ",
                   Counted(status.sessions(), "session"), " and ",
                   Counted(status.tenants(), "tenant"), "\n");

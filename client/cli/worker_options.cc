@@ -108,6 +108,8 @@ void AddFetchOptions(CLI::App* app, FetchCommand* command) {
       ->required()
       ->type_name("PATH");
   app->add_flag("--force", command->force, "Replace files that are there");
+  app->add_flag("--allow-dotfiles", command->allow_dotfiles,
+                "Write also files whose names begin with '.' into a folder");
   AddTenant(app, &command->tenant);
 }
 

@@ -179,6 +179,107 @@ TEST_F(PublishTest, FetchesWhatAWorkerPublished) {
   EXPECT_FALSE(fs::exists(dir_ + "/x"));
 }
 
+// --- Publications whose publisher means harm ------------------------------------------
+
+class HostilePublicationTest : public PublishTest {
+ protected:
+  // Publishes one segment, as "w", whose metadata says that it holds these files.
+  void Publish(const std::string& metadata, size_t segments = 1) {
+    if (client_ == nullptr) client_ = Connect();
+    ASSERT_NE(client_, nullptr);
+    if (held_.size() != segments) {
+      auto acquired = client_->AcquireMany({.bytes = 2 * kMiB}, segments);
+      ASSERT_TRUE(acquired.ok()) << acquired.status();
+      held_ = *std::move(acquired);
+      for (Segment& segment : held_) std::memset(segment.data(), 'x', segment.size());
+    }
+    const auto published = client_->Publish("w", held_, {.metadata = metadata});
+    ASSERT_TRUE(published.ok()) << published.status();
+  }
+  // Of files with these names, of 4 bytes each.
+  static std::string ListOf(const std::vector<std::string>& names, const json& checksum = nullptr) {
+    json list = {{"format", "gpumem-files/1"}, {"files", json::array()}};
+    for (const std::string& name : names) {
+      list["files"].push_back({{"name", name}, {"bytes", 4}, {"xxh128", checksum}});
+    }
+    return list.dump();
+  }
+
+ private:
+  std::unique_ptr<Client> client_;
+  std::vector<Segment> held_;
+};
+
+TEST_F(HostilePublicationTest, DeeplyNestedMetadataIsRefused) {
+  const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
+  const std::string out = Folder("out");
+  for (const std::string& metadata :
+       {absl::StrCat(R"({"format": "gpumem-files/1", "files": )", nested, "}"),
+        absl::StrCat(R"({"format": "gpumem-files/1", "files": [{"name": )", nested, "}]}")}) {
+    Publish(metadata);
+    for (const Answer& answer : {Run({"verify", "w"}), Run({"fetch", "w", "--out", out})}) {
+      EXPECT_EQ(answer.code, 1) << "139 is a stack overflow";
+      EXPECT_THAT(answer.text, HasSubstr("nested too deeply"));
+    }
+  }
+  // No list of files, but no harm either: the segment is a file.
+  Publish(nested);
+  EXPECT_EQ(Run({"fetch", "w", "--out", dir_ + "/one"}).code, 0);
+  EXPECT_TRUE(fs::is_empty(out));
+}
+
+TEST_F(HostilePublicationTest, NoControlCharacterReachesTheTerminal) {
+  const std::string wrong(32, '0');
+  const std::string out = Folder("out");
+  for (const std::string& name : {std::string("\x1b]0;owned\x07"), std::string("a\rb"),
+                                  std::string("\xC2\x9B"
+                                              "31m"),
+                                  std::string("\xE2\x80\xAEx")}) {
+    Publish(ListOf({name, "b"}, wrong), 2);
+    for (const Answer& answer :
+         {Run({"verify", "w"}), Run({"verify", "w", "--json"}), Run({"fetch", "w", "--out", "-"}),
+          Run({"fetch", "w", "--out", out}), Run({"fetch", "w", "--out", out, "--json"})}) {
+      EXPECT_NE(answer.code, 0);
+      for (const char* bad : {"\x1b", "\x07", "\r", "\x7f", "\xC2\x9B", "\xE2\x80\xAE"}) {
+        EXPECT_THAT(answer.text, ::testing::Not(HasSubstr(bad)));
+      }
+    }
+    Publish(ListOf({name}, wrong));
+    const Answer differs = Run({"fetch", "w", "--out", dir_ + "/one"});
+    EXPECT_EQ(differs.code, 8) << differs.text;
+    EXPECT_THAT(differs.text, HasSubstr("?"));
+    EXPECT_THAT(differs.text, ::testing::Not(HasSubstr(name)));
+  }
+  EXPECT_TRUE(fs::is_empty(out));
+}
+
+TEST_F(HostilePublicationTest, DotfilesAreWrittenOnlyWhereTheyAreAskedFor) {
+  const std::string out = Folder("out");
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{".bashrc"}, std::vector<std::string>{"a", ".profile"}}) {
+    Publish(ListOf(names), names.size());
+    const Answer refused = Run({"fetch", "w", "--out", out, "--force"});
+    EXPECT_EQ(refused.code, 1) << refused.text;
+    EXPECT_THAT(refused.text, HasSubstr("--allow-dotfiles"));
+    EXPECT_TRUE(fs::is_empty(out)) << "all or nothing";
+  }
+  EXPECT_EQ(Run({"fetch", "w", "--out", out, "--allow-dotfiles"}).code, 0);
+  EXPECT_EQ(Read(out + "/.profile"), "xxxx");
+  // A file that the caller has named is the caller's choice.
+  Publish(ListOf({".bashrc"}));
+  EXPECT_EQ(Run({"fetch", "w", "--out", dir_ + "/named"}).code, 0);
+  EXPECT_EQ(Read(dir_ + "/named"), "xxxx");
+}
+
+TEST_F(HostilePublicationTest, NamesThatLeadElsewhereAreRefused) {
+  const std::string out = Folder("out");
+  for (const char* name : {"", ".", "..", "../x", "/etc/x", "a/b"}) {
+    Publish(ListOf({name}));
+    EXPECT_EQ(Run({"fetch", "w", "--out", out, "--allow-dotfiles", "--force"}).code, 1) << name;
+  }
+  EXPECT_TRUE(fs::is_empty(out));
+}
+
 TEST_F(PublishTest, LeavesNothingWhereItFails) {
   const std::string a = Make("a.bin", kMiB);
   fs::create_directory(dir_ + "/other");

@@ -21,6 +21,7 @@
 #include "client/cli/format.h"
 #include "client/cli/json.h"
 #include "client/cli/print.h"
+#include "client/cli/printable.h"
 #include "client/cli/stop_signals.h"
 #include "client/client.h"
 #include "client/publication.h"
@@ -132,9 +133,11 @@ class Reading {
   uint64_t before_ = 0;  // bytes of the files that are done
 };
 
-// Where the files go.
+// Where the files go. Their names are the publisher's choice: in a folder a name such as .bashrc
+// would be run by the next shell.
+//   INVALID_ARGUMENT  several files, and no folder; a name that may not be there
 absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& files,
-                                                 const std::string& out) {
+                                                 const std::string& out, bool allow_dotfiles) {
   if (files.size() == 1 && !IsFolder(out)) return std::vector<std::string>{out};
   if (!IsFolder(out)) {
     return absl::InvalidArgumentError(
@@ -143,6 +146,16 @@ absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& 
   }
   std::vector<std::string> paths;
   for (const ListedFile& file : files) {
+    if (!IsFileName(file.name) || Printable(file.name) != file.name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Printable(file.name),
+                       "\" has characters that are not written into a folder: nothing is fetched"));
+    }
+    if (IsHidden(file.name) && !allow_dotfiles) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the publication has a hidden file, ", file.name,
+                       ": nothing is fetched; --allow-dotfiles writes such files, too"));
+    }
     paths.push_back(absl::StrCat(out, absl::EndsWith(out, "/") ? "" : "/", file.name));
   }
   return paths;
@@ -154,7 +167,7 @@ absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
   auto reading = Reading::Begin(command.name, command.tenant, options);
   if (!reading.ok()) return reading.status();
   const std::vector<ListedFile>& files = (*reading)->files();
-  auto paths = PathsOf(files, command.out);
+  auto paths = PathsOf(files, command.out, command.allow_dotfiles);
   if (!paths.ok()) return paths.status();
   std::vector<std::unique_ptr<OutputFile>> outputs;
   for (size_t i = 0; i < files.size(); ++i) {

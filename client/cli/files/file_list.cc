@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/printable.h"
 
 namespace gpumem::cli {
 namespace {
@@ -18,6 +19,10 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "gpumem-files/1";
 constexpr char kFormats[] = "gpumem-files/";  // and others, to come
 constexpr size_t kMaxMetadata = size_t{1} << 20;
+
+// The list itself has three levels. Deeper ones are left out while it is parsed: copies of deeply
+// nested JSON recurse.
+constexpr int kMaxDepth = 16;
 
 bool IsXxh128(absl::string_view text) {
   if (text.size() != 32) return false;
@@ -61,12 +66,15 @@ bool IsFileName(absl::string_view name) {
          !absl::StrContains(name, '/') && !absl::StrContains(name, '\0');
 }
 
+bool IsHidden(absl::string_view name) { return absl::StartsWith(name, "."); }
+
 absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files) {
   Json list = Json::array();
   std::set<absl::string_view> names;
   for (const ListedFile& file : files) {
     if (!IsFileName(file.name)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", file.name, "\" is no file's name"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Printable(file.name), "\" is no file's name"));
     }
     if (!names.insert(file.name).second) {
       return absl::InvalidArgumentError(
@@ -103,7 +111,12 @@ absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files) {
 }
 
 absl::StatusOr<std::vector<ListedFile>> DecodeFileList(absl::string_view metadata) {
-  const Json json = Json::parse(metadata, nullptr, /*allow_exceptions=*/false);
+  bool too_deep = false;
+  const auto keep = [&](int depth, Json::parse_event_t, const Json&) {
+    too_deep |= depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  const Json json = Json::parse(metadata, keep, /*allow_exceptions=*/false);
   const std::string format =
       json.is_object() && json.contains("format") && json["format"].is_string()
           ? json["format"].get<std::string>()
@@ -116,6 +129,7 @@ absl::StatusOr<std::vector<ListedFile>> DecodeFileList(absl::string_view metadat
         absl::StrCat("the publication's list of files is of a format that this gpumemctl does not "
                      "know: a newer one does"));
   }
+  if (too_deep) return Malformed("it is nested too deeply");
   const Json list = json.value("files", Json());
   if (!list.is_array()) return Malformed("no files");
   std::vector<ListedFile> files;

@@ -35,12 +35,16 @@ struct ListedFile {
 // lead out of the folder that it is fetched to.
 bool IsFileName(absl::string_view name);
 
+// True if a file of this name is hidden from ls(1), as the start-up files of shells and programs
+// are.
+bool IsHidden(absl::string_view name);
+
 // INVALID_ARGUMENT: more than a publication's metadata can be; two files of one name; a name that
 // is none, or no UTF-8.
 absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files);
 
 //   NOT_FOUND         it is no such list: the publication was made by something else
-//   INVALID_ARGUMENT  it says that it is one, and is not well-formed
+//   INVALID_ARGUMENT  it says that it is one, and is not well-formed, or nested too deeply
 absl::StatusOr<std::vector<ListedFile>> DecodeFileList(absl::string_view metadata);
 
 }  // namespace gpumem::cli

@@ -60,6 +60,27 @@ TEST(FileListTest, KnowsWhatIsNoList) {
   }
 }
 
+// Which would end in a stack overflow while it is copied or destroyed.
+TEST(FileListTest, DeepNestingIsRefused) {
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}")}) {
+    std::string nested;
+    for (int i = 0; i < 150'000; ++i) nested += open;
+    nested += "1";
+    for (int i = 0; i < 150'000; ++i) nested += close;
+    EXPECT_EQ(DecodeFileList(nested).status().code(), absl::StatusCode::kNotFound);
+    for (const std::string& list :
+         {absl::StrCat(R"({"format": "gpumem-files/1", "files": )", nested, "}"),
+          absl::StrCat(R"({"format": "gpumem-files/1", "files": [{"name": )", nested, "}]}"),
+          absl::StrCat(R"({"format": "gpumem-files/1", "files": [], "more": )", nested, "}")}) {
+      const auto decoded = DecodeFileList(list);
+      EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(decoded.status().message(), HasSubstr("nested too deeply"));
+    }
+  }
+  // Cut off, so that it is no JSON.
+  EXPECT_EQ(DecodeFileList(std::string(1 << 20, '[')).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(FileListTest, RefusesWhatIsNotWellFormed) {
   const auto with = [](absl::string_view files) {
     return absl::StrCat(R"({"format": "gpumem-files/1", "files": )", files, "}");
