@@ -1,4 +1,5 @@
 // gpumemd: flags, signals and the log; server.h is the daemon itself.
+#include <grpc/support/log.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -23,8 +24,8 @@
 #include "daemon/core/audit.h"
 #include "daemon/device/context_process.h"
 #include "daemon/fd_store/fd_store.h"
+#include "daemon/log/log.h"
 #include "daemon/server.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -86,34 +87,12 @@ absl::StatusOr<Config> Load(const Flags& flags) {
   return config;
 }
 
-// Puts the level before each line as journald wants it (sd-daemon(3)).
-class JournalLevel : public spdlog::custom_flag_formatter {
- public:
-  void format(const spdlog::details::log_msg& message, const std::tm&,
-              spdlog::memory_buf_t& out) override {
-    const char* level = message.level >= spdlog::level::err    ? "<3>"
-                        : message.level == spdlog::level::warn ? "<4>"
-                        : message.level == spdlog::level::info ? "<6>"
-                                                               : "<7>";
-    out.append(level, level + 3);
-  }
-  std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<JournalLevel>();
-  }
-};
-
-void StartLog() {
-  auto logger = std::make_shared<spdlog::logger>("gpumemd",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  if (StderrIsJournal()) {
-    formatter->add_flag<JournalLevel>('*').set_pattern("%*%v");  // the journal knows the time
-  } else {
-    formatter->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
-  }
-  logger->set_formatter(std::move(formatter));
-  spdlog::set_default_logger(std::move(logger));
-  spdlog::flush_on(spdlog::level::debug);
+// gRPC writes its own messages to standard error, and waits for its reader.
+void LogMessageOfGrpc(gpr_log_func_args* message) {
+  const auto level = message->severity == GPR_LOG_SEVERITY_ERROR  ? spdlog::level::warn
+                     : message->severity == GPR_LOG_SEVERITY_INFO ? spdlog::level::info
+                                                                  : spdlog::level::debug;
+  LogLimited(level, "messages of gRPC", std::nullopt, "gRPC: {}", message->message);
 }
 
 void SetLogLevel(LogLevel level) {
@@ -183,8 +162,6 @@ int Main(int argc, char** argv) {
               << "\n";
     return 0;
   }
-  StartLog();
-  SetLogLevel(config->log_level);
   RaiseDescriptorLimit();
 
   // Before any thread exists, so that all of them inherit it: signals come to the loop
@@ -194,6 +171,14 @@ int Main(int argc, char** argv) {
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+
+  absl::StatusOr<std::unique_ptr<Log>> log = Log::Start(StderrIsJournal());
+  if (!log.ok()) {
+    std::cerr << "gpumemd: " << log.status().message() << "\n";
+    return 1;
+  }
+  gpr_set_log_function(LogMessageOfGrpc);
+  SetLogLevel(config->log_level);
 
   absl::StatusOr<std::unique_ptr<FdStore>> store = FdStore::FromEnvironment();
   if (!store.ok()) {

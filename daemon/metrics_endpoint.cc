@@ -13,6 +13,7 @@
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/log/log.h"
 #include "daemon/metrics/metrics_page.h"
 
 namespace gpumemd {
@@ -75,10 +76,13 @@ absl::StatusOr<UniqueFd> ListenOnFile(const MetricsConfig& config) {
 }
 
 MetricsFacts Gather(const MetricsSources& sources) {
+  const LogCounts log = CountUnlogged();
   return {.measures = sources.broker->Measure(),
           .foreign_bytes = sources.foreign_bytes(),
           .generation = sources.generation,
           .notices = sources.notices(),
+          .log_dropped = log.dropped,
+          .log_suppressed = log.suppressed,
           .version = GPUMEM_VERSION,
           .backend = sources.backend,
           .started = sources.started,

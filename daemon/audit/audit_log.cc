@@ -60,10 +60,13 @@ void AuditLog::Run() {
     filter_.Flush(ends ? absl::InfiniteFuture() : absl::Now());
     const AuditRing::Batch batch = ring_.Read(from, kAtOnce);
     from = batch.next;
-    if (batch.missed > 0) {
-      Write({.time = absl::Now(), .event = AuditEvent::kMissed, .count = batch.missed});
+    if (batch.missed > 0 &&
+        !Write({.time = absl::Now(), .event = AuditEvent::kMissed, .count = batch.missed})) {
+      return;
     }
-    for (const AuditRecord& record : batch.records) Write(record);
+    for (const AuditRecord& record : batch.records) {
+      if (!Write(record)) return;
+    }
     if (batch.records.size() == kAtOnce) continue;
     if (!batch.records.empty()) {
       EndsWithin(options_.pause);
@@ -75,8 +78,8 @@ void AuditLog::Run() {
   }
 }
 
-void AuditLog::Write(const AuditRecord& record) {
-  if (output_ == nullptr) return;
+bool AuditLog::Write(const AuditRecord& record) {
+  if (output_ == nullptr) return true;
   while (true) {
     const absl::Status written = output_->Write(record);
     bool news = false;
@@ -90,7 +93,9 @@ void AuditLog::Write(const AuditRecord& record) {
       spdlog::error("{}; what is recorded meanwhile is kept as far as there is room",
                     std::string(written.message()));
     }
-    if (written.ok() || EndsWithin(options_.retry)) return;
+    if (written.ok()) return true;
+    // Each further record could take as long to fail.
+    if (EndsWithin(options_.retry)) return false;
   }
 }
 

@@ -40,7 +40,7 @@ class AuditLog {
   //   RESOURCE_EXHAUSTED  no further thread
   static absl::StatusOr<std::unique_ptr<AuditLog>> Start(std::unique_ptr<AuditOutput> output,
                                                          AuditLogOptions options = {});
-  // Writes what is there, as long as the output takes it.
+  // Writes what is there, until the output fails.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
@@ -55,8 +55,8 @@ class AuditLog {
  private:
   AuditLog(std::unique_ptr<AuditOutput> output, AuditLogOptions options);
   void Run();
-  // Tries until it is written, or everything ends.
-  void Write(const AuditRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tries until it is written. False: it failed, and the log ends.
+  bool Write(const AuditRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether everything ends, now or within that time.
   bool EndsWithin(absl::Duration time) const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -16,7 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "daemon/audit/audit_text.h"
+#include "daemon/log/ready_write.h"
 
 namespace gpumemd {
 namespace {
@@ -25,6 +27,8 @@ using gpumem::UniqueFd;
 
 // How long the journal may keep one entry waiting before it counts as an error.
 constexpr int kJournalPatienceMs = 1000;
+// How long standard error may take for one line before it counts as an error.
+constexpr absl::Duration kStderrDeadline = absl::Seconds(1);
 
 // Writes lines. What is left of one that was written in part is written before the next.
 class LineWriter {
@@ -81,11 +85,25 @@ class FileOutput final : public AuditOutput {
 class StderrOutput final : public AuditOutput {
  public:
   absl::Status Write(const AuditRecord& record) override {
-    return writer_.Write(STDERR_FILENO, record);
+    if (rest_.empty()) rest_ = ToJson(record) + "\n";
+    absl::string_view rest = rest_;
+    const ReadyWrite written = WriteWithin(STDERR_FILENO, &rest, kStderrDeadline);
+    const int error = errno;
+    rest_.erase(0, rest_.size() - rest.size());
+    switch (written) {
+      case ReadyWrite::kDone:
+        return absl::OkStatus();
+      case ReadyWrite::kBlocked:
+        return absl::DeadlineExceededError(
+            "cannot write the audit: no process reads standard error");
+      case ReadyWrite::kFailed:
+        break;
+    }
+    return absl::ErrnoToStatus(error, "cannot write the audit");
   }
 
  private:
-  LineWriter writer_;
+  std::string rest_;  // of a line that was written in part
 };
 
 // A sealed memfd of the entry, for one that is larger than a datagram may be.

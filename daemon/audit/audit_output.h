@@ -27,6 +27,7 @@ class AuditOutput {
 //   others  as the operating system says
 absl::StatusOr<std::unique_ptr<AuditOutput>> OpenAuditFile(const std::string& path);
 // Lines of JSON on this process's standard error.
+//   Write: DEADLINE_EXCEEDED  it is full, and no process reads it
 std::unique_ptr<AuditOutput> AuditToStderr();
 
 inline constexpr char kJournalSocket[] = "/run/systemd/journal/socket";

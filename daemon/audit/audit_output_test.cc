@@ -1,5 +1,6 @@
 #include "daemon/audit/audit_output.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -108,6 +109,59 @@ TEST_F(AuditOutputTest, AFileThatCannotBeOpenedIsNamed) {
   const auto output = OpenAuditFile(folder_ + "/none/audit.json");
   ASSERT_FALSE(output.ok());
   EXPECT_THAT(std::string(output.status().message()), ::testing::HasSubstr("/none/audit.json"));
+}
+
+// Points standard error at a pipe while it lives.
+class StderrPipe {
+ public:
+  StderrPipe() : saved_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10)) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    reader_ = UniqueFd(ends[0]);
+    writer_ = UniqueFd(ends[1]);
+    ::dup2(writer_.get(), STDERR_FILENO);
+  }
+  ~StderrPipe() { ::dup2(saved_.get(), STDERR_FILENO); }
+
+  // Returns the number of bytes after which a further one would block its writer.
+  size_t Fill() {
+    const UniqueFd filler(::open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    const std::string page(4096, '.');
+    size_t bytes = 0;
+    while (::write(filler.get(), page.data(), page.size()) > 0) bytes += page.size();
+    return bytes;
+  }
+  std::string Read(size_t bytes) {
+    std::string text(bytes, '\0');
+    size_t have = 0;
+    while (have < bytes) {
+      const ssize_t n = ::read(reader_.get(), text.data() + have, bytes - have);
+      if (n <= 0) break;
+      have += static_cast<size_t>(n);
+    }
+    text.resize(have);
+    return text;
+  }
+
+ private:
+  UniqueFd saved_, reader_, writer_;
+};
+
+TEST_F(AuditOutputTest, StandardErrorThatNoProcessReadsIsAnErrorAndBlocksNoThread) {
+  const std::unique_ptr<AuditOutput> output = AuditToStderr();
+  const std::string line = ToJson(Record("a")) + "\n";
+  absl::Status written;
+  std::string read;
+  {
+    StderrPipe pipe;
+    const size_t filled = pipe.Fill();
+    written = output->Write(Record("a"));  // would hang here
+    pipe.Read(filled);
+    EXPECT_EQ(output->Write(Record("a")), absl::OkStatus());
+    read = pipe.Read(line.size());
+  }
+  EXPECT_EQ(written.code(), absl::StatusCode::kDeadlineExceeded) << written;
+  EXPECT_EQ(read, line);
 }
 
 TEST_F(AuditOutputTest, TheJournalGetsEntries) {

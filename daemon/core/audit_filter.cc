@@ -8,8 +8,12 @@
 namespace gpumemd {
 namespace {
 
-// More than that, and those that are over are forgotten as another comes.
+// Beyond that, those that have ended are removed; while there are none, all new ones are one.
 constexpr size_t kMaxWindows = 4096;
+// A look at all of them takes time: not for each record.
+constexpr absl::Duration kPruneEvery = absl::Milliseconds(100);
+// The key of the window that all beyond kMaxWindows share, for each event. No tenant's name.
+constexpr char kOthers[] = "\n";
 
 // What clients can have happen as often as they like.
 bool IsOfClients(AuditEvent event) {
@@ -74,6 +78,31 @@ bool AuditFilter::LeavesOut(AuditEvent event, absl::string_view tenant, uint64_t
   return true;
 }
 
+AuditFilter::Window& AuditFilter::WindowOf(Key* key, absl::Time time,
+                                           std::vector<AuditRecord>* told) {
+  const auto found = windows_.find(*key);
+  if (found != windows_.end()) return found->second;
+  // Also where the clock was set back.
+  if (windows_.size() >= kMaxWindows && (time < pruned_ || pruned_ + kPruneEvery <= time)) {
+    pruned_ = time;
+    for (auto it = windows_.begin(); it != windows_.end();) {
+      if (Holds(it->second, time)) {
+        ++it;
+        continue;
+      }
+      Tell(it->second, told);
+      it = windows_.erase(it);
+    }
+  }
+  if (windows_.size() >= kMaxWindows) key->second = kOthers;
+  return windows_[*key];
+}
+
+size_t AuditFilter::windows() const {
+  absl::MutexLock lock(&mutex_);
+  return windows_.size();
+}
+
 void AuditFilter::Record(AuditRecord record) {
   if (IsGrant(record.event) && !options_.grants) return;
   // What an operator ended is his doing.
@@ -82,19 +111,9 @@ void AuditFilter::Record(AuditRecord record) {
   }
   absl::MutexLock lock(&mutex_);
   std::vector<AuditRecord> told;
-  if (windows_.size() >= kMaxWindows) {
-    for (auto it = windows_.begin(); it != windows_.end();) {
-      if (Holds(it->second, record.time)) {
-        ++it;
-        continue;
-      }
-      Tell(it->second, &told);
-      it = windows_.erase(it);
-    }
-  }
   Key key{record.event, record.tenant};
   if (record.tenant.empty() && record.uid) key.second = absl::StrCat("\n", *record.uid);
-  Window& window = windows_[std::move(key)];
+  Window& window = WindowOf(&key, record.time, &told);
   if (!Holds(window, record.time)) {
     Tell(window, &told);
     window = {.end = record.time + absl::Seconds(1)};
@@ -105,6 +124,7 @@ void AuditFilter::Record(AuditRecord record) {
     return next_->Record(std::move(record));
   }
   Count(record.event, record.bytes, &window.left_out);
+  if (key.second == kOthers) return;
   window.left_out.tenant = std::move(record.tenant);
   if (window.left_out.tenant.empty()) window.left_out.uid = record.uid;
 }

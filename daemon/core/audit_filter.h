@@ -1,6 +1,7 @@
 // Keeps a flood of one client from hiding, or crowding out, what else is in the audit: of each
 // event of each tenant the first so many of a second pass, and of the rest one record tells how
-// many they were. What the daemon and its operators do always passes.
+// many they were. What the daemon and its operators do always passes. Of more tenants and users
+// than can be told apart at a time, those that come last count as one.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,9 @@ class AuditFilter final : public AuditSink {
   bool LeavesOut(AuditEvent event, absl::string_view tenant, uint64_t bytes,
                  absl::Time time) override ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Returns the number of windows that are remembered.
+  size_t windows() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Tells of what was left out in seconds that are over by now.
   void Flush(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // When Flush may have something to tell next.
@@ -53,8 +57,15 @@ class AuditFilter final : public AuditSink {
 
   AuditSink* const next_;
   const AuditFilterOptions options_;
+  // Returns the window of `*key`. Where there are too many it is the event's shared one, and `*key`
+  // becomes that one's. `told` gets what is to be told of windows that were removed.
+  Window& WindowOf(Key* key, absl::Time time, std::vector<AuditRecord>* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   std::map<Key, Window> windows_ ABSL_GUARDED_BY(mutex_);
+  // When windows that have ended were last removed to make room.
+  absl::Time pruned_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace gpumemd

@@ -172,6 +172,40 @@ TEST(AuditFilterTest, WhoHasNoTenantIsCountedByUser) {
   EXPECT_EQ(records[2].count, 1u);
 }
 
+TEST(AuditFilterTest, UsersBeyondThoseThatAreToldApartCountAsOne) {
+  constexpr uid_t kUsers = 10'000;
+  AuditRing ring(kUsers);
+  AuditFilter filter(&ring, {.per_second = 1});
+  for (uid_t uid = 1; uid <= kUsers; ++uid) {
+    AuditRecord record = Of(AuditEvent::kRefused, "");
+    record.uid = uid;
+    filter.Record(record);
+    ASSERT_LE(filter.windows(), 4097u);
+  }
+  EXPECT_EQ(ring.Read(1, kUsers).records.size(), 4097u);
+  filter.Flush(absl::InfiniteFuture());
+  EXPECT_EQ(filter.windows(), 0u);
+  const auto records = ring.Read(4098, 10).records;
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].event, AuditEvent::kSuppressed);
+  EXPECT_EQ(records[0].uid, std::nullopt);
+  EXPECT_EQ(records[0].count, kUsers - 4097);
+}
+
+TEST(AuditFilterTest, ManyUsersOfTheLastSecondMakeRoomForThoseOfThis) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 1});
+  for (uid_t uid = 1; uid <= 5000; ++uid) {
+    AuditRecord record = Of(AuditEvent::kRefused, "", absl::Milliseconds(uid / 5));
+    record.uid = uid;
+    filter.Record(record);
+  }
+  AuditRecord late = Of(AuditEvent::kRefused, "", absl::Seconds(3));
+  late.uid = 7000;
+  filter.Record(late);
+  EXPECT_EQ(filter.windows(), 1u);
+}
+
 TEST(AuditFilterTest, OperatorsAreNeverCutShort) {
   AuditRing ring(100);
   AuditFilter filter(&ring, {.per_second = 1});

@@ -173,6 +173,11 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
   page.Family("gpumem_notices", Type::kGauge,
               "How many things gpumemctl status has to tell the operator.");
   page.Sample({}, facts.notices);
+  page.Family("gpumem_log_lines_lost_total", Type::kCounter,
+              "Lines that are not in the log: dropped because standard error did not take them, or "
+              "suppressed because one user caused too many of a kind.");
+  page.Sample({{"cause", "dropped"}}, facts.log_dropped);
+  page.Sample({{"cause", "suppressed"}}, facts.log_suppressed);
   page.Family(
       "gpumem_restarts_total", Type::kCounter,
       "Daemons before this one whose state was taken over, each from the one before it: those "

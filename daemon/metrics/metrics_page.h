@@ -25,6 +25,8 @@ struct MetricsFacts {
   std::map<std::string, uint64_t> foreign_bytes;  // by device
   uint32_t generation = 1;  // how many daemons there have been, this one included
   uint64_t notices = 0;
+  uint64_t log_dropped = 0;     // lines that standard error did not take
+  uint64_t log_suppressed = 0;  // lines beyond what one user may cause
   std::string version;
   Backend backend = Backend::kHost;
   absl::Time started;

@@ -70,6 +70,8 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   facts.foreign_bytes = {{"GPU-1", 77}};
   facts.generation = 3;
   facts.notices = 2;
+  facts.log_dropped = 11;
+  facts.log_suppressed = 12;
   facts.started = absl::FromUnixSeconds(1700000000);
   facts.process = {.cpu = absl::Milliseconds(10), .resident_bytes = 1, .open_fds = 2, .max_fds = 3};
   LatencyHistogram latency;
@@ -101,6 +103,8 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_acquire_seconds_sum{kind=\"mempool\",waited=\"true\"} 0.003\n"),
         std::string("\ngpumem_draining 1\n"),
         std::string("\ngpumem_notices 2\n"),
+        std::string("\ngpumem_log_lines_lost_total{cause=\"dropped\"} 11\n"),
+        std::string("\ngpumem_log_lines_lost_total{cause=\"suppressed\"} 12\n"),
         std::string("\ngpumem_restarts_total 2\n"),
         std::string("gpumem_build_info{version=\"1.2\",backend=\"host\"} 1\n"),
         std::string("\nprocess_start_time_seconds 1700000000\n"),

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer_socket.h"
-#include "spdlog/spdlog.h"
 
 namespace gpumemd {
 namespace {
@@ -202,8 +202,9 @@ void ApiServers::CutStalled(const Key& key, Server& server, absl::Time now) {
     if (line->is_cut() || !line->Stalled(now, options_.stalled_after)) continue;
     line->Cut();
     ++cuts_.stalled;
-    spdlog::warn("a process of uid {} as tenant {} does not read its gRPC connection: cut",
-                 key.first, key.second);
+    LogLimited(spdlog::level::warn, "cut connections", key.first,
+               "a process of uid {} as tenant {} does not read its gRPC connection: cut", key.first,
+               key.second);
   }
 }
 
@@ -225,7 +226,8 @@ bool ApiServers::CutFlood(const Key& key, Server& server, absl::Time now) {
   const bool again = now < server.refused_until + 10 * server.pause;
   server.pause = again ? std::min(2 * server.pause, options_.longest_pause) : options_.first_pause;
   server.refused_until = now + server.pause;
-  spdlog::warn(
+  LogLimited(
+      spdlog::level::warn, "cut floods", key.first,
       "processes of uid {} as tenant {} reset {} calls within {}: cut their {} gRPC connections; "
       "none is made for {}",
       key.first, key.second, resets, absl::FormatDuration(options_.busy_interval), cut,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/http2_refusal.h"
+#include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer.h"
 #include "daemon/transport/peer_socket.h"
@@ -97,7 +99,8 @@ bool GrpcListener::HaveServer() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
     acceptor_.reset();
-    spdlog::error("gRPC could not start a server: the connection is closed");
+    LogLimited(spdlog::level::err, "connections without a server", std::nullopt,
+               "gRPC could not start a server: the connection is closed");
     return false;
   }
   started_(*server_);
@@ -190,10 +193,12 @@ void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const ab
   // It fits into the empty buffer of a new connection.
   send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (peer == nullptr) {
-    spdlog::warn("refused a connection: {}", std::string(why.message()));
+    LogLimited(spdlog::level::warn, "refused connections", std::nullopt, "refused a connection: {}",
+               std::string(why.message()));
   } else {
-    spdlog::warn("refused a connection of uid {} (pid {}): {}", peer->uid, peer->pid,
-                 std::string(why.message()));
+    LogLimited(spdlog::level::warn, "refused connections", peer->uid,
+               "refused a connection of uid {} (pid {}): {}", peer->uid, peer->pid,
+               std::string(why.message()));
   }
 }
 
@@ -206,7 +211,8 @@ void GrpcListener::EndOneOfTheGreediest() {
   for (const auto& [key, connection] : connections_) {
     if (connection.uid != greediest) continue;
     if (connection.line->is_cut()) continue;
-    spdlog::warn("too many connections: ended one of the {} of uid {}", most, greediest);
+    LogLimited(spdlog::level::warn, "connections ended to make room", greediest,
+               "too many connections: ended one of the {} of uid {}", most, greediest);
     return Ended(key);
   }
 }

@@ -21,6 +21,7 @@
 #include "common/unix_channel.h"
 #include "common/version.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/log/log.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer_socket.h"
@@ -460,7 +461,9 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
     absl::Status sent =
         gpumem::SendMessage(socket->get(), message.SerializeAsString(), part.fds, until);
     if (may_wait && absl::IsDeadlineExceeded(sent)) {
-      spdlog::warn("session {} does not read its socket: dropped", ToInt(session));
+      LogLimited(spdlog::level::warn, "sessions that do not read their sockets",
+                 connection->peer.identity.uid, "session {} does not read its socket: dropped",
+                 ToInt(session));
       shutdown(socket->get(), SHUT_RDWR);  // the serving thread sees it and ends the session
       return absl::ResourceExhaustedError(
           "the client does not read its session socket; its session is ended");
@@ -504,9 +507,10 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
                     connection->peer.identity.pid, connection->peer.identity.uid,
                     Printable(why.message()));
     } else {
-      spdlog::info("refused {} (pid {}, uid {}): {}", connection->peer.command,
-                   connection->peer.identity.pid, connection->peer.identity.uid,
-                   Printable(why.message()));
+      LogLimited(spdlog::level::info, "refused sessions", connection->peer.identity.uid,
+                 "refused {} (pid {}, uid {}): {}", connection->peer.command,
+                 connection->peer.identity.pid, connection->peer.identity.uid,
+                 Printable(why.message()));
     }
   }
   if (!connection->welcomed) greeting_.remove(connection);
