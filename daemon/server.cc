@@ -250,7 +250,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   }
 
   hub_ = std::make_unique<WatchHub>(broker_.get());
-  hub_for_observer_ = hub_.get();
+  hub_for_observer_.Set(hub_.get());
   grpc::EnableDefaultHealthCheckService(true);
   // For operators; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -271,7 +271,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
                            .connect_api = [this](uid_t uid, const std::string& tenant) {
                              return api_servers_->Connect(uid, tenant);
                            }});
-  sessions_for_observer_ = sessions_.get();
+  sessions_for_observer_.Set(sessions_.get());
   const auto known = broker_->ListSessions("");
   for (const SessionView& view : *known) {
     auto survivor = survivors_.find(view.id);
@@ -375,6 +375,8 @@ Server::~Server() {
   // Before the listeners close: a daemon that starts now makes its own.
   listeners_.RemoveFiles();
   monitor_.reset();
+  // The broker's threads go on for a while.
+  sessions_for_observer_.Clear();
   sessions_.reset();
   api_servers_.reset();
   broker_service_.reset();
@@ -382,6 +384,7 @@ Server::~Server() {
   // With it the devices, which keep sockets of their own in the runtime folder. Until it is gone
   // a device may have news for the hub.
   broker_.reset();
+  hub_for_observer_.Clear();
   hub_.reset();
   if (serves_) Audit(std::move(stopped_));
 }
@@ -576,33 +579,37 @@ void Server::Pulse(const BrokerLoad& load) {
 }
 
 void Server::SessionForgotten(SessionId session) {
-  if (sessions_for_observer_ != nullptr) sessions_for_observer_->Forget(session);
+  sessions_for_observer_.With([&](SessionServer& sessions) { sessions.Forget(session); });
 }
 
 void Server::QuotaChanged(absl::string_view tenant) {
-  if (hub_for_observer_ != nullptr) hub_for_observer_->QuotaChanged(tenant);
+  hub_for_observer_.With([&](WatchHub& hub) { hub.QuotaChanged(tenant); });
 }
 
 void Server::DrainingChanged(bool) {
-  if (hub_for_observer_ != nullptr) hub_for_observer_->DrainingChanged();
+  hub_for_observer_.With([](WatchHub& hub) { hub.DrainingChanged(); });
 }
 
 void Server::SegmentsLost(SessionId session) {
-  if (hub_for_observer_ != nullptr) hub_for_observer_->SegmentsLost(session);
+  hub_for_observer_.With([&](WatchHub& hub) { hub.SegmentsLost(session); });
 }
 
 void Server::Pressed(const Pressure& pressure) {
-  if (hub_for_observer_ != nullptr) hub_for_observer_->Pressed(pressure);
+  hub_for_observer_.With([&](WatchHub& hub) { hub.Pressed(pressure); });
 }
 
 void Server::Revoked(SessionId session) {
-  if (hub_for_observer_ != nullptr) hub_for_observer_->Revoked(session);
+  hub_for_observer_.With([&](WatchHub& hub) { hub.Revoked(session); });
 }
 
 void Server::EndProcess(SessionId session, bool kill) {
-  if (sessions_for_observer_ == nullptr) return;
-  const auto who = sessions_for_observer_->WhoIs(session);
-  const absl::Status sent = sessions_for_observer_->Signal(session, kill ? SIGKILL : SIGTERM);
+  absl::StatusOr<SessionServer::Recognition> who;
+  absl::Status sent;
+  const bool there = sessions_for_observer_.With([&](SessionServer& sessions) {
+    who = sessions.WhoIs(session);
+    sent = sessions.Signal(session, kill ? SIGKILL : SIGTERM);
+  });
+  if (!there) return;
   AuditRecord record{
       .event = AuditEvent::kSignalled,
       .session = session,

@@ -26,6 +26,7 @@
 #include "daemon/listeners.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/override_store.h"
+#include "daemon/part_relay.h"
 #include "daemon/transport/admin_service.h"
 #include "daemon/transport/api_servers.h"
 #include "daemon/transport/broker_service.h"
@@ -133,12 +134,12 @@ class Server final : private BrokerObserver {
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
 
-  // In the order of their making; each may use those above it. The broker's observer
-  // reaches the hub and the sessions by pointers that are set once.
+  // In the order of their making; each may use those above it. The broker's threads call its
+  // observer before the hub and the sessions are made and until after they have ended.
   FdStore* const manager_;  // null: there is none
   Listeners listeners_;     // their files; the sockets themselves are passed on
-  WatchHub* hub_for_observer_ = nullptr;
-  SessionServer* sessions_for_observer_ = nullptr;
+  PartRelay<WatchHub> hub_for_observer_;
+  PartRelay<SessionServer> sessions_for_observer_;
   OverrideStore store_;
   const std::unique_ptr<ContinuityStore> continuity_;  // null: nothing survives this process
   std::map<SessionId, Survivor> survivors_;            // until they are watched
