@@ -248,6 +248,11 @@ std::string SyntaxMessage(absl::string_view what) {
 }
 
 absl::StatusOr<toml::value> ParseToml(absl::string_view text, absl::string_view file) {
+  // toml11 parses by recursion, without a bound.
+  if (const std::optional<size_t> line = FirstLineTooDeep(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ":", *line, ": nested deeper than ", kMostTomlLevels, " levels"));
+  }
   std::istringstream stream{std::string(text)};
   try {
     return toml::parse(stream, std::string(file));

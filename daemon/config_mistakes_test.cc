@@ -255,5 +255,29 @@ TEST(ConfigTomlTest, WhatIsNoTomlNamesTheLine) {
   EXPECT_THAT(ErrorOf("\xff\xfe"), testing::StartsWith("gpumem.toml:1: not valid TOML: "));
 }
 
+TEST(ConfigMistakesTest, WhatNestsTooDeepIsAMistakeAndNoCrash) {
+  const auto times = [](const std::string& text, int n) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all += text;
+    return all;
+  };
+  for (const std::string& deep :
+       {"a = " + times("[", 200'000), "a = " + times("{b=", 200'000), "a" + times(".b", 200'000),
+        "[a" + times(".b", 200'000) + "]", "a = " + times("[\n", 100'000)}) {
+    const absl::Status status = ParseConfig("\n" + deep, "gpumem.toml", SystemNames()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("nested deeper than 32"));
+  }
+  // Brackets of strings and comments nest nothing.
+  for (const std::string& flat :
+       {"# " + times("[", 100), "[daemon]\nadmin_group = \"" + times("[", 100) + "\"",
+        "[daemon]\nadmin_group = '" + times("{", 100) + "'",
+        "[daemon]\nadmin_group = \"\\\"" + times("[", 100) + "\"",
+        "[daemon]\nadmin_group = \"\"\"\n" + times("[\n", 100) + "\"\"\""}) {
+    const absl::Status status = ParseConfig(flat, "gpumem.toml", SystemNames()).status();
+    EXPECT_THAT(std::string(status.message()), ::testing::Not(::testing::HasSubstr("deeper")));
+  }
+}
+
 }  // namespace
 }  // namespace gpumemd

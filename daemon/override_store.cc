@@ -32,6 +32,7 @@ constexpr char kHeader[] =
     "# Written by gpumemd: what operators changed of tenants' quotas. Change it by\n"
     "# gpumemctl quota set and gpumemctl quota unset; gpumemd reads it when it starts.\n";
 constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr int kMostLevels = 32;
 
 absl::Status Failed(absl::string_view what, const std::string& path, int error) {
   return absl::FailedPreconditionError(
@@ -55,6 +56,7 @@ absl::StatusOr<Overrides> Parse(const std::string& text) {
   google::protobuf::TextFormat::Parser parser;
   FirstError error;
   parser.RecordErrorsTo(&error);
+  parser.SetRecursionLimit(kMostLevels);
   if (!parser.ParseFromString(text, &state)) return absl::InvalidArgumentError(error.text());
   Overrides overrides;
   for (const v1::QuotaOverride& override : state.overrides()) {

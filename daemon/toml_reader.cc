@@ -24,6 +24,43 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 
 }  // namespace
 
+std::optional<size_t> FirstLineTooDeep(absl::string_view text) {
+  size_t line = 1, brackets = 0, dots = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      ++line;
+      dots = 0;
+    } else if (c == '#') {
+      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
+    } else if (c == '"' || c == '\'') {
+      const std::string quote(1, c), three(3, c);
+      const bool is_long = text.substr(i, 3) == three;
+      const std::string& end = is_long ? three : quote;
+      for (i += end.size(); i < text.size() && text.substr(i, end.size()) != end; ++i) {
+        if (text[i] == '\n' && !is_long) break;  // not closed: the parser says so
+        if (text[i] == '\\' && c == '"') ++i;
+        if (i < text.size() && text[i] == '\n') ++line;
+      }
+      if (i < text.size() && text[i] == '\n') {
+        ++line;
+      } else {
+        i += end.size() - 1;
+      }
+    } else if (c == '[' || c == '{') {
+      ++brackets;
+    } else if ((c == ']' || c == '}') && brackets > 0) {
+      --brackets;
+    } else if (c == '.') {
+      ++dots;
+    } else if (c == '=' || c == ',') {
+      dots = 0;  // of the next key or value
+    }
+    if (brackets + dots > kMostTomlLevels) return line;
+  }
+  return std::nullopt;
+}
+
 void Mistakes::Add(const toml::value& where, absl::string_view key, absl::string_view message) {
   AddAt(where.location().line(), key, message);
 }

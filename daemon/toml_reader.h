@@ -21,6 +21,13 @@
 
 namespace gpumemd {
 
+// How deep arrays, inline tables and dotted keys of a configuration may nest.
+inline constexpr size_t kMostTomlLevels = 32;
+
+// Returns the line, from 1, on which a text nests deeper than kMostTomlLevels; nullopt: none does.
+// Reads anything. Brackets in strings and comments do not count.
+std::optional<size_t> FirstLineTooDeep(absl::string_view text);
+
 // Keeps the mistake that stands first in the file.
 class Mistakes {
  public:
