@@ -51,7 +51,7 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Read("max_sessions", CountForm(1, 1'000'000), &config->max_sessions);
   reader.Read("max_segments", CountForm(1, 10'000'000), &config->max_segments);
   reader.Read("session_socket_mode", ModeForm(), &config->session_socket_mode);
-  // Of releases that had a socket of its own for requests: a file that still has the key is good.
+  // Of releases that had a separate socket for requests: a file that still has the key is good.
   mode_t without_effect = 0;
   reader.Read("api_socket_mode", ModeForm(), &without_effect);
   reader.Read("admin_socket_mode", ModeForm(), &config->admin_socket_mode);

@@ -39,7 +39,7 @@ void ApiLine::Cut() {
   }
   if (!last.valid()) return;
   shutdown(last.get(), SHUT_RDWR);
-  // What is queued would still be read: a flood's worth of requests. The peer can add nothing now.
+  // Queued bytes would still be read: a flood's worth of requests. The peer can add nothing now.
   std::array<char, 16 * 1024> discarded;
   while (recv(last.get(), discarded.data(), discarded.size(), MSG_DONTWAIT) > 0 || errno == EINTR) {
   }

@@ -2,7 +2,7 @@
 //
 // gRPC owns the descriptor that it is given and says neither when it closes it nor what waits in
 // it. A line keeps a duplicate. So the daemon can shut the connection down, can see whether its
-// peer reads, and counts it until gRPC has really closed its own descriptor.
+// peer reads, and counts it until gRPC has closed its descriptor.
 #pragma once
 
 #include <sys/types.h>

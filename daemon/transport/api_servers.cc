@@ -214,7 +214,13 @@ bool ApiServers::CutFlood(const Key& key, Server& server, absl::Time now) {
   const uint64_t failures = server.counts.failed - before.failed;
   const uint64_t errors = std::exchange(server.errors, 0);
   const uint64_t resets = failures - std::min(failures, errors);
-  if (resets <= options_.max_resets) return server.counts.started != before.started;
+  const double refill = absl::ToDoubleSeconds(now - server.looked_at) * options_.resets_per_second;
+  server.looked_at = now;
+  server.resets_left = std::min(options_.max_resets, server.resets_left + std::max(refill, 0.0));
+  if (static_cast<double>(resets) <= server.resets_left) {
+    server.resets_left -= static_cast<double>(resets);
+    return server.counts.started != before.started;
+  }
 
   size_t cut = 0;
   for (const std::shared_ptr<ApiLine>& line : server.lines) {
@@ -226,12 +232,11 @@ bool ApiServers::CutFlood(const Key& key, Server& server, absl::Time now) {
   const bool again = now < server.refused_until + 10 * server.pause;
   server.pause = again ? std::min(2 * server.pause, options_.longest_pause) : options_.first_pause;
   server.refused_until = now + server.pause;
-  LogLimited(
-      spdlog::level::warn, "cut floods", key.first,
-      "processes of uid {} as tenant {} reset {} calls within {}: cut their {} gRPC connections; "
-      "none is made for {}",
-      key.first, key.second, resets, absl::FormatDuration(options_.busy_interval), cut,
-      absl::FormatDuration(server.pause));
+  LogLimited(spdlog::level::warn, "cut floods", key.first,
+             "processes of uid {} as tenant {} reset too many calls ({} since the last look): cut "
+             "their {} "
+             "gRPC connections; none is made for {}",
+             key.first, key.second, resets, cut, absl::FormatDuration(server.pause));
   return true;
 }
 

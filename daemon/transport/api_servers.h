@@ -1,5 +1,5 @@
-// gRPC for sessions: each session gets a connection of its own, of which the session socket hands
-// the client one end.
+// gRPC for sessions: each session gets a connection, of which the session socket hands the client
+// one end.
 //
 // So only a peer that the kernel has identified, and that a rule has given a tenant, speaks HTTP/2
 // to the daemon. The sessions of one uid and tenant share a gRPC server with a memory quota of its
@@ -51,8 +51,10 @@ struct ApiServersOptions {
   // Poll interval of the guard: while calls come, and else.
   absl::Duration busy_interval = absl::Milliseconds(25);
   absl::Duration quiet_interval = absl::Milliseconds(100);
-  // Calls within one busy interval that a server's peers may reset before they are answered.
-  uint64_t max_resets = 250;
+  // Calls that a server's peers may reset before they are answered: at once, and a second. All
+  // waiting calls of a tenant may end in one moment, where its processes are killed.
+  double max_resets = 1000;
+  double resets_per_second = 1000;
   // How long new connections are refused after a flood; twice as long after each next one that
   // comes within ten times this time.
   absl::Duration first_pause = absl::Seconds(1);
@@ -104,10 +106,12 @@ class ApiServers {
  private:
   using Key = std::pair<uid_t, std::string>;
   struct Server {
-    CountedServer counted;                           // none: it is remembered for its pause alone
-    std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
-    CallCounts counts;                               // at the last look
-    uint64_t errors = 0;                             // calls answered with one since then
+    CountedServer counted;                        // none: it is remembered for its pause alone
+    std::vector<std::shared_ptr<ApiLine>> lines;  // until gRPC has closed them
+    CallCounts counts;                            // at the last look
+    uint64_t errors = 0;                          // calls answered with one since then
+    double resets_left = 0;                       // of options_.max_resets, as of looked_at
+    absl::Time looked_at = absl::InfinitePast();
     absl::Time idle_since = absl::InfiniteFuture();  // without lines
     absl::Time refused_until = absl::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();  // the last one

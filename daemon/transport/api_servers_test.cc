@@ -185,6 +185,7 @@ TEST_F(ApiServersTest, AFloodOfResetsEndsTheConnectionsOfItsUidAndTenant) {
   Start({.busy_interval = absl::Milliseconds(50),
          .quiet_interval = absl::Milliseconds(50),
          .max_resets = 100,
+         .resets_per_second = 1,
          .first_pause = absl::Seconds(1)});
   Peer other = Connect(2, "a");
   Peer same = Connect(1, "a");
@@ -230,7 +231,8 @@ TEST_F(ApiServersTest, CallsThatAreAnsweredWithErrorsAreNoFlood) {
   for (const bool told : {true, false}) {
     Start({.busy_interval = absl::Milliseconds(50),
            .quiet_interval = absl::Milliseconds(50),
-           .max_resets = 10});
+           .max_resets = 10,
+           .resets_per_second = 1});
     service_.on_error = nullptr;
     if (told)
       service_.on_error = [this](const std::string& peer) { servers_->AnsweredWithError(peer); };

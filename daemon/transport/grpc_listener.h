@@ -75,7 +75,7 @@ class GrpcListener {
   // Its peer has closed it, if only in one direction: cuts it.
   void Ended(uint64_t key);
   void CountClosed();
-  // Says why to who has just connected.
+  // Tells the peer of `fd`, which has just connected, why it is not served.
   void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
   // Whether there is a server, now.
   bool HaveServer();

@@ -1,4 +1,4 @@
-// What is no request at all on sessions' gRPC connections and the admin socket: bytes that are no
+// Bytes that are no requests on sessions' gRPC connections and the admin socket: bytes that are no
 // HTTP/2, peers that are slow, silent or do not read, and floods. Only their sender notices.
 #include <fcntl.h>
 #include <gmock/gmock.h>
