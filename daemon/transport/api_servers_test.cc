@@ -227,6 +227,43 @@ TEST_F(ApiServersTest, AFloodOfResetsEndsTheConnectionsOfItsUidAndTenant) {
   EXPECT_TRUE(Eventually([&] { return servers_->Connect(1, "a").ok(); }));
 }
 
+TEST_F(ApiServersTest, AllCallsOfATenantThatEndInOneMomentAreNoFlood) {
+  Start();
+  Peer same = Connect();
+  EXPECT_TRUE(same.Call().ok());
+  Peer busy[] = {Connect(), Connect()};
+  for (Peer& peer : busy) {
+    // As many as one connection may have.
+    constexpr int kCalls = 200;
+    grpc::CompletionQueue queue;
+    std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+    std::vector<std::unique_ptr<grpc::ClientAsyncResponseReader<gpumem::v1::GetUsageResponse>>>
+        calls;
+    gpumem::v1::GetUsageResponse responses[kCalls];
+    grpc::Status statuses[kCalls];
+    for (int i = 0; i < kCalls; ++i) {
+      contexts.push_back(std::make_unique<grpc::ClientContext>());
+      calls.push_back(peer.stub->AsyncGetUsage(contexts.back().get(), {}, &queue));
+      calls.back()->Finish(&responses[i], &statuses[i], nullptr);
+    }
+    EXPECT_TRUE(peer.Call().ok());  // they have arrived
+    for (const auto& context : contexts) context->TryCancel();
+    for (int i = 0; i < kCalls; ++i) {
+      void* tag;
+      bool ok;
+      queue.Next(&tag, &ok);
+    }
+  }
+  // Two looks of the guard.
+  const auto connects = [this] { return servers_->Connect(1, "a").ok(); };
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(same.Call().ok());
+    EXPECT_TRUE(connects());
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(servers_->cuts().flooding, 0u);
+}
+
 TEST_F(ApiServersTest, CallsThatAreAnsweredWithErrorsAreNoFlood) {
   for (const bool told : {true, false}) {
     Start({.busy_interval = absl::Milliseconds(50),
