@@ -279,9 +279,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     sessions_->Adopt(view.id, std::move(survivor->second.peer), survivor->second.match);
   }
   survivors_.clear();
-  broker_service_ = std::make_unique<BrokerService>(
-      broker_.get(), sessions_.get(), hub_.get(),
-      [this](const std::string& peer) { api_servers_->AnsweredWithError(peer); });
+  broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
   admin_service_ = std::make_unique<AdminService>(
       broker_.get(), quotas_.get(),
       AdminService::Hooks{

@@ -8,8 +8,10 @@
 //
 // A guard thread cuts
 //   - connections whose peer does not read (options.stalled_after),
-//   - all connections of a server on which too many calls are reset before they are answered
-//     (CVE-2023-44487, which this gRPC does not mitigate); new ones are refused for a while.
+//   - all connections of a uid and tenant that have sent more frames than frame_budget.h allows:
+//     calls that are reset at once (CVE-2023-44487), requests that do not end, SETTINGS, PING. gRPC
+//     gets nothing of them from that instant on (metered_reads.h), and new ones are refused for a
+//     while.
 // A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
 //
 // A server is there while it has connections, and for options.linger after that. One is made in
@@ -29,15 +31,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/transport/api_line.h"
-#include "daemon/transport/call_counts.h"
+#include "daemon/transport/frame_budget.h"
 
 namespace gpumemd {
 
@@ -48,13 +48,9 @@ struct ApiServersOptions {
   // After connections have ended, the memory that the process has free is given back to the
   // machine, at most so often.
   absl::Duration trim_interval = absl::Seconds(5);
-  // Poll interval of the guard: while calls come, and else.
-  absl::Duration busy_interval = absl::Milliseconds(25);
-  absl::Duration quiet_interval = absl::Milliseconds(100);
-  // Calls that a server's peers may reset before they are answered: at once, and a second. All
-  // waiting calls of a tenant may end in one moment, where its processes are killed.
-  double max_resets = 1000;
-  double resets_per_second = 1000;
+  // Poll interval of the guard.
+  absl::Duration guard_interval = absl::Milliseconds(100);
+  FrameBudgetOptions frames;  // of each uid and tenant
   // How long new connections are refused after a flood; twice as long after each next one that
   // comes within ten times this time.
   absl::Duration first_pause = absl::Seconds(1);
@@ -85,19 +81,15 @@ class ApiServers {
   absl::StatusOr<Connection> Connect(uid_t uid, const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A service has answered a call with an error, so that it is no reset. `peer` is what
-  // grpc::ServerContextBase::peer() says of the call.
-  void AnsweredWithError(absl::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
-
   // Connects no client any more; those that are connected stay.
   void StopConnecting() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends all servers: calls in flight have until `deadline`. After StopConnecting.
   void Shutdown(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Connections that were cut since the start, for whichever reason.
+  // Since the start.
   struct Cuts {
-    uint64_t stalled = 0;
-    uint64_t flooding = 0;
+    uint64_t stalled = 0;  // connections
+    uint64_t floods = 0;   // each cut all connections of a uid and tenant
   };
   Cuts cuts() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of those that are there, with those that are remembered for their pause.
@@ -106,28 +98,24 @@ class ApiServers {
  private:
   using Key = std::pair<uid_t, std::string>;
   struct Server {
-    CountedServer counted;                        // none: it is remembered for its pause alone
-    std::vector<std::shared_ptr<ApiLine>> lines;  // until gRPC has closed them
-    CallCounts counts;                            // at the last look
-    uint64_t errors = 0;                          // calls answered with one since then
-    double resets_left = 0;                       // of options_.max_resets, as of looked_at
-    absl::Time looked_at = absl::InfinitePast();
+    std::unique_ptr<grpc::Server> server;            // null: it is remembered for its pause alone
+    std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
+    std::shared_ptr<FrameBudget> frames;             // of the lines since the last flood
     absl::Time idle_since = absl::InfiniteFuture();  // without lines
     absl::Time refused_until = absl::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();  // the last one
   };
 
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
-  // One look at all servers; true if calls have come since the last one. `ended` gets those that
-  // are to be shut down without the mutex.
-  bool Look(absl::Time now, std::vector<CountedServer>& ended)
+  // One look at all servers. `ended` gets those that are to be shut down without the mutex.
+  void Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the lines that gRPC has closed; the number of those that it has yet to close.
   size_t DropClosed(Server& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutStalled(const Key& key, Server& server, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True if calls have come.
-  bool CutFlood(const Key& key, Server& server, absl::Time now)
+  // Cuts all lines, and has new ones refused for a while, if their frames were too many.
+  void CutFlood(const Key& key, Server& server, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Prepare prepare_;
@@ -137,8 +125,6 @@ class ApiServers {
   bool connecting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<Key, Server> servers_ ABSL_GUARDED_BY(mutex_);
-  // By the number of gRPC's descriptor; a number is used again once gRPC has closed it.
-  absl::flat_hash_map<int, std::pair<Server*, const ApiLine*>> by_number_ ABSL_GUARDED_BY(mutex_);
   Cuts cuts_ ABSL_GUARDED_BY(mutex_);
   bool closed_some_ ABSL_GUARDED_BY(mutex_) = false;  // since memory was last given back
   std::thread guard_;

@@ -96,7 +96,6 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AttachResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
-    service_->CountError(*context_, answer.status());
     Answer(this, response_, answer);
   }
 

@@ -63,7 +63,6 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
       *answer->add_devices() = ToProto(device);
     }
   }
-  CountError(*context, answer.status());
   Answer(reactor, response, answer);
   return reactor;
 }
@@ -126,7 +125,6 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call_.reset();
-    service_->CountError(*context_, answer.status());
     Answer(this, response_, answer);
   }
 
@@ -247,7 +245,6 @@ grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes
     for (LeaseId lease : *unknown) reconciled.add_unknown_lease_ids(ToInt(lease));
     return reconciled;
   }();
-  CountError(*context, answer.status());
   Answer(reactor, response, answer);
   return reactor;
 }
@@ -336,10 +333,7 @@ grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes*
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* context,
                                                                  const Bytes* request) {
-  const auto refuse = [&](const absl::Status& why) {
-    CountError(*context, why);
-    return new RefusedWatch(why);
-  };
+  const auto refuse = [&](const absl::Status& why) { return new RefusedWatch(why); };
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
   if (!call.ok()) return refuse(call.status());
   const auto parsed = ParseRequest<v1::WatchRequest>(*request);

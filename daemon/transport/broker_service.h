@@ -42,16 +42,9 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
 
 class BrokerService final : public RawBroker {
  public:
-  // All outlive this. `on_error` is told of each call that is answered with an error while its
-  // client waits for it, and not cancelled: what ServerContextBase::peer() says of it. From any
-  // thread; must return soon.
-  BrokerService(Broker* broker, SessionServer* sessions, WatchHub* hub,
-                std::function<void(const std::string& peer)> on_error)
-      : broker_(broker),
-        sessions_(sessions),
-        hub_(hub),
-        on_error_(std::move(on_error)),
-        workers_(kMaxWorkers) {}
+  // All outlive this.
+  BrokerService(Broker* broker, SessionServer* sessions, WatchHub* hub)
+      : broker_(broker), sessions_(sessions), hub_(hub), workers_(kMaxWorkers) {}
 
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
@@ -85,11 +78,6 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  // Before such an answer.
-  void CountError(const Context& context, const absl::Status& status) const {
-    if (!status.ok() && !context.IsCancelled()) on_error_(context.peer());
-  }
-
   class AcquireCall;
   class AttachCall;
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
@@ -98,7 +86,6 @@ class BrokerService final : public RawBroker {
   Broker* const broker_;
   SessionServer* const sessions_;
   WatchHub* const hub_;
-  const std::function<void(const std::string& peer)> on_error_;
   std::atomic<uint64_t> next_delivery_{1};
   Workers workers_;
 };

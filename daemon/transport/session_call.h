@@ -28,14 +28,12 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
       call.ok() ? ParseRequest<Request>(*request) : absl::StatusOr<Request>(call.status());
   if (!parsed.ok()) {
     call = absl::CancelledError();
-    CountError(*context, parsed.status());
     reactor->Finish(ToAnswer(parsed.status()));
     return reactor;
   }
   if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
     // Counts no longer once it is answered: whoever has the answer may make the next call.
     call = absl::CancelledError();
-    CountError(*context, result->status());
     Answer(reactor, response, *result);
     return reactor;
   }
@@ -44,7 +42,6 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
       const Broker::Call served = std::move(call);
       return *attempt(served, parsed, /*may_wait=*/true);
     }();
-    CountError(*context, result.status());
     Answer(reactor, response, result);
   });
   return reactor;

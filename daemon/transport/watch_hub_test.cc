@@ -33,8 +33,7 @@ class WatchHubTest : public ::testing::Test {
     options.random = [] { return Secret{7}; };
     broker_ = std::make_unique<Broker>(std::move(options));
     hub_ = std::make_unique<WatchHub>(broker_.get());
-    service_ = std::make_unique<BrokerService>(broker_.get(), /*sessions=*/nullptr, hub_.get(),
-                                               [](const std::string&) {});
+    service_ = std::make_unique<BrokerService>(broker_.get(), /*sessions=*/nullptr, hub_.get());
     server_ = grpc::ServerBuilder().RegisterService(service_.get()).BuildAndStart();
     stub_ = v1::Broker::NewStub(server_->InProcessChannel({}));
     const auto session = broker_->OpenSession("t", {});

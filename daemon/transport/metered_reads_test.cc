@@ -1,0 +1,137 @@
+#include "daemon/transport/metered_reads.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/unique_fd.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+struct Pair {
+  Pair() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    served = UniqueFd(ends[0]);
+    peer = UniqueFd(ends[1]);
+  }
+  void Send(const std::string& bytes) {
+    EXPECT_EQ(send(peer.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+  // Into two buffers, as gRPC does it.
+  ssize_t Read(int flags = 0) {
+    char first[5], second[4000];
+    iovec parts[2] = {{.iov_base = first, .iov_len = sizeof(first)},
+                      {.iov_base = second, .iov_len = sizeof(second)}};
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    return recvmsg(served.get(), &message, flags);
+  }
+  UniqueFd served, peer;
+};
+
+const std::string kPing = {0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+
+std::string Pings(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += kPing;
+  return bytes;
+}
+
+std::string Opening() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"; }
+
+std::shared_ptr<FrameBudget> PingsAllowed(double count) {
+  return std::make_shared<FrameBudget>(
+      FrameBudgetOptions{.max_control = count, .control_per_second = 0});
+}
+
+TEST(MeteredReadsTest, ReadsFailOnceTheBudgetIsExhausted) {
+  Pair pair;
+  const auto budget = PingsAllowed(10);
+  ASSERT_TRUE(MeterReads(pair.served.get(), budget).ok());
+  const std::string allowed = Opening() + Pings(10);
+  pair.Send(allowed);
+  EXPECT_EQ(pair.Read(MSG_PEEK), static_cast<ssize_t>(allowed.size()));
+  EXPECT_EQ(pair.Read(), static_cast<ssize_t>(allowed.size()));
+  EXPECT_EQ(pair.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(budget->exhausted());
+  for (int i = 0; i < 2; ++i) {
+    pair.Send(Pings(1));
+    EXPECT_EQ(pair.Read(), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+  }
+  EXPECT_TRUE(budget->exhausted());
+}
+
+TEST(MeteredReadsTest, SocketsThatShareABudgetEndTogether) {
+  Pair one, two, other;
+  const auto budget = PingsAllowed(10);
+  ASSERT_TRUE(MeterReads(one.served.get(), budget).ok());
+  ASSERT_TRUE(MeterReads(two.served.get(), budget).ok());
+  ASSERT_TRUE(MeterReads(other.served.get(), PingsAllowed(10)).ok());
+  for (Pair* pair : {&one, &two, &other}) pair->Send(Opening() + Pings(6));
+  EXPECT_GT(one.Read(), 0);
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_GT(other.Read(), 0);
+  one.Send("x");
+  EXPECT_EQ(one.Read(), -1);
+}
+
+TEST(MeteredReadsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
+  const auto budget = std::make_shared<FrameBudget>(
+      FrameBudgetOptions{.max_begun_bytes = 3000, .begun_bytes_per_second = 0});
+  const auto begin = [](size_t bytes) {
+    std::string frame = {0, static_cast<char>(bytes >> 8), 0, 0, 0, 0, 0, 0, 1};
+    return Opening() + frame + std::string(bytes, 'x');
+  };
+  auto gone = std::make_unique<Pair>();
+  ASSERT_TRUE(MeterReads(gone->served.get(), budget).ok());
+  gone->Send(begin(2048));
+  EXPECT_GT(gone->Read(), 0);
+  gone->peer = {};
+  EXPECT_EQ(gone->Read(), 0);  // its bytes come back
+  Pair one, two, three;
+  for (Pair* pair : {&one, &two, &three}) {
+    ASSERT_TRUE(MeterReads(pair->served.get(), budget).ok());
+  }
+  one.Send(begin(2048));
+  EXPECT_GT(one.Read(), 0);
+  two.Send(begin(2048));
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  one.Send(Pings(1));
+  EXPECT_GT(one.Read(), 0);
+  three.Send(begin(512));
+  EXPECT_GT(three.Read(), 0);
+}
+
+TEST(MeteredReadsTest, WhatGetsTheNumberOfAClosedSocketIsNotMetered) {
+  Pair old;
+  const auto budget = PingsAllowed(0);
+  ASSERT_TRUE(MeterReads(old.served.get(), budget).ok());
+  const int number = old.served.get();
+  Pair made;
+  ASSERT_EQ(dup2(made.served.get(), number), number);  // closes the old one
+  made.served = std::move(old.served);
+  made.Send(Opening() + Pings(20));
+  EXPECT_GT(made.Read(), 0);
+  EXPECT_FALSE(budget->exhausted());
+  EXPECT_EQ(budget.use_count(), 1);  // the socket that is gone does not keep it
+}
+
+TEST(MeteredReadsTest, ANumberThatIsTooHighIsRefused) {
+  EXPECT_EQ(MeterReads(1 << 20, PingsAllowed(1)).code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace gpumemd
