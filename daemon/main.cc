@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/bytes.h"
+#include "common/cuda_toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/audit/audit_output.h"
@@ -119,7 +120,8 @@ void RaiseDescriptorLimit() {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app(kDescription, "gpumemd");
-  app.set_version_flag("--version", "gpumemd " GPUMEM_VERSION);
+  app.set_version_flag("--version",
+                       absl::StrCat("gpumemd ", GPUMEM_VERSION, " (", gpumem::BuiltWith(), ")"));
   app.add_option("--config", flags.config_file, "Configuration file (TOML)")->type_name("FILE");
   app.add_option("--backend", flags.backend, "auto, cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}))

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/counted.h"
+#include "common/cuda_toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/device/self_test.h"
@@ -495,6 +496,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
 
 void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_version(GPUMEM_VERSION);
+  status.set_cuda_toolkit(gpumem::CudaToolkit());
   status.set_pid(static_cast<uint32_t>(getpid()));
   status.set_backend(backend_ == Backend::kCuda ? gpumem::v1::BACKEND_CUDA
                                                 : gpumem::v1::BACKEND_HOST);

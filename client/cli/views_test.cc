@@ -17,6 +17,7 @@ v1::GetStatusResponse Status() {
   status.set_version("0.1.0");
   status.set_pid(4242);
   status.set_backend(v1::BACKEND_HOST);
+  status.set_cuda_toolkit("13.0");
   status.set_uptime_ms(185'000);
   status.set_sessions(2);
   status.set_tenants(2);
@@ -123,9 +124,10 @@ TEST(ViewsTest, Status) {
   status.set_draining(true);
   status.set_config_file("/etc/gpumem/gpumemd.toml");
   status.add_notices("persistence mode is off");
+  status.clear_cuda_toolkit();
   EXPECT_EQ(StatusView(status, false),
             "gpumemd 0.1.0 (pid 4242), up 3m05s, draining: admits nothing new\n"
-            "backend      host\n"
+            "backend      host, built without CUDA\n"
             "runtime dir  /run/gpumem\n"
             "config       /etc/gpumem/gpumemd.toml\n"
             "holds        1 segment for 2 sessions and 2 tenants\n"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/cuda_toolkit.h"
 
 namespace gpumem {
 namespace {
@@ -60,6 +61,7 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
 
   json top = Run({"top", "--iterations", "1", "--json"}).AsJson();
   EXPECT_EQ(top["status"]["segments"], 2);
+  EXPECT_EQ(top["status"]["cuda_toolkit"], CudaToolkit());
   EXPECT_EQ(top["tenants"][0]["usage"]["charged_bytes"], 8 * kMiB);
   EXPECT_EQ(top["sessions"].size(), 1u);
 

@@ -170,7 +170,7 @@ class Kubernetes(unittest.TestCase):
         images |= {service["image"] for service in compose["services"].values()}
         version = subprocess.run(
             [PROGRAMS["gpumemd"], "--version"], capture_output=True, text=True, check=True
-        ).stdout.split()[-1]
+        ).stdout.split()[1]
         self.assertEqual(images, {f"gpumem:{version}"})
 
 

@@ -15,7 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/cuda_toolkit.h"
 #include "common/unix_channel.h"
+#include "common/version.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
@@ -84,6 +86,14 @@ TEST_F(Startup, CheckConfigSaysWhatItThinks) {
   }
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/run")) << "it began to serve";
   EXPECT_EQ(Run({"--check-config", "--config", dir_ + "/none"}).code, 2);
+}
+
+TEST_F(Startup, TheVersionSaysWhetherItIsBuiltWithCuda) {
+  const Outcome version = Run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.output, absl::StrCat("gpumemd ", GPUMEM_VERSION, " (", BuiltWith(), ")\n"));
+  EXPECT_EQ(BuiltWith(), CudaToolkit().empty() ? "host backend, built without CUDA"
+                                               : absl::StrCat("CUDA ", CudaToolkit()));
 }
 
 TEST_F(Startup, FlagsThatMakeNoSenseAreRefused) {

@@ -85,6 +85,7 @@ absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir) {
   DaemonFacts facts{.version = status->version(),
                     .pid = static_cast<pid_t>(status->pid()),
                     .cuda = status->backend() == v1::BACKEND_CUDA,
+                    .cuda_toolkit = status->cuda_toolkit(),
                     .uptime_ms = status->uptime_ms(),
                     .draining = status->draining(),
                     .keeps_memory = status->keeps_memory(),

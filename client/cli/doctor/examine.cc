@@ -195,6 +195,13 @@ class Examiner {
       }
       return;
     }
+    if (facts_.daemon && !facts_.daemon->cuda && facts_.daemon->cuda_toolkit.empty()) {
+      Say(kArea, Level::kProblem,
+          "the daemon was built without CUDA: it hands out host memory, and never uses the GPU of "
+          "this machine",
+          "install packages that were built with the CUDA toolkit: gpumemd --version says which "
+          "these are");
+    }
     if (!driver.built_in) {
       Say(kArea, Level::kWarning, "this gpumemctl was built without CUDA",
           "build it where the CUDA toolkit is");

@@ -24,6 +24,7 @@ Facts Healthy() {
   facts.daemon = DaemonFacts{.version = "0.1.0",
                              .pid = 42,
                              .cuda = true,
+                             .cuda_toolkit = "13.0",
                              .uptime_ms = 185'000,
                              .keeps_memory = true,
                              .sessions = 3,
@@ -163,6 +164,18 @@ TEST(ExamineTest, TheDriver) {
   EXPECT_TRUE(Finds(facts, Level::kProblem, "no NVIDIA driver can be seen"));
   facts.daemon->cuda = false;
   EXPECT_TRUE(Finds(facts, Level::kOk, "needs none"));
+}
+
+TEST(ExamineTest, ADaemonWithoutCudaWhereThereIsAGpu) {
+  Facts facts = Healthy();
+  facts.daemon->cuda = false;  // by its configuration
+  EXPECT_EQ(Problems(facts), 0u) << Text(facts);
+  facts.daemon->cuda_toolkit = "";
+  EXPECT_EQ(Problems(facts), 1u) << Text(facts);
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "the daemon was built without CUDA",
+                    "built with the CUDA toolkit"));
+  facts.driver = {};
+  EXPECT_EQ(Problems(facts), 0u) << Text(facts);
 }
 
 TEST(ExamineTest, Descriptors) {

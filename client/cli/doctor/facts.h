@@ -22,7 +22,8 @@ struct SocketFacts {
 struct DaemonFacts {
   std::string version;
   pid_t pid = 0;
-  bool cuda = false;  // the backend; else the host's
+  bool cuda = false;         // the backend; else the host's
+  std::string cuda_toolkit;  // that it was built with; empty: without, so the host's alone
   uint64_t uptime_ms = 0;
   bool draining = false;
   bool keeps_memory = false;

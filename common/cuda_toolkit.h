@@ -1,0 +1,16 @@
+// Whether this build can use GPUs. Decided at build time: without the CUDA toolkit's headers the
+// programs have the host backend alone (third_party/system/repositories.bzl).
+#pragma once
+
+#include <string>
+
+namespace gpumem {
+
+// Returns the version of the CUDA toolkit that this was built with, such as "13.0"; empty where it
+// was built without one.
+std::string CudaToolkit();
+
+// Returns the same for people: "CUDA 13.0", or "host backend, built without CUDA".
+std::string BuiltWith();
+
+}  // namespace gpumem
