@@ -1,7 +1,8 @@
 #!/bin/bash
 # deb_test.sh FOLDER: proves that the Debian packages made by `./run deb` are right.
 #
-#  1. lintian finds no error in them, and the shells load the completions.
+#  1. lintian finds no error in them, they say whether they are built with CUDA, and the shells load
+#     the completions.
 #  2. On a clean Debian they install, work, upgrade, can be removed and purged, and leave nothing.
 #  3. With systemd running there, the memory that the daemon keeps outlives an upgrade.
 #
@@ -36,6 +37,20 @@ clean_up() {
 deb_of() { echo "$DEBS/$1"_*.deb; }
 
 # --- 1: on this machine --------------------------------------------------------------------------
+
+# Each package says whether it was built with CUDA, in the words of the daemon inside.
+check_descriptions() {
+  local package built
+  dpkg-deb -x "$(deb_of gpumemd)" "$WORK/gpumemd"
+  built=$("$WORK/gpumemd/usr/sbin/gpumemd" --version | sed 's/.*(\(.*\))/\1/')
+  [[ $built == "CUDA "[0-9]* || $built == "host backend, built without CUDA" ]] ||
+    fail "gpumemd --version does not say what it is built with: \"$built\""
+  for package in "${ALL[@]}"; do
+    dpkg-deb -f "$(deb_of "$package")" Description | grep -qxF " This build: $built." ||
+      fail "the description of $package does not say \"This build: $built.\""
+  done
+  say "their descriptions say what they are: $built"
+}
 
 check_lintian() {
   local said status=0
@@ -338,6 +353,7 @@ main() {
   WORK=$(mktemp -d)
   chmod 755 "$WORK"
   check_lintian
+  check_descriptions
   check_completions
   if ((EUID != 0)); then
     say "SKIPPED what needs a clean Debian: making one takes root"
