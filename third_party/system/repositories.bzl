@@ -130,11 +130,13 @@ host_tools_repository = repository_rule(
 def _cuda_repository_impl(ctx):
     home = ctx.os.environ.get("CUDA_HOME", "") or "/usr/local/cuda"
 
+    host_only = ctx.os.environ.get("GPUMEM_HOST_ONLY", "") == "1"
+
     # One path() call, not get_child("include/cuda.h"): the slash would crash Bazel 4.
-    found = ctx.path(home + "/include/cuda.h").exists
+    found = not host_only and ctx.path(home + "/include/cuda.h").exists
     if found:
         ctx.symlink(home + "/include", "include")
-    else:
+    elif not host_only:
         # buildifier: disable=print
         print("no CUDA toolkit in %s: building without the CUDA backend (CUDA_HOME chooses another place)" % home)
     ctx.file("BUILD.bazel", """
@@ -148,11 +150,15 @@ cc_library(
 """ % (1 if found else 0, ["include"] if found else []))
 
 cuda_repository = repository_rule(
-    doc = """The CUDA toolkit's headers, and GPUMEM_WITH_CUDA=1; where there is none, GPUMEM_WITH_CUDA=0.
+    doc = """The CUDA toolkit's headers, and GPUMEM_WITH_CUDA=1; GPUMEM_WITH_CUDA=0 where there is none, or where
+GPUMEM_HOST_ONLY=1 asks for a build without it.
 
 No library of the toolkit is linked: the driver is loaded at run time.""",
     implementation = _cuda_repository_impl,
-    environ = ["CUDA_HOME"],
+    environ = [
+        "CUDA_HOME",
+        "GPUMEM_HOST_ONLY",
+    ],
     configure = True,
 )
 
