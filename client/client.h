@@ -80,6 +80,9 @@ struct ConnectOptions {
   absl::Duration timeout = absl::Seconds(30);
   // Whether the session goes on with the next daemon where its own dies. Else it ends with that.
   bool reconnect = true;
+  // Whether Connect waits, within `timeout`, for a daemon that does not listen: it may be
+  // starting, or starting again. Only where the folder of its sockets exists.
+  bool wait = true;
 };
 
 // What a GPU can do with another's memory.
@@ -482,9 +485,12 @@ class SharedBlock;
 // of them.
 class Client {
  public:
-  // Connects, and waits for the daemon's word on who this process is. Where the daemon dies
-  // meanwhile, the next one is asked, unless ConnectOptions::reconnect is false.
-  //   UNAVAILABLE         no daemon there, or none that lived for long enough
+  // Connects, and waits for the daemon's word on who this process is. Waits for a daemon that does
+  // not listen yet, unless ConnectOptions::wait is false or the runtime folder does not exist.
+  // Where the daemon dies meanwhile, the next one is asked, unless ConnectOptions::reconnect is
+  // false.
+  //   UNAVAILABLE         no daemon listened in time, or none lived for long enough
+  //   DEADLINE_EXCEEDED   a daemon listens, and did not answer in time
   //   PERMISSION_DENIED   no rule of the daemon's configuration matches this process,
   //                       or none allows it the tenant it named
   //   RESOURCE_EXHAUSTED  the tenant has too many sessions (Denial)

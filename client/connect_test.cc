@@ -1,8 +1,10 @@
 // How a session begins: Client::Connect against daemons of every temper.
 #include <errno.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
+#include <thread>
 
 #include "client/client.h"
 #include "client/fake_daemon.h"
@@ -65,6 +67,69 @@ TEST(ConnectTest, WithoutADaemonItSaysWhatToDo) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("/tmp/no-such-folder"), HasSubstr("start gpumemd")));
+}
+
+// Connects in a thread.
+class Connecting {
+ public:
+  explicit Connecting(const ConnectOptions& options)
+      : thread_([this, options] { status_ = Client::Connect(options).status(); }) {}
+  absl::Status Join() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  absl::Status status_ = absl::UnknownError("not done");
+  std::thread thread_;
+};
+
+TEST(ConnectTest, ADaemonThatDoesNotListenYetIsWaitedFor) {
+  FakeDaemon daemon;
+  // Its socket is there, and refused.
+  daemon.Crash();
+  Connecting refused({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(60)});
+  // Whatever the other thread has tried by now, it has not found a daemon.
+  EXPECT_EQ(Client::Connect({.runtime_dir = daemon.runtime_dir(), .wait = false}).status().code(),
+            absl::StatusCode::kUnavailable);
+  daemon.ComeBack();
+  EXPECT_EQ(refused.Join(), absl::OkStatus());
+  // It is not there.
+  daemon.Crash();
+  ASSERT_EQ(::unlink(SocketPath(daemon.runtime_dir(), kSessionSocket).c_str()), 0);
+  Connecting missing({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(60)});
+  EXPECT_EQ(Client::Connect({.runtime_dir = daemon.runtime_dir(), .wait = false}).status().code(),
+            absl::StatusCode::kUnavailable);
+  daemon.ComeBack();
+  EXPECT_EQ(missing.Join(), absl::OkStatus());
+}
+
+TEST(ConnectTest, ADaemonThatNeverListensIsWaitedForUntilTheDeadline) {
+  FakeDaemon daemon;
+  daemon.Crash();
+  const absl::Time begun = absl::Now();
+  const absl::Status status =
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Milliseconds(300)})
+          .status();
+  EXPECT_GE(absl::Now() - begun, absl::Milliseconds(300));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("no daemon listens"), HasSubstr("none came within 300ms")));
+}
+
+TEST(ConnectTest, WithoutAWaitOrARuntimeFolderItFailsAtOnce) {
+  FakeDaemon daemon;
+  daemon.Crash();
+  const absl::Time begun = absl::Now();
+  for (const ConnectOptions& options :
+       {ConnectOptions{
+            .runtime_dir = daemon.runtime_dir(), .timeout = absl::Hours(1), .wait = false},
+        ConnectOptions{.runtime_dir = "/tmp/no-such-folder", .timeout = absl::Hours(1)}}) {
+    const absl::Status status = Client::Connect(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no daemon listens"));
+  }
+  EXPECT_LT(absl::Now() - begun, absl::Minutes(1));
 }
 
 TEST(ConnectTest, ARefusalIsPassedOn) {

@@ -41,7 +41,7 @@ extern "C" {
 
 /* The high half changes where programs must be compiled again, the low half grows with what is
  * added: a library serves a program where its high half is the same and its low half not less. */
-#define GPUMEM_API_VERSION UINT32_C(0x00010003)
+#define GPUMEM_API_VERSION UINT32_C(0x00010004)
 /* That of the library. */
 uint32_t gpumem_version(void);
 
@@ -139,6 +139,9 @@ struct gpumem_connect_options {
   const char* name;        /* null: the program's */
   uint64_t timeout_ms;     /* 0: 30 s */
   int no_reconnect;        /* 1: the session ends with its daemon, and goes on with no other */
+  /* 1: fails at once where no daemon listens. 0: waits for one within timeout_ms, where the folder
+   * of its sockets exists. (No int: it would lie in what was padding before.) */
+  uint64_t no_wait;
 };
 int gpumem_client_connect(const struct gpumem_connect_options* options, gpumem_client** client);
 /* The session lives on as long as anything that was made of it. */

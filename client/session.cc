@@ -1,5 +1,6 @@
 #include "client/session.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,12 +78,20 @@ struct Beginning {
   std::shared_ptr<Connection> connection;
 };
 
-// One attempt at a session. `died`: there was a daemon, and it has gone away without its word that
-// it does not want it.
+// What became of an attempt at a session, where it failed.
+enum class Failure {
+  kFinal,   // another attempt would end in the same way
+  kAbsent,  // no daemon listens
+  kDied,    // there was a daemon, and it went away without refusing
+};
+
+// One attempt at a session.
 absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Greeting& greeting,
-                                       absl::Duration timeout, absl::Time deadline, bool* died) {
-  *died = false;
+                                       absl::Duration timeout, absl::Time deadline,
+                                       Failure* failure) {
+  *failure = Failure::kFinal;
   absl::StatusOr<UniqueFd> socket = SayHello(runtime_dir, greeting, deadline);
+  if (absl::IsUnavailable(socket.status())) *failure = Failure::kAbsent;
   if (!socket.ok()) return socket.status();
   bool refused = false;
   absl::StatusOr<Welcomed> welcomed = HearWelcome(socket->get(), runtime_dir, deadline, &refused);
@@ -90,11 +99,16 @@ absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Gre
     return absl::DeadlineExceededError(
         absl::StrCat(welcomed.status().message(), ": within ", absl::FormatDuration(timeout)));
   }
-  *died = absl::IsUnavailable(welcomed.status()) && !refused;
+  if (absl::IsUnavailable(welcomed.status()) && !refused) *failure = Failure::kDied;
   if (!welcomed.ok()) return welcomed.status();
   auto connection = std::make_shared<Connection>(*std::move(socket), std::move(welcomed->api),
                                                  welcomed->welcome.token());
   return Beginning{std::move(welcomed->welcome), std::move(connection)};
+}
+
+bool IsFolder(const std::string& path) {
+  struct stat found;
+  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
 // When a request that waits for so long has waited long enough.
@@ -122,25 +136,35 @@ Grant::~Grant() {
 absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& options) {
   if (absl::Status status = ClaimProcess(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + options.timeout;
-  const std::string runtime_dir =
-      options.runtime_dir.empty() ? ClientRuntimeDir() : options.runtime_dir;
+  std::string runtime_dir;
   const Greeting greeting = {.name = options.name,
                              .tenant = options.tenant,
                              .connect_id = std::max<uint32_t>(1, std::random_device{}())};
   // A daemon that dies meanwhile may have begun the session. The one that comes after it ends that
   // one for the number's sake, so it may be asked again.
-  bool died = false;
+  Failure failure = Failure::kFinal;
   int deaths = 0;
-  absl::StatusOr<Beginning> begun =
-      BeginSession(runtime_dir, greeting, options.timeout, deadline, &died);
+  const auto begin = [&] {
+    // Found anew each time: the socket of a user's own daemon may be there only now.
+    runtime_dir = options.runtime_dir.empty() ? ClientRuntimeDir() : options.runtime_dir;
+    return BeginSession(runtime_dir, greeting, options.timeout, deadline, &failure);
+  };
+  absl::StatusOr<Beginning> begun = begin();
   for (absl::Duration pause = kFirstPause; !begun.ok();
        pause = std::min(2 * pause, kLongestPause)) {
-    deaths += died ? 1 : 0;
+    deaths += failure == Failure::kDied ? 1 : 0;
+    const bool may_come = failure == Failure::kAbsent && options.wait && IsFolder(runtime_dir);
     const bool may_change = deaths > 0 && deaths < kMostDeaths && options.reconnect &&
                             absl::IsUnavailable(begun.status());
-    if (!may_change || absl::Now() + pause >= deadline) return begun.status();
-    absl::SleepFor(pause);
-    begun = BeginSession(runtime_dir, greeting, options.timeout, deadline, &died);
+    if (!may_come && !may_change) return begun.status();
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      if (!may_come) return begun.status();
+      return absl::UnavailableError(absl::StrCat(begun.status().message(), "; none came within ",
+                                                 absl::FormatDuration(options.timeout)));
+    }
+    absl::SleepFor(std::min(pause, left));
+    begun = begin();
   }
   // A forked child leaves it as it is, whole. Its locks may be held by threads that exist in the
   // parent only (even to destroy an absl::Mutex takes a lock that all of them share), gRPC's

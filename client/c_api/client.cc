@@ -120,6 +120,7 @@ int gpumem_client_connect(const gpumem_connect_options* options, gpumem_client**
         .runtime_dir = Text(c->runtime_dir), .tenant = Text(c->tenant), .name = Text(c->name)};
     if (c->timeout_ms != 0) connect.timeout = Time(c->timeout_ms);
     connect.reconnect = c->no_reconnect == 0;
+    connect.wait = c->no_wait == 0;
     auto connected = gpumem::Client::Connect(connect);
     if (!connected.ok()) return connected.status();
     *client = new gpumem_client{*std::move(connected)};

@@ -309,8 +309,10 @@ class Revocations {
 
 absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   StopSignals signals;
-  auto client = Client::Connect(
-      {.runtime_dir = options.runtime_dir, .tenant = command.tenant, .name = "gpumemctl hold"});
+  auto client = Client::Connect({.runtime_dir = options.runtime_dir,
+                                 .tenant = command.tenant,
+                                 .name = "gpumemctl hold",
+                                 .wait = false});  // an operator wants a quick answer
   if (!client.ok()) return client.status();
   absl::StatusOr<DeviceList> devices = ListDevices(**client);
   if (!devices.ok()) return devices.status();

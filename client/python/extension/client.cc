@@ -16,16 +16,17 @@ int DestroyToken(Handle& handle) {
   return gpumem_cancel_token_destroy(static_cast<gpumem_cancel_token*>(handle.pointer));
 }
 
-// (runtime_dir, tenant, name, timeout_ms, reconnect) -> Handle
+// (runtime_dir, tenant, name, timeout_ms, reconnect, wait) -> Handle
 PyObject* Connect(PyObject*, PyObject* args) {
   gpumem_connect_options options = {};
   options.struct_size = sizeof(options);
-  int reconnect;
-  if (!PyArg_ParseTuple(args, "zzzO&p", &options.runtime_dir, &options.tenant, &options.name,
-                        ToUint64, &options.timeout_ms, &reconnect)) {
+  int reconnect, wait;
+  if (!PyArg_ParseTuple(args, "zzzO&pp", &options.runtime_dir, &options.tenant, &options.name,
+                        ToUint64, &options.timeout_ms, &reconnect, &wait)) {
     return nullptr;
   }
   options.no_reconnect = reconnect == 0;
+  options.no_wait = wait == 0 ? 1 : 0;
   gpumem_client* client = nullptr;
   const int status = WithoutGil([&] { return gpumem_client_connect(&options, &client); });
   if (status != GPUMEM_OK) return Raise(status);

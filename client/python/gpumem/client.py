@@ -114,9 +114,9 @@ class Client:
 
     def __init__(self, runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
                  tenant: Optional[str] = None, name: Optional[str] = None, timeout: float = 30.0,
-                 reconnect: bool = True) -> None:
+                 reconnect: bool = True, wait: bool = True) -> None:
         folder = None if runtime_dir is None else os.fspath(runtime_dir)
-        self._handle = _gpumem.connect(folder, tenant, name, to_ms(timeout), reconnect)
+        self._handle = _gpumem.connect(folder, tenant, name, to_ms(timeout), reconnect, wait)
         self.tenant, self.rule, self.daemon_version, self.session_id = _gpumem.client_info(
             self._handle)
 
@@ -378,18 +378,20 @@ class Client:
 
 def connect(runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
             tenant: Optional[str] = None, name: Optional[str] = None, timeout: float = 30.0,
-            reconnect: bool = True) -> Client:
+            reconnect: bool = True, wait: bool = True) -> Client:
     """Begins a session with the daemon.
 
     runtime_dir: the folder of its sockets; None: $GPUMEM_RUNTIME_DIR, else as found. tenant: who is
     billed; None: the first that the daemon's rules allow. name: shown to operators; None: the
     program's. timeout: seconds for this and each later call. reconnect: the session goes on when
-    the daemon dies and comes back.
+    the daemon dies and comes back. wait: where no daemon listens, waits for one within the timeout;
+    only where the folder of its sockets exists.
 
     Raises UnavailableError: no daemon; PermissionDeniedError: no tenant for this process, or not
     that one; ResourceExhaustedError: the tenant's max_sessions; FailedPreconditionError: in a child
     after fork(), where the parent was connected.
     """
-    return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect)
+    return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect,
+                  wait=wait)
 
 
