@@ -38,6 +38,8 @@ class Listeners {
   // Removes the files of the sockets now: while they are still open, so that a daemon that starts
   // in this moment makes its own.
   void RemoveFiles();
+  // Leaves the runtime folder, also where it was made with the sockets.
+  void KeepFolder() { folder_.clear(); }
 
   // Non-blocking, close-on-exec. The caller's to take.
   gpumem::UniqueFd session, admin;

@@ -213,6 +213,11 @@ int Main(int argc, char** argv) {
     const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
     spdlog::info("{}: stopping", name);
     (*server)->Stopping(name, by);
+    // gpumem-keeper says by sigqueue(3) that it starts the next daemon. systemd does not say
+    // whether it restarts the service or stops it: clients wait for another daemon in either case.
+    const bool keeper_restarts = signal == SIGTERM && info.si_code == SI_QUEUE;
+    const bool manager_may_restart = signal == SIGTERM && (*store)->keeper_pid() == 0;
+    if (keeper_restarts || manager_may_restart) (*server)->HandOver();
     break;
   }
   (*store)->NotifyStopping("stopping").IgnoreError();

@@ -18,6 +18,7 @@
 #include "common/cuda_toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
+#include "daemon/core/failpoint.h"
 #include "daemon/device/self_test.h"
 #include "daemon/server_audit.h"
 #include "daemon/transport/peer.h"
@@ -348,7 +349,17 @@ absl::Status Server::StartMonitor() {
 
 Server::~Server() {
   metrics_.reset();
-  broker_->SetDraining(true);
+  Failpoint("stop-begins");
+  if (hands_over_) {
+    // Sessions first: one that is begun now could not go on.
+    if (sessions_ != nullptr) sessions_->Park();
+    Failpoint("stop-no-sessions");
+    if (broker_service_ != nullptr) broker_service_->Park();
+    broker_->Park();
+    Failpoint("stop-parked");
+  } else {
+    broker_->SetDraining(true);
+  }
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
   event_streams_.EndAll();
@@ -356,6 +367,7 @@ Server::~Server() {
   // last part of the time is for what follows.
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
   broker_->AwaitCalls(deadline);
+  Failpoint("stop-answered");
   // Not before: whoever has a watch begins another as long as it is answered.
   if (hub_ != nullptr) hub_->EndAll();
   // Then there are only answers on their way. gRPC waits for every client to notice that it is to
@@ -364,6 +376,7 @@ Server::~Server() {
   if (api_servers_ != nullptr) api_servers_->Shutdown(answered);
   if (admin_listener_ != nullptr) admin_listener_->Shutdown(answered);
   admin_listener_.reset();
+  Failpoint("stop-unconnected");
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
   if (continuity_ != nullptr) {
@@ -371,12 +384,17 @@ Server::~Server() {
     broker_->Freeze();
     if (sessions_ != nullptr) sessions_->LeaveSessions();
   }
+  Failpoint("stop-frozen");
+  // Where the folder is, clients wait for the next daemon.
+  if (hands_over_) listeners_.KeepFolder();
   // Before the listeners close: a daemon that starts now makes its own.
   listeners_.RemoveFiles();
+  Failpoint("stop-no-files");
   monitor_.reset();
   // The broker's threads go on for a while.
   sessions_for_observer_.Clear();
   sessions_.reset();
+  Failpoint("stop-closed");
   api_servers_.reset();
   broker_service_.reset();
   admin_service_.reset();
@@ -387,6 +405,8 @@ Server::~Server() {
   hub_.reset();
   if (serves_) Audit(std::move(stopped_));
 }
+
+void Server::HandOver() { hands_over_ = continuity_ != nullptr && !manager_->lost(); }
 
 void Server::Audit(AuditRecord record) const {
   record.time = absl::Now();

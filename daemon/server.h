@@ -66,8 +66,12 @@ class Server final : private BrokerObserver {
 
   // Admits nothing new, waits up to the configured drain time for the calls in flight,
   // says Goodbye, and removes the sockets. Clients keep what they have mapped; where there is a
-  // store, their sessions go on with the next daemon.
+  // store, their sessions go on with the next daemon. After HandOver() it refuses nothing.
   ~Server() override;
+
+  // Another daemon follows: calls that come while this one ends wait for that one. Without a store
+  // whose manager is there, no daemon can take over, and this changes nothing.
+  void HandOver();
 
   // Reads the configuration again and takes over tenants, rules and quotas, at once and together.
   // `by` whom: for the audit.
@@ -133,6 +137,7 @@ class Server final : private BrokerObserver {
   EventStreams event_streams_;
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
+  bool hands_over_ = false;
 
   // In the order of their making; each may use those above it. The broker's threads call its
   // observer before the hub and the sessions are made and until after they have ended.

@@ -253,7 +253,7 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
 
 bool Broker::AwaitCalls(absl::Time deadline) const {
   absl::MutexLock lock(&mutex_);
-  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ == 0; };
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ <= parked_; };
   return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 

@@ -157,6 +157,7 @@ class Broker {
     absl::Time press_again;
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
+    bool parked = false;    // likewise
     int attempt = 1;
     absl::Time begun = absl::InfinitePast();  // it has not
     bool waited = false;
@@ -177,6 +178,7 @@ class Broker {
     std::optional<WaiterId> waiter;
     absl::Status refused;
     bool given_up = false;
+    bool parked = false;
   };
 
   // A call being answered: counted against its session's tenant while it lives.
@@ -216,7 +218,8 @@ class Broker {
   // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
 
-  // Waits until no call is in flight, but for watches: whether that is so by `deadline`.
+  // Waits until no call is in flight, but for watches and parked ones: whether that is so by
+  // `deadline`.
   bool AwaitCalls(absl::Time deadline) const;
 
   // Whether a live session has this token.
@@ -233,6 +236,9 @@ class Broker {
     std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
   };
   absl::StatusOr<Restored> Restore(Inheritance inheritance);
+  // The next daemon is to answer: each Acquire and Attach that waits, or would begin, is parked. It
+  // waits without a turn until GiveUp; the client asks the next daemon.
+  void Park() ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing is written down any more, and nothing let go: what follows is the end of this process
   // and not of its sessions. No call may be under way.
   void Freeze();
@@ -415,6 +421,7 @@ class Broker {
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ParkAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the audit of what the session was just denied; the denial.
   absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -488,7 +495,9 @@ class Broker {
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
-  std::vector<std::thread> disposal_;         // one a lane
+  bool parks_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t parked_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls_
+  std::vector<std::thread> disposal_;          // one a lane
   std::thread clock_;
 };
 

@@ -31,6 +31,11 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
   if (it.given_up) return GivenUp();
+  if (parks_) {
+    it.parked = true;
+    ++parked_;
+    return false;
+  }
   it.operation = ledger_.Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
@@ -143,9 +148,26 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
 void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
   absl::MutexLock lock(&mutex_);
   acquisition->given_up = true;
+  if (std::exchange(acquisition->parked, false)) {
+    --parked_;
+    return Resume(*acquisition, GivenUp());
+  }
   if (!acquisition->waiter || waiting_.erase(*acquisition->waiter) == 0) return;
   ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
   Resume(*acquisition, GivenUp());
+  Pump();
+}
+
+void Broker::Park() {
+  absl::MutexLock lock(&mutex_);
+  parks_ = true;
+  for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
+    ledger_.EndWait(waiter, /*expired=*/false).IgnoreError();
+    acquisition->waiter.reset();
+    acquisition->parked = true;
+    ++parked_;
+  }
+  ParkAttaches();
   Pump();
 }
 

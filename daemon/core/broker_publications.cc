@@ -85,6 +85,11 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     absl::MutexLock lock(&mutex_);
     if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
     if (it.given_up) return {State::kAnswered, GivenUp()};
+    if (parks_) {
+      it.parked = true;
+      ++parked_;
+      return {State::kWaits, absl::UnavailableError("it waits")};
+    }
     absl::StatusOr<Admission> admission;
     if (auto regrant = ledger_.RegrantAttach(it.session, it.spec.request_id)) {
       admission = Admission{.operation = std::move(regrant)};
@@ -131,6 +136,10 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
 void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
   absl::MutexLock lock(&mutex_);
   attachment->given_up = true;
+  if (std::exchange(attachment->parked, false)) {
+    --parked_;
+    return attachment->resume();
+  }
   if (!attachment->waiter) return;
   EndAttachWait(*attachment->waiter, /*expired=*/false);
   Pump();
@@ -141,6 +150,15 @@ void Broker::EndAttachWait(WaiterId waiter, bool expired) {
   attachment->waiter.reset();
   attachment->refused = ledger_.EndAttachWait(waiter, expired);
   attachment->resume();
+}
+
+void Broker::ParkAttaches() {
+  for (auto& [waiter, attachment] : std::exchange(attaching_, {})) {
+    ledger_.EndAttachWait(waiter, /*expired=*/false).IgnoreError();
+    attachment->waiter.reset();
+    attachment->parked = true;
+    ++parked_;
+  }
 }
 
 void Broker::ResumeAttaches() {

@@ -109,6 +109,7 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* BrokerService::Attach(Context* context, const Bytes* request,
                                                 Bytes* response) {
+  if (parks_) return new ParkedCall<Reactor>;
   auto* const call = new AttachCall(this, response);
   call->Begin(context, request);
   return call;

@@ -54,6 +54,7 @@ class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Bytes* request,
                                                      Bytes* response) {
+  if (parks_) return new ParkedCall<Reactor>;
   Reactor* reactor = context->DefaultReactor();
   absl::StatusOr<v1::ListDevicesResponse> answer = v1::ListDevicesResponse();
   if (auto parsed = ParseRequest<v1::ListDevicesRequest>(*request); !parsed.ok()) {
@@ -154,6 +155,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
+  if (parks_) return new ParkedCall<Reactor>;
   auto* const call = new AcquireCall(this, response);
   call->Begin(context, request);
   return call;
@@ -227,6 +229,7 @@ grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* 
 
 grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes* request,
                                                    Bytes* response) {
+  if (parks_) return new ParkedCall<Reactor>;
   Reactor* reactor = context->DefaultReactor();
   const auto answer = [&]() -> absl::StatusOr<v1::ReconcileResponse> {
     auto parsed = ParseRequest<v1::ReconcileRequest>(*request);
@@ -333,6 +336,7 @@ grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes*
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* context,
                                                                  const Bytes* request) {
+  if (parks_) return new ParkedCall<grpc::ServerWriteReactor<Bytes>>;
   const auto refuse = [&](const absl::Status& why) { return new RefusedWatch(why); };
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
   if (!call.ok()) return refuse(call.status());

@@ -46,6 +46,10 @@ class BrokerService final : public RawBroker {
   BrokerService(Broker* broker, SessionServer* sessions, WatchHub* hub)
       : broker_(broker), sessions_(sessions), hub_(hub), workers_(kMaxWorkers) {}
 
+  // The next daemon is to answer: each call that comes from now on is neither answered nor refused,
+  // and ends with its connection. Thread-safe.
+  void Park() { parks_ = true; }
+
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
   using Bytes = grpc::ByteBuffer;
@@ -86,6 +90,7 @@ class BrokerService final : public RawBroker {
   Broker* const broker_;
   SessionServer* const sessions_;
   WatchHub* const hub_;
+  std::atomic<bool> parks_{false};
   std::atomic<uint64_t> next_delivery_{1};
   Workers workers_;
 };

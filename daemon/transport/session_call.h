@@ -19,9 +19,18 @@ inline absl::string_view TokenOf(const grpc::ServerContextBase& context) {
   return {it->second.data(), it->second.size()};
 }
 
+// A call that is neither answered nor refused: it ends with its connection. Deletes itself.
+template <typename Base>
+class ParkedCall final : public Base {
+ public:
+  void OnCancel() override { this->Finish(grpc::Status::CANCELLED); }
+  void OnDone() override { delete this; }
+};
+
 template <typename Request, typename Attempt>
 grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
                                                Bytes* response, Attempt attempt) {
+  if (parks_) return new ParkedCall<Reactor>;
   Reactor* reactor = context->DefaultReactor();
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
   absl::StatusOr<Request> parsed =

@@ -156,6 +156,12 @@ void SessionServer::Adopt(SessionId session, Peer peer, TenantMatch match) {
   Watch(connection->peer.pidfd.get(), PidfdId(connection->key));
 }
 
+void SessionServer::Park() {
+  absl::MutexLock lock(&hello_mutex_);
+  parks_ = true;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+}
+
 void SessionServer::LeaveSessions() {
   absl::MutexLock lock(&mutex_);
   leaves_sessions_ = true;
@@ -172,7 +178,7 @@ void SessionServer::Serve() {
   std::array<epoll_event, 64> events;
   while (true) {
     int timeout_ms = -1;
-    if (!greeting_.empty()) {
+    if (!greeting_.empty() && !parks_) {
       const absl::Duration left = greeting_.front()->greeting_ends - absl::Now();
       timeout_ms = static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1));
     }
@@ -210,7 +216,7 @@ void SessionServer::Serve() {
 }
 
 void SessionServer::AcceptSome() {
-  for (int i = 0; i < kAcceptsPerRound; ++i) {
+  for (int i = 0; i < kAcceptsPerRound && !parks_; ++i) {
     const int64_t now = BootTime();
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid() && !IsOfReserve(socket.get())) {
@@ -276,16 +282,24 @@ void SessionServer::MakeRoomFor(uid_t uid) {
 
 void SessionServer::OnSocket(const ConnectionPtr& connection) {
   if (connection->socket == nullptr) return;  // closed; its process is still watched
+  if (!connection->welcomed) return OnHello(connection);
   absl::StatusOr<std::string> message = ReceiveFromClient(connection->socket->get());
-  if (!message.ok()) {
-    if (absl::IsDeadlineExceeded(message.status())) return;
-    return Close(connection, message.status());
+  if (absl::IsDeadlineExceeded(message.status())) return;
+  Close(connection, message.ok() ? absl::InvalidArgumentError(
+                                       "a client says nothing on this socket after Hello")
+                                 : message.status());
+}
+
+void SessionServer::OnHello(const ConnectionPtr& connection) {
+  absl::MutexLock lock(&hello_mutex_);
+  if (parks_) {
+    // It would wake this thread again and again.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket->get(), nullptr);
+    return;
   }
-  if (connection->welcomed) {
-    return Close(connection,
-                 absl::InvalidArgumentError("a client says nothing on this socket after Hello"));
-  }
-  absl::Status welcome = Welcome(connection, *message);
+  absl::StatusOr<std::string> message = ReceiveFromClient(connection->socket->get());
+  if (absl::IsDeadlineExceeded(message.status())) return;
+  absl::Status welcome = message.ok() ? Welcome(connection, *message) : message.status();
   if (!welcome.ok()) Close(connection, welcome);
 }
 
@@ -492,7 +506,9 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
     if (!connection->welcomed) connections_.erase(connection->key);
   }
   if (socket != nullptr) {
-    SendLast(socket->get(), connection->welcomed ? GoodbyeOf(why, leaves) : RefusalOf(why));
+    const bool refused = !connection->welcomed && !(parks_ && absl::IsUnavailable(why));
+    SendLast(socket->get(),
+             refused ? RefusalOf(why) : GoodbyeOf(why, leaves || !connection->welcomed));
     // Deliver may still hold the descriptor: end it for the peer all the same.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket->get(), nullptr);
     shutdown(socket->get(), SHUT_RDWR);
@@ -554,10 +570,12 @@ void SessionServer::Forget(SessionId session) {
 }
 
 void SessionServer::EndExpiredGreetings() {
+  if (parks_) return;
   const absl::Time now = absl::Now();
   while (!greeting_.empty() && greeting_.front()->greeting_ends <= now) {
     const ConnectionPtr silent = greeting_.front();
     OnSocket(silent);  // it may have spoken by now, and waited for this thread
+    if (parks_) return;
     if (silent->welcomed || silent->socket == nullptr) continue;
     Close(silent, absl::DeadlineExceededError(absl::StrCat(
                       "no Hello within ", absl::FormatDuration(options_.hello_timeout))));

@@ -76,6 +76,10 @@ class SessionServer {
   // A session that an earlier daemon began, whose client has not come back for it: its process is
   // watched from now on. Before Start.
   void Adopt(SessionId session, Peer peer, TenantMatch match);
+  // The next daemon is to answer: from now on no connection is accepted and no Hello read. Those
+  // who have connected hear at the end that this daemon stops, and ask the next one. When this
+  // returns, no session is being begun. Thread-safe.
+  void Park() ABSL_LOCKS_EXCLUDED(hello_mutex_);
   // What Goodbye says from now on: that it is the daemon that ends, and not its sessions. Nothing
   // is told to the broker any more. Thread-safe.
   void LeaveSessions();
@@ -145,7 +149,8 @@ class SessionServer {
   void AcceptSome();
   void Accept(gpumem::UniqueFd socket);
   void MakeRoomFor(uid_t uid);
-  void OnSocket(const ConnectionPtr& connection);
+  void OnSocket(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
+  void OnHello(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
   // These two connect the client to gRPC first: its end is left in `api`.
   absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
@@ -169,6 +174,9 @@ class SessionServer {
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
   gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out, to say so
+
+  absl::Mutex hello_mutex_;          // while a Hello is answered
+  std::atomic<bool> parks_ = false;  // set under hello_mutex_
 
   absl::Mutex mutex_;
   std::vector<Rule> rules_ ABSL_GUARDED_BY(mutex_);

@@ -77,6 +77,13 @@ absl::Status KeptDaemon::Kill() {
   return absl::DeadlineExceededError(absl::StrCat("no daemon came after it: ", Log()));
 }
 
+absl::Status KeptDaemon::Restart() {
+  const int before = generations();
+  keeper_.Signal(SIGUSR1);
+  if (WaitForGeneration(before + 1)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("no daemon came after it: ", Log()));
+}
+
 absl::Status KeptDaemon::Replace(const std::string& program) {
   std::error_code error;
   const std::string next = dir_ + "/gpumemd.next";
@@ -98,6 +105,11 @@ void KeptDaemon::SetNextJournal(const std::string& what) {
 void KeptDaemon::ArmFailpoint(const std::string& name, int passes) {
   // All of it at once: a daemon may just begin.
   std::ofstream(dir_ + "/next") << name << " " << passes;
+  std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint");
+}
+
+void KeptDaemon::ArmPause(const std::string& name, absl::Duration pause) {
+  std::ofstream(dir_ + "/next") << name << " 1 pause " << absl::ToInt64Milliseconds(pause);
   std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint");
 }
 

@@ -39,6 +39,9 @@ class KeptDaemon {
   absl::Status Kill();
   // From the next start on this is the program, as an upgrade makes it.
   absl::Status Replace(const std::string& program);
+  // Has the keeper end the daemon (SIGTERM) and start the next one, and waits until that one
+  // serves.
+  absl::Status Restart();
   // Kills the daemon, and does not wait.
   void KillOnly();
   // What daemons of a version that is not there yet write (next_journal.cc).
@@ -46,6 +49,8 @@ class KeptDaemon {
   // The next daemons are killed when they have passed this failpoint so often (failpoint.h); what
   // is named is forgotten with the first that is.
   void ArmFailpoint(const std::string& name, int passes);
+  // The next daemon that starts takes so long at this failpoint, once, and goes on.
+  void ArmPause(const std::string& name, absl::Duration pause);
   bool IsFailpointArmed() const;
   void DisarmFailpoint();
   // This process is killed, and has ended, when the daemon that serves now has passed the failpoint

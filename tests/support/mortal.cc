@@ -2,6 +2,8 @@
 // the failpoint's name and after how many passes it is time, "deliver-after 3", as it is when the
 // program starts. The file is removed before the death, so that the next daemon lives.
 // "record-before 1 hang": it does not die, but nobody gets past the failpoint any more.
+// "record-before 1 pause 50": it does not die, but takes 50 ms there, once. The file is removed at
+// its start.
 //
 // A file of that name and ".victim" names a process, too, "deliver-after 1 4711", and may come at
 // any time: that process is killed when this one has passed the failpoint so often from then on,
@@ -12,10 +14,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "common/failpoint.h"
 
@@ -26,6 +30,7 @@ struct Death {
   std::string file, name;
   std::atomic<int> passes{0};
   bool hangs = false;
+  int pause_ms = 0;  // 0: it does not pause
 };
 Death death;
 
@@ -60,6 +65,10 @@ void PassVictim(const char* name) {
 void Pass(const char* name) {
   PassVictim(name);
   if (death.name != name || --death.passes != 0) return;
+  if (death.pause_ms > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(death.pause_ms));
+    return;
+  }
   unlink(death.file.c_str());
   while (death.hangs) pause();
   kill(getpid(), SIGKILL);
@@ -75,6 +84,8 @@ const bool armed = [] {
   if (!(words >> death.name >> passes)) return false;
   std::string how;
   death.hangs = words >> how && how == "hang";
+  // The file is for this one alone: the next may be armed before this one gets there.
+  if (how == "pause" && (!(words >> death.pause_ms) || unlink(file) != 0)) return false;
   death.file = file;
   death.passes = passes;
   return true;
