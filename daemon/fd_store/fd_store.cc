@@ -147,8 +147,16 @@ std::vector<NamedFd> FdStore::TakeListeners() {
 }
 
 std::vector<NamedFd> FdStore::TakeInherited() {
-  absl::MutexLock lock(&mutex_);
-  return std::exchange(inherited_, {});
+  std::vector<NamedFd> inherited;
+  {
+    absl::MutexLock lock(&mutex_);
+    inherited = std::exchange(inherited_, {});
+  }
+  // Of a process that ended while it asked for room. Removed before this one asks: a removal ends
+  // all of this name.
+  const auto is_probe = [](const NamedFd& each) { return each.name == kProbe; };
+  if (std::erase_if(inherited, is_probe) > 0) Remove(kProbe).IgnoreError();
+  return inherited;
 }
 
 absl::Status FdStore::Watch(std::function<void(const absl::Status&)> on_lost) {

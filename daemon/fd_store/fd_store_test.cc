@@ -97,6 +97,23 @@ TEST(FdStoreEnvironmentTest, NothingOfItIsLeftForChildren) {
       0);
 }
 
+// Of a daemon that was killed while it asked for room. Were it removed later, so would be the probe
+// of this process, which would take that for a refusal.
+TEST(FdStoreEnvironmentTest, AnothersProbeIsRemovedBeforeItCanBeMistaken) {
+  EXPECT_EQ(InChild([] {
+              HandOver(2, "probe:s1", ::getpid());
+              const Manager manager;
+              ::setenv("NOTIFY_SOCKET", manager.address().c_str(), 1);
+              const auto store = FdStore::FromEnvironment();
+              if (!store.ok()) return 1;
+              const std::vector<NamedFd> fds = (*store)->TakeInherited();
+              if (fds.size() != 1 || fds[0].name != "s1") return 2;
+              if (!manager.HasMessage()) return 3;
+              return manager.Receive().text == "FDSTOREREMOVE=1\nFDNAME=probe" ? 0 : 4;
+            }),
+            0);
+}
+
 TEST(FdStoreEnvironmentTest, WhatWasMeantForAnotherProcessStaysAlone) {
   EXPECT_EQ(InChild([] {
               HandOver(2, "a:b", ::getppid());
