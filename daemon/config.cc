@@ -56,6 +56,8 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Read("api_socket_mode", ModeForm(), &without_effect);
   reader.Read("admin_socket_mode", ModeForm(), &config->admin_socket_mode);
   reader.Read("drain_timeout", DurationForm(), &config->drain_timeout);
+  reader.Read("when_store_full", OneOfForm<bool>({{"warn", false}, {"refuse", true}}),
+              &config->refuse_when_store_full);
   reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
   reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
   std::string group;

@@ -147,6 +147,9 @@ struct Config {
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);
+  // What becomes of a new segment for which the service manager's store has no place: it is
+  // refused, or made with a warning.
+  bool refuse_when_store_full = false;
   // How long holders have to give up what is taken back; and, asked to end, to do so.
   absl::Duration revocation_grace = absl::Seconds(10);
   absl::Duration revocation_kill_after = absl::Seconds(5);

@@ -47,6 +47,7 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->admin_socket_mode, 0660u);
   EXPECT_EQ(config->admin_gid, std::nullopt);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(10));
+  EXPECT_FALSE(config->refuse_when_store_full);
   EXPECT_EQ(config->host_devices, 1u);
   EXPECT_EQ(config->host_device_bytes, 8 * kGiB);
   EXPECT_EQ(config->pinned_capacity, SizeLimit{.percent = 25});
@@ -72,6 +73,7 @@ api_socket_mode = "600"
 admin_socket_mode = "0600"
 admin_group = "ml"
 drain_timeout = "1m30s"
+when_store_full = "refuse"
 revocation_grace = "3s"
 revocation_kill_after = "0s"
 state_dir = "/var/lib/other"
@@ -126,6 +128,7 @@ default = true
   EXPECT_EQ(config->admin_socket_mode, 0600u);
   EXPECT_EQ(config->admin_gid, 2001u);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
+  EXPECT_TRUE(config->refuse_when_store_full);
   EXPECT_EQ(config->revocation_grace, absl::Seconds(3));
   EXPECT_EQ(config->revocation_kill_after, absl::ZeroDuration());
   EXPECT_EQ(config->state_dir, "/var/lib/other");

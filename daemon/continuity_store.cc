@@ -16,6 +16,9 @@ constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 constexpr char kMetadataKind = 'm';
 
+// Places of the store that are not for memory: two journals, a probe, and one to spare.
+constexpr uint64_t kOtherPlaces = 4;
+
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
 
@@ -32,8 +35,9 @@ absl::Status CannotGoOn(const absl::Status& why) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store) {
-  auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store));
+absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store,
+                                                                       WhenStoreFull when_full) {
+  auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store, when_full));
   // The journal before all else: where it cannot be used, nothing may have changed.
   std::vector<NamedFd> inherited, journals;
   std::vector<int> journal_fds;
@@ -90,15 +94,14 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
       directly.push_back(std::move(each));
     } else {
-      // A probe whose daemon was killed, or what another version has left: that one's, until it is
-      // certain that this one goes on.
+      // What another version has left: that one's, until it is certain that this one goes on.
       it->strange_.push_back(each.name);
     }
   }
 
   if (store->keeper_pid() != 0) {
     const uint64_t capacity = store->capacity().value_or(0);
-    it->direct_room_ = capacity - capacity / 8;
+    it->direct_room_ = capacity - std::min(capacity, std::max(capacity / 8, kOtherPlaces));
   }
   it->direct_ = directly.size();
   std::vector<NamedFd> found = *std::move(packed);
@@ -114,6 +117,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
       it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
     }
   }
+  it->inherits_ = chosen.ok();
   if (!chosen.ok() || it->found_.strange_pids || it->file_ == nullptr) {
     // Pids are written down from now on as this process's namespace has them, and records in this
     // daemon's form.
@@ -161,10 +165,16 @@ absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std
 void ContinuityStore::CheckRoom() {
   const absl::Status room = store_->CheckRoom();
   if (!absl::IsResourceExhausted(room)) return;
+  if (inherits_) {
+    // It has kept what the daemon before this one left.
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(full_, true)) spdlog::error("{}", FullNotice());
+    return;
+  }
   Tell(
       &memory_trouble_,
-      "The service manager keeps no descriptors for this daemon, or no more of them: when it dies, "
-      "all memory is lost. Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
+      "The service manager keeps no descriptors for this daemon: when it dies, all memory is lost. "
+      "Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
 }
 
 ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
@@ -175,6 +185,7 @@ std::vector<std::string> ContinuityStore::Notices() const {
   for (const std::string* trouble : {&manager_trouble_, &journal_trouble_, &memory_trouble_}) {
     if (!trouble->empty()) notices.push_back(*trouble);
   }
+  if (full_ || (!unkept_.empty() && memory_trouble_.empty())) notices.push_back(FullNotice());
   return notices;
 }
 
@@ -218,26 +229,79 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
   }
 }
 
-void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
+uint64_t ContinuityStore::used_places() const {
+  return kOtherPlaces + direct_ + 2 * crates_.crates();
+}
+
+absl::Status ContinuityStore::CheckPlacesOfACrate() {
+  if (store_->capacity() &&
+      kOtherPlaces + direct_room_ + 2 * (crates_.crates() + 1) > *store_->capacity()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "all ", *store_->capacity(), " places of the service manager's store are taken"));
+  }
+  // Its word may be wrong: what the unit says beside FileDescriptorStoreMax=, or of an older
+  // systemd nothing. Both ends of the crate, and the probe of the next one.
+  return store_->CheckRoomNow(3);
+}
+
+absl::Status ContinuityStore::Put(const std::string& name, int fd) {
   const bool direct = direct_.fetch_add(1) < direct_room_;
-  if (!direct) --direct_;
-  const absl::Status stored = direct ? store_->Store(name, fd) : crates_.Store(name, fd);
-  if (stored.ok()) {
-    // It drops what it has no place for without a word: the journal, a crate's two ends.
-    if (direct_room_ == 0 || 1 + direct_room_ + 2 * crates_.crates() < *store_->capacity()) return;
-    return Tell(&memory_trouble_,
-                "gpumem-keeper has no places left: what is made from now on is lost when this "
-                "daemon dies. Give it more with --max-fds.");
+  if (direct) return store_->Store(name, fd);
+  --direct_;
+  absl::MutexLock lock(&crates_mutex_);
+  if (crates_.full()) {
+    if (absl::Status places = CheckPlacesOfACrate(); !places.ok()) return places;
+  }
+  return crates_.Store(name, fd);
+}
+
+void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
+  const absl::Status stored = Put(name, fd);
+  if (!stored.ok()) return NotKept(name, what, stored);
+  absl::MutexLock lock(&mutex_);
+  full_ = false;
+}
+
+void ContinuityStore::NotKept(const std::string& name, const std::string& what,
+                              const absl::Status& why) {
+  if (absl::IsResourceExhausted(why)) {
+    absl::MutexLock lock(&mutex_);
+    unkept_.insert(name);
+    if (!std::exchange(full_, true))
+      spdlog::error("{} ({})", FullNotice(), std::string(why.message()));
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    unkept_.insert(name);
   }
   Tell(&memory_trouble_,
-       absl::StrCat("The service manager does not take ", what, " (", stored.message(),
+       absl::StrCat("The service manager does not take ", what, " (", why.message(),
                     "): of this, and perhaps of more, nothing is left when this daemon dies."));
+}
+
+std::string ContinuityStore::FullNotice() const {
+  return absl::StrCat(
+      "The service manager's store of descriptors is full: ",
+      when_full_ == WhenStoreFull::kRefuse ? "new segments are refused, and " : "", unkept_.size(),
+      " segments and publications will be lost when this daemon dies. Give it more places: ",
+      store_->keeper_pid() != 0 ? "--max-fds of gpumem-keeper."
+                                : "FileDescriptorStoreMax= in the unit (systemd.service(5)).");
+}
+
+size_t ContinuityStore::unkept() const {
+  absl::MutexLock lock(&mutex_);
+  return unkept_.size();
 }
 
 void ContinuityStore::LetGo(absl::Span<const std::string> names) {
   absl::Status removed;
   std::vector<std::string> direct;
   for (const std::string& name : names) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (unkept_.erase(name) > 0) continue;
+    }
     const absl::Status one = crates_.Remove(name);
     if (absl::IsNotFound(one)) {
       direct.push_back(name);
@@ -255,8 +319,26 @@ void ContinuityStore::LetGo(absl::Span<const std::string> names) {
                     removed.message(), "): it is not free, though it counts so."));
 }
 
-void ContinuityStore::Keep(SegmentId segment, int fd) {
-  Keep(NameOf(segment), fd, absl::StrCat("the memory of segment ", ToInt(segment)));
+absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
+  const std::string name = NameOf(segment);
+  const absl::Status stored = Put(name, fd);
+  if (absl::IsResourceExhausted(stored) && when_full_ == WhenStoreFull::kRefuse) {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(full_, true))
+      spdlog::error("{} ({})", FullNotice(), std::string(stored.message()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no place is left for a segment that outlives the daemon (", stored.message(),
+                     "), and [daemon] when_store_full is \"refuse\"; release segments, or have the "
+                     "operator give "
+                     "the store more places"));
+  }
+  if (!stored.ok()) {
+    NotKept(name, absl::StrCat("the memory of segment ", ToInt(segment)), stored);
+    return absl::OkStatus();
+  }
+  absl::MutexLock lock(&mutex_);
+  full_ = false;
+  return absl::OkStatus();
 }
 
 void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {

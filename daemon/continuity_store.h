@@ -4,7 +4,8 @@
 // The journal is one descriptor of the store. Those of the segments lie in crates where systemd is
 // the manager (fd_crates.h); gpumem-keeper takes each by itself, as long as it has places.
 // Where the store fails, the daemon goes on, and the log and `gpumemctl status` say that its next
-// death will cost memory.
+// death will cost memory. A manager drops what it has no place for without a word. So places are
+// counted where their number is known, and before each new crate the manager is asked for them.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/unique_fd.h"
@@ -27,6 +29,12 @@
 
 namespace gpumemd {
 
+// What happens to a new segment for which the store has no place.
+enum class WhenStoreFull {
+  kWarn,    // it is made, and lost with the daemon
+  kRefuse,  // it is not made
+};
+
 // Thread-safe, but for TakeFound.
 class ContinuityStore final : public Continuity {
  public:
@@ -37,7 +45,8 @@ class ContinuityStore final : public Continuity {
   // Both leave everything as it is, and say what helps.
   //   RESOURCE_EXHAUSTED   no memory, or no descriptors left
   //   UNAVAILABLE          the service manager is gone
-  static absl::StatusOr<std::unique_ptr<ContinuityStore>> Open(FdStore* store);
+  static absl::StatusOr<std::unique_ptr<ContinuityStore>> Open(
+      FdStore* store, WhenStoreFull when_full = WhenStoreFull::kWarn);
 
   // What was found; once. Without a journal, both are empty.
   struct Found {
@@ -53,25 +62,41 @@ class ContinuityStore final : public Continuity {
   uint32_t generation() const { return generation_; }
   // What is wrong with it now, in sentences for the operator.
   std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Segments, and publications' metadata, that exist and are lost when this daemon dies, since the
+  // store did not take them.
+  size_t unkept() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Places of the store; 0: unknown. And how many of them this daemon uses, by its own count.
+  uint64_t places() const { return store_->capacity().value_or(0); }
+  uint64_t used_places() const;
 
   absl::Status Begin(const JournalImage& image) override;
   void Write(absl::Span<const journal::Change> batch) override;
-  void Keep(SegmentId segment, int fd) override;
+  absl::Status Keep(SegmentId segment, int fd) override;
   void LetGo(absl::Span<const SegmentId> segments) override;
   void Keep(PublicationId publication, int fd) override;
   void LetGo(PublicationId publication) override;
 
  private:
-  explicit ContinuityStore(FdStore* store) : store_(store), crates_(*store) {}
+  ContinuityStore(FdStore* store, WhenStoreFull when_full)
+      : store_(store), when_full_(when_full), crates_(*store) {}
   // The journal of this daemon's own.
   absl::Status CreateJournal(const JournalIdentity& identity, std::string* name);
   void CheckRoom();
+  // RESOURCE_EXHAUSTED: there is no place for it.
+  absl::Status Put(const std::string& name, int fd) ABSL_LOCKS_EXCLUDED(crates_mutex_);
+  absl::Status CheckPlacesOfACrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(crates_mutex_);
+  // Put(), and tells of what it did not take.
   void Keep(const std::string& name, int fd, const std::string& what);
+  void NotKept(const std::string& name, const std::string& what, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string FullNotice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(absl::Span<const std::string> names);
   // Once for each sort of trouble, until it is over.
   void Tell(std::string* trouble, std::string sentence) ABSL_LOCKS_EXCLUDED(mutex_);
 
   FdStore* const store_;
+  const WhenStoreFull when_full_;
+  absl::Mutex crates_mutex_;  // from the question whether there are places for a crate to the crate
   FdCrates crates_;
   // How many descriptors go to the manager itself; crates hold the rest, and need places of it,
   // too.
@@ -83,6 +108,7 @@ class ContinuityStore final : public Continuity {
   std::string empty_journal_;
   std::unique_ptr<JournalFile> file_;  // under the broker's mutex
   uint32_t generation_ = 1;
+  bool inherits_ = false;  // a journal of an earlier daemon was found
   Found found_;
   std::vector<FdName> stored_;  // that the crates had at the start
 
@@ -92,6 +118,8 @@ class ContinuityStore final : public Continuity {
   std::string manager_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string journal_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string memory_trouble_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<std::string> unkept_ ABSL_GUARDED_BY(mutex_);  // names
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;  // the last that was to be kept found no place
 };
 
 }  // namespace gpumemd

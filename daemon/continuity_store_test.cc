@@ -6,6 +6,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -91,6 +93,97 @@ TEST(ContinuityStoreTest, WithoutMemoryForTheNewJournalOnlyThatGoes) {
               return Says(removed, "FDNAME=j2") ? 0 : 3;
             }),
             0);
+}
+
+// --- A store that is full ---------------------------------------------------------------
+
+// Keeps so many descriptors and drops others without a word, as systemd does.
+class FullManager {
+ public:
+  explicit FullManager(size_t places) : places_(places) {}
+  std::unique_ptr<FdStore> Start() {
+    std::unique_ptr<FdStore> store = manager_.Start();
+    thread_ = std::thread([this] { Serve(); });
+    return store;
+  }
+  // After NotifyStopping.
+  void Join() { thread_.join(); }
+  // But for probes.
+  size_t kept() const { return kept_.size(); }
+  size_t dropped() const { return dropped_; }
+
+ private:
+  void Serve() {
+    while (true) {
+      Message message = manager_.Receive();
+      if (absl::StrContains(message.text, "STOPPING=1")) return;
+      const size_t at = message.text.find("FDNAME=");
+      const std::string name = at == std::string::npos ? "" : message.text.substr(at + 7);
+      if (absl::StrContains(message.text, "FDSTOREREMOVE=1")) kept_.erase(name);
+      if (!absl::StrContains(message.text, "FDSTORE=1")) continue;
+      for (UniqueFd& fd : message.fds) {
+        if (kept_.size() < places_) {
+          kept_.emplace(name, std::move(fd));
+        } else if (name != "probe") {
+          ++dropped_;
+        }
+      }
+    }
+  }
+
+  const size_t places_;
+  Manager manager_;
+  std::multimap<std::string, UniqueFd> kept_;
+  size_t dropped_ = 0;
+  std::thread thread_;
+};
+
+// Has a store of 12 places, which it `says` or not, keep 170 segments. What is wrong; 0: nothing.
+int Fill(const char* says, WhenStoreFull when_full, size_t room) {
+  constexpr uint64_t kSegments = 170;
+  if (says != nullptr) ::setenv("FDSTORE", says, 1);
+  FullManager manager(12);
+  const std::unique_ptr<FdStore> store = manager.Start();
+  int wrong = 0;
+  {
+    auto continuity = ContinuityStore::Open(store.get(), when_full);
+    if (!continuity.ok()) return 1;
+    const UniqueFd memory = NewFile();
+    size_t refused = 0;
+    for (uint64_t id = 1; id <= kSegments; ++id) {
+      const absl::Status kept = (*continuity)->Keep(SegmentId{id}, memory.get());
+      if (absl::IsResourceExhausted(kept)) ++refused;
+    }
+    const bool refuses = when_full == WhenStoreFull::kRefuse;
+    const size_t without = kSegments - room;
+    if (refused != (refuses ? without : 0)) wrong = 2;
+    if ((*continuity)->unkept() != (refuses ? 0 : without)) wrong = 3;
+    if (!Says((*continuity)->Notices(), "store of descriptors is full")) wrong = 4;
+    if (Says((*continuity)->Notices(), "new segments are refused") != refuses) wrong = 5;
+    // What makes place, and what goes that had none, ends it.
+    (*continuity)->LetGo({SegmentId{1}});
+    if (!(*continuity)->Keep(SegmentId{kSegments + 1}, memory.get()).ok()) wrong = 6;
+    for (uint64_t id = room + 1; id <= kSegments; ++id) (*continuity)->LetGo({SegmentId{id}});
+    if ((*continuity)->unkept() != 0 || !(*continuity)->Notices().empty()) wrong = 7;
+  }
+  store->NotifyStopping("the end").IgnoreError();
+  manager.Join();
+  return manager.dropped() == 0 ? wrong : 8;
+}
+
+TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreKnown) {
+  // But for what it needs itself, two of 12 places for each 32.
+  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kWarn, 128); }), 0);
+  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kRefuse, 128); }), 0);
+}
+
+TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreUnknown) {
+  EXPECT_EQ(InChild([] { return Fill(nullptr, WhenStoreFull::kWarn, 160); }), 0);
+  EXPECT_EQ(InChild([] { return Fill(nullptr, WhenStoreFull::kRefuse, 160); }), 0);
+}
+
+TEST(ContinuityStoreTest, NothingIsDroppedByAStoreThatSaysMoreThanItHas) {
+  EXPECT_EQ(InChild([] { return Fill("2048", WhenStoreFull::kWarn, 160); }), 0);
 }
 
 }  // namespace

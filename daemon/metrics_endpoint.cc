@@ -77,10 +77,16 @@ absl::StatusOr<UniqueFd> ListenOnFile(const MetricsConfig& config) {
 
 MetricsFacts Gather(const MetricsSources& sources) {
   const LogCounts log = CountUnlogged();
+  const auto ask = [](const std::function<uint64_t()>& count) {
+    return count == nullptr ? 0 : count();
+  };
   return {.measures = sources.broker->Measure(),
           .foreign_bytes = sources.foreign_bytes(),
           .generation = sources.generation,
           .notices = sources.notices(),
+          .store_places = ask(sources.store_places),
+          .store_used = ask(sources.store_used),
+          .unkept = ask(sources.unkept),
           .log_dropped = log.dropped,
           .log_suppressed = log.suppressed,
           .version = GPUMEM_VERSION,

@@ -22,7 +22,9 @@ struct MetricsSources {
   // What processes without a session have, by device.
   std::function<std::map<std::string, uint64_t>()> foreign_bytes;
   std::function<uint64_t()> notices;  // how many
-  uint32_t generation = 1;            // of the daemon, from 1
+  // As in MetricsFacts; null: there is no store.
+  std::function<uint64_t()> store_places, store_used, unkept;
+  uint32_t generation = 1;  // of the daemon, from 1
   Backend backend = Backend::kHost;
   absl::Time started;
 };

@@ -185,7 +185,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   if (!audit.ok()) return audit.status();
   std::unique_ptr<ContinuityStore> continuity;
   if (store != nullptr && store->present()) {
-    absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(store);
+    absl::StatusOr<std::unique_ptr<ContinuityStore>> opened = ContinuityStore::Open(
+        store, config.refuse_when_store_full ? WhenStoreFull::kRefuse : WhenStoreFull::kWarn);
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);
   }
@@ -491,8 +492,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
     return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
                     c.session_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
                     c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
-                    c.drain_timeout, c.revocation_grace, c.revocation_kill_after, c.metrics,
-                    c.audit);
+                    c.drain_timeout, c.refuse_when_store_full, c.revocation_grace,
+                    c.revocation_kill_after, c.metrics, c.audit);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
@@ -504,9 +505,8 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (fixed(config) != fixed(config_)) {
     notices_.emplace_back(
         "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, [metrics], [audit], or a time of [daemon]); the "
-        "values of the last "
-        "start hold");
+        "sockets, host devices, pinned memory, [metrics], [audit], or a time or when_store_full of "
+        "[daemon]); the values of the last start hold");
     spdlog::warn("{}", notices_.back());
   }
   for (const std::string& notice : notices_) response.add_notices(notice);
@@ -526,6 +526,9 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   // Whatever is wrong with the store, memory would be lost.
   status.set_keeps_memory(continuity_ != nullptr && continuity_->Notices().empty());
   status.set_generation(continuity_ == nullptr ? 1 : continuity_->generation());
+  if (continuity_ != nullptr) {
+    status.set_unkept_segments(static_cast<uint32_t>(continuity_->unkept()));
+  }
   if (monitor_ != nullptr) {
     for (const DeviceProcess& process : monitor_->Foreign()) {
       gpumem::v1::ForeignProcess& foreign = *status.add_foreign_processes();

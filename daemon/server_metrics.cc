@@ -15,6 +15,11 @@ void Server::StartMetrics() {
                          .generation = continuity_ == nullptr ? 1 : continuity_->generation(),
                          .backend = backend_,
                          .started = started_};
+  if (continuity_ != nullptr) {
+    sources.store_places = [this] { return continuity_->places(); };
+    sources.store_used = [this] { return continuity_->used_places(); };
+    sources.unkept = [this] { return static_cast<uint64_t>(continuity_->unkept()); };
+  }
   sources.foreign_bytes = [this] {
     std::map<std::string, uint64_t> bytes;
     if (monitor_ == nullptr) return bytes;

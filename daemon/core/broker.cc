@@ -271,7 +271,8 @@ absl::StatusOr<SessionId> Broker::SessionOf(absl::string_view token) const {
 
 // Makes the fresh segments of an operation. What was made before a failure stays in
 // memory_ for the caller's Abort.
-absl::Status Broker::Create(const Operation& operation) {
+absl::Status Broker::Create(const Operation& operation, bool* refused) {
+  *refused = false;
   for (const Operation::Item& item : operation.items) {
     if (!item.fresh) continue;
     CreateSpec spec;
@@ -283,8 +284,12 @@ absl::Status Broker::Create(const Operation& operation) {
     if (!memory.ok()) return memory.status();
     if (continuity_ != nullptr && (*memory)->fd() >= 0) {
       Failpoint("keep-before");
-      continuity_->Keep(item.segment, (*memory)->fd());
+      const absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
       Failpoint("keep-after");
+      if (!kept.ok()) {
+        *refused = true;
+        return kept;
+      }
     }
     absl::MutexLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));

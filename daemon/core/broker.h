@@ -411,7 +411,8 @@ class Broker {
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whose processes are to be ended now.
   std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Create(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `refused`: the error is no driver's, but for want of a place in the manager's store.
+  absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);

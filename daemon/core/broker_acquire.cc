@@ -96,7 +96,8 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
 
 std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition& it) {
   const Operation operation = *std::exchange(it.operation, std::nullopt);
-  absl::Status created = Create(operation);
+  bool refused = false;
+  absl::Status created = Create(operation, &refused);
   if (created.ok()) {
     absl::StatusOr<std::vector<LeaseView>> leases =
         HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
@@ -116,7 +117,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
   ledger_.Abort(operation, /*handed_over=*/false);
   Pump();
-  if (!absl::IsResourceExhausted(created)) return created;
+  if (!absl::IsResourceExhausted(created) || refused) return created;
   // The ledger had room, the driver has none: others allocate past the broker, or the
   // driver is still clearing. Give it what is only retained, and try again once it has
   // all that is on its way.

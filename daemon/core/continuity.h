@@ -26,11 +26,13 @@ class Continuity {
 
   // The memory behind a descriptor outlives this process. The descriptor stays the caller's. Not
   // under the broker's mutex: may take milliseconds.
-  virtual void Keep(SegmentId segment, int fd) = 0;
+  //   RESOURCE_EXHAUSTED  there is no place for it, and no segment is to be made without one
+  // OK does not say that it is kept.
+  virtual absl::Status Keep(SegmentId segment, int fd) = 0;
   // It does so no longer: when this returns, only descriptors that the caller knows of keep it.
   // Segments that nobody keeps are no error. As Keep.
   virtual void LetGo(absl::Span<const SegmentId> segments) = 0;
-  // The same of a publication's metadata.
+  // The same of a publication's metadata, which is made in any case.
   virtual void Keep(PublicationId publication, int fd) = 0;
   virtual void LetGo(PublicationId publication) = 0;
 };

@@ -257,6 +257,11 @@ size_t FdCrates::size() const {
   return where_.size();
 }
 
+bool FdCrates::full() const {
+  absl::MutexLock lock(&mutex_);
+  return with_room_.empty();
+}
+
 size_t FdCrates::crates() const {
   absl::MutexLock lock(&mutex_);
   return crates_.size();

@@ -76,6 +76,8 @@ class FdCrates {
   // How many descriptors there are, and how many crates: of these none is ever given up.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t crates() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // True if the next Store() makes a new crate, for which the manager needs two places.
+  bool full() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Crate {

@@ -263,16 +263,31 @@ absl::Status FdStore::BarrierUntil(absl::Time deadline) {
 }
 
 absl::Status FdStore::CheckRoom(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  absl::StatusOr<std::pair<UniqueFd, UniqueFd>> pipe = Pipe();
-  if (!pipe.ok()) return pipe.status();
-  auto& [theirs, ours] = *pipe;
-  if (absl::Status sent = Send(StoreMessage(kProbe), {theirs.get()}, deadline); !sent.ok()) {
-    return sent;
+  return Probe(1, kRefusalTime, absl::Now() + timeout);
+}
+
+absl::Status FdStore::CheckRoomNow(size_t descriptors, absl::Duration timeout) {
+  return Probe(descriptors, absl::ZeroDuration(), absl::Now() + timeout);
+}
+
+absl::Status FdStore::Probe(size_t descriptors, absl::Duration refusal_time, absl::Time deadline) {
+  absl::MutexLock lock(&probe_mutex_);
+  std::vector<UniqueFd> ours, theirs;
+  std::vector<int> numbers;
+  for (size_t i = 0; i < descriptors; ++i) {
+    absl::StatusOr<std::pair<UniqueFd, UniqueFd>> pipe = Pipe();
+    if (!pipe.ok()) return pipe.status();
+    numbers.push_back(pipe->first.get());
+    theirs.push_back(std::move(pipe->first));
+    ours.push_back(std::move(pipe->second));
   }
-  theirs.reset();
+  if (absl::Status sent = Send(StoreMessage(kProbe), numbers, deadline); !sent.ok()) return sent;
+  theirs.clear();
   if (absl::Status handled = BarrierUntil(deadline); !handled.ok()) return handled;
-  const bool refused = OtherEndCloses(ours.get(), absl::Now() + kRefusalTime);
+  const absl::Time until = absl::Now() + refusal_time;
+  const bool refused = std::any_of(ours.begin(), ours.end(), [&](const UniqueFd& end) {
+    return OtherEndCloses(end.get(), until);
+  });
   if (absl::Status removed = Remove(kProbe, deadline - absl::Now()); !removed.ok()) return removed;
   // A manager that has just ended has closed the pipe, too; then the removal found nobody.
   if (!refused) return absl::OkStatus();

@@ -144,7 +144,10 @@ class FdStore {
   // manager keeps it. A yes takes some 50 ms, since newer managers close what they refuse a
   // moment later.
   //   RESOURCE_EXHAUSTED  it does not: it is full, or keeps nothing for this process
-  absl::Status CheckRoom(absl::Duration timeout = kPatience);
+  absl::Status CheckRoom(absl::Duration timeout = kPatience) ABSL_LOCKS_EXCLUDED(probe_mutex_);
+  // The same of several descriptors, without those 50 ms: a newer manager's refusal may be missed.
+  absl::Status CheckRoomNow(size_t descriptors, absl::Duration timeout = kPatience)
+      ABSL_LOCKS_EXCLUDED(probe_mutex_);
 
   // Words about the daemon's state, sd_notify(3). Without a manager they go to nobody, and
   // that is OK. STATUS= is one line: control characters become spaces.
@@ -161,6 +164,8 @@ class FdStore {
   absl::Status Send(absl::string_view message, absl::Span<const int> fds, absl::Time deadline);
   absl::Status Notify(absl::string_view message);
   absl::Status BarrierUntil(absl::Time deadline);
+  absl::Status Probe(size_t descriptors, absl::Duration refusal_time, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(probe_mutex_);
   void MarkLost(const absl::Status& why);
   void WatchLoop();
 
@@ -170,6 +175,8 @@ class FdStore {
   std::optional<ManagerSocket> socket_;
   pid_t keeper_pid_ = 0;
   gpumem::UniqueFd keeper_;  // pidfd
+
+  absl::Mutex probe_mutex_;  // over a Probe: all have one name
 
   std::atomic<bool> lost_ = false;
   absl::Mutex mutex_;

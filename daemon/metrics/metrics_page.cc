@@ -173,6 +173,16 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
   page.Family("gpumem_notices", Type::kGauge,
               "How many things gpumemctl status has to tell the operator.");
   page.Sample({}, facts.notices);
+  page.Family("gpumem_store_places", Type::kGauge,
+              "Descriptors that the service manager's store takes; 0 where that is not known.");
+  page.Sample({}, facts.store_places);
+  page.Family("gpumem_store_places_used", Type::kGauge,
+              "Places of the service manager's store that the daemon uses, by its own count.");
+  page.Sample({}, facts.store_used);
+  page.Family("gpumem_unkept_segments", Type::kGauge,
+              "Segments and publications that are lost when the daemon dies, since the service "
+              "manager's store had no place for them.");
+  page.Sample({}, facts.unkept);
   page.Family("gpumem_log_lines_lost_total", Type::kCounter,
               "Lines that are not in the log: dropped because standard error did not take them, or "
               "suppressed because one user caused too many of a kind.");

@@ -25,6 +25,9 @@ struct MetricsFacts {
   std::map<std::string, uint64_t> foreign_bytes;  // by device
   uint32_t generation = 1;  // how many daemons there have been, this one included
   uint64_t notices = 0;
+  uint64_t store_places = 0;    // of the service manager's store; 0: it does not say
+  uint64_t store_used = 0;      // of them
+  uint64_t unkept = 0;          // segments and publications that it had no place for
   uint64_t log_dropped = 0;     // lines that standard error did not take
   uint64_t log_suppressed = 0;  // lines beyond what one user may cause
   std::string version;

@@ -70,6 +70,9 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   facts.foreign_bytes = {{"GPU-1", 77}};
   facts.generation = 3;
   facts.notices = 2;
+  facts.store_places = 64;
+  facts.store_used = 62;
+  facts.unkept = 508;
   facts.log_dropped = 11;
   facts.log_suppressed = 12;
   facts.started = absl::FromUnixSeconds(1700000000);
@@ -103,6 +106,9 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_acquire_seconds_sum{kind=\"mempool\",waited=\"true\"} 0.003\n"),
         std::string("\ngpumem_draining 1\n"),
         std::string("\ngpumem_notices 2\n"),
+        std::string("\ngpumem_store_places 64\n"),
+        std::string("\ngpumem_store_places_used 62\n"),
+        std::string("\ngpumem_unkept_segments 508\n"),
         std::string("\ngpumem_log_lines_lost_total{cause=\"dropped\"} 11\n"),
         std::string("\ngpumem_log_lines_lost_total{cause=\"suppressed\"} 12\n"),
         std::string("\ngpumem_restarts_total 2\n"),

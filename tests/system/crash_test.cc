@@ -43,11 +43,11 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class CrashTest : public ::testing::Test {
  protected:
-  void Start(int max_fds = 16384) {
+  void Start(int max_fds = 16384, const std::string& more = "") {
     auto daemon =
-        KeptDaemon::Start({.config = "[host]\ndevice_bytes = \"3GiB\"\n"
-                                     // So that memory goes back to the device all the time.
-                                     "[tenant_defaults]\nmax_retained = \"16MiB\"\n",
+        KeptDaemon::Start({.config = more + "[host]\ndevice_bytes = \"3GiB\"\n"
+                                            // So that memory goes back to the device all the time.
+                                            "[tenant_defaults]\nmax_retained = \"16MiB\"\n",
                            .max_fds = max_fds});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
@@ -206,6 +206,25 @@ TEST_F(CrashTest, MoreSegmentsThanTheKeeperTakesDescriptors) {
       EXPECT_TRUE(HasStamp(opened->data(), opened->size(), segment.lease_id()));
     }
   }
+}
+
+TEST_F(CrashTest, AFullStoreRefusesSegmentsAndLosesNone) {
+  Start(/*max_fds=*/12, "[daemon]\nwhen_store_full = \"refuse\"\n");
+  std::vector<Segment> held;
+  absl::Status refused;
+  while (refused.ok() && held.size() < 12) {
+    auto segment = client_->Acquire({.bytes = 2 * kMiB});
+    refused = segment.status();
+    if (segment.ok()) held.push_back(*std::move(segment));
+  }
+  EXPECT_EQ(held.size(), 8u);  // the others are the daemon's own
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("when_store_full"), std::string::npos) << refused;
+  ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+  const auto usage = client_->GetUsage();
+  ASSERT_TRUE(usage.ok()) << usage.status();
+  EXPECT_EQ(usage->devices.at(0).leased_bytes, 8 * 2 * kMiB);
+  for (const Segment& segment : held) EXPECT_TRUE(segment.Share().ok());
 }
 
 TEST_F(CrashTest, KilledAtEveryFailpoint) {

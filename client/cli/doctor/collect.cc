@@ -89,6 +89,7 @@ absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir) {
                     .uptime_ms = status->uptime_ms(),
                     .draining = status->draining(),
                     .keeps_memory = status->keeps_memory(),
+                    .unkept_segments = status->unkept_segments(),
                     .generation = status->generation(),
                     .sessions = status->sessions(),
                     .segments = status->segments(),

@@ -149,6 +149,15 @@ class Examiner {
       if (AnyOpen()) Say(kArea, Level::kUnseen, "whether memory would outlive the daemon");
       return;
     }
+    if (facts_.daemon->unkept_segments > 0) {
+      Say(kArea, Level::kProblem,
+          absl::StrCat("the service manager's store has no place for ",
+                       facts_.daemon->unkept_segments,
+                       " segments and publications: they would be lost with the daemon"),
+          "raise FileDescriptorStoreMax= in the unit (or --max-fds of gpumem-keeper), and restart "
+          "the service; [daemon] when_store_full says what happens to further ones");
+      return;
+    }
     if (!facts_.daemon->keeps_memory) {
       Say(kArea, Level::kWarning,
           "nothing keeps the memory over the daemon's death: all segments and publications would "

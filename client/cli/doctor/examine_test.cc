@@ -178,6 +178,14 @@ TEST(ExamineTest, ADaemonWithoutCudaWhereThereIsAGpu) {
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
 }
 
+TEST(ExamineTest, AFullStore) {
+  Facts facts = Healthy();
+  facts.daemon->keeps_memory = false;
+  facts.daemon->unkept_segments = 508;
+  EXPECT_TRUE(
+      Finds(facts, Level::kProblem, "no place for 508 segments", "FileDescriptorStoreMax="));
+}
+
 TEST(ExamineTest, Descriptors) {
   Facts facts = Healthy();
   facts.daemon->largest_publication = 2000;

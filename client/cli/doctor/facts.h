@@ -27,6 +27,7 @@ struct DaemonFacts {
   uint64_t uptime_ms = 0;
   bool draining = false;
   bool keeps_memory = false;
+  uint32_t unkept_segments = 0;  // with publications
   uint32_t generation = 1;
   uint32_t sessions = 0;
   uint32_t segments = 0;
