@@ -10,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -47,6 +49,52 @@ absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
   return false;
 }
 
+// Checks one of the folders on the way to the runtime folder. The owner of a parent folder, and
+// users who may write to it, can rename what is in it, unless it is sticky: then only owners can.
+absl::Status CheckParent(const std::string& parent, const std::string& runtime_dir) {
+  struct stat found;
+  if (lstat(parent.c_str(), &found) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", parent));
+  }
+  const auto refuse = [&](const std::string& who) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " ", parent, ", on the way to the runtime folder ", runtime_dir,
+                     ", and so replace the folder with the daemon's sockets; use a folder whose "
+                     "parents only root and the daemon's user can change"));
+  };
+  if (found.st_uid != geteuid() && found.st_uid != 0) {
+    return refuse(absl::StrCat("uid ", found.st_uid, " owns and may change"));
+  }
+  // A link's own mode says nothing; what it points to is checked as well.
+  if (S_ISLNK(found.st_mode) || (found.st_mode & S_ISVTX) != 0) return absl::OkStatus();
+  if ((found.st_mode & S_IWOTH) != 0) return refuse("any user may write to");
+  if ((found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid()) {
+    return refuse(absl::StrCat("group ", found.st_gid, " may write to"));
+  }
+  return absl::OkStatus();
+}
+
+// Checks all of a path but its last part.
+absl::Status CheckParentsOf(const std::string& path, const std::string& runtime_dir) {
+  for (size_t slash = path.find('/'); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
+    if (slash + 1 == path.size()) break;  // the path ends with it
+    absl::Status safe = CheckParent(path.substr(0, std::max<size_t>(slash, 1)), runtime_dir);
+    if (!safe.ok()) return safe;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckParents(const std::string& runtime_dir) {
+  if (absl::Status named = CheckParentsOf(runtime_dir, runtime_dir); !named.ok()) return named;
+  // Where links lead.
+  const std::unique_ptr<char, decltype(&free)> real(realpath(runtime_dir.c_str(), nullptr), free);
+  if (real == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", runtime_dir));
+  }
+  return CheckParentsOf(real.get(), runtime_dir);
+}
+
 // Whoever may write to the folder could put a socket of his own in the daemon's place.
 absl::Status CheckRuntimeDir(const std::string& path) {
   struct stat found;
@@ -72,7 +120,7 @@ absl::Status CheckRuntimeDir(const std::string& path) {
                      " and so replace the daemon's sockets; use a folder that only its owner may "
                      "write to (chmod o-w)"));
   }
-  return absl::OkStatus();
+  return CheckParents(path);
 }
 
 struct Role {

@@ -24,7 +24,8 @@ class Listeners {
   // Makes the runtime folder, where it is not there, and those sockets that are not in
   // `handed_over`.
   //   ALREADY_EXISTS       another daemon serves there
-  //   FAILED_PRECONDITION  others may write to the folder
+  //   FAILED_PRECONDITION  others may write to the folder, or replace it: they own a folder on the
+  //                        way to it, or may write to one that is not sticky
   //   INVALID_ARGUMENT     what was handed over is neither of the two, twice there, or of a wrong
   //                        type; or the path of the folder is too long
   //   others               as the operating system says

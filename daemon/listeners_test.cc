@@ -163,5 +163,35 @@ TEST_F(ListenersTest, AFolderThatOthersMayWriteToIsRefused) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(ListenersTest, AFolderThatOthersMayReplaceIsRefused) {
+  const std::string parent = folder_ + "/parent";
+  ASSERT_EQ(mkdir(parent.c_str(), 0755), 0);
+  config_.runtime_dir = parent + "/between/run";
+  const auto open = [&] { return Listeners::Open(config_, {}).status(); };
+  EXPECT_EQ(open(), absl::OkStatus());
+  chmod(parent.c_str(), 0777);
+  const absl::Status others = open();
+  EXPECT_EQ(others.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(others.message()), HasSubstr("any user may write to " + parent + ","));
+  // In a sticky folder, as /tmp, each can change only what is his.
+  chmod(parent.c_str(), 01777);
+  EXPECT_EQ(open(), absl::OkStatus());
+  // By a link it is the same folder.
+  chmod(parent.c_str(), 0777);
+  ASSERT_EQ(symlink(parent.c_str(), (folder_ + "/link").c_str()), 0);
+  config_.runtime_dir = folder_ + "/link/between/run";
+  EXPECT_EQ(open().code(), absl::StatusCode::kFailedPrecondition);
+  chmod(parent.c_str(), 0755);
+  EXPECT_EQ(open(), absl::OkStatus());
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
+  ASSERT_EQ(chown(parent.c_str(), 12345, 0), 0);
+  const absl::Status owned = open();
+  EXPECT_EQ(owned.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(owned.message()), HasSubstr("uid 12345 owns"));
+  ASSERT_EQ(chown(parent.c_str(), 0, 12345), 0);
+  chmod(parent.c_str(), 0775);
+  EXPECT_THAT(std::string(open().message()), HasSubstr("group 12345 may write to"));
+}
+
 }  // namespace
 }  // namespace gpumemd
