@@ -16,8 +16,9 @@ constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 constexpr char kMetadataKind = 'm';
 
-// Places of the store that are not for memory: two journals, a probe, and one to spare.
-constexpr uint64_t kOtherPlaces = 4;
+// Places of the store that are not for memory: two journals, two listening sockets, a probe, and
+// one to spare.
+constexpr uint64_t kOtherPlaces = 6;
 
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }

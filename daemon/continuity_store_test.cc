@@ -173,8 +173,8 @@ int Fill(const char* says, WhenStoreFull when_full, size_t room) {
 
 TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreKnown) {
   // But for what it needs itself, two of 12 places for each 32.
-  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kWarn, 128); }), 0);
-  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kRefuse, 128); }), 0);
+  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kWarn, 96); }), 0);
+  EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kRefuse, 96); }), 0);
 }
 
 TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreUnknown) {

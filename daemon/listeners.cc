@@ -18,6 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 
@@ -179,6 +181,37 @@ absl::Status Adopt(const Role& role, NamedFd handed, Listeners& listeners) {
   return absl::OkStatus();
 }
 
+// Gives the socket's file the mode and group of the configuration.
+absl::Status SetAccess(const Role& role, const Config& config, const std::string& path) {
+  if (chmod(path.c_str(), role.mode) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", path));
+  }
+  if (role.socket != &Listeners::admin || !config.admin_gid) return absl::OkStatus();
+  if (chown(path.c_str(), static_cast<uid_t>(-1), *config.admin_gid) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno,
+                             absl::StrCat("cannot give ", path, " to group ", *config.admin_gid));
+}
+
+// Which process made a listening socket, by the socket itself or by one that is connected to it.
+absl::StatusOr<ucred> MakerOf(int socket) {
+  ucred maker = {};
+  socklen_t size = sizeof(maker);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0) return maker;
+  return absl::ErrnoToStatus(errno, "cannot ask a socket who made it");
+}
+
+// True if who connects to `path` comes to this socket.
+bool IsReachedBy(int socket, const std::string& path, int type) {
+  if (PathOf(socket) != path) return false;
+  const absl::StatusOr<UniqueFd> connected =
+      gpumem::ConnectUnix(path, type, absl::Now() + absl::Milliseconds(1));
+  // Its queue is full.
+  if (absl::IsDeadlineExceeded(connected.status())) return true;
+  if (!connected.ok()) return false;
+  const absl::StatusOr<ucred> ours = MakerOf(socket), theirs = MakerOf(connected->get());
+  return ours.ok() && theirs.ok() && ours->pid == theirs->pid && ours->uid == theirs->uid;
+}
+
 // Where the unit and the configuration say different things of a socket, the unit has its way.
 void CompareWithConfig(const Role& role, const Config& config, Listeners& listeners) {
   const std::string path = PathOf((listeners.*role.socket).get());
@@ -205,7 +238,8 @@ void CompareWithConfig(const Role& role, const Config& config, Listeners& listen
 
 }  // namespace
 
-absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<NamedFd> handed_over) {
+absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<NamedFd> handed_over,
+                                          bool kept) {
   const std::string& dir = config.runtime_dir;
   Listeners listeners;
   absl::StatusOr<bool> made = MakeRuntimeDir(dir);
@@ -222,28 +256,49 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
           absl::StrCat("the service manager hands over a socket named \"", each.name,
                        "\"; its unit has to say which it is: FileDescriptorName=session or admin"));
     }
+    const std::string path = gpumem::SocketPath(dir, role->file);
+    if (kept && !IsReachedBy(each.fd.get(), path, role->type)) continue;  // closed, and made anew
     if (absl::Status adopted = Adopt(*role, std::move(each), listeners); !adopted.ok()) {
       return adopted;
     }
+    if (!kept) continue;
+    if (absl::Status set = SetAccess(*role, config, path); !set.ok()) return set;
+    listeners.files_.push_back(path);
+    listeners.kept_ = true;
   }
   // All before any is served, so that two daemons cannot each have one of them.
   for (const Role& role : roles) {
     if ((listeners.*role.socket).valid()) {
-      CompareWithConfig(role, config, listeners);
+      if (!kept) CompareWithConfig(role, config, listeners);
       continue;
     }
     const std::string path = gpumem::SocketPath(dir, role.file);
     absl::StatusOr<UniqueFd> listener = gpumem::ListenUnix(path, role.type, role.mode);
     if (!listener.ok()) return listener.status();
     listeners.files_.push_back(path);
+    listeners.made_.emplace_back(role.name, listener->get());
     listeners.*role.socket = *std::move(listener);
-    if (role.socket == &Listeners::admin && config.admin_gid &&
-        chown(path.c_str(), static_cast<uid_t>(-1), *config.admin_gid) != 0) {
-      return absl::ErrnoToStatus(
-          errno, absl::StrCat("cannot give ", path, " to group ", *config.admin_gid));
-    }
+    if (absl::Status set = SetAccess(role, config, path); !set.ok()) return set;
   }
   return listeners;
+}
+
+absl::Status Listeners::KeepIn(FdStore& store) {
+  kept_ = true;
+  for (const auto& [name, socket] : std::exchange(made_, {})) {
+    // What was there by this name leads nowhere any more.
+    absl::Status stored = store.Remove(name);
+    if (stored.ok()) stored = store.Store(name, socket);
+    if (stored.ok()) continue;
+    kept_ = false;
+    return stored;
+  }
+  return absl::OkStatus();
+}
+
+void Listeners::LeaveForNext() {
+  folder_.clear();
+  if (kept_) files_.clear();
 }
 
 Listeners& Listeners::operator=(Listeners&& other) noexcept {
@@ -252,6 +307,8 @@ Listeners& Listeners::operator=(Listeners&& other) noexcept {
   std::swap(notices, other.notices);
   std::swap(handed_over, other.handed_over);
   std::swap(files_, other.files_);
+  std::swap(made_, other.made_);
+  std::swap(kept_, other.kept_);
   std::swap(folder_, other.folder_);
   return *this;
 }

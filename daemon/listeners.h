@@ -5,9 +5,15 @@
 // while it is away: who connects then waits in the socket's queue for the next daemon. Such a
 // socket's path, mode and group are its unit's affair. It is told from others by its name, which
 // the unit says: FileDescriptorName= session or admin (systemd.socket(5)).
+//
+// gpumem-keeper makes no sockets. The daemon has it keep those that it has made (KeepIn), and the
+// next daemon is handed them: also there a connection waits for the next daemon. What the
+// configuration says of such a socket is applied anew; one that its path no longer leads to is
+// replaced.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,7 +35,9 @@ class Listeners {
   //   INVALID_ARGUMENT     what was handed over is neither of the two, twice there, or of a wrong
   //                        type; or the path of the folder is too long
   //   others               as the operating system says
-  static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over);
+  // `kept`: an earlier daemon has made what was handed over (KeepIn).
+  static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over,
+                                        bool kept = false);
 
   Listeners() = default;
   Listeners(Listeners&& other) noexcept { *this = std::move(other); }
@@ -39,8 +47,11 @@ class Listeners {
   // Removes the files of the sockets now: while they are still open, so that a daemon that starts
   // in this moment makes its own.
   void RemoveFiles();
-  // Leaves the runtime folder, also where it was made with the sockets.
-  void KeepFolder() { folder_.clear(); }
+  // Has `store` keep the sockets that were made, for the next daemon. Before they are taken.
+  // Statuses as FdStore::Store.
+  absl::Status KeepIn(FdStore& store);
+  // Another daemon follows: leaves the runtime folder, and the files of sockets that are kept.
+  void LeaveForNext();
 
   // Non-blocking, close-on-exec. The caller's to take.
   gpumem::UniqueFd session, admin;
@@ -51,7 +62,9 @@ class Listeners {
 
  private:
   std::vector<std::string> files_;
-  std::string folder_;  // empty: it was there before
+  std::vector<std::pair<std::string, int>> made_;  // names and sockets, until KeepIn
+  bool kept_ = false;                              // a store has all whose files_ these are
+  std::string folder_;                             // empty: it was there before
 };
 
 }  // namespace gpumemd

@@ -156,6 +156,39 @@ TEST_F(ListenersTest, TellsOfASocketWhereNoClientLooks) {
   EXPECT_THAT(listeners->notices, ElementsAre(HasSubstr("admin2.sock")));
 }
 
+TEST_F(ListenersTest, KeptOnesGoOnAsTheConfigurationSays) {
+  std::vector<NamedFd> kept = All();
+  config_.session_socket_mode = 0600;
+  {
+    auto listeners = Listeners::Open(config_, std::move(kept), /*kept=*/true);
+    ASSERT_TRUE(listeners.ok()) << listeners.status();
+    EXPECT_EQ(listeners->handed_over, 2);
+    EXPECT_THAT(listeners->notices, IsEmpty());
+    struct stat file;
+    ASSERT_EQ(stat((config_.runtime_dir + "/session.sock").c_str(), &file), 0);
+    EXPECT_EQ(file.st_mode & 0777, 0600u);
+    EXPECT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
+    // With another daemon to follow, they stay.
+    listeners->LeaveForNext();
+  }
+  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
+}
+
+TEST_F(ListenersTest, KeptOnesThatNoPathLeadsToAreMadeAnew) {
+  std::vector<NamedFd> kept = All();
+  ASSERT_EQ(unlink((config_.runtime_dir + "/session.sock").c_str()), 0);
+  {
+    auto listeners = Listeners::Open(config_, std::move(kept), /*kept=*/true);
+    ASSERT_TRUE(listeners.ok()) << listeners.status();
+    EXPECT_EQ(listeners->handed_over, 1);
+    ASSERT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
+    const UniqueFd accepted(accept4(listeners->session.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_TRUE(accepted.valid());
+  }
+  // Without another daemon to follow, all of them go.
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
 TEST_F(ListenersTest, AFolderThatOthersMayWriteToIsRefused) {
   std::vector<NamedFd> all = All();
   chmod(config_.runtime_dir.c_str(), 0777);

@@ -239,9 +239,18 @@ absl::Status Server::Inherit() {
 }
 
 absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
-  absl::StatusOr<Listeners> listeners = Listeners::Open(config_, std::move(handed_over));
+  const bool kept = manager_ != nullptr && manager_->keeper_pid() != 0;
+  absl::StatusOr<Listeners> listeners = Listeners::Open(config_, std::move(handed_over), kept);
   if (!listeners.ok()) return listeners.status();
   listeners_ = *std::move(listeners);
+  if (kept) {
+    if (absl::Status stored = listeners_.KeepIn(*manager_); !stored.ok()) {
+      spdlog::warn(
+          "gpumem-keeper does not keep the sockets ({}): no connection waits in them while "
+          "a daemon is started again",
+          std::string(stored.message()));
+    }
+  }
   if (!listeners_.notices.empty()) {
     device_notices_.insert(device_notices_.end(), listeners_.notices.begin(),
                            listeners_.notices.end());
@@ -386,8 +395,7 @@ Server::~Server() {
     if (sessions_ != nullptr) sessions_->LeaveSessions();
   }
   Failpoint("stop-frozen");
-  // Where the folder is, clients wait for the next daemon.
-  if (hands_over_) listeners_.KeepFolder();
+  if (hands_over_) listeners_.LeaveForNext();
   // Before the listeners close: a daemon that starts now makes its own.
   listeners_.RemoveFiles();
   Failpoint("stop-no-files");

@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -93,8 +96,9 @@ class CrashTest : public ::testing::Test {
         }();
     const auto usage = client_->GetUsage();
     ASSERT_TRUE(usage.ok()) << usage.status();
-    // The journal, the metadata, what the keeper needs for itself, and its child's pidfd.
-    EXPECT_LE(testing::CountFds(daemon_->keeper_pid()), static_cast<int>(usage->segments) + 16);
+    // The journal, the metadata, both sockets, what the keeper needs for itself, and its child's
+    // pidfd.
+    EXPECT_LE(testing::CountFds(daemon_->keeper_pid()), static_cast<int>(usage->segments) + 18);
   }
 
   std::unique_ptr<KeptDaemon> daemon_;
@@ -208,6 +212,34 @@ TEST_F(CrashTest, MoreSegmentsThanTheKeeperTakesDescriptors) {
   }
 }
 
+TEST_F(CrashTest, AConnectionWaitsInTheSocketForTheNextDaemon) {
+  Start();
+  ASSERT_TRUE(client_->GetUsage().ok());
+  // Nothing starts a daemon until the keeper goes on.
+  daemon_->keeper().Signal(SIGSTOP);
+  const pid_t dead = daemon_->daemon_pid();
+  daemon_->KillOnly();
+  ASSERT_TRUE(Eventually([&] {
+    std::ifstream state(absl::StrCat("/proc/", dead, "/stat"));
+    std::string word;
+    while (state >> word && word != "Z") continue;
+    return word == "Z";
+  }));
+  std::atomic<bool> tried = false;
+  absl::Status connected;
+  std::thread connects([&] {
+    ConnectOptions options = PatientOptions(daemon_->runtime_dir());
+    options.wait = false;  // it need not try again
+    connected = Client::Connect(options).status();
+    tried = true;
+  });
+  // A socket that no process has any more would refuse at once.
+  EXPECT_FALSE(Eventually([&] { return tried.load(); }, absl::Milliseconds(300)));
+  daemon_->keeper().Signal(SIGCONT);
+  connects.join();
+  EXPECT_EQ(connected, absl::OkStatus()) << daemon_->Log();
+}
+
 TEST_F(CrashTest, AFullStoreRefusesSegmentsAndLosesNone) {
   Start(/*max_fds=*/12, "[daemon]\nwhen_store_full = \"refuse\"\n");
   std::vector<Segment> held;
@@ -217,13 +249,13 @@ TEST_F(CrashTest, AFullStoreRefusesSegmentsAndLosesNone) {
     refused = segment.status();
     if (segment.ok()) held.push_back(*std::move(segment));
   }
-  EXPECT_EQ(held.size(), 8u);  // the others are the daemon's own
+  EXPECT_EQ(held.size(), 6u);  // the others are the daemon's own
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("when_store_full"), std::string::npos) << refused;
   ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
   const auto usage = client_->GetUsage();
   ASSERT_TRUE(usage.ok()) << usage.status();
-  EXPECT_EQ(usage->devices.at(0).leased_bytes, 8 * 2 * kMiB);
+  EXPECT_EQ(usage->devices.at(0).leased_bytes, 6 * 2 * kMiB);
   for (const Segment& segment : held) EXPECT_TRUE(segment.Share().ok());
 }
 
