@@ -147,6 +147,26 @@ TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
   EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
 }
 
+// The next daemon is to answer them.
+TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
+  Client a = Open("a"), b = Open("b"), c = Open("c");
+  const std::vector<LeaseId> held = Hold(a, 10);
+  ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
+  EXPECT_FALSE(broker_->AwaitCalls(absl::Now()));
+  broker_->Park();
+  // Neither one that waited nor one that begins now gets what comes free.
+  EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
+  ASSERT_EQ(Begin(c, 1, absl::ZeroDuration()), State::kWaits);
+  EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong)) << "they hold up the end";
+  EXPECT_FALSE(b.resumed->HasBeenNotified());
+  EXPECT_FALSE(c.resumed->HasBeenNotified());
+  for (Client* parked : {&b, &c}) {  // their connections end
+    broker_->GiveUp(parked->acquisition);
+    EXPECT_EQ(End(*parked).status().code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_TRUE(broker_->AwaitCalls(absl::Now()));
+}
+
 TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);

@@ -166,5 +166,34 @@ TEST_F(SessionServerTest, WhatIsNoSignalIsRefused) {
   EXPECT_EQ(server_->Signal(SessionOf(peer.pid()), 0), absl::OkStatus());
 }
 
+// Where another daemon follows, it is that one's to answer.
+TEST_F(SessionServerTest, ParkedItNeitherWelcomesNorRefuses) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  auto early = gpumem::ConnectUnix(path_, SOCK_SEQPACKET);
+  ASSERT_TRUE(early.ok()) << early.status();
+  Peer peer(path_);
+  ASSERT_TRUE(peer.Welcomed());  // so the one before it is accepted
+  server_->Park();
+  auto late = gpumem::ConnectUnix(path_, SOCK_SEQPACKET);
+  ASSERT_TRUE(late.ok()) << late.status();
+  gpumem::v1::Hello hello;
+  hello.set_protocol_version(gpumem::kProtocolVersion);
+  for (const auto* socket : {&early, &late}) {
+    EXPECT_EQ(gpumem::SendMessage((*socket)->get(), hello.SerializeAsString(), {}, deadline),
+              absl::OkStatus());
+  }
+  server_->LeaveSessions();
+  server_.reset();
+  EXPECT_EQ(broker_->ListSessions("")->size(), 1u);
+  const auto answer = gpumem::ReceiveMessage((*early).get(), deadline);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  gpumem::v1::ServerMessage message;
+  ASSERT_TRUE(message.ParseFromString(answer->bytes));
+  EXPECT_TRUE(message.goodbye().stopping()) << message.ShortDebugString();
+  // With a socket that outlives the daemon it would wait in the queue.
+  EXPECT_EQ(gpumem::ReceiveMessage((*late).get(), deadline).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace gpumemd
