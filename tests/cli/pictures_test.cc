@@ -29,6 +29,17 @@ std::string ReadFile(const std::filesystem::path& path) {
   return text.str();
 }
 
+// The sockets that a picture names.
+std::set<std::string> Sockets(const std::filesystem::path& picture) {
+  const std::string svg = ReadFile(picture);
+  const std::regex socket("[a-z]+\\.sock");
+  std::set<std::string> names;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), socket), end; it != end; ++it) {
+    names.insert(it->str());
+  }
+  return names;
+}
+
 TEST(PicturesTest, AreMadeFromTheRealProgram) {
   char folder[] = "/tmp/gpumem-pictures-test-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
@@ -60,6 +71,10 @@ TEST(PicturesTest, AreMadeFromTheRealProgram) {
   }
   EXPECT_EQ(made, wanted);
   EXPECT_THAT(ReadFile(std::filesystem::path(folder) / "top.svg"), HasSubstr(">serving"));
+  // The picture in docs/ is not of a program that had others.
+  const std::set<std::string> sockets = Sockets(std::filesystem::path(folder) / "doctor.svg");
+  EXPECT_THAT(sockets, ::testing::Contains("session.sock"));
+  EXPECT_EQ(Sockets("docs/pictures/doctor.svg"), sockets);
   std::filesystem::remove_all(folder);
 }
 
