@@ -8,7 +8,7 @@
 // median, p99 and worst; the floors are the bare calls, measured in the same run. The
 // tables at the end set one against the other: ratios travel between machines, times do
 // not. To run a part: --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong
-// to other floors), '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Pool'
+// to other floors), '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool'
 // (PoolAllocFree is the basic one). --publish-bytes: of the file that is published, a multiple of
 // 4 MiB (1 GiB). For machines:
 // --benchmark_out=FILE --benchmark_out_format=json.
