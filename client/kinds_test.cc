@@ -1,4 +1,5 @@
 // Segments of every kind, as the host backend has them, against a fake daemon.
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,18 +10,25 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/client.h"
 #include "client/fake_daemon.h"
 #include "common/cuda_driver.h"
 #include "common/host_ipc.h"
+#include "common/mapping.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "gmock/gmock.h"
@@ -37,10 +45,22 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kBytes = 64 * 1024;
 
-UniqueFd Memfd(uint64_t bytes) {
-  UniqueFd fd(memfd_create("kinds-test", MFD_CLOEXEC));
+UniqueFd Memfd(uint64_t bytes, const char* name = "kinds-test") {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
   return fd;
+}
+
+// How many descriptors of pools this process has, the test's own among them.
+constexpr char kPoolName[] = "kinds-test-pool";
+size_t PoolFds() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;  // the folder's own descriptor, and what closes meanwhile
+    const std::string file = std::filesystem::read_symlink(entry.path(), error);
+    if (file.find(kPoolName) != std::string::npos) ++count;
+  }
+  return count;
 }
 
 template <typename Data>
@@ -55,37 +75,65 @@ Handle ToHandle(const std::string& bytes) {
   return handle;
 }
 
-// A tenant's pool, of which the daemon hands out one allocation after another.
+// The memory of kinds ipc and mempool that there is, by its 64 bytes. Thread-safe.
+class Memory {
+ public:
+  void Add(const std::string& data, UniqueFd memory) {
+    absl::MutexLock lock(&mutex_);
+    memory_[data] = std::move(memory);
+  }
+  void Remove(const std::string& data) {
+    absl::MutexLock lock(&mutex_);
+    memory_.erase(data);
+  }
+  // A descriptor of it; none where it is gone.
+  UniqueFd Find(const std::string& data) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = memory_.find(data);
+    if (found == memory_.end()) return UniqueFd();
+    return UniqueFd(fcntl(found->second.get(), F_DUPFD_CLOEXEC, 0));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, UniqueFd> memory_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A tenant's pool, of which the daemon hands out one allocation after another. Keeps a few.
 class Pool {
  public:
-  explicit Pool(uint64_t id) : id_(id), memory_(Memfd(kHostPoolHeaderBytes + kHostPoolBytes)) {}
+  Pool(uint64_t id, Memory* memory) : id_(id), memory_(memory), fd_(Memfd(0, kPoolName)) {}
 
   uint64_t id() const { return id_; }
-  int fd() const { return memory_.get(); }
+  int fd() const { return fd_.get(); }
 
   std::string Allocate(uint64_t bytes) {
     struct stat file = {};
-    EXPECT_EQ(fstat(memory_.get(), &file), 0);
-    const HostPoolData data{
-        .inode = file.st_ino, .offset = next_offset_, .bytes = bytes, .allocation = ++allocations_};
-    next_offset_ += bytes;
-    EXPECT_EQ(pwrite(memory_.get(), &data.allocation, sizeof(data.allocation),
-                     static_cast<off_t>(HostPoolEntry(data.offset))),
-              static_cast<ssize_t>(sizeof(data.allocation)));
-    return Bytes(data);
+    EXPECT_EQ(fstat(fd_.get(), &file), 0);
+    HostPoolData data{.inode = file.st_ino};
+    ++allocations_;
+    memcpy(data.secret.data(), &allocations_, sizeof(allocations_));
+    memory_->Add(Bytes(data), Memfd(bytes));
+    kept_.push_back(Bytes(data));
+    if (kept_.size() > 16) {
+      memory_->Remove(kept_.front());
+      kept_.pop_front();
+    }
+    return kept_.back();
   }
 
  private:
   const uint64_t id_;
-  const UniqueFd memory_;
-  uint64_t next_offset_ = 0;
+  Memory* const memory_;
+  const UniqueFd fd_;
   uint64_t allocations_ = 0;
+  std::deque<std::string> kept_;
 };
 
-// The process that owns memory of kind ipc: gives everybody the same.
-class IpcOwner {
+// The process that owns memory of kinds ipc and mempool.
+class Owner {
  public:
-  IpcOwner(const std::string& runtime_dir, int memory)
+  Owner(const std::string& runtime_dir, Memory* memory)
       : path_(HostIpcSocket(runtime_dir, 0)),
         socket_(ListenUnix(path_, SOCK_SEQPACKET, 0600).value()),
         thread_([this, memory] {
@@ -95,11 +143,15 @@ class IpcOwner {
             const UniqueFd asker(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
             auto question = ReceiveMessage(asker.get(), absl::InfiniteFuture());
             if (!question.ok() || question->bytes == "end") return;
-            SendMessage(asker.get(), kHostIpcOpened, {memory}, absl::InfiniteFuture())
+            const UniqueFd found = memory->Find(question->bytes);
+            std::vector<int> fds;
+            if (found.valid()) fds.push_back(found.get());
+            SendMessage(asker.get(), found.valid() ? kHostIpcOpened : kHostIpcGone, fds,
+                        absl::InfiniteFuture())
                 .IgnoreError();
           }
         }) {}
-  ~IpcOwner() {
+  ~Owner() {
     auto end = ConnectUnix(path_, SOCK_SEQPACKET, absl::InfiniteFuture());
     EXPECT_EQ(SendMessage(end->get(), "end", {}, absl::InfiniteFuture()), absl::OkStatus());
     thread_.join();
@@ -148,7 +200,18 @@ class KindsTest : public ::testing::Test {
     return grpc::Status::OK;
   }
 
-  std::unique_ptr<Pool> pool_ = std::make_unique<Pool>(1);
+  // A new pool in place of pool_, which the caller keeps.
+  std::unique_ptr<Pool> ReplacePool(uint64_t id) {
+    return std::exchange(pool_, std::make_unique<Pool>(id, &memory_));
+  }
+  // Another process owns the memory from here on; until then none does.
+  void StartOwner() {
+    memory_.Add(Bytes(ipc_handle_), Memfd(kBytes));
+    owner_ = std::make_unique<Owner>(daemon_.runtime_dir(), &memory_);
+  }
+
+  Memory memory_;
+  std::unique_ptr<Pool> pool_ = std::make_unique<Pool>(1, &memory_);
   Pool* next_pool_ = nullptr;                           // instead of pool_
   std::set<std::pair<uint64_t, uint64_t>> sent_pools_;  // session and pool
   HostIpcHandle ipc_handle_{.secret = {1, 2, 3}};
@@ -163,6 +226,7 @@ class KindsTest : public ::testing::Test {
              scopes_.push_back(request.scope());
              return grpc::Status::OK;
            }}};
+  std::unique_ptr<Owner> owner_;
   std::unique_ptr<Client> client_ = Connect();
 };
 
@@ -211,8 +275,7 @@ TEST_F(KindsTest, AnotherTenantsSegmentHasADescriptorToo) {
 }
 
 TEST_F(KindsTest, EveryKindHasItsOwnHandles) {
-  const UniqueFd memory = Memfd(kBytes);
-  IpcOwner owner(daemon_.runtime_dir(), memory.get());
+  StartOwner();
   Segment vmm = client_->Acquire({.bytes = kBytes, .kind = Kind::kVmm}).value();
   Segment ipc = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).value();
   Segment pool = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
@@ -236,32 +299,36 @@ TEST_F(KindsTest, EveryKindHasItsOwnHandles) {
 }
 
 TEST_F(KindsTest, IpcIsOpenedByItsHandle) {
-  const UniqueFd memory = Memfd(kBytes);
-  IpcOwner owner(daemon_.runtime_dir(), memory.get());
+  StartOwner();
   absl::StatusOr<Segment> segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc});
   ASSERT_TRUE(segment.ok()) << segment.status();
   EXPECT_EQ(segment->kind(), Kind::kIpc);
   EXPECT_EQ(segment->ipc_handle().value(), ToHandle(Bytes(ipc_handle_)));
   strcpy(static_cast<char*>(segment->data()), "by its handle");
   char raw[14] = "";
-  EXPECT_EQ(pread(memory.get(), raw, sizeof(raw), 0), 14);
+  EXPECT_EQ(pread(memory_.Find(Bytes(ipc_handle_)).get(), raw, sizeof(raw), 0), 14);
   EXPECT_STREQ(raw, "by its handle");
 }
 
 TEST_F(KindsTest, WhatIsLostBetweenGrantAndMappingSaysSoAndItsLeaseIsReleased) {
-  // Nobody listens for ipc; and the pool's table knows nothing of the allocation.
-  spoil_ = [](v1::Lease* lease) {
-    if (lease->kind() != v1::KIND_MEMPOOL) return;
-    HostPoolData data = *FromExportData<HostPoolData>(ToHandle(lease->export_data()));
-    data.allocation += 7;
-    lease->set_export_data(Bytes(data));
-  };
-  for (const Kind kind : {Kind::kIpc, Kind::kMempool}) {
+  const auto is_lost = [this](Kind kind) {
     const absl::Status status = client_->Acquire({.bytes = kBytes, .kind = kind}).status();
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), HasSubstr("lost"));
     EXPECT_EQ(daemon_.live_leases(), 0u);
-  }
+  };
+  // The owner is gone.
+  is_lost(Kind::kIpc);
+  is_lost(Kind::kMempool);
+  // It is there, and has freed the memory.
+  StartOwner();
+  spoil_ = [](v1::Lease* lease) {
+    std::string data = lease->export_data();
+    data[40] ^= 1;  // of the key
+    lease->set_export_data(data);
+  };
+  is_lost(Kind::kIpc);
+  is_lost(Kind::kMempool);
 }
 
 TEST_F(KindsTest, AnOwnerThatDoesNotAnswerIsNotWaitedForLong) {
@@ -277,8 +344,7 @@ TEST_F(KindsTest, AnOwnerThatDoesNotAnswerIsNotWaitedForLong) {
 
 // Whoever forks while another thread opens memory of these kinds leaves its child their locks.
 TEST_F(KindsTest, AForkedChildMayEndItsSegments) {
-  const UniqueFd memory = Memfd(kBytes);
-  IpcOwner owner(daemon_.runtime_dir(), memory.get());
+  StartOwner();
   Segment ipc = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).value();
   Segment pool = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   std::atomic<bool> stop = false;
@@ -307,12 +373,13 @@ TEST_F(KindsTest, AForkedChildMayEndItsSegments) {
 }
 
 TEST_F(KindsTest, APoolIsImportedOnceInASession) {
+  StartOwner();
   absl::StatusOr<std::vector<Segment>> two =
       client_->AcquireMany({.bytes = kBytes, .kind = Kind::kMempool}, 2);
   ASSERT_TRUE(two.ok()) << two.status();
-  const size_t before = OpenFds();
+  const size_t before = PoolFds();
   Segment third = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_EQ(PoolFds(), before);
   EXPECT_EQ(third.pool_fd().value(), two->front().pool_fd().value());
   EXPECT_NE(third.export_data().value(), two->front().export_data().value());
   EXPECT_NE(third.data(), two->front().data());
@@ -321,17 +388,18 @@ TEST_F(KindsTest, APoolIsImportedOnceInASession) {
   Segment theirs = other->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   EXPECT_NE(theirs.pool_fd().value(), third.pool_fd().value());
   strcpy(static_cast<char*>(third.data()), "pooled");
-  char raw[7] = "";
-  EXPECT_EQ(pread(theirs.pool_fd().value(), raw, sizeof(raw),
-                  static_cast<off_t>(kHostPoolHeaderBytes + 2 * kBytes)),
-            7);
-  EXPECT_STREQ(raw, "pooled");
+  auto imported = ImportHostPool(daemon_.runtime_dir(), theirs.pool_fd().value());
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const auto same = (*imported)->Open(third.export_data().value(), kBytes, {});
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_STREQ(static_cast<char*>((*same)->data()), "pooled");
 }
 
 // The daemon makes a second pool beside a living one when the tenant's limit has grown.
 TEST_F(KindsTest, TwoPoolsOfADeviceLiveSideBySide) {
+  StartOwner();
   Segment one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  const std::unique_ptr<Pool> first = std::exchange(pool_, std::make_unique<Pool>(2));
+  const std::unique_ptr<Pool> first = ReplacePool(2);
   Segment two = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   EXPECT_NE(one.pool_fd().value(), two.pool_fd().value());
   const std::unique_ptr<Pool> second = std::exchange(pool_, nullptr);
@@ -346,62 +414,66 @@ TEST_F(KindsTest, TwoPoolsOfADeviceLiveSideBySide) {
 }
 
 TEST_F(KindsTest, ADeadOwnersPoolIsLetGoWithItsLastSegment) {
+  StartOwner();
   daemon_.SetContextPid(100);
-  ASSERT_TRUE(client_->GetUsage().ok());  // from here on gRPC opens nothing more
-  const size_t before = OpenFds();
+  const size_t before = PoolFds();
   Segment old_one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  const size_t of_a_pool = OpenFds() - before;
+  const size_t of_a_pool = PoolFds() - before;
   EXPECT_GT(of_a_pool, 0u);
-  const std::unique_ptr<Pool> old_pool = std::exchange(pool_, std::make_unique<Pool>(2));
+  const std::unique_ptr<Pool> old_pool = ReplacePool(2);
   daemon_.SetContextPid(200);
-  const size_t with_old = OpenFds();
+  const size_t with_old = PoolFds();
   Segment new_one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  EXPECT_EQ(OpenFds(), with_old + of_a_pool);
+  EXPECT_EQ(PoolFds(), with_old + of_a_pool);
   memset(old_one.data(), 1, kBytes);
   EXPECT_TRUE(old_one.Release().ok());
-  EXPECT_EQ(OpenFds(), with_old);
+  EXPECT_EQ(PoolFds(), with_old);
   // Unused, but alive: its descriptor does not come again.
   EXPECT_TRUE(new_one.Release().ok());
-  EXPECT_EQ(OpenFds(), with_old);
+  EXPECT_EQ(PoolFds(), with_old);
   EXPECT_TRUE(client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).ok());
 }
 
 TEST_F(KindsTest, ADeadOwnersPoolThatNoSegmentUsesIsLetGoWhenThereIsAnother) {
+  StartOwner();
   daemon_.SetContextPid(100);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  const size_t with_one = OpenFds();
-  const std::unique_ptr<Pool> old_pool = std::exchange(pool_, std::make_unique<Pool>(2));
+  const size_t with_one = PoolFds();
+  const std::unique_ptr<Pool> old_pool = ReplacePool(2);
   daemon_.SetContextPid(200);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  EXPECT_EQ(OpenFds(), with_one + 1);  // the new pool of this test itself
+  EXPECT_EQ(PoolFds(), with_one + 1);  // the new pool of this test itself
 }
 
 TEST_F(KindsTest, APoolThatLivesBesideANewerOneIsKept) {
+  StartOwner();
   daemon_.SetContextPid(100);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  const std::unique_ptr<Pool> first = std::exchange(pool_, std::make_unique<Pool>(2));
+  const std::unique_ptr<Pool> first = ReplacePool(2);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   next_pool_ = first.get();
   EXPECT_TRUE(client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).ok());
 }
 
 TEST_F(KindsTest, OfManyPoolsThatCameAndWentAFewAreKept) {
-  const size_t before = OpenFds();
+  StartOwner();
+  const size_t before = PoolFds();
   for (uint64_t id = 2; id < 50; ++id) {
     client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-    pool_ = std::make_unique<Pool>(id);
+    pool_ = std::make_unique<Pool>(id, &memory_);
   }
-  EXPECT_LT(OpenFds(), before + 2 * 10);
+  EXPECT_LT(PoolFds(), before + 2 * 10);
 }
 
 TEST_F(KindsTest, WhatComesOfAPoolThatIsThereIsClosed) {
+  StartOwner();
   Segment one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  const size_t before = OpenFds();
+  const size_t before = PoolFds();
   for (int i = 0; i < 3; ++i) {
     sent_pools_.clear();
     Segment more = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
     EXPECT_EQ(more.pool_fd().value(), one.pool_fd().value());
-    EXPECT_EQ(OpenFds(), before);
+    EXPECT_EQ(PoolFds(), before);
   }
 }
 

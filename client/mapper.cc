@@ -154,7 +154,7 @@ class Group {
     if (mapped->kind == Kind::kMempool) {
       absl::StatusOr<std::shared_ptr<const Pool>> pool =
           grant_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
-                             [&] { return ContextPid(session_, device); });
+                             session_.runtime_dir(), [&] { return ContextPid(session_, device); });
       if (!pool.ok()) return pool.status();
       mapped->pool = *std::move(pool);
     }

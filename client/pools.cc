@@ -7,6 +7,7 @@ namespace gpumem::internal {
 absl::StatusOr<std::shared_ptr<const Pool>> Pools::Get(uint64_t pool_id,
                                                        const std::string& device_uuid,
                                                        Backend backend,
+                                                       const std::string& runtime_dir,
                                                        absl::FunctionRef<int32_t()> owner) {
   // Also while a pool is imported: whoever else comes needs the same one.
   absl::MutexLock lock(&mutex_);
@@ -18,7 +19,7 @@ absl::StatusOr<std::shared_ptr<const Pool>> Pools::Get(uint64_t pool_id,
   pool->fd = *std::move(fd);
   absl::StatusOr<std::shared_ptr<ImportedPool>> imported =
       backend == Backend::kCuda ? ImportCudaPool(device_uuid, pool->fd.get())
-                                : ImportHostPool(pool->fd.get());
+                                : ImportHostPool(runtime_dir, pool->fd.get());
   if (!imported.ok()) {
     deliveries_->ReturnPool(pool_id, std::move(pool->fd));  // for the next that needs it
     return imported.status();

@@ -35,11 +35,12 @@ class Pools {
 
   // The pool of a lease, imported. It is kept for the segments to come, as the daemon sends the
   // descriptor of a living pool but once; see DropDead. `owner` says, where this session had not
-  // the pool yet, which process it is in; it is called with a lock held.
+  // the pool yet, which process it is in; it is called with a lock held. `runtime_dir` is the
+  // daemon's: pools of the host backend are opened there.
   //   RESOURCE_EXHAUSTED   its descriptor was lost: this process could open no more files
   //   and what ImportCudaPool and ImportHostPool say
   absl::StatusOr<std::shared_ptr<const Pool>> Get(uint64_t pool_id, const std::string& device_uuid,
-                                                  Backend backend,
+                                                  Backend backend, const std::string& runtime_dir,
                                                   absl::FunctionRef<int32_t()> owner);
 
   // To be called when a Segment has gone. Lets go of the pools that no Segment uses where the

@@ -6,9 +6,10 @@
 // closes. So memory can be opened only while its owner lives and keeps it, as with CUDA; and the
 // owner never waits for anybody.
 //
-// Kind mempool: a pool is one large sparse memfd. At its start is a table with an entry for
-// each possible beginning of an allocation: the number of the allocation that is there now, or
-// zero.
+// Kind mempool: each allocation of a pool is opened in the same way, on the same socket. The pool's
+// descriptor is an empty memfd, sealed at that size: it stands for the pool, by its inode, and no
+// process can put memory into it. An allocation is a memfd of its own, sealed at the size that its
+// tenant is charged for.
 #pragma once
 
 #include <array>
@@ -35,20 +36,12 @@ struct HostIpcHandle {
 struct HostPoolData {
   static constexpr uint64_t kMagic = 0x6c6f6f7074736f68;  // "hostpool"
   uint64_t magic = kMagic;
-  uint64_t inode = 0;   // of the pool's memfd
-  uint64_t offset = 0;  // from kHostPoolHeaderBytes on
-  uint64_t bytes = 0;
-  uint64_t allocation = 0;  // its number, in the table while it lives
-  std::array<uint8_t, 24> zeros = {};
+  uint64_t inode = 0;  // of the pool's descriptor
+  uint32_t device_index = 0;
+  uint32_t unused = 0;
+  std::array<uint8_t, 32> secret = {};  // random: the key to the memory
+  std::array<uint8_t, 8> zeros = {};
 };
-
-inline constexpr uint64_t kHostPoolPageBytes = 4096;
-inline constexpr uint64_t kHostPoolBytes = uint64_t{16} << 40;  // of addresses in it
-// The table: 8 bytes for each page.
-inline constexpr uint64_t kHostPoolHeaderBytes = kHostPoolBytes / kHostPoolPageBytes * 8;
-
-// Where in the memfd the entry is for what begins at `offset`.
-constexpr uint64_t HostPoolEntry(uint64_t offset) { return offset / kHostPoolPageBytes * 8; }
 
 template <typename Data>
 ExportData ToExportData(const Data& data) {
@@ -68,7 +61,7 @@ std::optional<Data> FromExportData(const ExportData& bytes) {
   return data;
 }
 
-// Where the owner of a host device's memory of kind ipc answers.
+// Where the owner of a host device's memory of kinds ipc and mempool answers.
 inline std::string HostIpcSocket(absl::string_view runtime_dir, uint32_t device_index) {
   return absl::StrCat(runtime_dir, "/host-ipc-", device_index, ".sock");
 }

@@ -165,6 +165,9 @@ class ImportedPool {
 // process does not see it, of the first that it sees.
 absl::StatusOr<std::shared_ptr<ImportedPool>> ImportCudaPool(const std::string& device_uuid,
                                                              int fd);
-absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(int fd);
+// The host backend's: memory of the pool is opened on its owner's socket in `runtime_dir`
+// (host_ipc.h).
+absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(const std::string& runtime_dir,
+                                                             int fd);
 
 }  // namespace gpumem

@@ -1,14 +1,14 @@
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/host_ipc.h"
+#include "common/host_owner.h"
 #include "common/mapping.h"
 #include "common/shared_openings.h"
 #include "common/unique_fd.h"
@@ -16,16 +16,13 @@
 namespace gpumem {
 namespace {
 
-class PoolOpening : public Opening {
- public:
-  PoolOpening(void* data, uint64_t bytes) : Opening(data, bytes) {}
-  ~PoolOpening() override { munmap(data(), bytes()); }
-};
-
 class HostPool : public ImportedPool {
  public:
-  HostPool(UniqueFd fd, uint64_t inode)
-      : fd_(std::move(fd)), inode_(inode), openings_(std::make_shared<SharedOpenings>()) {}
+  HostPool(std::string runtime_dir, UniqueFd fd, uint64_t inode)
+      : runtime_dir_(std::move(runtime_dir)),
+        fd_(std::move(fd)),
+        inode_(inode),
+        openings_(std::make_shared<SharedOpenings>()) {}
 
   absl::StatusOr<std::unique_ptr<Mapping>> Open(const ExportData& data, uint64_t bytes,
                                                 const MapOptions& options) override {
@@ -34,53 +31,33 @@ class HostPool : public ImportedPool {
       return absl::InvalidArgumentError("memory of the host backend is not opened for GPUs");
     }
     const std::optional<HostPoolData> parsed = FromExportData<HostPoolData>(data);
-    const uint64_t page = kHostPoolPageBytes;
-    if (!parsed.has_value() || parsed->inode != inode_ || parsed->allocation == 0 ||
-        parsed->bytes == 0 || parsed->bytes % page != 0 || parsed->offset % page != 0 ||
-        parsed->bytes > kHostPoolBytes || parsed->offset > kHostPoolBytes - parsed->bytes) {
+    if (!parsed.has_value() || parsed->inode != inode_) {
       return absl::InvalidArgumentError("the export data is of no memory of this pool");
     }
-    return openings_->Get(data, bytes, [&] { return OpenNew(*parsed); });
+    return openings_->Get(data, bytes, [&] {
+      return OpenFromOwner(HostIpcSocket(runtime_dir_, parsed->device_index), data, "mempool");
+    });
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<Opening>> OpenNew(const HostPoolData& data) {
-    uint64_t there = 0;
-    const off_t entry = static_cast<off_t>(HostPoolEntry(data.offset));
-    if (pread(fd_.get(), &there, sizeof(there), entry) != sizeof(there)) {
-      return absl::InternalError(absl::ErrnoToStatus(errno, "reading a pool's table").message());
-    }
-    if (there != data.allocation) {
-      return absl::NotFoundError(
-          "the memory of kind mempool is not there: its owner has freed it or is gone");
-    }
-    void* const at = mmap(nullptr, data.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(),
-                          static_cast<off_t>(kHostPoolHeaderBytes + data.offset));
-    if (at == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(absl::ErrnoToStatus(errno, "mmap").message(),
-                       "; check this process's memory limits and vm.max_map_count"));
-    }
-    return std::make_unique<PoolOpening>(at, data.bytes);
-  }
-
-  const UniqueFd fd_;
+  const std::string runtime_dir_;
+  const UniqueFd fd_;  // keeps the inode from being another's
   const uint64_t inode_;
   const std::shared_ptr<SharedOpenings> openings_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(int fd) {
+absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(const std::string& runtime_dir,
+                                                             int fd) {
   struct stat file = {};
-  if (fstat(fd, &file) != 0 ||
-      file.st_size != static_cast<off_t>(kHostPoolHeaderBytes + kHostPoolBytes)) {
+  if (fstat(fd, &file) != 0 || file.st_size != 0 || fcntl(fd, F_GET_SEALS) == -1) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd, " is no memory pool of the host backend"));
   }
   UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!own.valid()) return absl::ErrnoToStatus(errno, "F_DUPFD_CLOEXEC");
-  return std::make_shared<HostPool>(std::move(own), file.st_ino);
+  return std::make_shared<HostPool>(runtime_dir, std::move(own), file.st_ino);
 }
 
 }  // namespace gpumem

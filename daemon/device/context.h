@@ -70,7 +70,7 @@ class Context {
 // Which context to make.
 struct ContextSpec {
   std::string device_uuid;
-  // For host devices: where to answer those who open memory of kind ipc.
+  // For host devices: where to answer those who open their memory.
   std::string socket_path;
 };
 

@@ -86,10 +86,10 @@ TEST_F(ContextDeviceTest, MakesAllKindsOfTheHost) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("vmm, mempool, ipc"));
 }
 
-TEST_F(ContextDeviceTest, WithoutAFolderThereIsNoIpc) {
+TEST_F(ContextDeviceTest, WithoutAFolderThereIsVmmAlone) {
   const auto device = OpenHostDevice({.capacity_bytes = 64 * kMiB}, "");
   ASSERT_TRUE(device.ok());
-  EXPECT_THAT((*device)->info().kinds, ElementsAre(Kind::kVmm, Kind::kMempool));
+  EXPECT_THAT((*device)->info().kinds, ElementsAre(Kind::kVmm));
 }
 
 TEST_F(ContextDeviceTest, TheContextLivesAsLongAsItsMemory) {

@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<ImportedPool>> ImportOnce(const SharedMemory& mem
   if (std::shared_ptr<ImportedPool> pool = imported[memory.pool_id].lock()) return pool;
   if (memory.fds.size() != 1) return absl::InvalidArgumentError("no descriptor of the pool");
   absl::StatusOr<std::shared_ptr<ImportedPool>> pool =
-      OnHost(memory) ? gpumem::ImportHostPool(memory.fds.front())
+      OnHost(memory) ? gpumem::ImportHostPool(memory.runtime_dir, memory.fds.front())
                      : gpumem::ImportCudaPool(memory.device_uuid, memory.fds.front());
   if (pool.ok()) imported[memory.pool_id] = *pool;
   return pool;

@@ -98,13 +98,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& 
                                                        const std::string& runtime_dir) {
   absl::StatusOr<std::unique_ptr<HostDevice>> base = MakeHostDevice(options);
   if (!base.ok()) return base.status();
+  if (runtime_dir.empty()) return std::unique_ptr<Device>(*std::move(base));
   ContextDeviceOptions context{
-      .kinds = {Kind::kMempool},
+      .kinds = {Kind::kMempool, Kind::kIpc},
+      .socket_path = gpumem::HostIpcSocket(runtime_dir, options.index),
       .reserve = [device = base->get()](uint64_t bytes) { return device->Reserve(bytes); }};
-  if (!runtime_dir.empty()) {
-    context.kinds.push_back(Kind::kIpc);
-    context.socket_path = gpumem::HostIpcSocket(runtime_dir, options.index);
-  }
   return AddContextKinds(*std::move(base), std::move(context));
 }
 

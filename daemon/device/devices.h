@@ -16,8 +16,8 @@ namespace gpumemd {
 
 struct DeviceOptions {
   std::optional<Backend> backend;  // absent: CUDA where it works, else the host
-  // Where host devices answer those who open memory of kind ipc. It need not be there yet, but
-  // must be when the first such segment is made. Empty: they do not make kind ipc.
+  // Where host devices answer those who open memory of kinds ipc and mempool. It need not be there
+  // yet, but must be when the first such segment is made. Empty: they do not make these kinds.
   std::string runtime_dir;
   // Capacity of the host memory that processes pin, rounded down to 2 MiB; 0: none of it.
   uint64_t pinned_bytes = 0;

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -26,67 +26,58 @@
 namespace gpumemd {
 namespace {
 
+using gpumem::HostPoolData;
 using gpumem::UniqueFd;
 
-// One pool: a memfd, and who has which part of it.
+// Fills a key with random bytes.
+absl::Status Draw(std::array<uint8_t, 32>& secret) {
+  if (getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size())) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::ErrnoToStatus(errno, "getrandom").message());
+}
+
+// One pool: its allocations, which `server` gives out, and its numbers.
 class HostPool {
  public:
-  HostPool(UniqueFd fd, uint64_t inode, uint64_t max_bytes)
-      : fd_(std::move(fd)), inode_(inode), max_bytes_(max_bytes) {}
+  // `fd` stands for the pool (HostPoolData); `server` outlives this.
+  HostPool(UniqueFd fd, HostPoolData identity, uint64_t max_bytes, HostIpcServer* server)
+      : fd_(std::move(fd)), identity_(identity), max_bytes_(max_bytes), server_(server) {}
 
-  int fd() const { return fd_.get(); }
-
-  absl::StatusOr<ExportData> Allocate(uint64_t memory, uint64_t bytes) {
+  absl::StatusOr<ExportData> Allocate(uint64_t memory, const std::string& name, uint64_t bytes) {
     if (bytes > max_bytes_ - numbers_.used_bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the memory pool is full: ", gpumem::FormatBytes(bytes), " asked, ",
                        gpumem::FormatBytes(numbers_.used_bytes), " of ",
                        gpumem::FormatBytes(max_bytes_), " used"));
     }
-    // The first gap that is large enough: what was freed is used again.
-    uint64_t offset = 0;
-    for (const auto& [begin, part] : parts_) {
-      if (begin - offset >= bytes) break;
-      offset = begin + part.bytes;
-    }
-    if (offset > gpumem::kHostPoolBytes - bytes) {
-      return absl::ResourceExhaustedError("the memory pool is out of addresses");
-    }
-    if (absl::Status status = Zero(offset, bytes); !status.ok()) return status;
-    if (absl::Status status = Enter(offset, memory); !status.ok()) return status;
-    parts_[offset] = {.memory = memory, .bytes = bytes};
+    HostPoolData data = identity_;
+    if (absl::Status drawn = Draw(data.secret); !drawn.ok()) return drawn;
+    absl::StatusOr<UniqueFd> fd = MakeSealedMemfd(name, bytes);
+    if (!fd.ok()) return fd.status();
+    const Part part = {.data = gpumem::ToExportData(data), .bytes = bytes};
+    server_->Add(part.data, *std::move(fd));
+    parts_[memory] = part;
     numbers_.used_bytes += bytes;
     numbers_.used_peak_bytes = std::max(numbers_.used_peak_bytes, numbers_.used_bytes);
     numbers_.reserved_bytes = std::max(numbers_.reserved_bytes, numbers_.used_bytes);
     numbers_.reserved_peak_bytes = std::max(numbers_.reserved_peak_bytes, numbers_.reserved_bytes);
-    return gpumem::ToExportData(gpumem::HostPoolData{
-        .inode = inode_, .offset = offset, .bytes = bytes, .allocation = memory});
+    return part.data;
   }
 
   absl::Status Free(uint64_t memory) {
-    const auto part = std::find_if(parts_.begin(), parts_.end(), [memory](const auto& entry) {
-      return entry.second.memory == memory;
-    });
+    const auto part = parts_.find(memory);
     if (part == parts_.end()) return absl::NotFoundError("no such memory in the pool");
-    if (absl::Status status = Enter(part->first, 0); !status.ok()) return status;
+    server_->Remove(part->second.data);
     numbers_.used_bytes -= part->second.bytes;
     parts_.erase(part);
-    return Trim(numbers_.release_threshold_bytes);
+    Trim(numbers_.release_threshold_bytes);
+    return absl::OkStatus();
   }
 
-  // All of the spare memory goes or none: a pool that keeps some of it keeps what lies lowest
-  // by being asked for it next, not by our choice.
-  absl::Status Trim(uint64_t keep_bytes) {
-    const uint64_t kept = std::max(keep_bytes, numbers_.used_bytes);
-    if (numbers_.reserved_bytes <= kept) return absl::OkStatus();
-    numbers_.reserved_bytes = kept;
-    if (kept > numbers_.used_bytes) return absl::OkStatus();
-    uint64_t offset = 0;
-    for (const auto& [begin, part] : parts_) {
-      if (absl::Status status = Zero(offset, begin - offset); !status.ok()) return status;
-      offset = begin + part.bytes;
-    }
-    return Zero(offset, gpumem::kHostPoolBytes - offset);
+  void Trim(uint64_t keep_bytes) {
+    numbers_.reserved_bytes =
+        std::min(numbers_.reserved_bytes, std::max(keep_bytes, numbers_.used_bytes));
   }
 
   void Set(const PoolChange& change) {
@@ -108,35 +99,18 @@ class HostPool {
 
  private:
   struct Part {
-    uint64_t memory = 0;
+    ExportData data = {};
     uint64_t bytes = 0;
   };
 
-  absl::Status Zero(uint64_t offset, uint64_t bytes) {
-    if (bytes == 0) return absl::OkStatus();
-    const auto at = static_cast<off_t>(gpumem::kHostPoolHeaderBytes + offset);
-    if (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
-                  static_cast<off_t>(bytes)) != 0) {
-      return MemfdError(errno, "fallocate", bytes);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Enter(uint64_t offset, uint64_t memory) {
-    if (pwrite(fd_.get(), &memory, sizeof(memory),
-               static_cast<off_t>(gpumem::HostPoolEntry(offset))) != sizeof(memory)) {
-      return MemfdError(errno, "pwrite", sizeof(memory));
-    }
-    return absl::OkStatus();
-  }
-
-  const UniqueFd fd_;
-  const uint64_t inode_;
+  const UniqueFd fd_;  // keeps its inode from being another's
+  const HostPoolData identity_;
   const uint64_t max_bytes_;
+  HostIpcServer* const server_;
   PoolNumbers numbers_ = {.reuse_follow_event_dependencies = true,
                           .reuse_allow_opportunistic = true,
                           .reuse_allow_internal_dependencies = true};
-  std::map<uint64_t, Part> parts_;  // by offset
+  std::map<uint64_t, Part> parts_;  // by the number of the memory
 };
 
 class HostContext : public Context {
@@ -145,15 +119,9 @@ class HostContext : public Context {
       : device_uuid_(std::move(device_uuid)), index_(index), server_(std::move(server)) {}
 
   absl::StatusOr<ExportData> CreateIpc(uint64_t memory, uint64_t bytes) override {
-    if (server_ == nullptr) {
-      return absl::UnimplementedError(
-          absl::StrCat(device_uuid_, " has no socket to answer on; use kind vmm"));
-    }
+    if (server_ == nullptr) return NoSocket();
     gpumem::HostIpcHandle handle{.device_index = index_};
-    if (getrandom(handle.secret.data(), handle.secret.size(), 0) !=
-        static_cast<ssize_t>(handle.secret.size())) {
-      return absl::InternalError(absl::ErrnoToStatus(errno, "getrandom").message());
-    }
+    if (absl::Status drawn = Draw(handle.secret); !drawn.ok()) return drawn;
     absl::StatusOr<UniqueFd> fd = MakeSealedMemfd(absl::StrCat("gpumem-ipc:", device_uuid_), bytes);
     if (!fd.ok()) return fd.status();
     const ExportData data = gpumem::ToExportData(handle);
@@ -165,7 +133,8 @@ class HostContext : public Context {
   absl::StatusOr<ExportData> Allocate(uint64_t memory, uint64_t pool, uint64_t bytes) override {
     HostPool* const found = Find(pool);
     if (found == nullptr) return NoPool();
-    absl::StatusOr<ExportData> data = found->Allocate(memory, bytes);
+    absl::StatusOr<ExportData> data =
+        found->Allocate(memory, absl::StrCat("gpumem-mempool:", device_uuid_), bytes);
     if (data.ok()) pool_of_[memory] = pool;
     return data;
   }
@@ -184,17 +153,17 @@ class HostContext : public Context {
   }
 
   absl::StatusOr<MadePool> CreatePool(uint64_t pool, uint64_t max_bytes) override {
-    absl::StatusOr<UniqueFd> fd =
-        MakeSealedMemfd(absl::StrCat("gpumem-pool:", device_uuid_),
-                        gpumem::kHostPoolHeaderBytes + gpumem::kHostPoolBytes);
+    if (server_ == nullptr) return NoSocket();
+    absl::StatusOr<UniqueFd> fd = MakeSealedMemfd(absl::StrCat("gpumem-pool:", device_uuid_), 0);
     if (!fd.ok()) return fd.status();
     UniqueFd exported(fcntl(fd->get(), F_DUPFD_CLOEXEC, 0));
     struct stat file = {};
     if (!exported.valid() || fstat(fd->get(), &file) != 0) {
       return MemfdError(errno, "exporting a pool", max_bytes);
     }
-    pools_.try_emplace(pool, *std::move(fd), file.st_ino,
-                       max_bytes == 0 ? std::numeric_limits<uint64_t>::max() : max_bytes);
+    pools_.try_emplace(
+        pool, *std::move(fd), HostPoolData{.inode = file.st_ino, .device_index = index_},
+        max_bytes == 0 ? std::numeric_limits<uint64_t>::max() : max_bytes, server_.get());
     return MadePool{.fd = std::move(exported), .max_bytes = max_bytes};
   }
 
@@ -217,10 +186,16 @@ class HostContext : public Context {
 
   absl::Status TrimPool(uint64_t pool, uint64_t keep_bytes) override {
     HostPool* const found = Find(pool);
-    return found == nullptr ? NoPool() : found->Trim(keep_bytes);
+    if (found == nullptr) return NoPool();
+    found->Trim(keep_bytes);
+    return absl::OkStatus();
   }
 
  private:
+  absl::Status NoSocket() const {
+    return absl::UnimplementedError(
+        absl::StrCat(device_uuid_, " has no socket to answer on; use kind vmm"));
+  }
   static absl::Status NoPool() { return absl::NotFoundError("no such memory pool"); }
 
   HostPool* Find(uint64_t pool) {
@@ -230,7 +205,7 @@ class HostContext : public Context {
 
   const std::string device_uuid_;
   const uint32_t index_;
-  const std::unique_ptr<HostIpcServer> server_;  // null: no memory of kind ipc
+  const std::unique_ptr<HostIpcServer> server_;  // null: it makes no memory
   std::map<uint64_t, ExportData> ipc_;           // by the number of the memory
   std::map<uint64_t, uint64_t> pool_of_;         // likewise
   std::map<uint64_t, HostPool> pools_;

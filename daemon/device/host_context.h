@@ -9,11 +9,12 @@
 namespace gpumemd {
 
 // `spec.device_uuid` is a host device's. Answers on `spec.socket_path`, replacing what is
-// there, for as long as it lives; with an empty path it makes no memory of kind ipc
-// (UNIMPLEMENTED). host_ipc.h says how its memory is opened.
+// there, for as long as it lives; with an empty path it makes no memory (UNIMPLEMENTED).
+// host_ipc.h says how its memory is opened.
 //
-// Where CUDA recycles a pool's memory without the driver, so does it: freed bytes keep what was
-// written until the pool gives them back or somebody gets them, zeroed.
+// Each allocation is a memfd that is sealed at its size, also in a pool, so that no client can make
+// it hold more. What a pool has reserved beyond the bytes in use is a number alone: freed memory
+// goes at once.
 absl::StatusOr<std::unique_ptr<Context>> MakeHostContext(const ContextSpec& spec);
 
 }  // namespace gpumemd

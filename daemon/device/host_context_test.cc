@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -186,13 +190,66 @@ class HostPoolTest : public HostContextTest {
     if (!made.ok()) return;
     EXPECT_EQ(made->max_bytes, 8 * kMiB);
     absl::StatusOr<std::shared_ptr<gpumem::ImportedPool>> pool =
-        gpumem::ImportHostPool(made->fd.get());
+        gpumem::ImportHostPool(dir_, made->fd.get());
     EXPECT_TRUE(pool.ok()) << pool.status();
     if (pool.ok()) pool_ = *std::move(pool);
   }
 
   std::shared_ptr<gpumem::ImportedPool> pool_;  // after its descriptor was closed
 };
+
+// What a client may have done with a descriptor, with every call that could put memory into it.
+// Returns the bytes that it holds then.
+uint64_t FillBeyond(int fd, uint64_t size) {
+  constexpr uint64_t kBeyond = 8 * kMiB;
+  const std::vector<char> bytes(kMiB, 'x');
+  const auto end = static_cast<off_t>(size);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(size + kBeyond)), -1);
+  EXPECT_EQ(fallocate(fd, 0, end, kBeyond), -1);
+  EXPECT_EQ(fallocate(fd, FALLOC_FL_KEEP_SIZE, end, kBeyond), -1);
+  EXPECT_EQ(pwrite(fd, bytes.data(), bytes.size(), end), -1);
+  EXPECT_EQ(pwrite(fd, bytes.data(), bytes.size(), off_t{1} << 40), -1);
+  void* const mapped = mmap(nullptr, kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end);
+  EXPECT_NE(mapped, MAP_FAILED);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGBUS, SIG_DFL);
+    memset(mapped, 1, kBeyond);
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) << status;
+  munmap(mapped, kBeyond);
+  struct stat file = {};
+  EXPECT_EQ(fstat(fd, &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+// A pool's descriptor goes to every client that has memory of it.
+TEST_F(HostContextTest, APoolsDescriptorHoldsNoMemory) {
+  const absl::StatusOr<MadePool> made = context_->CreatePool(9, 8 * kMiB);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_TRUE(context_->Allocate(1, 9, 2 * kMiB).ok());
+  EXPECT_EQ(FillBeyond(made->fd.get(), 0), 0u);
+}
+
+TEST_F(HostContextTest, MemoryOfAPoolHoldsNoMoreThanItWasMadeFor) {
+  const absl::StatusOr<MadePool> made = context_->CreatePool(9, 8 * kMiB);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const absl::StatusOr<ExportData> data = context_->Allocate(1, 9, 2 * kMiB);
+  ASSERT_TRUE(data.ok()) << data.status();
+  // As libgpumem asks for it, but that the descriptor is kept.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  const auto asker = gpumem::ConnectUnix(gpumem::HostIpcSocket(dir_, 3), SOCK_SEQPACKET, deadline);
+  ASSERT_TRUE(asker.ok()) << asker.status();
+  const std::string question(data->begin(), data->end());
+  ASSERT_EQ(gpumem::SendMessage(asker->get(), question, {}, deadline), absl::OkStatus());
+  const absl::StatusOr<gpumem::UnixMessage> answer = gpumem::ReceiveMessage(asker->get(), deadline);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_EQ(answer->fds.size(), 1u);
+  EXPECT_LE(FillBeyond(answer->fds.front().get(), 2 * kMiB), 2 * kMiB);
+}
 
 TEST_F(HostPoolTest, MemoryIsOpenedByPoolAndData) {
   const auto data = context_->Allocate(1, 9, 2 * kMiB);
@@ -216,7 +273,8 @@ TEST_F(HostPoolTest, DataOfAnotherPoolIsRefused) {
   const auto data = context_->Allocate(1, 10, 2 * kMiB);
   ASSERT_TRUE(data.ok());
   EXPECT_EQ(pool_->Open(*data, 2 * kMiB, {}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(gpumem::ImportHostPool(STDIN_FILENO).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(gpumem::ImportHostPool(dir_, STDIN_FILENO).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST_F(HostPoolTest, WhatIsFreedIsNotOpenedAnyMoreAndComesBackZeroed) {

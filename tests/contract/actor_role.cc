@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> MapRaw(Kind kind, bool cuda, const std:
       return cuda ? OpenCudaIpc(device, export_data, bytes, options)
                   : OpenHostIpc(runtime_dir, export_data, bytes, options);
     case Kind::kMempool: {
-      auto pool = cuda ? ImportCudaPool(device, fd) : ImportHostPool(fd);
+      auto pool = cuda ? ImportCudaPool(device, fd) : ImportHostPool(runtime_dir, fd);
       if (!pool.ok()) return pool.status();
       return (*pool)->Open(export_data, bytes, options);
     }

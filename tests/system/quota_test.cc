@@ -1,8 +1,10 @@
 // Quotas that operators change: at once, over restarts and reloads, and back again.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -370,6 +372,36 @@ TEST_F(QuotaTest, OperatorsWhoChangeTheSameTenantAtOnceLoseNothing) {
     EXPECT_EQ(quota.priority(), 20);
     EXPECT_EQ(quota.max_waiting(), 20u);
     ASSERT_OK(daemon_->Restart());
+  }
+}
+
+// Writes at and beyond the memory that `fd` is of, and asks for more of it, in every way. Returns
+// the bytes that the kernel holds for it then.
+uint64_t FillAllOf(int fd, uint64_t beyond) {
+  const std::string bytes(kMiB, 'x');
+  const auto end = static_cast<off_t>(beyond);
+  EXPECT_EQ(ftruncate(fd, end), -1);
+  EXPECT_EQ(fallocate(fd, 0, 0, end), -1);
+  EXPECT_EQ(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, end), -1);
+  bool all = true;
+  for (off_t at = 0; at < end; at += static_cast<off_t>(bytes.size())) {
+    all = pwrite(fd, bytes.data(), bytes.size(), at) > 0 && all;
+  }
+  EXPECT_FALSE(all);
+  struct stat file = {};
+  EXPECT_EQ(fstat(fd, &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+TEST_F(QuotaTest, NoDescriptorThatAClientGetsHoldsMoreThanIsCharged) {
+  auto client = daemon_->Connect("team");
+  ASSERT_OK(client);
+  for (const Kind kind : {Kind::kVmm, Kind::kMempool}) {
+    auto segment = (*client)->Acquire({.bytes = 2 * kMiB, .kind = kind});
+    ASSERT_OK(segment);
+    const absl::StatusOr<int> fd = kind == Kind::kVmm ? segment->fd() : segment->pool_fd();
+    ASSERT_OK(fd);
+    EXPECT_LE(FillAllOf(*fd, 64 * kMiB), segment->size()) << KindName(kind);
   }
 }
 
