@@ -168,10 +168,29 @@ absl::Status Ledger::CheckInFlight(Tenant& tenant) {
 }
 
 absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
-  if (session.leases.size() + more <= bounds_.max_leases_per_session) return absl::OkStatus();
-  return DenyCount(*session.tenant, Denial::CAUSE_DAEMON_LIMIT, more, session.leases.size(),
-                   bounds_.max_leases_per_session,
-                   "a session holds only so many leases; release those that are not needed");
+  struct Limit {
+    absl::string_view of;
+    uint64_t used;
+    uint32_t limit;
+  };
+  const Limit limits[] = {
+      {"a session holds", session.leases.size() + session.arriving, bounds_.max_leases_per_session},
+      {"a tenant holds", session.tenant->leases, bounds_.max_leases_per_tenant},
+      {"the daemon keeps", lease_count_, bounds_.max_leases},
+  };
+  for (const Limit& limit : limits) {
+    if (limit.used + more <= limit.limit) continue;
+    return DenyCount(*session.tenant, Denial::CAUSE_DAEMON_LIMIT, more, limit.used, limit.limit,
+                     absl::StrCat(limit.of,
+                                  " only so many leases; release those that are not "
+                                  "needed, and open a segment once in each process"));
+  }
+  return absl::OkStatus();
+}
+
+void Ledger::CountLeases(Tenant& tenant, int64_t change) {
+  tenant.leases += static_cast<uint64_t>(change);
+  lease_count_ += static_cast<uint64_t>(change);
 }
 
 bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {

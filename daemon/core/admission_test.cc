@@ -394,6 +394,44 @@ TEST_F(FewLeases, OneMoreLeaseThanASessionMayHoldIsDenied) {
   EXPECT_EQ(Acquire(session, kGranule).size(), 1u);
 }
 
+class FewLeasesInAll : public LedgerFixture {
+ protected:
+  FewLeasesInAll() : LedgerFixture({.max_leases_per_tenant = 4, .max_leases = 6}) {}
+};
+
+TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
+  const SessionId session = OpenSession("team"), other = OpenSession("team");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  const Secret ticket = Share(session, item.lease);
+  // What is about to be granted counts, too.
+  const auto opening = ledger.BeginOpen(session, {ticket, ticket});
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  const auto denied = [&] { return ledger.BeginOpen(other, {ticket, ticket}).status(); };
+  ExpectDenial(denied(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "", 2, 3, 4);
+  ledger.Abort(*opening, /*handed_over=*/false);
+  OpenTicket(other, ticket);
+  OpenTicket(other, ticket);
+  ExpectDenial(denied(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "", 2, 3, 4);
+  EXPECT_EQ(HelpOf(denied()).substr(0, 15), "a tenant holds ");
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule, 2).status()));
+  // A session that ends while it is handed something never had it.
+  const auto late = ledger.BeginOpen(other, {ticket});
+  ASSERT_TRUE(late.ok()) << late.status();
+  ledger.SocketClosed(other);
+  EXPECT_TRUE(absl::IsAborted(ledger.Commit(*late)));
+  EXPECT_TRUE(ledger.BeginOpen(session, {ticket, ticket, ticket}).ok());
+}
+
+TEST_F(FewLeasesInAll, AllTenantsHoldOnlySoMany) {
+  const SessionId a = OpenSession("a"), b = OpenSession("b");
+  Acquire(a, kGranule, 4);
+  const auto of_b = Acquire(b, kGranule, 1);
+  ExpectDenial(Ask(b, kGranule, 2).status(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "b", "", 2, 5,
+               6);
+  Release(b, of_b);
+  EXPECT_EQ(Acquire(b, kGranule, 2).size(), 2u);
+}
+
 // --- Requests that make no sense -------------------------------------------------------
 
 TEST_F(AdmissionTest, Nonsense) {

@@ -18,6 +18,10 @@ bool MakesContextBound(const DeviceInfo& info) {
 // A queue of thousands is not to hold the mutex for seconds.
 constexpr size_t kGrantsAtOnce = 16;
 
+// Of long lists the mutex is held for so many entries at a time: what changes meanwhile is in a
+// list as it was or as it is.
+constexpr size_t kListedAtOnce = 256;
+
 // Anybody may ask for the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
@@ -35,6 +39,7 @@ Broker::Broker(BrokerOptions options)
       observer_(options.observer),
       continuity_(options.continuity),
       audit_(options.audit),
+      max_leases_per_session_(options.bounds.max_leases_per_session),
       now_(options.now),
       pulse_(std::move(options.pulse)),
       pulse_every_(options.pulse_every),
@@ -384,13 +389,48 @@ absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScop
   return ticket;
 }
 
+absl::Status Broker::CheckNamed(size_t count, absl::string_view what) const {
+  if (count <= max_leases_per_session_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("this request names ", count, " ", what,
+                                                 ", and a session holds at most ",
+                                                 max_leases_per_session_, " leases"));
+}
+
 absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
                              absl::Span<const uint64_t> requests) {
-  absl::MutexLock lock(&mutex_);
-  absl::Status released = ledger_.Release(call.session(), leases);
-  if (released.ok()) ledger_.DropRegrants(call.session(), requests);
-  Pump();
-  return released;
+  if (absl::Status few = CheckNamed(leases.size(), "leases"); !few.ok()) return few;
+  if (absl::Status few = CheckNamed(requests.size(), "requests"); !few.ok()) return few;
+  absl::Status released = ReleaseInParts(call.session(), {leases.begin(), leases.end()});
+  if (!released.ok()) return released;
+  while (!requests.empty()) {
+    absl::MutexLock lock(&mutex_);
+    requests.remove_prefix(ledger_.DropRegrants(call.session(), requests, kLeasesAtOnce));
+    Pump();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leases) {
+  std::sort(leases.begin(), leases.end());
+  leases.erase(std::unique(leases.begin(), leases.end()), leases.end());
+  const bool in_one = leases.size() <= kLeasesAtOnce;
+  absl::Span<const LeaseId> unchecked(leases);
+  while (!in_one && !unchecked.empty()) {
+    constexpr size_t kCheckedAtOnce = 4 * kLeasesAtOnce;
+    absl::MutexLock lock(&mutex_);
+    absl::Status had = ledger_.CheckLeases(session, unchecked.subspan(0, kCheckedAtOnce));
+    if (!had.ok()) return had;
+    unchecked.remove_prefix(std::min(unchecked.size(), kCheckedAtOnce));
+  }
+  absl::Span<const LeaseId> left(leases);
+  do {
+    absl::MutexLock lock(&mutex_);
+    absl::Status released = ledger_.Release(session, left.subspan(0, kLeasesAtOnce));
+    Pump();
+    if (!released.ok()) return released;
+    left.remove_prefix(std::min(left.size(), kLeasesAtOnce));
+  } while (!left.empty());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
@@ -503,19 +543,57 @@ std::vector<TenantView> Broker::ListTenants() const {
 }
 
 absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view tenant) const {
-  absl::MutexLock lock(&mutex_);
-  return ledger_.ListSessions(tenant);
+  std::vector<SessionId> ids;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (absl::Status known = ledger_.CheckListed(tenant, ""); !known.ok()) return known;
+    ids = ledger_.SessionIds();
+  }
+  std::sort(ids.begin(), ids.end());
+  std::vector<SessionView> views;
+  for (absl::Span<const SessionId> left(ids); !left.empty();) {
+    absl::MutexLock lock(&mutex_);
+    ledger_.View(left.subspan(0, kListedAtOnce), tenant, views);
+    left.remove_prefix(std::min(left.size(), kListedAtOnce));
+  }
+  return views;
 }
 
 absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view tenant,
                                                               absl::string_view device) const {
-  absl::MutexLock lock(&mutex_);
-  return ledger_.ListSegments(tenant, device);
+  std::vector<SegmentId> ids;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (absl::Status known = ledger_.CheckListed(tenant, device); !known.ok()) return known;
+    ids = ledger_.SegmentIds();
+  }
+  std::sort(ids.begin(), ids.end());
+  std::vector<SegmentView> views;
+  for (absl::Span<const SegmentId> left(ids); !left.empty();) {
+    absl::MutexLock lock(&mutex_);
+    ledger_.View(left.subspan(0, kListedAtOnce), tenant, device, views);
+    left.remove_prefix(std::min(left.size(), kListedAtOnce));
+  }
+  return views;
 }
 
 HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
-  absl::MutexLock lock(&mutex_);
-  return ledger_.ListHolders(only);
+  HoldersView holders;
+  std::vector<SessionId> sessions;
+  {
+    absl::MutexLock lock(&mutex_);
+    holders.publications = ledger_.PublicationHolders(only);
+    sessions = ledger_.SessionIds();
+  }
+  for (SessionId session : sessions) {
+    for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
+      absl::MutexLock lock(&mutex_);
+      next = ledger_.View(session, only, *next, kListedAtOnce, holders.leases);
+    }
+  }
+  std::sort(holders.leases.begin(), holders.leases.end(),
+            [](const LeaseHolderView& a, const LeaseHolderView& b) { return a.id < b.id; });
+  return holders;
 }
 
 absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,

@@ -252,9 +252,10 @@ class Broker {
   };
   absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
   // As Ledger::Reconcile, of the session that has this token and was resumed. From then on its
-  // calls are served.
-  //   UNAUTHENTICATED  no such session
-  //   UNAVAILABLE      calls of the connection that it has lost have yet to end: ask again
+  // calls are served. Counts as a call in flight.
+  //   INVALID_ARGUMENT  more ids than a session can hold
+  //   UNAUTHENTICATED   no such session
+  //   and as Ledger::BeginReconcile
   absl::StatusOr<std::vector<LeaseId>> Reconcile(absl::string_view token,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);
@@ -281,7 +282,10 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
                                               bool revocable, uint64_t request_id, Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
-  // With the leases what an earlier daemon has granted by these requests, if anything.
+  // With the leases what an earlier daemon has granted by these requests, if anything. All leases
+  // or none, where no other call of the session releases some of them at the same time.
+  //   INVALID_ARGUMENT  more ids than a session can hold
+  //   and as Ledger::Release
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
                        absl::Span<const uint64_t> requests = {});
   absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
@@ -438,6 +442,11 @@ class Broker {
   void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SessionId> FindSession(absl::string_view token) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // INVALID_ARGUMENT  a request that names so many `what` makes no sense
+  absl::Status CheckNamed(size_t count, absl::string_view what) const;
+  // As Ledger::Release, with the mutex held for a few of the leases at a time.
+  absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Where the memory of a segment is disposed of: what lives in a context has a lane for each
   // device, since a context that hangs must not keep the others' memory.
@@ -453,6 +462,7 @@ class Broker {
   BrokerObserver* const observer_;
   Continuity* const continuity_;
   AuditSink* const audit_;
+  const size_t max_leases_per_session_;
   const std::function<absl::Time()> now_;
   const std::function<void(const BrokerLoad&)> pulse_;
   const absl::Duration pulse_every_, pulse_pause_;

@@ -124,12 +124,14 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   if (!leases.ok()) return {State::kAnswered, leases.status()};
   attached.leases = *std::move(leases);
 
-  absl::MutexLock lock(&mutex_);
-  if (!it.given_up) return {State::kAnswered, std::move(attached)};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!it.given_up) return {State::kAnswered, std::move(attached)};
+  }
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : attached.leases) ids.push_back(lease.lease);
-  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
-  Pump();
+  ReleaseInParts(it.session, std::move(ids))
+      .IgnoreError();  // or they have ended with their session
   return {State::kAnswered, GivenUp()};
 }
 

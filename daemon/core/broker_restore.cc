@@ -1,5 +1,6 @@
 // Going on where an earlier broker ended.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/core/broker.h"
@@ -78,21 +79,32 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
 absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
                                                        absl::Span<const LeaseId> leases,
                                                        absl::Span<const uint64_t> requests) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<SessionId> session = FindSession(token);
-  if (!session.ok()) return session.status();
-  if (ledger_.presence(*session) == Presence::kAway) {
-    return absl::UnauthenticatedError(
-        "the session's client has to come back for it first, with a Hello on the session socket");
+  if (absl::Status few = CheckNamed(leases.size(), "leases"); !few.ok()) return few;
+  if (absl::Status few = CheckNamed(requests.size(), "requests"); !few.ok()) return few;
+  std::optional<Call> call;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<SessionId> session = FindSession(token);
+    if (!session.ok()) return session.status();
+    if (ledger_.presence(*session) == Presence::kAway) {
+      return absl::UnauthenticatedError(
+          "the session's client has to come back for it first, with a Hello on the session socket");
+    }
+    if (absl::Status begun = ledger_.BeginReconcile(*session); !begun.ok()) {
+      return Denied(*session, "call", std::move(begun));
+    }
+    ++calls_;
+    call.emplace(Call(this, *session));
   }
-  if (ledger_.presence(*session) == Presence::kReturning && ledger_.HasCalls(*session)) {
-    // They could be granted what the client, which no longer hears of it, does not name.
-    return absl::UnavailableError(
-        "calls of the session's earlier connection have yet to end; ask again");
+  Ledger::Statement statement(leases, requests);
+  while (true) {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<bool> done =
+        ledger_.Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
+    Pump();
+    if (!done.ok()) return done.status();
+    if (*done) return statement.TakeUnknown();
   }
-  absl::StatusOr<std::vector<LeaseId>> unknown = ledger_.Reconcile(*session, leases, requests);
-  Pump();
-  return unknown;
 }
 
 }  // namespace gpumemd

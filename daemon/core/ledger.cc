@@ -11,6 +11,8 @@ namespace {
 // Answers that a session is given again.
 constexpr size_t kMaxAnswers = 64;
 
+absl::Status Ended() { return absl::AbortedError("the session has ended; connect again"); }
+
 }  // namespace
 
 absl::Status Ledger::NoSuchLease(LeaseId lease) {
@@ -73,7 +75,7 @@ absl::StatusOr<SessionId> Ledger::FindByToken(const Secret& token) const {
 absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
   auto it = sessions_.find(id);
   if (it == sessions_.end() || !it->second->live) {
-    return absl::AbortedError("the session has ended; connect again");
+    return Ended();
   }
   return it->second.get();
 }
@@ -173,6 +175,7 @@ absl::Status Ledger::BeginCall(SessionId id) {
   if (absl::Status room = CheckInFlight(*(*session)->tenant); !room.ok()) return room;
   ++(*session)->in_flight;
   ++(*session)->tenant->in_flight;
+  (*session)->may_reconcile = false;
   return absl::OkStatus();
 }
 
@@ -264,6 +267,8 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
 void Ledger::Pin(const Operation& operation, Session& session) {
   ++session.operations;
   ++open_operations_;
+  session.arriving += static_cast<uint32_t>(operation.items.size());
+  CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
   queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
@@ -287,17 +292,16 @@ void Ledger::Pin(const Operation& operation, Session& session) {
 absl::Status Ledger::Commit(const Operation& operation) {
   Session& session = *sessions_.at(operation.session);
   const bool live = session.live;
+  if (!operation.regrant) StopArriving(operation, session, /*ended=*/!live);
   for (const Operation::Item& item : operation.items) {
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
     if (live && !operation.regrant) {
-      ++segment.leases;
-      session.leases.insert(item.lease);
-      leases_.emplace(item.lease, Lease{.session = operation.session,
-                                        .segment = item.segment,
-                                        .publication = operation.publication,
-                                        .request_id = operation.request_id});
+      AddLease(item.lease, {.session = operation.session,
+                            .segment = item.segment,
+                            .publication = operation.publication,
+                            .request_id = operation.request_id});
       Touch(item.lease);
       if (segment.lost) bereaved_.insert(operation.session);
       if (segment.charge.revoking()) revoked_.insert(operation.session);
@@ -314,8 +318,15 @@ absl::Status Ledger::Commit(const Operation& operation) {
   return absl::OkStatus();
 }
 
+// The leases of the operation are the session's from now on, or have `ended` before they were.
+void Ledger::StopArriving(const Operation& operation, Session& session, bool ended) {
+  session.arriving -= static_cast<uint32_t>(operation.items.size());
+  if (ended) CountLeases(*session.tenant, -static_cast<int64_t>(operation.items.size()));
+}
+
 void Ledger::Abort(const Operation& operation, bool handed_over) {
   Session& session = *sessions_.at(operation.session);
+  if (!operation.regrant) StopArriving(operation, session, /*ended=*/true);
   for (const Operation::Item& item : operation.items) {
     if (handed_over || operation.regrant) break;
     Segment& segment = *segments_.at(item.segment);
@@ -343,13 +354,22 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
 absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> leases) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
-  absl::btree_set<LeaseId> distinct(leases.begin(), leases.end());
-  for (LeaseId lease : distinct) {
-    if (!(*session)->leases.contains(lease)) return NoSuchLease(lease);
-  }
-  AuditRelease(session_id, std::vector<LeaseId>(distinct.begin(), distinct.end()));
+  std::vector<LeaseId> distinct(leases.begin(), leases.end());
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  if (absl::Status had = CheckLeases(session_id, distinct); !had.ok()) return had;
+  AuditRelease(session_id, distinct);
   for (LeaseId lease : distinct) {
     EndLease(lease, /*unmapped=*/TrustsRelease(**session, lease));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Ledger::CheckLeases(SessionId session_id, absl::Span<const LeaseId> leases) const {
+  auto session = sessions_.find(session_id);
+  if (session == sessions_.end() || !session->second->live) return Ended();
+  for (LeaseId lease : leases) {
+    if (!session->second->leases.contains(lease)) return NoSuchLease(lease);
   }
   return absl::OkStatus();
 }

@@ -94,6 +94,8 @@ struct Bounds {
   uint32_t max_segments = 100000;
   // Opening a segment once more costs a tenant no bytes, and the daemon some.
   uint32_t max_leases_per_session = 65536;
+  uint32_t max_leases_per_tenant = 262144;
+  uint32_t max_leases = 1048576;
   uint32_t max_watches_per_session = 64;
   uint32_t max_watches_per_tenant = 1024;
   uint32_t max_waiting = 4096;
@@ -108,6 +110,9 @@ struct Bounds {
 
 // Segments that one operation may touch: what one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
+
+// Leases that end in one go, where thousands do: what takes the Broker's mutex for a millisecond.
+inline constexpr size_t kLeasesAtOnce = 512;
 
 // Of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
@@ -365,6 +370,8 @@ class Ledger {
 
   // NOT_FOUND  the session has no such lease; none is released then
   absl::Status Release(SessionId session, absl::Span<const LeaseId> leases);
+  // The same check alone.
+  absl::Status CheckLeases(SessionId session, absl::Span<const LeaseId> leases) const;
 
   // The ticket of a lease: `candidate`, or the one it already has for this scope.
   //   ABORTED              the session has ended
@@ -431,13 +438,50 @@ class Ledger {
   // True if calls of the session are under way or wait: of a connection that it has lost, they may
   // still be granted something.
   bool HasCalls(SessionId session) const;
-  // The session, which has come back, has these leases and no others, and will ask again by these
-  // requests. All else of it that it was granted ends. Those of the leases that it does not have.
+  // Begins a Reconcile, which counts as a call (EndCall).
+  //   ABORTED              the session has ended
+  //   FAILED_PRECONDITION  it was not resumed, or has made calls since
+  //   UNAVAILABLE          calls of the connection that it has lost have yet to end
+  //   RESOURCE_EXHAUSTED   its tenant has too many calls in flight
+  absl::Status BeginReconcile(SessionId session);
+  // What the client of a session that has come back says: it has these leases and no others, and
+  // will ask again by these requests. To make one takes time in proportion to both.
+  class Statement {
+   public:
+    Statement(absl::Span<const LeaseId> leases, absl::Span<const uint64_t> requests);
+    // Of the leases, those that the session does not have.
+    std::vector<LeaseId> TakeUnknown() { return std::move(unknown_); }
+
+   private:
+    friend class Ledger;
+    using Regrants = absl::btree_map<uint64_t, std::vector<LeaseId>>;
+
+    const std::vector<LeaseId> leases_;
+    const std::vector<uint64_t> requests_;
+    const absl::flat_hash_set<LeaseId> kept_;
+    const absl::flat_hash_set<uint64_t> asked_;
+    // How far Reconcile has come.
+    enum class Stage { kNamed, kHeld, kAsked, kMapped, kDone } stage_ = Stage::kNamed;
+    size_t next_ = 0;      // of leases_, then of requests_
+    LeaseId lease_{};      // of the session's, from this one on
+    SegmentId segment_{};  // of those that its process may map, from this one on
+    std::optional<uint32_t> resumptions_;
+    std::vector<LeaseId> unknown_;
+    Regrants before_, after_;
+  };
+  // Carries out a statement, by about so many leases and requests in each call. All else that the
+  // session was granted ends. True if that is all: from then on it is kHere.
+  //   ABORTED      the session has ended
+  //   UNAVAILABLE  its client has connected anew meanwhile
+  absl::StatusOr<bool> Reconcile(SessionId session, Statement& statement, size_t steps);
+  // All of it in one go. Those of the leases that the session does not have.
   absl::StatusOr<std::vector<LeaseId>> Reconcile(SessionId session,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);
-  // It will not ask again by these: what they were granted ends.
-  void DropRegrants(SessionId session, absl::Span<const uint64_t> requests);
+  // It will not ask again by these: what they were granted ends. Stops after about so many leases
+  // and requests, and returns how many of the requests it is done with.
+  size_t DropRegrants(SessionId session, absl::Span<const uint64_t> requests,
+                      size_t steps = SIZE_MAX);
 
   // --- Interprocess events (ledger_events.cc) --------------------------------------
 
@@ -511,6 +555,19 @@ class Ledger {
                                                         absl::string_view device) const;
   // Leases by number, publications by name; of one segment alone where it is given.
   HoldersView ListHolders(std::optional<SegmentId> only) const;
+  // The same in parts, for callers that give up the mutex between them: first all numbers, in no
+  // order, then what is there of some of them, in theirs.
+  std::vector<SessionId> SessionIds() const;
+  std::vector<SegmentId> SegmentIds() const;
+  absl::Status CheckListed(absl::string_view tenant, absl::string_view device) const;
+  void View(absl::Span<const SessionId> ids, absl::string_view tenant,
+            std::vector<SessionView>& views) const;
+  void View(absl::Span<const SegmentId> ids, absl::string_view tenant, absl::string_view device,
+            std::vector<SegmentView>& views) const;
+  // Up to `count` leases of a session, from `next` on; where to go on, nothing at the end.
+  std::optional<LeaseId> View(SessionId session, std::optional<SegmentId> only, LeaseId next,
+                              size_t count, std::vector<LeaseHolderView>& views) const;
+  std::vector<PublicationHolderView> PublicationHolders(std::optional<SegmentId> only) const;
   // By device, and there in the order in which they are served.
   absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
                                                       absl::string_view device) const;
@@ -597,6 +654,8 @@ class Ledger {
   absl::Status CheckSessionCount(Tenant& tenant, uint32_t replaced);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
+  // Counts leases, and those that operations are about to give.
+  void CountLeases(Tenant& tenant, int64_t change);
 
   // From the tenant's own limits, over those of the tenants that it is under, to the device's.
   std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
@@ -685,9 +744,12 @@ class Ledger {
   void Answer(SessionId id, Session& session, uint64_t request, uint64_t number);
 
   void Pin(const Operation& operation, Session& session);
+  void StopArriving(const Operation& operation, Session& session, bool ended);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   // Whether a session that releases the lease is believed to have unmapped the segment.
   bool TrustsRelease(const Session& session, LeaseId lease) const;
+  // Makes the lease one of its session's.
+  void AddLease(LeaseId id, Lease lease);
   void EndLease(LeaseId id, bool unmapped);
   // Puts a segment into the state that follows from who holds it.
   void Settle(SegmentId id, Segment& segment);
@@ -775,6 +837,7 @@ class Ledger {
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments_;
   absl::flat_hash_map<LeaseId, Lease> leases_;
+  uint64_t lease_count_ = 0;  // of all tenants
   absl::flat_hash_map<Secret, TicketEntry> tickets_;
   absl::flat_hash_map<Secret, SessionId> tokens_;
   // Sessions that were restored, by what their processes called the attempts to begin them.

@@ -109,12 +109,8 @@ void Ledger::AuditSession(AuditEvent event, SessionId id) const {
   AuditRecord record = AuditOf(event, id);
   if (event == AuditEvent::kSessionOpened) record.rule = session.details.rule;
   if (event == AuditEvent::kSessionEnded) {
-    // A segment that it has by several leases is there once.
-    absl::btree_set<SegmentId> segments;
-    for (LeaseId lease : session.leases) segments.insert(leases_.at(lease).segment);
-    record.bytes = 0;
-    for (SegmentId segment : segments) *record.bytes += segments_.at(segment)->charge.bytes();
-    record.count = segments.size();
+    record.bytes = session.leased_bytes;
+    record.count = session.leased.size();
     record.why = session.process_gone ? "its process has ended" : "its socket was closed";
   }
   Audit(std::move(record));

@@ -30,8 +30,11 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
   }
   if (lost.empty()) return 0;
   AuditLost(lost);
-  for (const auto& [id, lease] : leases_) {
-    if (lost.contains(lease.segment)) bereaved_.insert(lease.session);
+  for (SegmentId id : lost) {
+    // Those who lease it are among those who may map it.
+    for (const auto& [session, times] : segments_.at(id)->exposures) {
+      if (sessions_.at(session)->leased.contains(id)) bereaved_.insert(session);
+    }
   }
   return lost.size();
 }

@@ -447,6 +447,9 @@ class LedgerModel {
   // The verdict on the denial where too many wait already.
   std::optional<absl::Status> NoRoomToWait(const std::string& tenant, const absl::Status& answer);
   uint64_t WaitingOf(const std::string& tenant) const;
+  // The same where there are too many leases.
+  std::optional<absl::Status> NoRoomForLeases(SessionId session, uint64_t more,
+                                              const absl::Status& answer);
 
   const std::vector<DeviceInfo> devices_;
   const Bounds bounds_;

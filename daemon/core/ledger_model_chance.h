@@ -48,8 +48,15 @@ class Chance {
   std::string Device() { return In100(45) ? "A" : In100(80) ? "B" : "P"; }
 
   Bounds DaemonBounds() {
+    const bool few_leases = In100(40);
+    const auto leases = [&](uint32_t least) {
+      return few_leases ? least + static_cast<uint32_t>(Below(40)) : UINT32_MAX;
+    };
     return {.max_sessions = 6 + static_cast<uint32_t>(Below(4)),
             .max_segments = 12 + static_cast<uint32_t>(Below(25)),
+            .max_leases_per_session = leases(5),
+            .max_leases_per_tenant = leases(8),
+            .max_leases = leases(12),
             .max_waiting = 2 + static_cast<uint32_t>(Below(4)),
             .max_events = 6 + static_cast<uint32_t>(Below(6)),
             .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),

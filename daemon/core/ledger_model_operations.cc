@@ -10,6 +10,30 @@ namespace gpumemd {
 
 using gpumem::v1::Denial;
 
+std::optional<absl::Status> LedgerModel::NoRoomForLeases(SessionId session, uint64_t more,
+                                                         const absl::Status& answer) {
+  const std::string& tenant = sessions_.at(session).tenant;
+  // Those that operations are about to give count, too.
+  uint64_t own = 0, tenants = 0, all = 0;
+  const auto add = [&](SessionId holder, uint64_t count) {
+    all += count;
+    tenants += sessions_.at(holder).tenant == tenant ? count : 0;
+    own += holder == session ? count : 0;
+  };
+  for (const auto& [id, lease] : leases_) add(lease.session, 1);
+  for (const auto& [id, operation] : operations_) {
+    if (!operation.regrant) add(operation.session, operation.items.size());
+  }
+  for (const auto& [used, limit] :
+       {std::pair(own, bounds_.max_leases_per_session),
+        std::pair(tenants, bounds_.max_leases_per_tenant), std::pair(all, bounds_.max_leases)}) {
+    if (used + more <= limit) continue;
+    return ExpectDenial(answer, tenant,
+                        {{Denial::CAUSE_DAEMON_LIMIT, "", kEverywhere}, more, used, limit});
+  }
+  return std::nullopt;
+}
+
 absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
                                     bool revocable, uint64_t request_id,
                                     const absl::StatusOr<Operation>& answer) {
@@ -19,6 +43,7 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
   if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
     return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
   }
+  if (auto denied = NoRoomForLeases(session_id, tickets.size(), answer.status())) return *denied;
   const bool as_revocable = revocable || QuotaOf(sessions_.at(session_id).tenant).revocable;
   std::vector<SegmentId> expected;
   for (const Secret& ticket : tickets) {

@@ -210,6 +210,7 @@ absl::Status LedgerModel::BeginAttach(SessionId id, const AttachSpec& spec,
     --session.calls;
     return absl::OkStatus();
   }
+  if (auto denied = NoRoomForLeases(id, found->segments.size(), answer.status())) return *denied;
   const bool revocable = spec.revocable || QuotaOf(session.tenant).revocable;
   if (OtherSort(id, revocable)) return refused(StatusCode::kFailedPrecondition);
   if (!answer.ok() || !answer->operation) {

@@ -102,6 +102,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
   while (request.bytes % (own_steps ? info.pool_granularity_bytes : info.granularity_bytes) != 0) {
     ++request.bytes;
   }
+  if (auto denied = NoRoomForLeases(id, spec.count, answer.status())) return *denied;
   if (OtherSort(id, request.revocable)) return refused(StatusCode::kFailedPrecondition);
   if (TookTooMuch(request.tenant)) return ExpectUnbrokered(request, answer.status());
 

@@ -53,6 +53,7 @@ struct Tenant {
   std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint32_t in_flight = 0;
   uint32_t watches = 0;
+  uint64_t leases = 0;  // of its sessions, with those that operations are about to give them
   std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
 };
 struct Session {
@@ -67,11 +68,16 @@ struct Session {
   uint32_t operations = 0;  // begun, neither committed nor aborted
   absl::btree_set<WaiterId> waiters;
   absl::btree_set<LeaseId> leases;
-  absl::btree_set<SegmentId> exposed;  // segments that its process may map
-  absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
+  absl::btree_map<SegmentId, uint32_t> leased;  // the segments of these, and how often
+  uint64_t leased_bytes = 0;                    // of these, each counted once
+  uint32_t arriving = 0;                        // leases that its operations are about to give it
+  absl::btree_set<SegmentId> exposed;           // segments that its process may map
+  absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
   // Of a session that an earlier daemon began: whether its client has come back, and what it was
   // granted then, by request. It may ask again for what it was not told of.
   Presence presence = Presence::kHere;
+  uint32_t resumptions = 0;    // how often its client has connected anew
+  bool may_reconcile = false;  // it has, and has made no call since
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
   absl::btree_set<WaiterId> attach_waiters;
   absl::btree_set<PublicationId> publications;  // of its making, that are there

@@ -195,15 +195,14 @@ void Ledger::RestoreHolders(const JournalImage& image) {
       if (!record.tickets[scope]) continue;
       tickets_.emplace(*record.tickets[scope], TicketEntry{id, static_cast<TicketScope>(scope)});
     }
-    leases_.emplace(id, lease);
+    AddLease(id, lease);
+    CountLeases(*session->second->tenant, 1);
     if (auto source = publications_.find(record.publication); source != publications_.end()) {
       Publication& publication = source->second;
       expiries_.erase({ExpiryOf(publication), source->first});
       ++publication.attached[record.session];
       expiries_.emplace(ExpiryOf(publication), source->first);
     }
-    ++segment->second->leases;
-    session->second->leases.insert(id);
     if (segment->second->lost) bereaved_.insert(record.session);
     if (record.request_id != 0) session->second->regrants[record.request_id].push_back(id);
   }
@@ -304,6 +303,8 @@ absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
     }
   }
   session.presence = Presence::kReturning;
+  ++session.resumptions;
+  session.may_reconcile = true;
   AuditSession(AuditEvent::kSessionResumed, id);
   return absl::OkStatus();
 }
@@ -316,55 +317,136 @@ bool Ledger::HasCalls(SessionId id) const {
          !session.attach_waiters.empty();
 }
 
-void Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> requests) {
+size_t Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> requests,
+                            size_t steps) {
   Session& session = *sessions_.at(session_id);
-  for (uint64_t request : requests) {
-    auto regrant = session.regrants.find(request);
-    if (regrant == session.regrants.end()) continue;
-    const std::vector<LeaseId> leases = std::move(regrant->second);
-    session.regrants.erase(regrant);
+  for (size_t done = 0; done < requests.size(); ++done) {
+    if (steps == 0) return done;
+    auto regrant = session.regrants.find(requests[done]);
+    if (regrant == session.regrants.end()) {
+      --steps;
+      continue;
+    }
+    std::vector<LeaseId>& granted = regrant->second;
+    const size_t kept = granted.size() - std::min(steps, granted.size());
+    const std::vector<LeaseId> leases(granted.begin() + static_cast<ptrdiff_t>(kept),
+                                      granted.end());
+    steps -= leases.size();
+    granted.resize(kept);
+    if (kept == 0) session.regrants.erase(regrant);
     AuditRelease(session_id, leases, "its client gave up the request and was never told of it");
     for (LeaseId lease : leases) {
       // They were sent to it, perhaps, but it has not mapped them.
       if (session.leases.contains(lease)) EndLease(lease, TrustsRelease(session, lease));
     }
+    if (kept > 0) return done;
   }
+  return requests.size();
 }
 
-absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session_id,
-                                                       absl::Span<const LeaseId> leases,
-                                                       absl::Span<const uint64_t> requests) {
+absl::Status Ledger::BeginReconcile(SessionId id) {
+  absl::StatusOr<Session*> session = LiveSession(id);
+  if (!session.ok()) return session.status();
+  if (!(*session)->may_reconcile) {
+    return absl::FailedPreconditionError(
+        "the session was not resumed, or has made calls since: there is nothing to reconcile");
+  }
+  if (HasCalls(id)) {
+    // They could be granted what the client, which no longer hears of it, does not name.
+    return absl::UnavailableError(
+        "calls of the session's earlier connection have yet to end; ask again");
+  }
+  absl::Status begun = BeginCall(id);
+  // Its answer may be lost: then the client asks again.
+  (*session)->may_reconcile = true;
+  return begun;
+}
+
+Ledger::Statement::Statement(absl::Span<const LeaseId> leases, absl::Span<const uint64_t> requests)
+    : leases_(leases.begin(), leases.end()),
+      requests_(requests.begin(), requests.end()),
+      kept_(leases.begin(), leases.end()),
+      asked_(requests.begin(), requests.end()) {}
+
+absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size_t steps) {
+  using Stage = Statement::Stage;
   absl::StatusOr<Session*> found = LiveSession(session_id);
   if (!found.ok()) return found.status();
   Session& session = **found;
-  std::vector<LeaseId> unknown, ended;
-  const absl::flat_hash_set<LeaseId> kept(leases.begin(), leases.end());
-  const absl::flat_hash_set<uint64_t> asked(requests.begin(), requests.end());
-  for (LeaseId lease : leases) {
-    if (!session.leases.contains(lease)) unknown.push_back(lease);
+  if (!it.resumptions_) it.resumptions_ = session.resumptions;
+  if (*it.resumptions_ != session.resumptions) {
+    return absl::UnavailableError("the session's client has connected anew meanwhile; ask again");
   }
-  for (LeaseId lease : session.leases) {
-    const uint64_t request = leases_.at(lease).request_id;
-    if (!kept.contains(lease) && (request == 0 || !asked.contains(request))) ended.push_back(lease);
+  for (; it.stage_ == Stage::kNamed && steps > 0; --steps) {
+    if (it.next_ == it.leases_.size()) {
+      it.stage_ = Stage::kHeld;
+      break;
+    }
+    const LeaseId lease = it.leases_[it.next_++];
+    if (!session.leases.contains(lease)) it.unknown_.push_back(lease);
   }
-  AuditRelease(session_id, ended, "its client has connected anew and does not have it");
-  for (LeaseId lease : ended) EndLease(lease, TrustsRelease(session, lease));
-  session.presence = Presence::kHere;
-  absl::erase_if(session.regrants, [&](const auto& each) { return !asked.contains(each.first); });
-  // What it was being handed when the daemon ended: it says that it does not have it.
-  const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
-  if (!trusted || session.operations > 0) return unknown;
-  absl::flat_hash_map<SegmentId, uint32_t> has;
-  for (LeaseId lease : session.leases) ++has[leases_.at(lease).segment];
-  for (SegmentId id : std::vector<SegmentId>(session.exposed.begin(), session.exposed.end())) {
+  if (it.stage_ == Stage::kHeld) {
+    std::vector<LeaseId> ended;
+    auto lease = session.leases.lower_bound(it.lease_);
+    for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
+      it.lease_ = LeaseId{ToInt(*lease) + 1};
+      const uint64_t request = leases_.at(*lease).request_id;
+      const bool stays = it.kept_.contains(*lease) || (request != 0 && it.asked_.contains(request));
+      if (!stays) ended.push_back(*lease);
+    }
+    if (lease == session.leases.end()) {
+      it.stage_ = Stage::kAsked;
+      it.next_ = 0;
+      it.before_.swap(session.regrants);
+    }
+    AuditRelease(session_id, ended, "its client has connected anew and does not have it");
+    for (LeaseId each : ended) EndLease(each, TrustsRelease(session, each));
+  }
+  for (; it.stage_ == Stage::kAsked && steps > 0; --steps) {
+    if (it.next_ == it.requests_.size()) {
+      session.regrants.swap(it.after_);
+      // What it was being handed when the daemon ended: it says that it does not have it.
+      const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
+      it.stage_ = trusted && session.operations == 0 ? Stage::kMapped : Stage::kDone;
+      break;
+    }
+    auto regrant = it.before_.find(it.requests_[it.next_++]);
+    if (regrant == it.before_.end()) continue;
+    it.after_.emplace(regrant->first, std::move(regrant->second));
+    it.before_.erase(regrant);
+  }
+  for (; it.stage_ == Stage::kMapped && steps > 0; --steps) {
+    auto next = session.exposed.lower_bound(it.segment_);
+    if (next == session.exposed.end()) {
+      it.stage_ = Stage::kDone;
+      break;
+    }
+    const SegmentId id = *next;
+    it.segment_ = SegmentId{ToInt(id) + 1};
     Segment& segment = *segments_.at(id);
     if (segment.tenant->quota.release != ReleasePolicy::kTrust) continue;
-    while (segment.exposures.contains(session_id) && segment.exposures.at(session_id) > has[id]) {
-      Unexpose(id, segment, session_id, /*all=*/false);
+    auto leased = session.leased.find(id);
+    const uint32_t has = leased == session.leased.end() ? 0 : leased->second;
+    if (has == 0) {
+      Unexpose(id, segment, session_id, /*all=*/true);
+    } else if (uint32_t& times = segment.exposures.at(session_id); times > has) {
+      times = has;
+      Touch(session_id, id);
     }
     Settle(id, segment);
   }
-  return unknown;
+  if (it.stage_ != Stage::kDone) return false;
+  session.presence = Presence::kHere;
+  return true;
+}
+
+absl::StatusOr<std::vector<LeaseId>> Ledger::Reconcile(SessionId session,
+                                                       absl::Span<const LeaseId> leases,
+                                                       absl::Span<const uint64_t> requests) {
+  Statement statement(leases, requests);
+  absl::StatusOr<bool> done = Reconcile(session, statement, SIZE_MAX);
+  if (!done.ok()) return done.status();
+  return statement.TakeUnknown();
 }
 
 }  // namespace gpumemd

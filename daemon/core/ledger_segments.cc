@@ -24,6 +24,15 @@ bool Ledger::TrustsRelease(const Session& session, LeaseId lease) const {
          owner.quota.release == ReleasePolicy::kTrust;
 }
 
+void Ledger::AddLease(LeaseId id, Lease lease) {
+  Session& session = *sessions_.at(lease.session);
+  Segment& segment = *segments_.at(lease.segment);
+  ++segment.leases;
+  session.leases.insert(id);
+  if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
+  leases_.emplace(id, std::move(lease));
+}
+
 void Ledger::EndLease(LeaseId id, bool unmapped) {
   auto it = leases_.find(id);
   const Lease lease = it->second;
@@ -33,9 +42,15 @@ void Ledger::EndLease(LeaseId id, bool unmapped) {
   leases_.erase(it);
   Touch(id);
   for (IpcEventId event : events_.LeaseEnded(id)) Touch(event);
-  sessions_.at(lease.session)->leases.erase(id);
-  Detach(lease.publication, lease.session);
+  Session& session = *sessions_.at(lease.session);
   Segment& segment = *segments_.at(lease.segment);
+  session.leases.erase(id);
+  CountLeases(*session.tenant, -1);
+  if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
+    session.leased.erase(leased);
+    session.leased_bytes -= segment.charge.bytes();
+  }
+  Detach(lease.publication, lease.session);
   --segment.leases;
   if (unmapped) Unexpose(lease.segment, segment, lease.session, /*all=*/false);
   Settle(lease.segment, segment);

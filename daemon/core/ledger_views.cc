@@ -75,95 +75,142 @@ std::vector<TenantView> Ledger::ListTenants() const {
   return views;
 }
 
-absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view tenant) const {
+namespace {
+
+template <typename Map>
+auto KeysOf(const Map& map) {
+  std::vector<typename Map::key_type> keys;
+  keys.reserve(map.size());
+  for (const auto& [key, value] : map) keys.push_back(key);
+  return keys;
+}
+
+template <typename T>
+std::vector<T> Sorted(std::vector<T> values) {
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+}  // namespace
+
+std::vector<SessionId> Ledger::SessionIds() const { return KeysOf(sessions_); }
+std::vector<SegmentId> Ledger::SegmentIds() const { return KeysOf(segments_); }
+
+absl::Status Ledger::CheckListed(absl::string_view tenant, absl::string_view device) const {
   if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
-  std::vector<SessionView> views;
-  for (const auto& [id, session] : sessions_) {
-    if (!tenant.empty() && session->tenant->name != tenant) continue;
-    SessionView view{.id = id,
-                     .tenant = session->tenant->name,
-                     .live = session->live,
-                     .presence = session->presence,
-                     .details = session->details,
-                     .leases = static_cast<uint32_t>(session->leases.size()),
+  return device.empty() ? absl::OkStatus() : FindDevice(device).status();
+}
+
+void Ledger::View(absl::Span<const SessionId> ids, absl::string_view tenant,
+                  std::vector<SessionView>& views) const {
+  for (SessionId id : ids) {
+    auto it = sessions_.find(id);
+    if (it == sessions_.end()) continue;
+    const Session& session = *it->second;
+    if (!tenant.empty() && session.tenant->name != tenant) continue;
+    views.push_back({.id = id,
+                     .tenant = session.tenant->name,
+                     .live = session.live,
+                     .presence = session.presence,
+                     .details = session.details,
+                     .leases = static_cast<uint32_t>(session.leases.size()),
+                     .leased_bytes = session.leased_bytes,
                      .unbrokered = UnbrokeredOf(id),
-                     .age = now_() - session->opened};
-    absl::btree_set<SegmentId> counted;
-    for (LeaseId lease : session->leases) {
-      const SegmentId segment = leases_.at(lease).segment;
-      if (counted.insert(segment).second)
-        view.leased_bytes += segments_.at(segment)->charge.bytes();
-    }
+                     .age = now_() - session.opened});
+  }
+}
+
+absl::StatusOr<std::vector<SessionView>> Ledger::ListSessions(absl::string_view tenant) const {
+  if (absl::Status known = CheckListed(tenant, ""); !known.ok()) return known;
+  std::vector<SessionView> views;
+  View(Sorted(SessionIds()), tenant, views);
+  return views;
+}
+
+void Ledger::View(absl::Span<const SegmentId> ids, absl::string_view tenant,
+                  absl::string_view device, std::vector<SegmentView>& views) const {
+  for (SegmentId id : ids) {
+    auto it = segments_.find(id);
+    if (it == segments_.end()) continue;
+    const Segment& segment = *it->second;
+    if (!tenant.empty() && segment.tenant->name != tenant) continue;
+    if (!device.empty() && devices_[segment.device].uuid != device) continue;
+    SegmentView view{.id = id,
+                     .tenant = segment.tenant->name,
+                     .device_uuid = devices_[segment.device].uuid,
+                     .kind = segment.kind,
+                     .bytes = segment.charge.bytes(),
+                     .state = segment.charge.state(),
+                     .leases = segment.leases,
+                     .publications = segment.publications,
+                     .lost = segment.lost,
+                     .revocable = segment.charge.revocable(),
+                     .age = now_() - segment.created};
+    const auto& holders = segment.exposures.empty() && HeldByPool(segment)
+                              ? PoolOf(segment).importers
+                              : segment.exposures;
+    for (const auto& [session, count] : holders) view.sessions.push_back(session);
     views.push_back(std::move(view));
   }
-  std::sort(views.begin(), views.end(),
-            [](const SessionView& a, const SessionView& b) { return a.id < b.id; });
-  return views;
 }
 
 absl::StatusOr<std::vector<SegmentView>> Ledger::ListSegments(absl::string_view tenant,
                                                               absl::string_view device) const {
-  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
-  if (!device.empty()) {
-    if (auto index = FindDevice(device); !index.ok()) return index.status();
-  }
+  if (absl::Status known = CheckListed(tenant, device); !known.ok()) return known;
   std::vector<SegmentView> views;
-  for (const auto& [id, segment] : segments_) {
-    if (!tenant.empty() && segment->tenant->name != tenant) continue;
-    if (!device.empty() && devices_[segment->device].uuid != device) continue;
-    SegmentView view{.id = id,
-                     .tenant = segment->tenant->name,
-                     .device_uuid = devices_[segment->device].uuid,
-                     .kind = segment->kind,
-                     .bytes = segment->charge.bytes(),
-                     .state = segment->charge.state(),
-                     .leases = segment->leases,
-                     .publications = segment->publications,
-                     .lost = segment->lost,
-                     .revocable = segment->charge.revocable(),
-                     .age = now_() - segment->created};
-    const auto& holders = segment->exposures.empty() && HeldByPool(*segment)
-                              ? PoolOf(*segment).importers
-                              : segment->exposures;
-    for (const auto& [session, count] : holders) view.sessions.push_back(session);
-    views.push_back(std::move(view));
-  }
-  std::sort(views.begin(), views.end(),
-            [](const SegmentView& a, const SegmentView& b) { return a.id < b.id; });
+  View(Sorted(SegmentIds()), tenant, device, views);
   return views;
 }
 
-HoldersView Ledger::ListHolders(std::optional<SegmentId> only) const {
-  HoldersView holders;
-  for (const auto& [id, lease] : leases_) {
+std::optional<LeaseId> Ledger::View(SessionId session_id, std::optional<SegmentId> only,
+                                    LeaseId next, size_t count,
+                                    std::vector<LeaseHolderView>& views) const {
+  auto found = sessions_.find(session_id);
+  if (found == sessions_.end()) return std::nullopt;
+  const Session& session = *found->second;
+  if (only && !session.leased.contains(*only)) return std::nullopt;
+  auto it = session.leases.lower_bound(next);
+  for (; it != session.leases.end() && count > 0; ++it, --count) {
+    const Lease& lease = leases_.at(*it);
     if (only && lease.segment != *only) continue;
-    LeaseHolderView view{.id = id,
+    LeaseHolderView view{.id = *it,
                          .segment = lease.segment,
-                         .session = lease.session,
-                         .tenant = sessions_.at(lease.session)->tenant->name,
+                         .session = session_id,
+                         .tenant = session.tenant->name,
                          .attached = lease.publication.has_value(),
                          .shared = lease.tickets[0].has_value(),
                          .shared_to_any = lease.tickets[1].has_value()};
     if (lease.publication) {
-      auto it = publications_.find(*lease.publication);
-      if (it != publications_.end()) {
-        view.publication = absl::StrCat(it->second.tenant->name, "/", it->second.name);
-        view.version = it->second.version;
+      auto through = publications_.find(*lease.publication);
+      if (through != publications_.end()) {
+        view.publication = absl::StrCat(through->second.tenant->name, "/", through->second.name);
+        view.version = through->second.version;
       }
     }
-    holders.leases.push_back(std::move(view));
+    views.push_back(std::move(view));
   }
-  std::sort(holders.leases.begin(), holders.leases.end(),
-            [](const LeaseHolderView& a, const LeaseHolderView& b) { return a.id < b.id; });
+  return it == session.leases.end() ? std::nullopt : std::optional(*it);
+}
+
+std::vector<PublicationHolderView> Ledger::PublicationHolders(std::optional<SegmentId> only) const {
+  std::vector<PublicationHolderView> holders;
   for (const auto& [name, id] : by_name_) {
     const Publication& publication = publications_.at(id);
     const std::vector<SegmentId>& segments = publication.segments;
     if (only && std::find(segments.begin(), segments.end(), *only) == segments.end()) continue;
-    holders.publications.push_back({.tenant = publication.tenant->name,
-                                    .name = publication.name,
-                                    .version = publication.version,
-                                    .segments = segments});
+    holders.push_back({.tenant = publication.tenant->name,
+                       .name = publication.name,
+                       .version = publication.version,
+                       .segments = segments});
   }
+  return holders;
+}
+
+HoldersView Ledger::ListHolders(std::optional<SegmentId> only) const {
+  HoldersView holders{.publications = PublicationHolders(only)};
+  for (SessionId session : SessionIds()) View(session, only, LeaseId{}, SIZE_MAX, holders.leases);
+  std::sort(holders.leases.begin(), holders.leases.end(),
+            [](const LeaseHolderView& a, const LeaseHolderView& b) { return a.id < b.id; });
   return holders;
 }
 
@@ -173,6 +220,8 @@ absl::Status Ledger::CheckInvariants() const {
 
   // Leases, and how many each segment has.
   absl::flat_hash_map<SegmentId, uint32_t> leases_of;
+  absl::flat_hash_map<std::pair<SessionId, SegmentId>, uint32_t> leases_of_session;
+  std::map<const Tenant*, uint64_t> tenants_leases;
   size_t tickets = 0;
   for (const auto& [id, lease] : leases_) {
     auto session = sessions_.find(lease.session);
@@ -186,6 +235,8 @@ absl::Status Ledger::CheckInvariants() const {
       return wrong("the holder of lease ", ToInt(id), " does not count as exposed");
     }
     ++leases_of[lease.segment];
+    ++leases_of_session[{lease.session, lease.segment}];
+    ++tenants_leases[session->second->tenant];
     for (const auto& ticket : lease.tickets) {
       if (!ticket) continue;
       ++tickets;
@@ -308,6 +359,22 @@ absl::Status Ledger::CheckInvariants() const {
     operations += session->operations;
     live += session->live ? 1 : 0;
     if (!session->live && !session->leases.empty()) return wrong("a closed session holds leases");
+    uint64_t leased_bytes = 0;
+    for (const auto& [segment, count] : session->leased) {
+      auto it = leases_of_session.find({id, segment});
+      if (it == leases_of_session.end() || it->second != count) {
+        return wrong("session ", ToInt(id), " miscounts its leases of a segment");
+      }
+      leased_bytes += segments_.at(segment)->charge.bytes();
+      leases_of_session.erase(it);
+    }
+    if (leased_bytes != session->leased_bytes) {
+      return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
+    }
+    tenants_leases[session->tenant] += session->arriving;
+    if (session->operations == 0 && session->arriving != 0) {
+      return wrong("session ", ToInt(id), " is given leases by no operation");
+    }
     for (SegmentId segment : session->exposed) {
       auto it = segments_.find(segment);
       if (it == segments_.end() || !it->second->exposures.contains(id)) {
@@ -320,11 +387,17 @@ absl::Status Ledger::CheckInvariants() const {
       }
     }
   }
+  if (!leases_of_session.empty()) return wrong("a session does not know what it leases");
   if (waiters != waiters_.size()) return wrong("a waiter outlived its session");
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != 0) return wrong("pins without operations");
+  uint64_t lease_count = 0;
   for (const auto& [name, tenant] : tenants_) {
+    if (tenant->leases != tenants_leases[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its leases");
+    }
+    lease_count += tenant->leases;
     const auto& [all, alive, calls] = counts[tenant.get()];
     if (tenant->sessions != all || tenant->live_sessions != alive || tenant->in_flight != calls) {
       return wrong("tenant ", name, " miscounts its sessions or calls");
@@ -373,6 +446,7 @@ absl::Status Ledger::CheckInvariants() const {
       return wrong("tenant ", name, " should have been forgotten");
     }
   }
+  if (lease_count != lease_count_) return wrong("the daemon miscounts its leases");
   return CheckPublications();
 }
 

@@ -1,0 +1,159 @@
+// Sessions with very many leases: what they may ask for, and that nobody else waits for them.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "common/denial.h"
+#include "daemon/core/broker.h"
+#include "daemon/device/host_device.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr uint64_t kGranule = 2 << 20;
+
+class BrokerLeasesTest : public ::testing::Test {
+ protected:
+  explicit BrokerLeasesTest(Bounds bounds = {}) {
+    BrokerOptions options;
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kGranule}));
+    options.bounds = bounds;
+    options.random = [this] {
+      Secret secret{};
+      const uint64_t number = ++secrets_;
+      std::memcpy(secret.data(), &number, sizeof number);
+      return secret;
+    };
+    broker_ = std::make_unique<Broker>(std::move(options));
+  }
+
+  static absl::string_view TokenOf(const Broker::NewSession& session) {
+    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
+  }
+  static absl::Status Take(const Broker::Handover&) { return absl::OkStatus(); }
+
+  Broker::NewSession Open(const std::string& tenant) {
+    return *broker_->OpenSession(tenant, {.peer = {.pid = ++pids_, .start_time = 1}});
+  }
+  Broker::Call CallOf(const Broker::NewSession& session) {
+    absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(session));
+    EXPECT_TRUE(call.ok()) << call.status();
+    return *std::move(call);
+  }
+  LeaseId Acquire(const Broker::NewSession& session) {
+    auto leases = broker_->Acquire(CallOf(session), {.bytes = 4096}, absl::InfiniteFuture(), Take);
+    EXPECT_TRUE(leases.ok()) << leases.status();
+    return leases->at(0).lease;
+  }
+  // Leases on one segment until there are so many.
+  std::vector<LeaseId> AcquireMany(const Broker::NewSession& session, size_t count) {
+    std::vector<LeaseId> all = {Acquire(session)};
+    const Secret ticket = *broker_->Share(CallOf(session), all[0], TicketScope::kTenant);
+    while (all.size() < count) {
+      const std::vector<Secret> tickets(std::min<size_t>(kMaxSegmentsPerCall, count - all.size()),
+                                        ticket);
+      auto opened = broker_->Open(CallOf(session), tickets, false, 0, Take);
+      EXPECT_TRUE(opened.ok()) << opened.status();
+      if (!opened.ok()) break;
+      for (const LeaseView& lease : *opened) all.push_back(lease.lease);
+    }
+    return all;
+  }
+  size_t LeasesOf(const Broker::NewSession& session) {
+    const auto sessions = broker_->ListSessions("");
+    for (const SessionView& view : *sessions) {
+      if (view.id == session.id) return view.leases;
+    }
+    return 0;
+  }
+  absl::Status Reconcile(const Broker::NewSession& session, const std::vector<LeaseId>& leases = {},
+                         const std::vector<uint64_t>& requests = {}) {
+    return broker_->Reconcile(TokenOf(session), leases, requests).status();
+  }
+  absl::Status Resume(const Broker::NewSession& session, pid_t pid) {
+    return broker_->Resume(TokenOf(session), {.pid = pid, .start_time = 1}).status();
+  }
+
+  uint64_t secrets_ = 0;
+  pid_t pids_ = 0;
+  std::unique_ptr<Broker> broker_;
+};
+
+class FewLeases : public BrokerLeasesTest {
+ protected:
+  FewLeases() : BrokerLeasesTest({.max_leases_per_session = 8}) {}
+};
+
+TEST_F(FewLeases, MoreIdsThanASessionCanHoldAreRefused) {
+  const Broker::NewSession session = Open("a");
+  const std::vector<LeaseId> leases = AcquireMany(session, 8);
+  std::vector<LeaseId> more = leases;
+  more.push_back(leases[0]);
+  const std::vector<uint64_t> requests(9, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(broker_->Release(CallOf(session), more)));
+  EXPECT_TRUE(absl::IsInvalidArgument(broker_->Release(CallOf(session), leases, requests)));
+  EXPECT_EQ(LeasesOf(session), 8u);
+  ASSERT_TRUE(Resume(session, pids_).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Reconcile(session, more)));
+  EXPECT_TRUE(absl::IsInvalidArgument(Reconcile(session, leases, requests)));
+  EXPECT_TRUE(Reconcile(session, leases, {1, 2}).ok());
+  EXPECT_EQ(LeasesOf(session), 8u);
+  EXPECT_TRUE(broker_->Release(CallOf(session), leases, {1, 2}).ok());
+  EXPECT_EQ(LeasesOf(session), 0u);
+}
+
+TEST_F(BrokerLeasesTest, ThousandsAreReleasedAllOrNone) {
+  const Broker::NewSession session = Open("a"), other = Open("a");
+  std::vector<LeaseId> leases = AcquireMany(session, 3000);
+  const LeaseId foreign = Acquire(other);
+  leases.push_back(foreign);
+  EXPECT_TRUE(absl::IsNotFound(broker_->Release(CallOf(session), leases)));
+  EXPECT_EQ(LeasesOf(session), 3000u);
+  leases.back() = leases[7];  // twice
+  std::reverse(leases.begin(), leases.end());
+  EXPECT_EQ(broker_->Release(CallOf(session), leases), absl::OkStatus());
+  EXPECT_EQ(LeasesOf(session), 0u);
+  EXPECT_EQ(LeasesOf(other), 1u);
+  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+}
+
+TEST_F(BrokerLeasesTest, ReconcileIsForThoseWhoHaveComeBack) {
+  const Broker::NewSession session = Open("a");
+  const pid_t pid = pids_;
+  std::vector<LeaseId> leases = AcquireMany(session, 2000);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Reconcile(session, leases)));
+  EXPECT_EQ(LeasesOf(session), 2000u);
+  ASSERT_TRUE(Resume(session, pid).ok());
+  leases.resize(700);
+  leases.push_back(LeaseId{999'999});
+  const auto unknown = broker_->Reconcile(TokenOf(session), leases, {});
+  ASSERT_TRUE(unknown.ok()) << unknown.status();
+  EXPECT_EQ(*unknown, std::vector<LeaseId>{LeaseId{999'999}});
+  EXPECT_EQ(LeasesOf(session), 700u);
+  // Its answer may be lost: then the client asks again.
+  EXPECT_EQ(Reconcile(session, leases), absl::OkStatus());
+  CallOf(session);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Reconcile(session, leases)));
+  EXPECT_EQ(LeasesOf(session), 700u);
+}
+
+TEST_F(BrokerLeasesTest, ReconcileIsACallInFlight) {
+  broker_->Configure({{"a", {.max_in_flight = 1}}}, {});
+  const Broker::NewSession session = Open("a"), other = Open("a");
+  ASSERT_TRUE(Resume(session, pids_ - 1).ok());
+  {
+    const Broker::Call call = CallOf(other);
+    const absl::Status refused = Reconcile(session);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  }
+  EXPECT_EQ(Reconcile(session), absl::OkStatus());
+  EXPECT_EQ(broker_->GetTenant("a")->in_flight, 0u);
+}
+
+}  // namespace
+}  // namespace gpumemd
