@@ -26,8 +26,10 @@ using journal::Change;
 
 namespace {
 
-// Batches longer than a stage are few: a session of thousands of leases that ends.
-constexpr uint32_t kStagePages = 64;
+// Of a stage: all that it may take, which is more than one operation changes; and what of it always
+// has memory. Longer batches are few: whoever attaches to thousands of segments.
+constexpr uint32_t kStagePages = 4096;
+constexpr uint32_t kKeptStagePages = 64;
 // Slots come and go by so many pages: a few microseconds of the kernel's.
 constexpr uint32_t kChunkPages = 16;
 constexpr uint32_t kMinSlotPages = 4 * kChunkPages;
@@ -38,6 +40,12 @@ constexpr size_t kMinReserved = size_t{64} << 20;
 uint32_t ChunksFor(size_t records) {
   const uint32_t pages = std::max(JournalArea::PagesFor(records), kMinSlotPages);
   return (pages + kChunkPages - 1) / kChunkPages * kChunkPages;
+}
+
+// Of a stage with so many records, beyond what is always kept.
+uint32_t MoreStagePages(size_t records) {
+  const uint32_t pages = JournalArea::PagesFor(records + 1);  // and the head
+  return pages - std::min(pages, kKeptStagePages);
 }
 
 absl::Status NoMemory(absl::string_view call, int error, size_t bytes) {
@@ -87,6 +95,20 @@ class JournalFile::Pages {
 
   // Makes the file, and the mapping, reach to `end`, and gives what is from `begin` on memory.
   absl::Status Reach(int fd, size_t begin, size_t end) {
+    absl::Status extended = Extend(fd, begin, end);
+    return extended.ok() ? Give(fd, begin, end) : extended;
+  }
+  // The same of an area; of its stages, what is always kept.
+  absl::Status Reach(int fd, JournalArea area) {
+    if (absl::Status s = Extend(fd, area.begin(), area.end()); !s.ok()) return s;
+    if (absl::Status s = Give(fd, area.begin(), area.stage(0)); !s.ok()) return s;
+    const size_t kept = std::min(area.stage_pages, kKeptStagePages) * kJournalPageBytes;
+    for (size_t i : {0, 1}) {
+      if (absl::Status s = Give(fd, area.stage(i), area.stage(i) + kept); !s.ok()) return s;
+    }
+    return Give(fd, area.slots_begin(), area.end());
+  }
+  absl::Status Extend(int fd, size_t begin, size_t end) {
     if (end > file_bytes_) {
       if (ftruncate(fd, static_cast<off_t>(end)) != 0) {
         return NoMemory("ftruncate", errno, end - begin);
@@ -99,6 +121,10 @@ class JournalFile::Pages {
       data_ = data;
       reserved_ = 2 * file_bytes_;
     }
+    return absl::OkStatus();
+  }
+  // Memory for what the file and the mapping reach.
+  absl::Status Give(int fd, size_t begin, size_t end) {
     if (Allocate(fd, begin, end) != 0) return NoMemory("fallocate", errno, end - begin);
     // Only spares the faults; kernels before 5.14 cannot.
     (void)madvise(static_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_WRITE);
@@ -188,8 +214,7 @@ absl::StatusOr<std::unique_ptr<JournalFile>> JournalFile::Create(const JournalId
   }
   absl::StatusOr<std::unique_ptr<Pages>> pages = Pages::Map(fd.get(), /*writable=*/true);
   if (!pages.ok()) return pages.status();
-  if (absl::Status reached = (*pages)->Reach(fd.get(), area.begin(), area.end()); !reached.ok())
-    return reached;
+  if (absl::Status reached = (*pages)->Reach(fd.get(), area); !reached.ok()) return reached;
   JournalTable table = JournalTable::Create((*pages)->span(), identity, area, complete);
   return std::unique_ptr<JournalFile>(
       new JournalFile(std::move(fd), *std::move(pages), std::move(table)));
@@ -207,9 +232,10 @@ absl::StatusOr<JournalFile::Adopted> JournalFile::Adopt(UniqueFd fd) {
   JournalTable table = JournalTable::Resume((*pages)->span(), *contents);
   // Memory that a daemon left which was killed while it wrote to other pages.
   (*pages)->KeepOnly(fd.get(), table.area());
-  return Adopted{std::unique_ptr<JournalFile>(
-                     new JournalFile(std::move(fd), *std::move(pages), std::move(table))),
-                 *std::move(contents)};
+  std::unique_ptr<JournalFile> file(
+      new JournalFile(std::move(fd), *std::move(pages), std::move(table)));
+  file->ForgetStages();
+  return Adopted{std::move(file), *std::move(contents)};
 }
 
 size_t JournalFile::bytes() const {
@@ -222,8 +248,9 @@ absl::Status JournalFile::Append(absl::Span<const Change> batch) {
     return absl::FailedPreconditionError(
         "the journal has not got an earlier change, and so takes no later one");
   }
-  if (!table_.Append(batch)) {
-    if (absl::Status written = AppendWithRoom(batch); !written.ok()) {
+  absl::Status room = MakeStage(batch.size());
+  if (!room.ok() || !table_.Append(batch)) {
+    if (absl::Status written = room.ok() ? AppendWithRoom(batch) : room; !written.ok()) {
       behind_ = true;
       table_.SetBehind();
       return written;
@@ -235,6 +262,40 @@ absl::Status JournalFile::Append(absl::Span<const Change> batch) {
     table_.Shrink(kChunkPages);
     Pages::GiveBack(fd_.get(), table_.area().end(), end);
   }
+  return absl::OkStatus();
+}
+
+// Gives back what another daemon had given the stages, but for the batch that is in use.
+void JournalFile::ForgetStages() {
+  const JournalArea area = table_.area();
+  if (area.stage_pages <= kKeptStagePages) return;
+  const size_t idle = table_.next_stage();
+  more_stage_pages_[idle] = 0;
+  more_stage_pages_[1 - idle] = MoreStagePages(table_.staged());
+  for (size_t i : {0, 1}) {
+    const size_t has = kKeptStagePages + more_stage_pages_[i];
+    Pages::GiveBack(fd_.get(), area.stage(i) + has * kJournalPageBytes, area.stage(i + 1));
+  }
+}
+
+// The stage that is not in use gets as much memory as the next batch takes. The other one keeps
+// what it has: it is read for as long as it is in use.
+absl::Status JournalFile::MakeStage(size_t records) {
+  const JournalArea area = table_.area();
+  if (area.stage_pages <= kKeptStagePages || records > area.stage_records()) {
+    return absl::OkStatus();
+  }
+  const uint32_t more = MoreStagePages(records);
+  uint32_t& has = more_stage_pages_[table_.next_stage()];
+  if (more == has) return absl::OkStatus();
+  const size_t kept = area.stage(table_.next_stage()) + kKeptStagePages * kJournalPageBytes;
+  const size_t needed = kept + more * kJournalPageBytes, end = kept + has * kJournalPageBytes;
+  if (more < has) {
+    Pages::GiveBack(fd_.get(), needed, end);
+  } else if (absl::Status given = pages_->Give(fd_.get(), end, needed); !given.ok()) {
+    return given;
+  }
+  has = more;
   return absl::OkStatus();
 }
 
@@ -267,9 +328,12 @@ absl::Status JournalFile::AppendWithRoom(absl::Span<const Change> batch) {
 // Other pages, for so many records and a few more.
 absl::StatusOr<JournalArea> JournalFile::MakeArea(size_t records) {
   const JournalArea area = table_.Place(kStagePages, ChunksFor(records + 1));
-  absl::Status reached = pages_->Reach(fd_.get(), area.begin(), area.end());
+  absl::Status reached = pages_->Reach(fd_.get(), area);
   table_.Moved(pages_->span());
-  if (reached.ok()) return area;
+  if (reached.ok()) {
+    more_stage_pages_ = {};
+    return area;
+  }
   pages_->KeepOnly(fd_.get(), table_.area());
   return reached;
 }

@@ -2,8 +2,9 @@
 // service manager, or the keeper, has its descriptor (sd_notify(3): FDSTORE=1).
 //
 // It is one file for good: it grows by a few pages where it must, and gives those at its end back.
-// What replaces the whole state, and a batch of thousands of changes, goes to other pages of the
-// same file (journal_table.h). So its descriptor is stored once, when the file is made, and no
+// What replaces the whole state goes to other pages of the same file (journal_table.h). A batch of
+// thousands of changes gets memory for the time that it takes: the file has places for 65,535, and
+// most of these have no memory. So its descriptor is stored once, when the file is made, and no
 // moment depends on what the service manager does. The file cannot shrink (F_SEAL_SHRINK,
 // fcntl(2)): no access to the mapping can fail. Its pages are there before they are written to, so
 // that want of memory is a status and no signal.
@@ -15,6 +16,7 @@
 // Not thread-safe: under the mutex of whoever has the ledger.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -68,8 +70,9 @@ class JournalFile {
   ~JournalFile();
 
   // Whole, or not at all; it survives this process from the moment at which this returns. Takes a
-  // fifth of a microsecond for each change, some microseconds more where the file grows, and
-  // milliseconds for a batch of more than a thousand changes.
+  // fifth of a microsecond for each change, twice that in a batch of more than a thousand, and some
+  // microseconds more where the file grows: however much there is in it. Only a batch of more than
+  // 65,535 changes copies all of it.
   //   RESOURCE_EXHAUSTED   there is no memory for it to grow: the batch is not in it, and the file
   //                        says so to who reads it, until a Rewrite
   //   FAILED_PRECONDITION  an earlier one failed, and there was no Rewrite since
@@ -89,12 +92,16 @@ class JournalFile {
 
   JournalFile(gpumem::UniqueFd fd, std::unique_ptr<Pages> pages, JournalTable table);
 
+  void ForgetStages();
+  absl::Status MakeStage(size_t records);
   absl::Status AppendWithRoom(absl::Span<const journal::Change> batch);
   absl::StatusOr<JournalArea> MakeArea(size_t records);
 
   const gpumem::UniqueFd fd_;
   const std::unique_ptr<Pages> pages_;
   JournalTable table_;
+  // Of each stage, behind what is always kept: pages that have memory.
+  std::array<uint32_t, 2> more_stage_pages_{};
   bool behind_ = false;
 };
 

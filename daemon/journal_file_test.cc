@@ -25,6 +25,7 @@ using journal::Put;
 using ::testing::HasSubstr;
 
 constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kStagePages = 4096;
 
 std::unique_ptr<JournalFile> MakeJournal(uint32_t number = 1) {
   absl::StatusOr<std::unique_ptr<JournalFile>> file = JournalFile::Create({.number = number});
@@ -140,6 +141,54 @@ TEST(JournalFile, ABatchLongerThanAStage) {
   EXPECT_EQ(adopted.contents.image.counters.segment, 20000u);
 }
 
+// Which page of the file its records begin at.
+uint64_t AreaPage(const JournalFile& file) {
+  uint64_t page = 0;
+  EXPECT_EQ(pread(file.fd(), &page, sizeof page, 88), static_cast<ssize_t>(sizeof page));
+  return page;
+}
+
+// What is there already is not copied for a batch of any length that one operation makes.
+TEST(JournalFile, ALongBatchLeavesTheOthersWhereTheyAre) {
+  std::unique_ptr<JournalFile> file = MakeJournal();
+  JournalImage model;
+  const auto append = [&](const std::vector<Change>& batch) {
+    ASSERT_TRUE(file->Append(batch).ok());
+    for (const Change& change : batch) model.Apply(change);
+  };
+  append({Put(journal::Session{.id = SessionId{1}})});
+  for (uint64_t i = 1; i <= 500; ++i) append({Put(journal::Segment{.id = SegmentId{i}})});
+  const uint64_t page = AreaPage(*file);
+  std::vector<Change> longer, erased;
+  for (uint64_t i = 1000; i < 1000 + 65'535; ++i) {
+    longer.push_back(Put(journal::Segment{.id = SegmentId{i}}));
+    erased.push_back(Erase<journal::Segment>(SegmentId{i}));
+  }
+  append(longer);
+  EXPECT_EQ(AreaPage(*file), page);
+  EXPECT_TRUE(Adopt(Kept(*file)).contents.image == model);
+  // Its copy of the batch goes with the next ones.
+  const size_t with_batch = file->bytes();
+  for (uint64_t i : {1, 2}) append({PutExposure(i)});
+  EXPECT_LT(file->bytes(), with_batch - 15 * kMiB);
+  append(erased);
+  append({PutExposure(3)});
+  EXPECT_EQ(AreaPage(*file), page);
+  EXPECT_TRUE(Adopt(Kept(*file)).contents.image == model);
+  // And where the next daemon finds such a batch in use.
+  append(longer);
+  UniqueFd kept = Kept(*file);
+  file = Adopt(std::move(kept)).file;
+  for (uint64_t i : {4, 5}) append({PutExposure(i)});
+  EXPECT_LT(file->bytes(), with_batch - 15 * kMiB);
+  EXPECT_TRUE(Adopt(Kept(*file)).contents.image == model);
+  // One more is copied to other pages with all the others.
+  longer.push_back(Put(journal::Segment{.id = SegmentId{999}}));
+  append(longer);
+  EXPECT_NE(AreaPage(*file), page);
+  EXPECT_TRUE(Adopt(Kept(*file)).contents.image == model);
+}
+
 TEST(JournalFile, CannotShrink) {
   std::unique_ptr<JournalFile> file = MakeJournal();
   EXPECT_NE(ftruncate(file->fd(), 0), 0);
@@ -203,7 +252,7 @@ TEST(JournalFile, RefusesDamageAndOtherVersionsAndLeavesThemAsTheyAre) {
   EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kFailedPrecondition);
   view[8] = 2;
   // In the first slot: behind the area's head and two stages.
-  const size_t first = (2 + 2 * 64) * kJournalPageBytes;
+  const size_t first = (2 + 2 * kStagePages) * kJournalPageBytes;
   view[first + 100] ^= 1;
   EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kDataLoss);
   view[first + 100] ^= 1;
@@ -242,14 +291,15 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
     return status;
   };
   {
-    const NoMoreMemory limit(kMiB);
+    // The stages have places for long batches, and no memory for them yet.
+    const NoMoreMemory limit(2 * kStagePages * kJournalPageBytes + kMiB);
     EXPECT_EQ(JournalFile::Create({}).status().ToString(), "OK");
     absl::Status status;
     while (status.ok()) status = append();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("no memory for a journal"));
-    // But for the heads and the stages, and less than a chunk.
-    EXPECT_GT(model.sessions.size(), 16 * (256 - 2 - 2 * 64 - 16));
+    // But for the heads and less than a chunk.
+    EXPECT_GT(model.sessions.size(), 16 * (256 - 2 - 16));
     EXPECT_EQ(append().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(file->Rewrite(model).code(), absl::StatusCode::kResourceExhausted);
   }
@@ -275,7 +325,7 @@ TEST(JournalFile, DamageStaysDamage) {
   }
   {
     const View view(file->fd());
-    view[(2 + 2 * 64) * kJournalPageBytes + 100] ^= 1;
+    view[(2 + 2 * kStagePages) * kJournalPageBytes + 100] ^= 1;
   }
   EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kDataLoss);
   const std::vector<Change> longer(2000, Put(journal::Session{.id = SessionId{9}}));

@@ -85,8 +85,8 @@ JournalTable::Key JournalTable::KeyOf(const journal::Object& object) {
 }
 
 JournalTable::SlotsByKey& JournalTable::MapOf(const Key& key) {
-  static_assert(std::tuple_size_v<decltype(slots_by_key_)> == 64);
-  return slots_by_key_[((key.a + key.b) * 0x9e3779b97f4a7c15) >> 58];
+  static_assert(std::tuple_size_v<decltype(slots_by_key_)> == 256);
+  return slots_by_key_[((key.a + key.b) * 0x9e3779b97f4a7c15) >> 56];
 }
 
 uint8_t* JournalTable::Slot(uint32_t slot) const {
@@ -161,6 +161,7 @@ bool JournalTable::Stage(const Change& change, uint8_t* at, uint32_t* slot) {
 
 void JournalTable::WriteStageHead(JournalArea area, uint32_t length) {
   uint8_t* const at = file_.data() + area.stage(batch_ % 2);
+  staged_ = length;
   const StageHead head{.batch = batch_, .length = length, .objects = live_, .sum = sum_};
   journal::Encode(journal::Put(counters_),
                   absl::MakeSpan(at + sizeof head, journal::kPayloadBytes));
@@ -197,6 +198,7 @@ JournalTable JournalTable::Resume(absl::Span<uint8_t> file, JournalContents& con
   uint8_t* const stage = file.data() + table.area_.stage(area.batch % 2);
   const auto head = journal::Load<StageHead>(stage);
   table.batch_ = head.batch;
+  table.staged_ = head.length;
   table.counters_ = contents.image.counters;
   // What the daemon before may have been killed in the middle of.
   table.ApplyStage(head.length);

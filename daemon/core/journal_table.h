@@ -53,6 +53,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -148,6 +149,10 @@ class JournalTable {
   JournalArea area() const { return area_; }
   size_t objects() const { return live_; }
   size_t free_slots() const { return free_count_; }
+  // The number of the stage that the next batch goes to.
+  size_t next_stage() const { return (batch_ + 1) % 2; }
+  // How many records the other one has.
+  size_t staged() const { return staged_; }
 
   // So many more pages of slots. The file reaches so far.
   void Grow(uint32_t pages);
@@ -212,14 +217,15 @@ class JournalTable {
   journal::Counters counters_;
   uint64_t sum_ = 0;   // of the records' checksums
   uint32_t live_ = 0;  // records
+  uint32_t staged_ = 0;
   // By slot; 0: no record.
-  std::vector<uint64_t> checksums_;
+  std::deque<uint64_t> checksums_;  // grows without a copy of what is there
   // A bit for each slot, set where it is free; the first word that may have one.
   std::vector<uint64_t> free_;
   size_t first_free_ = 0;
   size_t free_count_ = 0;
   // One map is many small ones: as it grows, it takes no batch long.
-  std::array<SlotsByKey, 64> slots_by_key_;
+  std::array<SlotsByKey, 256> slots_by_key_;
   std::vector<journal::DeviceUuid> devices_;
 };
 
