@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
@@ -53,6 +54,7 @@ Broker::Broker(BrokerOptions options)
     ledger_.SetAudit(audit_);
   }
   clock_ = std::thread([this] { WatchTheClock(); });
+  ending_ = std::thread([this] { EndLoop(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
     if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
@@ -74,6 +76,7 @@ Broker::~Broker() {
   for (const auto& device : devices_) device->EndContext();
   for (std::thread& lane : disposal_) lane.join();
   clock_.join();
+  ending_.join();
   memory.clear();
   devices_.clear();  // from here on nobody calls CollectLost
 }
@@ -194,6 +197,24 @@ void Broker::DisposeLoop(size_t lane) {
       ledger_.Destroyed(doomed.id);
       Pump();
     }
+  }
+}
+
+void Broker::EndLoop() {
+  // So that others have their turn: a mutex that is taken again at once is seldom theirs.
+  constexpr absl::Duration kPause = absl::Microseconds(200);
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || (ledger_.HasEnding() && !frozen_);
+      };
+      mutex_.Await(absl::Condition(&wake));
+      if (stopping_) return;
+      ledger_.ContinueEnding();
+      Pump();
+    }
+    absl::SleepFor(kPause);
   }
 }
 

@@ -448,6 +448,8 @@ class Broker {
   absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends what large sessions had, a little at a time.
+  void EndLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Where the memory of a segment is disposed of: what lives in a context has a lane for each
   // device, since a context that hangs must not keep the others' memory.
   size_t LaneOf(SegmentId segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -504,12 +506,13 @@ class Broker {
   absl::flat_hash_map<std::pair<std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
+  bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
   bool parks_ ABSL_GUARDED_BY(mutex_) = false;
   size_t parked_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls_
   std::vector<std::thread> disposal_;          // one a lane
-  std::thread clock_;
+  std::thread clock_, ending_;
 };
 
 }  // namespace gpumemd

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -153,6 +154,22 @@ TEST_F(BrokerLeasesTest, ReconcileIsACallInFlight) {
   }
   EXPECT_EQ(Reconcile(session), absl::OkStatus());
   EXPECT_EQ(broker_->GetTenant("a")->in_flight, 0u);
+}
+
+TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
+  const Broker::NewSession session = Open("a"), other = Open("b");
+  AcquireMany(session, 20'000);
+  broker_->SocketClosed(session.id);
+  // Over for all who know its token, whatever it still has.
+  EXPECT_FALSE(broker_->IsLive(TokenOf(session)));
+  EXPECT_TRUE(absl::IsNotFound(Resume(session, pids_ - 1)));
+  while (LeasesOf(session) > 0) {
+    EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(broker_->Release(CallOf(other), {Acquire(other)}), absl::OkStatus());
+  }
+  broker_->ProcessGone(session.id);
+  // Its tenant goes with the last of its memory.
+  while (broker_->ListSessions("a").ok()) std::this_thread::yield();
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
 void Broker::Freeze() {
   absl::MutexLock lock(&mutex_);
   survivable_ = false;
+  frozen_ = true;
 }
 
 absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {

@@ -100,10 +100,51 @@ void Ledger::EndSession(SessionId id, Session& session) {
     attachable_.push_back(waiter);
   }
   while (!session.ephemeral.empty()) EndPublication(*session.ephemeral.begin());
-  while (!session.leases.empty()) EndLease(*session.leases.begin(), /*unmapped=*/false);
+  --session.tenant->live_sessions;
+}
+
+bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
-  if (--session.tenant->live_sessions == 0) DoomAllRetained(*session.tenant);
+  Tenant& tenant = *session.tenant;
+  for (size_t device = 0; device < devices_.size() && tenant.live_sessions == 0; ++device) {
+    for (; steps > 0 && DoomOldest(tenant, device); --steps) {
+    }
+  }
+  for (; steps > 0 && !session.leases.empty(); --steps) {
+    EndLease(*session.leases.begin(), /*unmapped=*/false);
+  }
+  if (!session.process_gone || steps == 0) return steps > 0;
+  while (!session.imported.empty()) {
+    Unimport(id, session, *session.imported.begin(), /*all=*/true);
+  }
+  std::vector<SegmentId> mapped;
+  for (; steps > 0 && !session.exposed.empty(); --steps) {
+    mapped.push_back(*session.exposed.begin());
+    Segment& segment = *segments_.at(mapped.back());
+    Unexpose(mapped.back(), segment, id, /*all=*/true);
+    Settle(mapped.back(), segment);
+    const SegmentState state = segment.charge.state();  // what is doomed is still there
+    if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
+    reclaimed_[segment.device] += segment.charge.bytes();
+  }
+  AuditReclaim(id, mapped);
+  return steps > 0;
+}
+
+void Ledger::ContinueEnding(SessionId id, size_t& steps) {
+  Session& session = *sessions_.at(id);
+  session.ending = !WindUp(id, session, steps);
+  if (session.ending) {
+    ending_.insert(id);
+  } else {
+    ending_.erase(id);
+    ForgetIfDone(id, session);
+  }
+}
+
+void Ledger::ContinueEnding(size_t steps) {
+  while (steps > 0 && !ending_.empty()) ContinueEnding(*ending_.begin(), steps);
 }
 
 std::optional<uint64_t> Ledger::AnswerTo(const Session& session, uint64_t request) {
@@ -122,37 +163,19 @@ void Ledger::Answer(SessionId id, Session& session, uint64_t request, uint64_t n
   session.answers.pop_front();
 }
 
-void Ledger::SocketClosed(SessionId id) {
+void Ledger::SocketClosed(SessionId id, size_t steps) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
   EndSession(id, *it->second);
-  ForgetIfDone(id, *it->second);
+  ContinueEnding(id, steps);
 }
 
-void Ledger::ProcessGone(SessionId id) {
+void Ledger::ProcessGone(SessionId id, size_t steps) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  Session& session = *it->second;
-  session.process_gone = true;
-  const std::vector<SegmentId> mapped(session.exposed.begin(), session.exposed.end());
-  while (!session.exposed.empty()) {
-    SegmentId segment_id = *session.exposed.begin();
-    Segment& segment = *segments_.at(segment_id);
-    Unexpose(segment_id, segment, id, /*all=*/true);
-    if (segment.leases == 0) Settle(segment_id, segment);
-  }
-  while (!session.imported.empty()) {
-    Unimport(id, session, *session.imported.begin(), /*all=*/true);
-  }
-  EndSession(id, session);
-  for (SegmentId each : mapped) {
-    const Segment& segment = *segments_.at(each);  // what is doomed is still there
-    const SegmentState state = segment.charge.state();
-    if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
-    reclaimed_[segment.device] += segment.charge.bytes();
-  }
-  AuditReclaim(id, mapped);
-  ForgetIfDone(id, session);
+  it->second->process_gone = true;
+  EndSession(id, *it->second);
+  ContinueEnding(id, steps);
 }
 
 void Ledger::ForgetIfDone(SessionId id, Session& session) {
@@ -229,15 +252,15 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   operation.revocable = revocable || (*session)->tenant->quota.revocable;
   operation.request_id = request_id;
   for (const Secret& ticket : tickets) {
-    auto it = tickets_.find(ticket);
-    if (it == tickets_.end()) {
+    const TicketEntry* entry = tickets_.Find(ticket);
+    if (entry == nullptr) {
       return absl::NotFoundError(
           "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
           "new ticket");
     }
-    SegmentId id = leases_.at(it->second.lease).segment;
+    SegmentId id = leases_.at(entry->lease).segment;
     const Segment& segment = *segments_.at(id);
-    if (it->second.scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
+    if (entry->scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
       return absl::PermissionDeniedError(absl::StrCat(
           "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
           (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
@@ -391,7 +414,7 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   std::optional<Secret>& ticket = leases_.at(lease_id).tickets[static_cast<size_t>(scope)];
   if (!ticket) {
     ticket = candidate;
-    tickets_.emplace(candidate, TicketEntry{lease_id, scope});
+    tickets_.Insert(candidate, {lease_id, scope});
     Touch(lease_id);
   }
   return *ticket;

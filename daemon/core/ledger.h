@@ -81,6 +81,7 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
+#include "daemon/core/sharded_map.h"
 #include "daemon/core/standing.h"
 #include "daemon/core/views.h"
 #include "daemon/device/device.h"
@@ -220,10 +221,15 @@ class Ledger {
 
   // The socket is closed: its leases end; what its process may map stays charged.
   // Unknown and already closed sessions are no error: both ends of a session race.
-  void SocketClosed(SessionId session);
+  void SocketClosed(SessionId session, size_t steps = kLeasesAtOnce);
 
   // The process is gone, and with it all its mappings and GPU work.
-  void ProcessGone(SessionId session);
+  void ProcessGone(SessionId session, size_t steps = kLeasesAtOnce);
+
+  // Both end about so many leases and mappings, and leave the others of a session that has more to
+  // ContinueEnding. In between it is no session any more, and what it still has stays charged.
+  bool HasEnding() const { return !ending_.empty(); }
+  void ContinueEnding(size_t steps = kLeasesAtOnce);
 
   // Sessions that the ledger has forgotten since the last call, so that nothing more
   // needs to be watched for them.
@@ -613,6 +619,10 @@ class Ledger {
   static bool IsUnder(const Tenant& tenant, const Tenant& above);
   absl::StatusOr<Session*> LiveSession(SessionId id);
   void EndSession(SessionId id, Session& session);
+  // Goes on with the end of what a session had, and takes the steps off `steps`. True if nothing is
+  // left.
+  bool WindUp(SessionId id, Session& session, size_t& steps);
+  void ContinueEnding(SessionId id, size_t& steps);
   void ForgetIfDone(SessionId id, Session& session);
 
   // Memory pools (ledger_pools.cc).
@@ -836,10 +846,11 @@ class Ledger {
 
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments_;
-  absl::flat_hash_map<LeaseId, Lease> leases_;
+  ShardedMap<LeaseId, Lease> leases_;
   uint64_t lease_count_ = 0;  // of all tenants
-  absl::flat_hash_map<Secret, TicketEntry> tickets_;
+  ShardedMap<Secret, TicketEntry> tickets_;
   absl::flat_hash_map<Secret, SessionId> tokens_;
+  absl::btree_set<SessionId> ending_;
   // Sessions that were restored, by what their processes called the attempts to begin them.
   std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 

@@ -93,9 +93,9 @@ void Ledger::AuditRelease(SessionId session, absl::Span<const LeaseId> leases,
   if (audit_ == nullptr) return;
   std::vector<AuditedSegment> segments;
   for (LeaseId lease : leases) {
-    auto it = leases_.find(lease);
-    if (it == leases_.end() || it->second.session != session) continue;
-    segments.push_back({it->second.segment, lease});
+    const Lease* found = leases_.Find(lease);
+    if (found == nullptr || found->session != session) continue;
+    segments.push_back({found->segment, lease});
   }
   if (segments.empty() || LeavesOut(AuditEvent::kReleased, session, segments)) return;
   AuditRecord about = AuditOf(AuditEvent::kReleased, session);

@@ -65,9 +65,9 @@ std::optional<journal::Segment> Ledger::RecordOf(SegmentId id) const {
 }
 
 std::optional<journal::Lease> Ledger::RecordOf(LeaseId id) const {
-  auto it = leases_.find(id);
-  if (it == leases_.end()) return std::nullopt;
-  const Lease& lease = it->second;
+  const Lease* found = leases_.Find(id);
+  if (found == nullptr) return std::nullopt;
+  const Lease& lease = *found;
   return journal::Lease{.id = id,
                         .session = lease.session,
                         .segment = lease.segment,
@@ -199,7 +199,7 @@ JournalImage Ledger::Image() const {
     put(RecordOf(id));
     for (const auto& [session, count] : segment->exposures) put(RecordOf(session, id));
   }
-  for (const auto& [id, lease] : leases_) put(RecordOf(id));
+  leases_.ForEach([&](LeaseId id, const Lease&) { put(RecordOf(id)); });
   for (const auto& [id, event] : events_.all()) put(RecordOf(id));
   for (const auto& [id, publication] : publications_) {
     put(RecordOf(id));

@@ -191,6 +191,8 @@ void LedgerModel::SocketClosed(SessionId id) {
 void LedgerModel::ProcessGone(SessionId id) {
   if (!sessions_.contains(id)) return;
   sessions_.at(id).process_gone = true;
+  EndSession(id);
+  for (size_t device = 0; device < devices_.size(); ++device) Unimport(id, device, /*all=*/true);
   std::set<SegmentId> unmapped;
   for (const Mapping& mapping : mappings_) {
     if (mapping.session == id) unmapped.insert(mapping.segment);
@@ -199,8 +201,6 @@ void LedgerModel::ProcessGone(SessionId id) {
     while (MayMap(id, segment)) Unmap(id, segment);
     Rest(segment);
   }
-  for (size_t device = 0; device < devices_.size(); ++device) Unimport(id, device, /*all=*/true);
-  EndSession(id);
   Sweep();
 }
 

@@ -50,17 +50,28 @@ class ModelSteps : public ModelOperators {
   }
 
   absl::Status SocketClosed(SessionId session) {
-    ledger_.SocketClosed(session);
+    ledger_.SocketClosed(session, 1 + chance_.Below(4));
+    if (absl::Status ended = ContinueEnding(); !ended.ok()) return ended;
     model_.SocketClosed(session);
     if (model_.sessions().contains(session)) Met("a session outlives its socket");
     return After(absl::OkStatus(), "SocketClosed ", ToInt(session));
   }
 
   absl::Status ProcessGone(SessionId session) {
-    ledger_.ProcessGone(session);
+    ledger_.ProcessGone(session, 1 + chance_.Below(4));
+    if (absl::Status ended = ContinueEnding(); !ended.ok()) return ended;
     model_.ProcessGone(session);
     if (model_.sessions().contains(session)) Met("a session outlives its process");
     return After(absl::OkStatus(), "ProcessGone ", ToInt(session));
+  }
+  // The model does it in one go.
+  absl::Status ContinueEnding() {
+    while (ledger_.HasEnding()) {
+      Met("a session ends in parts");
+      if (absl::Status sound = ledger_.CheckInvariants(); !sound.ok()) return sound;
+      ledger_.ContinueEnding(1 + chance_.Below(3));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status BeginCall() { return BeginCall(AnySession()); }

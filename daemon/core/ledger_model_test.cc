@@ -325,6 +325,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "a session replaces another",
                            "a session outlives its socket",
                            "a session outlives its process",
+                           "a session ends in parts",
                            "events beside a lease",
                            "event by name",
                            "an event that was handed out ends",

@@ -39,7 +39,7 @@ void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
 }
 
 bool Ledger::OnlyImports(const Session& session) {
-  return !session.live && session.exposed.empty() && session.operations == 0 &&
+  return !session.live && !session.ending && session.exposed.empty() && session.operations == 0 &&
          session.in_flight == 0 && session.watches == 0 && session.waiters.empty() &&
          session.attach_waiters.empty();
 }

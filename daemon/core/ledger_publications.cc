@@ -465,9 +465,9 @@ absl::Status Ledger::CheckPublications() const {
   std::map<const Tenant*, uint32_t> counts;
   std::map<const Tenant*, uint64_t> metadata;
   uint64_t all_metadata = 0;
-  for (const auto& [id, lease] : leases_) {
+  leases_.ForEach([&](LeaseId, const Lease& lease) {
     if (lease.publication) ++leases_through[{*lease.publication, lease.session}];
-  }
+  });
   size_t ephemeral = 0, ephemeral_by_session = 0;
   for (const auto& [id, publication] : publications_) {
     auto tenant = tenants_.find(publication.tenant->name);

@@ -63,6 +63,7 @@ struct Session {
   absl::Time opened;
   bool live = true;  // its socket is open
   bool process_gone = false;
+  bool ending = false;      // not live, and what it had has not ended yet (Ledger::ContinueEnding)
   uint32_t in_flight = 0;   // calls
   uint32_t watches = 0;     // that are no calls any more
   uint32_t operations = 0;  // begun, neither committed nor aborted

@@ -29,7 +29,12 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   restored.sessions = static_cast<uint32_t>(sessions_.size() - ended.size());
   // In the order in which they began, for a choice of heirs that does not depend on a hash.
   std::sort(ended.begin(), ended.end());
-  for (SessionId id : ended) ForgetIfDone(id, *sessions_.at(id));
+  for (SessionId id : ended) {
+    // The earlier daemon may have been killed while it ended what the session had.
+    size_t steps = SIZE_MAX;
+    WindUp(id, *sessions_.at(id), steps);
+    ForgetIfDone(id, *sessions_.at(id));
+  }
   restored.segments = static_cast<uint32_t>(segments_.size());
   restored.leases = static_cast<uint32_t>(leases_.size());
   restored.publications = static_cast<uint32_t>(publications_.size());
@@ -193,7 +198,7 @@ void Ledger::RestoreHolders(const JournalImage& image) {
     for (size_t scope = 0; scope < record.tickets.size(); ++scope) {
       lease.tickets[scope] = record.tickets[scope];
       if (!record.tickets[scope]) continue;
-      tickets_.emplace(*record.tickets[scope], TicketEntry{id, static_cast<TicketScope>(scope)});
+      tickets_.Insert(*record.tickets[scope], {id, static_cast<TicketScope>(scope)});
     }
     AddLease(id, lease);
     CountLeases(*session->second->tenant, 1);
@@ -203,7 +208,7 @@ void Ledger::RestoreHolders(const JournalImage& image) {
       ++publication.attached[record.session];
       expiries_.emplace(ExpiryOf(publication), source->first);
     }
-    if (segment->second->lost) bereaved_.insert(record.session);
+    if (segment->second->lost && session->second->live) bereaved_.insert(record.session);
     if (record.request_id != 0) session->second->regrants[record.request_id].push_back(id);
   }
   for (const auto& [key, import] : image.pool_imports) {
@@ -222,9 +227,9 @@ void Ledger::RestoreHolders(const JournalImage& image) {
                            .tenant = session->second->tenant->name,
                            .name = std::string(record.name.view()),
                            .handed_out = record.handed_out};
-    if (auto lease = leases_.find(record.lease); lease != leases_.end()) {
+    if (const Lease* lease = leases_.Find(record.lease); lease != nullptr) {
       event.lease = record.lease;
-      event.segment = lease->second.segment;
+      event.segment = lease->segment;
     }
     events_.Restore(id, std::move(event));
   }
@@ -274,8 +279,8 @@ std::optional<Operation> Ledger::RegrantAttach(SessionId session_id, uint64_t re
   // Where it has ended, nobody knows any more what was attached to.
   uint32_t count = 0;
   std::optional<PublicationId> publication;
-  if (auto lease = leases_.find(regrant->second.front()); lease != leases_.end()) {
-    publication = lease->second.publication;
+  if (const Lease* lease = leases_.Find(regrant->second.front()); lease != nullptr) {
+    publication = lease->publication;
   }
   auto found = publication ? publications_.find(*publication) : publications_.end();
   if (found != publications_.end()) count = static_cast<uint32_t>(found->second.segments.size());

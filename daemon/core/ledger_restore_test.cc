@@ -447,5 +447,25 @@ TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
   EXPECT_EQ(image.leases.size(), 3u);
 }
 
+// A session with many leases ends in parts, and the daemon may be killed between them.
+TEST_F(LedgerRestoreTest, TheEndOfASessionIsFinished) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 6);
+  const Secret ticket = Share(session, items[5].lease);
+  OpenTicket(other, ticket);
+  ledger.SocketClosed(session, /*steps=*/2);
+  EXPECT_TRUE(ledger.HasEnding());
+  EXPECT_EQ(ledger.ListSessions("")->at(0).leases, 4u);
+  const Ledger::Restored restored = Restart();
+  EXPECT_EQ(restored.sessions, 1u);
+  EXPECT_EQ(restored.leases, 1u) << "the other's";
+  EXPECT_FALSE(ledger.HasEnding());
+  EXPECT_FALSE(Opens(other, ticket));
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLingering);
+  EXPECT_EQ(StateOf(items[5].segment), SegmentState::kLeased);
+  ledger.ProcessGone(session);
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+}
+
 }  // namespace
 }  // namespace gpumemd

@@ -30,16 +30,15 @@ void Ledger::AddLease(LeaseId id, Lease lease) {
   ++segment.leases;
   session.leases.insert(id);
   if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
-  leases_.emplace(id, std::move(lease));
+  leases_.Insert(id, std::move(lease));
 }
 
 void Ledger::EndLease(LeaseId id, bool unmapped) {
-  auto it = leases_.find(id);
-  const Lease lease = it->second;
+  const Lease lease = leases_.at(id);
   for (const std::optional<Secret>& ticket : lease.tickets) {
-    if (ticket) tickets_.erase(*ticket);
+    if (ticket) tickets_.Erase(*ticket);
   }
-  leases_.erase(it);
+  leases_.Erase(id);
   Touch(id);
   for (IpcEventId event : events_.LeaseEnded(id)) Touch(event);
   Session& session = *sessions_.at(lease.session);

@@ -446,5 +446,81 @@ TEST_F(LedgerTest, AgesComeFromTheClock) {
   EXPECT_EQ(Segment(item.segment).age, absl::Seconds(2));
 }
 
+// --- Ends in parts ---------------------------------------------------------------------
+
+TEST_F(LedgerTest, ALargeSessionEndsInParts) {
+  const Secret token = NewSecret();
+  const SessionId session = ledger.OpenSession("team", {}, token).value();
+  const SessionId other = OpenSession("team");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 5);
+  ledger.SocketClosed(session, /*steps=*/2);
+  // It is no session any more, but what it has not given back yet is charged.
+  EXPECT_TRUE(ledger.HasEnding());
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  EXPECT_TRUE(absl::IsAborted(ledger.BeginCall(session)));
+  EXPECT_TRUE(absl::IsNotFound(ledger.FindByToken(token).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.Resume(session, {})));
+  EXPECT_EQ(ledger.ListSessions("team")->at(0).leases, 3u);
+  EXPECT_EQ(Usage("team").leased, 3 * kGranule);
+  EXPECT_EQ(Usage("team").lingering, 2 * kGranule);
+  // Its process ends meanwhile. Nothing is given up before its leases have ended.
+  ledger.ProcessGone(session, /*steps=*/1);
+  EXPECT_EQ(Usage("team").leased, 2 * kGranule);
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  size_t parts = 0;
+  for (; ledger.HasEnding(); ++parts) {
+    EXPECT_TRUE(ledger.TakeForgotten().empty());
+    ledger.ContinueEnding(/*steps=*/2);
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  }
+  EXPECT_EQ(parts, 4u);  // two leases, and five mappings
+  EXPECT_EQ(ledger.TakeForgotten(), std::vector<SessionId>{session});
+  EXPECT_EQ(Usage("team").retained, 5 * kGranule);
+  EXPECT_EQ(ledger.Measure().devices[0].reclaimed, 5 * kGranule);
+  // Of the last session of a tenant nothing is kept.
+  ledger.SocketClosed(other, /*steps=*/2);
+  for (; ledger.HasEnding(); ledger.ContinueEnding(/*steps=*/2)) {
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  }
+  EXPECT_EQ(DestroyDoomed().size(), 5u);
+}
+
+TEST_F(LedgerTest, ReconcileInParts) {
+  const SessionId session = OpenSession("team");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginReconcile(session)));
+  std::vector<LeaseId> kept;
+  for (const Operation::Item& item : Acquire(session, kGranule, 7)) kept.push_back(item.lease);
+  PeerIdentity peer;
+  peer.pid = pids;
+  ASSERT_TRUE(ledger.Resume(session, peer).ok());
+  ASSERT_TRUE(ledger.BeginReconcile(session).ok());
+  EXPECT_TRUE(absl::IsUnavailable(ledger.BeginReconcile(session))) << "one at a time";
+  kept.resize(3);
+  kept.push_back(LeaseId{99});
+  Ledger::Statement statement(kept, {});
+  size_t parts = 1;
+  for (; !ledger.Reconcile(session, statement, /*steps=*/2).value(); ++parts) {
+    EXPECT_EQ(ledger.presence(session), Presence::kReturning);
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  }
+  EXPECT_GE(parts, 7u);
+  EXPECT_EQ(statement.TakeUnknown(), std::vector<LeaseId>{LeaseId{99}});
+  EXPECT_EQ(ledger.presence(session), Presence::kHere);
+  EXPECT_EQ(Usage("team").leased, 3 * kGranule);
+  ledger.EndCall(session);
+  // The answer may be lost; after the next call it was not.
+  EXPECT_TRUE(ledger.BeginReconcile(session).ok());
+  ledger.EndCall(session);
+  EXPECT_TRUE(ledger.BeginCall(session).ok());
+  ledger.EndCall(session);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginReconcile(session)));
+  // What one connection has said does not count for the next.
+  ASSERT_TRUE(ledger.Resume(session, peer).ok());
+  Ledger::Statement late(kept, {});
+  EXPECT_FALSE(ledger.Reconcile(session, late, /*steps=*/1).value());
+  ASSERT_TRUE(ledger.Resume(session, peer).ok());
+  EXPECT_TRUE(absl::IsUnavailable(ledger.Reconcile(session, late, /*steps=*/1).status()));
+}
+
 }  // namespace
 }  // namespace gpumemd

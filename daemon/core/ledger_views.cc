@@ -218,14 +218,19 @@ absl::Status Ledger::CheckInvariants() const {
   const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
   const size_t devices = devices_.size();
 
+  // Of a process that has gone nothing is left, once that has ended.
+  const auto is_gone = [](const Session& session) {
+    return session.process_gone && !session.ending;
+  };
+
   // Leases, and how many each segment has.
   absl::flat_hash_map<SegmentId, uint32_t> leases_of;
   absl::flat_hash_map<std::pair<SessionId, SegmentId>, uint32_t> leases_of_session;
   std::map<const Tenant*, uint64_t> tenants_leases;
   size_t tickets = 0;
-  for (const auto& [id, lease] : leases_) {
+  const auto check_lease = [&](LeaseId id, const Lease& lease) -> absl::Status {
     auto session = sessions_.find(lease.session);
-    if (session == sessions_.end() || !session->second->live) {
+    if (session == sessions_.end() || !(session->second->live || session->second->ending)) {
       return wrong("lease ", ToInt(id), " has no live session");
     }
     if (!session->second->leases.contains(id)) return wrong("session misses lease ", ToInt(id));
@@ -240,12 +245,16 @@ absl::Status Ledger::CheckInvariants() const {
     for (const auto& ticket : lease.tickets) {
       if (!ticket) continue;
       ++tickets;
-      auto entry = tickets_.find(*ticket);
-      if (entry == tickets_.end() || entry->second.lease != id) {
+      const TicketEntry* entry = tickets_.Find(*ticket);
+      if (entry == nullptr || entry->lease != id) {
         return wrong("a ticket of lease ", ToInt(id), " leads elsewhere");
       }
     }
-  }
+    return absl::OkStatus();
+  };
+  absl::Status leases;
+  leases_.ForEach([&](LeaseId id, const Lease& lease) { leases.Update(check_lease(id, lease)); });
+  if (!leases.ok()) return leases;
   if (tickets != tickets_.size()) return wrong("a ticket outlived its lease");
 
   // Segments: their state follows from their holders; their charges add up.
@@ -292,7 +301,7 @@ absl::Status Ledger::CheckInvariants() const {
     }
     for (const auto& [session_id, count] : segment->exposures) {
       auto session = sessions_.find(session_id);
-      if (session == sessions_.end() || session->second->process_gone ||
+      if (session == sessions_.end() || is_gone(*session->second) ||
           !session->second->exposed.contains(id) || count == 0) {
         return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
       }
@@ -301,7 +310,8 @@ absl::Status Ledger::CheckInvariants() const {
         return wrong("a process with firm leases may map segment ", ToInt(id),
                      ", which is revocable");
       }
-      if (segment->kind == Kind::kMempool && !PoolOf(*segment).importers.contains(session_id)) {
+      if (segment->kind == Kind::kMempool && !session->second->ending &&
+          !PoolOf(*segment).importers.contains(session_id)) {
         return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
       }
     }
@@ -337,6 +347,7 @@ absl::Status Ledger::CheckInvariants() const {
   // Tenants and sessions.
   std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
   std::map<const Tenant*, uint32_t> tree_sessions, tree_waiting;
+  absl::btree_set<const Tenant*> have_ending;
   size_t live = 0, waiters = 0;
   uint64_t operations = 0;
   for (const auto& [id, session] : sessions_) {
@@ -358,7 +369,13 @@ absl::Status Ledger::CheckInvariants() const {
     calls += session->in_flight;
     operations += session->operations;
     live += session->live ? 1 : 0;
-    if (!session->live && !session->leases.empty()) return wrong("a closed session holds leases");
+    if (session->ending != ending_.contains(id) || (session->ending && session->live)) {
+      return wrong("session ", ToInt(id), " is wrongly ending, or not");
+    }
+    if (session->ending) have_ending.insert(session->tenant);
+    if (!session->live && !session->ending && !session->leases.empty()) {
+      return wrong("a closed session holds leases");
+    }
     uint64_t leased_bytes = 0;
     for (const auto& [segment, count] : session->leased) {
       auto it = leases_of_session.find({id, segment});
@@ -427,7 +444,7 @@ absl::Status Ledger::CheckInvariants() const {
       const Pool& pool = tenant->pools[i];
       for (const auto& [session_id, times] : pool.importers) {
         auto session = sessions_.find(session_id);
-        if (times == 0 || session == sessions_.end() || session->second->process_gone ||
+        if (times == 0 || session == sessions_.end() || is_gone(*session->second) ||
             session->second->tenant != tenant.get() || !session->second->imported.contains(i)) {
           return wrong("a pool of tenant ", name, " is open in nobody's process");
         }
@@ -436,7 +453,8 @@ absl::Status Ledger::CheckInvariants() const {
         return wrong("a pool of tenant ", name, " has more idle than there is");
       }
       const uint64_t retained = tenant->retained[i].bytes();
-      if (retained > 0 && (draining_ || alive == 0 || !WithinLimits(*tenant, i) ||
+      const bool serves = alive > 0 || have_ending.contains(tenant.get());
+      if (retained > 0 && (draining_ || !serves || !WithinLimits(*tenant, i) ||
                            retained > MaxRetainedOn(*tenant, i))) {
         return wrong("tenant ", name, " retains what it should give up on device ", i);
       }
