@@ -49,7 +49,7 @@ Broker::Broker(BrokerOptions options)
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
       doomed_(1 + devices_.size()) {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     ledger_.SetRevocationTimes(options.revocation);
     ledger_.SetAudit(audit_);
   }
@@ -67,7 +67,7 @@ Broker::Broker(BrokerOptions options)
 Broker::~Broker() {
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     stopping_ = true;
     memory.swap(memory_);
   }
@@ -83,14 +83,14 @@ Broker::~Broker() {
 
 Broker::Call::~Call() {
   if (broker_ == nullptr) return;
-  absl::MutexLock lock(&broker_->mutex_);
+  TimedLock lock(&broker_->mutex_);
   if (!watch_) --broker_->calls_;
   watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
   broker_->Pump();
 }
 
 absl::Status Broker::Call::BecomeWatch() {
-  absl::MutexLock lock(&broker_->mutex_);
+  TimedLock lock(&broker_->mutex_);
   absl::Status become = broker_->ledger_.BecomeWatch(session_);
   watch_ = become.ok();
   if (watch_) --broker_->calls_;
@@ -148,7 +148,7 @@ void Broker::Pump() {
 void Broker::CollectLost(size_t device) {
   size_t count = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     std::vector<SegmentId> lost;
     for (const auto& [id, memory] : memory_) {
       if (ledger_.PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
@@ -171,7 +171,7 @@ void Broker::DisposeLoop(size_t lane) {
     // Closed at the end of the round.
     std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> metadata;
     {
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       const auto wake = [this, lane]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || !doomed_[lane].empty() || (lane == 0 && !ended_metadata_.empty());
       };
@@ -193,7 +193,7 @@ void Broker::DisposeLoop(size_t lane) {
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       ledger_.Destroyed(doomed.id);
       Pump();
     }
@@ -205,7 +205,7 @@ void Broker::EndLoop() {
   constexpr absl::Duration kPause = absl::Microseconds(200);
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || (ledger_.HasEnding() && !frozen_);
       };
@@ -228,7 +228,7 @@ absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
                       .uid = details.peer.uid,
                       .client = details.client_name,
                       .command = details.command};
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, std::move(details), token);
   if (!id.ok()) AuditDenial(std::move(whoever), "connect", id.status());
   Pump();
@@ -237,13 +237,13 @@ absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
 }
 
 void Broker::SocketClosed(SessionId session) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.SocketClosed(session);
   Pump();
 }
 
 void Broker::ProcessGone(SessionId session) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.ProcessGone(session);
   Pump();
 }
@@ -262,7 +262,7 @@ absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
 }
 
 absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<SessionId> session = FindSession(token);
   if (!session.ok()) return session.status();
   if (ledger_.presence(*session) != Presence::kHere) {
@@ -278,18 +278,18 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
 }
 
 bool Broker::AwaitCalls(absl::Time deadline) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ <= parked_; };
   return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
 bool Broker::IsLive(absl::string_view token) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return FindSession(token).ok();
 }
 
 absl::StatusOr<SessionId> Broker::SessionOf(absl::string_view token) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return FindSession(token);
 }
 
@@ -303,7 +303,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
     if (!item.fresh) continue;
     CreateSpec spec;
     {
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       spec = ledger_.Creation(operation, item);
     }
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
@@ -317,7 +317,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
         return kept;
       }
     }
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     memory_.emplace(item.segment, *std::move(memory));
     ledger_.Created(item.segment);
   }
@@ -325,7 +325,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
 }
 
 void Broker::Abort(const Operation& operation, bool handed_over) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.Abort(operation, handed_over);
   Pump();
 }
@@ -335,7 +335,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   Handover handover;
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     Record();  // that its process may map them
     auto sent = pools_sent_.find(operation.session);
     absl::flat_hash_set<uint64_t> pools;
@@ -365,7 +365,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   for (const ExportedPool& pool : handover.pools) pools_sent_[operation.session].insert(pool.id);
   if (!handover.pools.empty()) ForgetOldPools(operation.session);
   absl::Status committed = ledger_.Commit(operation);
@@ -391,7 +391,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     bool revocable, uint64_t request_id,
                                                     Deliver deliver) {
   absl::StatusOr<Operation> operation = [&]() -> absl::StatusOr<Operation> {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     const auto count = static_cast<uint32_t>(tickets.size());
     if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
     auto begun = ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
@@ -404,7 +404,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
 
 absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
   const Secret candidate = random_();
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<Secret> ticket = ledger_.Share(call.session(), lease, scope, candidate);
   Record();
   return ticket;
@@ -424,7 +424,7 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
   absl::Status released = ReleaseInParts(call.session(), {leases.begin(), leases.end()});
   if (!released.ok()) return released;
   while (!requests.empty()) {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     requests.remove_prefix(ledger_.DropRegrants(call.session(), requests, kLeasesAtOnce));
     Pump();
   }
@@ -438,14 +438,14 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
   absl::Span<const LeaseId> unchecked(leases);
   while (!in_one && !unchecked.empty()) {
     constexpr size_t kCheckedAtOnce = 4 * kLeasesAtOnce;
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     absl::Status had = ledger_.CheckLeases(session, unchecked.subspan(0, kCheckedAtOnce));
     if (!had.ok()) return had;
     unchecked.remove_prefix(std::min(unchecked.size(), kCheckedAtOnce));
   }
   absl::Span<const LeaseId> left(leases);
   do {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     absl::Status released = ledger_.Release(session, left.subspan(0, kLeasesAtOnce));
     Pump();
     if (!released.ok()) return released;
@@ -457,7 +457,7 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
 absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
                                                  absl::string_view device_uuid,
                                                  const ExportData& handle, uint64_t request_id) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<IpcEventId> id =
       ledger_.RegisterEvent(call.session(), place, device_uuid, handle, request_id);
   if (!id.ok()) Denied(call.session(), "register-event", id.status()).IgnoreError();
@@ -467,38 +467,38 @@ absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger:
 
 absl::StatusOr<std::vector<IpcEventView>> Broker::GetEvents(const Call& call,
                                                             const Ledger::EventPlace& place) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<std::vector<IpcEventView>> events = ledger_.GetEvents(call.session(), place);
   Record();
   return events;
 }
 
 absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<bool> handed_out = ledger_.UnregisterEvent(call.session(), event);
   Record();
   return handed_out;
 }
 
 std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.LostLeases(call.session());
 }
 
 Ledger::Revoked Broker::RevokedLeases(const Call& call) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.RevokedLeases(call.session());
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<std::string> tenant = ledger_.TenantOf(call.session());
   if (!tenant.ok()) return tenant.status();
   return ledger_.GetTenant(*tenant);
 }
 
 absl::StatusOr<std::string> Broker::TenantOf(const Call& call) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.TenantOf(call.session());
 }
 
@@ -515,7 +515,7 @@ std::vector<Broker::DeviceView> Broker::Devices(bool ask_driver) const {
     const std::vector<uint64_t> free = DriverFree();
     for (size_t i = 0; i < views.size(); ++i) views[i].driver_free = free[i];
   }
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   for (size_t i = 0; i < views.size(); ++i) views[i].charged = ledger_.charged(i);
   return views;
 }
@@ -536,7 +536,7 @@ std::vector<uint64_t> Broker::DriverFree() const {
 }
 
 Broker::Counts Broker::Count() const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return {.sessions = ledger_.session_count(),
           .tenants = ledger_.tenant_count(),
           .segments = ledger_.segment_count(),
@@ -554,26 +554,26 @@ BrokerLoad Broker::Load() const {
 }
 
 absl::StatusOr<TenantView> Broker::GetTenant(absl::string_view tenant) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.GetTenant(tenant);
 }
 
 std::vector<TenantView> Broker::ListTenants() const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.ListTenants();
 }
 
 absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view tenant) const {
   std::vector<SessionId> ids;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     if (absl::Status known = ledger_.CheckListed(tenant, ""); !known.ok()) return known;
     ids = ledger_.SessionIds();
   }
   std::sort(ids.begin(), ids.end());
   std::vector<SessionView> views;
   for (absl::Span<const SessionId> left(ids); !left.empty();) {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     ledger_.View(left.subspan(0, kListedAtOnce), tenant, views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
   }
@@ -584,14 +584,14 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
                                                               absl::string_view device) const {
   std::vector<SegmentId> ids;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     if (absl::Status known = ledger_.CheckListed(tenant, device); !known.ok()) return known;
     ids = ledger_.SegmentIds();
   }
   std::sort(ids.begin(), ids.end());
   std::vector<SegmentView> views;
   for (absl::Span<const SegmentId> left(ids); !left.empty();) {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     ledger_.View(left.subspan(0, kListedAtOnce), tenant, device, views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
   }
@@ -602,13 +602,13 @@ HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
   HoldersView holders;
   std::vector<SessionId> sessions;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     holders.publications = ledger_.PublicationHolders(only);
     sessions = ledger_.SessionIds();
   }
   for (SessionId session : sessions) {
     for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       next = ledger_.View(session, only, *next, kListedAtOnce, holders.leases);
     }
   }
@@ -619,12 +619,12 @@ HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
 
 absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,
                                                             absl::string_view device) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.ListWaiting(tenant, device);
 }
 
 absl::Status Broker::CheckInvariants() const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.CheckInvariants();
 }
 

@@ -31,6 +31,7 @@
 #include "daemon/core/latency.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/measures.h"
+#include "daemon/core/timed_mutex.h"
 #include "daemon/device/device.h"
 #include "daemon/device/metadata.h"
 
@@ -479,7 +480,7 @@ class Broker {
 
   LatencyHistogram acquires_[kKinds][2];  // by Kind, and whether they waited
 
-  mutable absl::Mutex mutex_;
+  mutable TimedMutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
   // Of all publications that there are; and of those that have ended, to be closed elsewhere.

@@ -27,7 +27,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
   Acquisition& it = *acquisition;
   if (it.begun == absl::InfinitePast()) it.begun = now_();
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
   if (it.given_up) return GivenUp();
@@ -112,7 +112,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     return std::nullopt;
   }
 
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   uint64_t asked = 0;
   for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
   ledger_.Abort(operation, /*handed_over=*/false);
@@ -137,7 +137,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
   if (leases.ok()) CountGrant(it, *leases);
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   if (!leases.ok() || !it.given_up) return leases;
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
 }
 
 void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   acquisition->given_up = true;
   if (std::exchange(acquisition->parked, false)) {
     --parked_;
@@ -160,7 +160,7 @@ void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
 }
 
 void Broker::Park() {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   parks_ = true;
   for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
     ledger_.EndWait(waiter, /*expired=*/false).IgnoreError();
@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
   while (true) {
     Progress progress = Advance(acquisition, /*may_block=*/true);
     if (progress.state == Progress::State::kAnswered) return std::move(progress.leases);
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     mutex_.Await(absl::Condition(&resumed));
     resumed = false;
   }
@@ -209,7 +209,7 @@ absl::Time Broker::NextPulse() const {
 }
 
 void Broker::WatchTheClock() {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   while (!stopping_) {
     times_changed_ = false;
     watched_expiry_ = ledger_.NextExpiry();

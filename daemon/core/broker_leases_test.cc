@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/denial.h"
 #include "daemon/core/broker.h"
@@ -17,6 +18,7 @@ namespace gpumemd {
 namespace {
 
 constexpr uint64_t kGranule = 2 << 20;
+constexpr uint32_t kMillion = 1'000'000;
 
 class BrokerLeasesTest : public ::testing::Test {
  protected:
@@ -170,6 +172,72 @@ TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
   broker_->ProcessGone(session.id);
   // Its tenant goes with the last of its memory.
   while (broker_->ListSessions("a").ok()) std::this_thread::yield();
+}
+
+class ManyLeases : public BrokerLeasesTest {
+ protected:
+  ManyLeases()
+      : BrokerLeasesTest({.max_leases_per_session = kMillion,
+                          .max_leases_per_tenant = kMillion,
+                          .max_leases = 2 * kMillion}) {}
+
+  // Of many acquires and releases: the mean of the best of several rounds, so that what else the
+  // machine does is not in it.
+  absl::Duration BestAcquire(const Broker::NewSession& session) {
+    absl::Duration best = absl::InfiniteDuration();
+    for (int round = 0; round < 40; ++round) {
+      constexpr int kCalls = 250;
+      const absl::Time begin = absl::Now();
+      for (int i = 0; i < kCalls; ++i) {
+        const LeaseId lease = Acquire(session);
+        EXPECT_EQ(broker_->Release(CallOf(session), {lease}), absl::OkStatus());
+      }
+      best = std::min(best, (absl::Now() - begin) / kCalls);
+    }
+    return best;
+  }
+  // Holds that took longer than 5 ms.
+  uint64_t LongHolds() const {
+    const LatencyCounts holds = broker_->Measure().lock_holds;
+    uint64_t longer = 0;
+    for (size_t i = 0; i < holds.buckets.size(); ++i) {
+      const bool is_short =
+          i < LatencyCounts::kBounds.size() && LatencyCounts::kBounds[i] <= 5'000'000;
+      longer += is_short ? 0 : holds.buckets[i];
+    }
+    return longer;
+  }
+};
+
+// What a million leases of another tenant cost: to get them, beside them, in the operators' lists
+// and in the monitor's, and to end them.
+TEST_F(ManyLeases, AMillionCostOthersNothing) {
+  const Broker::NewSession session = Open("a"), other = Open("b");
+  const absl::Duration alone = BestAcquire(other);
+  AcquireMany(session, kMillion);
+  ASSERT_EQ(LeasesOf(session), kMillion);
+  const absl::Duration beside = BestAcquire(other);
+  RecordProperty("alone_us", absl::StrCat(absl::ToDoubleMicroseconds(alone)));
+  RecordProperty("beside_us", absl::StrCat(absl::ToDoubleMicroseconds(beside)));
+  EXPECT_LE(absl::FDivDuration(beside, alone), 1.2) << alone << ", " << beside;
+
+  EXPECT_EQ(broker_->ListHolders({}).leases.size(), size_t{kMillion});
+  EXPECT_EQ(broker_->ListSegments("", "")->size(), 2u);
+  broker_->SocketClosed(session.id);
+  absl::Duration longest;
+  while (LeasesOf(session) > 0) {
+    const absl::Time begin = absl::Now();
+    EXPECT_EQ(broker_->Release(CallOf(other), {Acquire(other)}), absl::OkStatus());
+    longest = std::max(longest, absl::Now() - begin);
+  }
+  RecordProperty("longest_at_its_end_us", absl::StrCat(absl::ToDoubleMicroseconds(longest)));
+  RecordProperty("longest_hold_us",
+                 absl::StrCat(absl::ToDoubleMicroseconds(broker_->Measure().longest_lock_hold)));
+  // A thread may be suspended while it holds the mutex. What the broker did for each of a million
+  // leases would take longer than that, or take long again and again.
+  const Measures measures = broker_->Measure();
+  EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);
+  EXPECT_LE(measures.longest_lock_hold, absl::Milliseconds(250));
 }
 
 }  // namespace

@@ -8,9 +8,12 @@ Measures Broker::Measure() const {
   Measures measures;
   for (const auto& device : devices_) measures.device_infos.push_back(device->info());
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     static_cast<LedgerMeasures&>(measures) = ledger_.Measure();
   }
+  HoldTimes times = mutex_.Read();
+  measures.lock_holds = times.holds;
+  measures.longest_lock_hold = times.longest;
   for (size_t i = 0; i < kKinds; ++i) {
     const Kind kind = static_cast<Kind>(i);
     const bool made = std::any_of(

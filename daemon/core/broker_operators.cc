@@ -9,7 +9,7 @@ namespace gpumemd {
 
 void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                        const std::map<std::string, Quota>& overridden) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.Configure(tenants, defaults, overridden);
   Pump();
   if (observer_ != nullptr) observer_->QuotaChanged("");
@@ -17,13 +17,13 @@ void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota&
 
 absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
                                 const Quota& asked) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   if (absl::Status known = ledger_.CheckDevices(asked); !known.ok()) return known;
   return ledger_.CheckQuota(tenant, quota);
 }
 
 absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const Quota& quota) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.OverrideQuota(tenant, quota);
   Pump();
   if (observer_ != nullptr) observer_->QuotaChanged(tenant);
@@ -31,7 +31,7 @@ absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const
 }
 
 absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<TenantView> view = ledger_.UnsetQuota(tenant, quota);
   Pump();
   if (observer_ != nullptr) observer_->QuotaChanged(tenant);
@@ -40,7 +40,7 @@ absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Qu
 
 absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
                                              uint64_t keep_bytes) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<std::vector<SegmentId>> doomed = ledger_.Trim(tenant, device, keep_bytes);
   if (!doomed.ok()) return doomed.status();
   Trimmed trimmed;
@@ -58,7 +58,7 @@ absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::str
 }
 
 void Broker::SetDraining(bool draining) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   if (ledger_.draining() == draining) return;
   ledger_.SetDraining(draining);
   Pump();
@@ -66,7 +66,7 @@ void Broker::SetDraining(bool draining) {
 }
 
 void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   ledger_.SetUnbrokered(std::move(uses));
 }
 

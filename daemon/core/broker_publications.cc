@@ -24,7 +24,7 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
   if (continuity_ != nullptr) {
     // Before anything is written down that needs it.
     {
-      absl::MutexLock lock(&mutex_);
+      TimedLock lock(&mutex_);
       sized.id = ledger_.NewPublicationId();
     }
     Failpoint("publish-before");
@@ -33,7 +33,7 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
   }
   absl::StatusOr<Ledger::Published> published;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     published = ledger_.Publish(call.session(), sized);
     if (!published.ok()) Denied(call.session(), "publish", published.status()).IgnoreError();
     if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
@@ -48,7 +48,7 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
 
 absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name,
                                            uint64_t request_id) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<uint64_t> version = ledger_.Unpublish(call.session(), name, request_id);
   Pump();
   return version;
@@ -56,7 +56,7 @@ absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view n
 
 absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
                                            absl::Span<const AuditOperator> by) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<uint64_t> version = ledger_.Unpublish(full_name, by);
   Pump();
   return version;
@@ -64,13 +64,13 @@ absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
     const Call& call, absl::string_view tenant) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.ListAttachable(call.session(), tenant);
 }
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
     absl::string_view tenant) const {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   return ledger_.ListPublications(tenant);
 }
 
@@ -82,7 +82,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   Attached attached;
   std::shared_ptr<const Metadata> metadata;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
     if (it.given_up) return {State::kAnswered, GivenUp()};
     if (parks_) {
@@ -125,7 +125,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   attached.leases = *std::move(leases);
 
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     if (!it.given_up) return {State::kAnswered, std::move(attached)};
   }
   std::vector<LeaseId> ids;
@@ -136,7 +136,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
 }
 
 void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   attachment->given_up = true;
   if (std::exchange(attachment->parked, false)) {
     --parked_;

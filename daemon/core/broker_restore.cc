@@ -11,7 +11,7 @@ namespace gpumemd {
 absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
   Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);
     if (record == inheritance.image.segments.end()) continue;  // it was never granted
@@ -59,13 +59,13 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
 }
 
 void Broker::Freeze() {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   survivable_ = false;
   frozen_ = true;
 }
 
 absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   absl::StatusOr<SessionId> session = FindSession(token);
   if (!session.ok()) {
     return absl::NotFoundError(
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
   if (absl::Status few = CheckNamed(requests.size(), "requests"); !few.ok()) return few;
   std::optional<Call> call;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     absl::StatusOr<SessionId> session = FindSession(token);
     if (!session.ok()) return session.status();
     if (ledger_.presence(*session) == Presence::kAway) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
   }
   Ledger::Statement statement(leases, requests);
   while (true) {
-    absl::MutexLock lock(&mutex_);
+    TimedLock lock(&mutex_);
     absl::StatusOr<bool> done =
         ledger_.Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
     Pump();

@@ -56,6 +56,9 @@ struct Measures : LedgerMeasures {
     LatencyCounts latency;  // from the request to the moment when its client had its descriptors
   };
   std::vector<Acquires> acquires;  // of all kinds that the devices make
+  // How long the broker's mutex was held, each time and at most.
+  LatencyCounts lock_holds;
+  absl::Duration longest_lock_hold;
 };
 
 }  // namespace gpumemd

@@ -168,6 +168,12 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
         {{"kind", KindName(acquires.kind)}, {"waited", acquires.waited ? "true" : "false"}},
         acquires.latency);
   }
+  page.Family("gpumem_broker_lock_hold_seconds", Type::kHistogram,
+              "How long one of the daemon's threads kept the others from its books.");
+  page.Histogram({}, facts.measures.lock_holds);
+  page.Family("gpumem_broker_lock_hold_max_seconds", Type::kGauge,
+              "The longest of these times since the daemon began.");
+  page.Seconds({}, facts.measures.longest_lock_hold);
   page.Family("gpumem_draining", Type::kGauge, "1 while the daemon admits nothing new.");
   page.Sample({}, facts.measures.draining ? 1 : 0);
   page.Family("gpumem_notices", Type::kGauge,

@@ -80,6 +80,8 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   LatencyHistogram latency;
   latency.Observe(absl::Milliseconds(3));
   facts.measures.acquires = {{.kind = Kind::kMempool, .waited = true, .latency = latency.Read()}};
+  facts.measures.lock_holds = latency.Read();
+  facts.measures.longest_lock_hold = absl::Milliseconds(4);
 
   const std::string page = MetricsPage(200).Write(facts);
   for (const std::string& line :
@@ -104,6 +106,9 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_foreign_bytes{device=\"GPU-1\"} 77\n"),
         std::string("gpumem_reclaimed_bytes_total{device=\"GPU-0\"} 7\n"),
         std::string("gpumem_acquire_seconds_sum{kind=\"mempool\",waited=\"true\"} 0.003\n"),
+        std::string("\ngpumem_broker_lock_hold_seconds_bucket{le=\"0.0025\"} 0\n"),
+        std::string("\ngpumem_broker_lock_hold_seconds_bucket{le=\"0.005\"} 1\n"),
+        std::string("\ngpumem_broker_lock_hold_max_seconds 0.004\n"),
         std::string("\ngpumem_draining 1\n"),
         std::string("\ngpumem_notices 2\n"),
         std::string("\ngpumem_store_places 64\n"),
