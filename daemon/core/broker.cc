@@ -325,39 +325,51 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
 }
 
 void Broker::Abort(const Operation& operation, bool handed_over) {
-  TimedLock lock(&mutex_);
-  ledger_.Abort(operation, handed_over);
-  Pump();
+  size_t next = 0;
+  for (bool done = false; !done;) {
+    TimedLock lock(&mutex_);
+    done = ledger_.Abort(operation, handed_over, next, kLeasesAtOnce);
+    Pump();
+  }
+}
+
+absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover& handover,
+                              absl::flat_hash_set<uint64_t>& pools) {
+  auto sent = pools_sent_.find(operation.session);
+  const size_t end = std::min(begin + kLeasesAtOnce, operation.items.size());
+  for (size_t i = begin; i < end; ++i) {
+    const Operation::Item& item = operation.items[i];
+    const Allocation& memory = *memory_.at(item.segment);
+    LeaseView lease = ledger_.Describe(item);
+    lease.revocable = operation.revocable;
+    const std::optional<ExportedPool> pool = memory.pool();
+    // What is lost from here on is told to the session once it has its lease.
+    if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
+      ledger_.MarkLost({item.segment});
+      return absl::FailedPreconditionError(
+          "the segment is lost: the CUDA context that it lived in is gone");
+    }
+    lease.export_data = memory.export_data();
+    if (pool) {
+      lease.pool_id = pool->id;
+      const bool has_it = sent != pools_sent_.end() && sent->second.contains(pool->id);
+      if (!has_it && pools.insert(pool->id).second) handover.pools.push_back(*pool);
+    }
+    handover.items.push_back({std::move(lease), memory.fd()});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operation,
                                                         Deliver deliver) {
   Handover handover;
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
-  {
+  absl::flat_hash_set<uint64_t> pools;
+  for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
     TimedLock lock(&mutex_);
     Record();  // that its process may map them
-    auto sent = pools_sent_.find(operation.session);
-    absl::flat_hash_set<uint64_t> pools;
-    for (const Operation::Item& item : operation.items) {
-      const Allocation& memory = *memory_.at(item.segment);
-      LeaseView lease = ledger_.Describe(item);
-      lease.revocable = operation.revocable;
-      const std::optional<ExportedPool> pool = memory.pool();
-      // What is lost from here on is told to the session once it has its lease.
-      if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
-        ledger_.MarkLost({item.segment});
-        return absl::FailedPreconditionError(
-            "the segment is lost: the CUDA context that it lived in is gone");
-      }
-      lease.export_data = memory.export_data();
-      if (pool) {
-        lease.pool_id = pool->id;
-        const bool has_it = sent != pools_sent_.end() && sent->second.contains(pool->id);
-        if (!has_it && pools.insert(pool->id).second) handover.pools.push_back(*pool);
-      }
-      handover.items.push_back({std::move(lease), memory.fd()});
-    }
+    absl::Status there = Describe(operation, begin, handover, pools);
+    if (!there.ok()) return there;
   }
   Failpoint("deliver-before");
   if (absl::Status sent = deliver(handover); !sent.ok()) return sent;
@@ -365,12 +377,20 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
-  TimedLock lock(&mutex_);
-  for (const ExportedPool& pool : handover.pools) pools_sent_[operation.session].insert(pool.id);
-  if (!handover.pools.empty()) ForgetOldPools(operation.session);
-  absl::Status committed = ledger_.Commit(operation);
-  Pump();
-  if (!committed.ok()) return committed;
+  size_t next = 0;
+  for (bool done = false; !done;) {
+    TimedLock lock(&mutex_);
+    if (next == 0) {
+      for (const ExportedPool& pool : handover.pools) {
+        pools_sent_[operation.session].insert(pool.id);
+      }
+      if (!handover.pools.empty()) ForgetOldPools(operation.session);
+    }
+    absl::StatusOr<bool> committed = ledger_.Commit(operation, next, kLeasesAtOnce);
+    Pump();
+    if (!committed.ok()) return committed.status();
+    done = *committed;
+  }
   return leases;
 }
 

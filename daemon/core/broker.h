@@ -422,6 +422,10 @@ class Broker {
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation, bool handed_over) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Some of the operation's items, from this one on, and of `pools` those that they are the first
+  // of.
+  absl::Status Describe(const Operation& operation, size_t begin, Handover& handover,
+                        absl::flat_hash_set<uint64_t>& pools) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of Attachments: the end of a wait, and those whose wait may be over.
   void EndAttachWait(WaiterId waiter, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

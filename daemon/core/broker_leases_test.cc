@@ -1,6 +1,7 @@
 // Sessions with very many leases: what they may ask for, and that nobody else waits for them.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,7 +25,7 @@ class BrokerLeasesTest : public ::testing::Test {
  protected:
   explicit BrokerLeasesTest(Bounds bounds = {}) {
     BrokerOptions options;
-    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kGranule}));
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 1024 * kGranule}));
     options.bounds = bounds;
     options.random = [this] {
       Secret secret{};
@@ -172,6 +173,67 @@ TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
   broker_->ProcessGone(session.id);
   // Its tenant goes with the last of its memory.
   while (broker_->ListSessions("a").ok()) std::this_thread::yield();
+}
+
+// More segments than the mutex is held for at a time, attached to through a publication.
+class ManySegments : public BrokerLeasesTest {
+ protected:
+  static constexpr uint32_t kSegments = 3 * 200;
+
+  void SetUp() override {
+    publisher_ = Open("a");
+    reader_ = Open("a");
+    std::vector<LeaseId> all;
+    while (all.size() < kSegments) {
+      const auto leases = broker_->Acquire(CallOf(publisher_), {.bytes = 4096, .count = 200},
+                                           absl::InfiniteFuture(), Take);
+      ASSERT_TRUE(leases.ok()) << leases.status();
+      for (const LeaseView& lease : *leases) all.push_back(lease.lease);
+    }
+    ASSERT_TRUE(broker_->Publish(CallOf(publisher_), {.name = "w", .leases = all}, "").ok());
+  }
+  absl::StatusOr<Broker::Attached> Attach(std::function<absl::Status()> deliver) {
+    const Broker::Call call = CallOf(reader_);
+    auto attachment = std::make_shared<Broker::Attachment>();
+    attachment->session = reader_.id;
+    attachment->spec = {.name = "w"};
+    attachment->deliver = [&](const Broker::Handover& handover, bool) {
+      EXPECT_EQ(handover.items.size(), kSegments);
+      return deliver();
+    };
+    attachment->resume = [] {};
+    return broker_->Advance(attachment, /*may_block=*/true).attached;
+  }
+  size_t AttachedSessions() const { return broker_->ListPublications("")->at(0).attached; }
+
+  Broker::NewSession publisher_, reader_;
+};
+
+TEST_F(ManySegments, AreAttachedToAllOrNone) {
+  const auto failed = Attach([] { return absl::UnavailableError("nobody reads it"); });
+  EXPECT_TRUE(absl::IsUnavailable(failed.status()));
+  EXPECT_EQ(LeasesOf(reader_), 0u);
+  EXPECT_EQ(AttachedSessions(), 0u);
+  const auto attached = Attach([] { return absl::OkStatus(); });
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->leases.size(), kSegments);
+  EXPECT_EQ(LeasesOf(reader_), kSegments);
+  EXPECT_EQ(AttachedSessions(), 1u);
+  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  std::vector<LeaseId> leases;
+  for (const LeaseView& lease : attached->leases) leases.push_back(lease.lease);
+  EXPECT_EQ(broker_->Release(CallOf(reader_), leases), absl::OkStatus());
+  EXPECT_EQ(AttachedSessions(), 0u);
+}
+
+TEST_F(ManySegments, ASessionThatEndsMeanwhileHasNone) {
+  const auto late = Attach([&] {
+    broker_->SocketClosed(reader_.id);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(absl::IsAborted(late.status())) << late.status();
+  EXPECT_EQ(AttachedSessions(), 0u);
+  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
 }
 
 class ManyLeases : public BrokerLeasesTest {

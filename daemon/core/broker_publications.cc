@@ -94,7 +94,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     if (auto regrant = ledger_.RegrantAttach(it.session, it.spec.request_id)) {
       admission = Admission{.operation = std::move(regrant)};
     } else {
-      admission = ledger_.BeginAttach(it.session, it.spec);
+      admission = ledger_.BeginAttach(it.session, it.spec, kLeasesAtOnce);
     }
     if (!admission.ok()) {
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
@@ -109,6 +109,17 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     attached.publication = *ledger_.GetPublication(*operation.publication);
     metadata = metadata_.at(*operation.publication);
     Pump();
+  }
+  while (!operation.regrant && operation.exposed < operation.items.size()) {
+    absl::Status exposed;
+    {
+      TimedLock lock(&mutex_);
+      exposed = ledger_.Expose(operation, kLeasesAtOnce);
+      Record();
+    }
+    if (exposed.ok()) continue;
+    Abort(operation, /*handed_over=*/false);
+    return {State::kAnswered, exposed};
   }
   absl::StatusOr<std::string> bytes = metadata->Read();
   if (!bytes.ok()) {

@@ -285,17 +285,29 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   return operation;
 }
 
-// From here until Commit or Abort nothing can take the segments away. The process counts
-// as exposed before a descriptor is sent, never after.
-void Ledger::Pin(const Operation& operation, Session& session) {
+// From here until Commit or Abort nothing can take the segments away.
+void Ledger::Pin(Operation& operation, Session& session, size_t steps) {
   ++session.operations;
   ++open_operations_;
   session.arriving += static_cast<uint32_t>(operation.items.size());
   CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
   queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
-  for (const Operation::Item& item : operation.items) {
+  for (const Operation::Item& item : operation.items) ++segments_.at(item.segment)->pins;
+  Expose(operation, session, steps);
+}
+
+absl::Status Ledger::Expose(Operation& operation, size_t steps) {
+  absl::StatusOr<Session*> session = LiveSession(operation.session);
+  if (!session.ok()) return session.status();
+  Expose(operation, **session, steps);
+  return absl::OkStatus();
+}
+
+// The process counts as exposed before a descriptor is sent, never after.
+void Ledger::Expose(Operation& operation, Session& session, size_t steps) {
+  for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
+    const Operation::Item& item = operation.items[operation.exposed];
     Segment& segment = *segments_.at(item.segment);
-    ++segment.pins;
     if (!segment.shared_out && segment.tenant != session.tenant) {
       segment.shared_out = true;
       Touch(item.segment);
@@ -313,13 +325,19 @@ void Ledger::Pin(const Operation& operation, Session& session) {
 }
 
 absl::Status Ledger::Commit(const Operation& operation) {
+  size_t next = 0;
+  return Commit(operation, next, SIZE_MAX).status();
+}
+
+absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, size_t steps) {
   Session& session = *sessions_.at(operation.session);
   const bool live = session.live;
-  if (!operation.regrant) StopArriving(operation, session, /*ended=*/!live);
-  for (const Operation::Item& item : operation.items) {
+  for (; next < operation.items.size() && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next];
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
+    if (!operation.regrant) StopArriving(session, /*ended=*/!live);
     if (live && !operation.regrant) {
       AddLease(item.lease, {.session = operation.session,
                             .segment = item.segment,
@@ -333,34 +351,45 @@ absl::Status Ledger::Commit(const Operation& operation) {
     }
     Settle(item.segment, segment);
   }
+  if (next < operation.items.size()) return false;
   --open_operations_;
   --session.operations;
   if (live && !operation.regrant) AuditGrant(operation);
   ForgetIfDone(operation.session, session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
-  return absl::OkStatus();
+  return true;
 }
 
-// The leases of the operation are the session's from now on, or have `ended` before they were.
-void Ledger::StopArriving(const Operation& operation, Session& session, bool ended) {
-  session.arriving -= static_cast<uint32_t>(operation.items.size());
-  if (ended) CountLeases(*session.tenant, -static_cast<int64_t>(operation.items.size()));
+// A lease is the session's from now on, or has `ended` before it was.
+void Ledger::StopArriving(Session& session, bool ended) {
+  --session.arriving;
+  if (ended) CountLeases(*session.tenant, -1);
 }
 
 void Ledger::Abort(const Operation& operation, bool handed_over) {
+  size_t next = 0;
+  Abort(operation, handed_over, next, SIZE_MAX);
+}
+
+bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
   Session& session = *sessions_.at(operation.session);
-  if (!operation.regrant) StopArriving(operation, session, /*ended=*/true);
-  for (const Operation::Item& item : operation.items) {
-    if (handed_over || operation.regrant) break;
+  // First what its process may map, of all of them; then what becomes of the segments.
+  const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
+  for (; next < unexposed && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next];
     Segment& segment = *segments_.at(item.segment);
     Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (segment.kind == Kind::kMempool) {
       Unimport(operation.session, session, segment.device, /*all=*/false);
     }
   }
-  for (const Operation::Item& item : operation.items) {
+  for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next - unexposed];
     Segment& segment = *segments_.at(item.segment);
-    if (!operation.regrant) Detach(operation.publication, operation.session);
+    if (!operation.regrant) {
+      StopArriving(session, /*ended=*/true);
+      Detach(operation.publication, operation.session);
+    }
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // as in Commit
     if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {
@@ -369,9 +398,11 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
       Settle(item.segment, segment);
     }
   }
+  if (next < unexposed + operation.items.size()) return false;
   --open_operations_;
   --session.operations;
   ForgetIfDone(operation.session, session);
+  return true;
 }
 
 absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> leases) {

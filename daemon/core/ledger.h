@@ -167,6 +167,7 @@ struct Operation {
     bool reused = false;  // was retained: holds old bytes of the same tenant
   };
   std::vector<Item> items;
+  size_t exposed = 0;  // of these, that count as what the session's process may map
 };
 
 // What BeginAcquire or BeginAttach decided: one of the two.
@@ -289,6 +290,11 @@ class Ledger {
   // `handed_over`: descriptors may have reached the session's process.
   void Abort(const Operation& operation, bool handed_over);
 
+  // The same by about so many leases in each call, for those who give up the mutex between them.
+  // Begin with a `next` of 0, and go on until it is true.
+  absl::StatusOr<bool> Commit(const Operation& operation, size_t& next, size_t steps);
+  bool Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps);
+
   // The driver had no memory for `bytes` on the device: dooms retained segments, those of
   // the operation's own tenant first. False where nothing is retained or releasing there.
   bool MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes);
@@ -311,8 +317,13 @@ class Ledger {
   absl::StatusOr<Published> Publish(SessionId session, const PublishSpec& spec);
 
   // An operation on all segments of the publication; or a waiter, where spec.version is not there
-  // yet: its call counts as waiting, and not as in flight.
-  absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec);
+  // yet: its call counts as waiting, and not as in flight. With fewer `steps` than there are
+  // segments, Expose has to do the others before anything is handed over.
+  absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec,
+                                        size_t steps = SIZE_MAX);
+  // Counts some more of the operation's segments as what the session's process may map.
+  //   ABORTED  the session has ended
+  absl::Status Expose(Operation& operation, size_t steps);
   // Waiters that wait no longer, since the last call: their calls are in flight again, and
   // BeginAttach is to say what becomes of them. Their version is there, their session has ended, or
   // the daemon drains.
@@ -753,8 +764,9 @@ class Ledger {
   // Remembers it, where the request has a number.
   void Answer(SessionId id, Session& session, uint64_t request, uint64_t number);
 
-  void Pin(const Operation& operation, Session& session);
-  void StopArriving(const Operation& operation, Session& session, bool ended);
+  void Pin(Operation& operation, Session& session, size_t steps = SIZE_MAX);
+  void Expose(Operation& operation, Session& session, size_t steps);
+  void StopArriving(Session& session, bool ended);
   void Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all);
   // Whether a session that releases the lease is believed to have unmapped the segment.
   bool TrustsRelease(const Session& session, LeaseId lease) const;

@@ -80,7 +80,14 @@ class ModelPublishers : public ModelSteps {
     return EndCall(session);
   }
   absl::Status Attach(SessionId session, const AttachSpec& spec) {
-    const auto answer = ledger_.BeginAttach(session, spec);
+    auto answer = ledger_.BeginAttach(session, spec, 1 + chance_.Below(3));
+    while (answer.ok() && answer->operation &&
+           answer->operation->exposed < answer->operation->items.size()) {
+      Met("an attachment in parts");
+      if (absl::Status sound = ledger_.CheckInvariants(); !sound.ok()) return sound;
+      absl::Status exposed = ledger_.Expose(*answer->operation, 1 + chance_.Below(3));
+      if (!exposed.ok()) return absl::InternalError(exposed.message());
+    }
     std::string told = !answer.ok()        ? Tell(answer.status())
                        : answer->operation ? "attached"
                                            : "waits for a version";

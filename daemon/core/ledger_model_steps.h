@@ -303,7 +303,8 @@ class ModelSteps : public ModelOperators {
     }
     if (fate < 78) {
       Make(operation);
-      const absl::Status answer = ledger_.Commit(operation);
+      const absl::Status answer = CommitInParts(operation);
+      if (absl::IsInternal(answer)) return answer;
       if (absl::IsAborted(answer)) Met("committed too late");
       return After(model_.Commit(operation.id, answer), "Commit ", ToInt(operation.id), " of ",
                    ToInt(operation.session), " -> ", Tell(answer));
@@ -314,7 +315,10 @@ class ModelSteps : public ModelOperators {
       ledger_.Created(item.segment);
       model_.Created(item.segment);
     }
-    ledger_.Abort(operation, handed_over);
+    size_t next = 0;
+    while (!ledger_.Abort(operation, handed_over, next, 1 + chance_.Below(6))) {
+      if (absl::Status sound = ledger_.CheckInvariants(); !sound.ok()) return sound;
+    }
     model_.Abort(operation.id, handed_over);
     for (const Operation::Item& item : operation.items) {
       if (item.fresh && !handed_over && model_.StateOf(item.segment) == SegmentState::kLingering) {
@@ -323,6 +327,16 @@ class ModelSteps : public ModelOperators {
     }
     return After(absl::OkStatus(), "Abort ", ToInt(operation.id), " of ", ToInt(operation.session),
                  handed_over ? " after handing over" : "");
+  }
+
+  absl::Status CommitInParts(const Operation& operation) {
+    size_t next = 0;
+    while (true) {
+      const absl::StatusOr<bool> done = ledger_.Commit(operation, next, 1 + chance_.Below(6));
+      if (!done.ok() || *done) return done.status();
+      Met("a commit in parts");
+      if (absl::Status sound = ledger_.CheckInvariants(); !sound.ok()) return sound;
+    }
   }
 
   // The memory of what is fresh.

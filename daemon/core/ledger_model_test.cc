@@ -326,6 +326,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "a session outlives its socket",
                            "a session outlives its process",
                            "a session ends in parts",
+                           "a commit in parts",
                            "events beside a lease",
                            "event by name",
                            "an event that was handed out ends",

@@ -316,7 +316,8 @@ void Ledger::ExpirePublications() {
 
 // --- Attaching -------------------------------------------------------------------------
 
-absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const AttachSpec& spec) {
+absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const AttachSpec& spec,
+                                              size_t steps) {
   if (draining_) return Draining();
   absl::StatusOr<Session*> live = LiveSession(session_id);
   if (!live.ok()) return live.status();
@@ -359,7 +360,7 @@ absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const Attach
   publication.attached[session_id] += static_cast<uint32_t>(operation.items.size());
   Touch(*operation.publication);
   expiries_.emplace(ExpiryOf(publication), *operation.publication);
-  Pin(operation, session);
+  Pin(operation, session, steps);
   return Admission{.operation = std::move(operation)};
 }
 
