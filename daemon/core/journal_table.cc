@@ -27,6 +27,8 @@ using journal::StageHead;
 namespace {
 
 constexpr size_t kFreeWordSlots = 64;
+// Of a map of slots by key: a larger one that is nearly empty gives memory back.
+constexpr size_t kLeastCapacity = 64;
 
 journal::Writer ThisWriter() {
   static_assert(sizeof GPUMEM_VERSION <= std::tuple_size_v<journal::Writer>);
@@ -139,6 +141,7 @@ bool JournalTable::Stage(const Change& change, uint8_t* at, uint32_t* slot) {
     if (found == map.end()) return false;
     *slot = head.slot = found->second;
     map.erase(found);
+    if (map.capacity() > kLeastCapacity && map.size() < map.capacity() / 8) map.rehash(0);
     WriteRecord(at, head, change);
     Account(*slot, 0);
     FreeSlot(*slot);

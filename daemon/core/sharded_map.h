@@ -27,6 +27,12 @@ class ShardedMap {
   const Value& at(const Key& key) const { return const_cast<ShardedMap*>(this)->at(key); }
   bool contains(const Key& key) const { return Find(key) != nullptr; }
   size_t size() const { return size_; }
+  // Entries for which there is memory.
+  size_t capacity() const {
+    size_t all = 0;
+    for (const Shard& shard : shards_) all += shard.capacity();
+    return all;
+  }
   // What an insertion copies at most.
   size_t LargestShard() const {
     size_t largest = 0;
@@ -42,9 +48,12 @@ class ShardedMap {
   }
   // False where there is none.
   bool Erase(const Key& key) {
-    const bool erased = ShardOf(key).erase(key) > 0;
-    size_ -= erased ? 1 : 0;
-    return erased;
+    Shard& shard = ShardOf(key);
+    if (shard.erase(key) == 0) return false;
+    --size_;
+    // Its memory is not to stay what it was when there were most.
+    if (shard.capacity() > kLeastCapacity && shard.size() < shard.capacity() / 8) shard.rehash(0);
+    return true;
   }
 
   // visit(key, value), in no order.
@@ -57,6 +66,7 @@ class ShardedMap {
 
  private:
   using Shard = absl::flat_hash_map<Key, Value>;
+  static constexpr size_t kLeastCapacity = 64;
 
   Shard& ShardOf(const Key& key) {
     // The map itself goes by the lower bits.

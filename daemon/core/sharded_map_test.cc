@@ -53,5 +53,16 @@ TEST(ShardedMap, SpreadsSecretsAndNumbers) {
   EXPECT_LT(numbers.LargestShard(), 3u * 64);
 }
 
+TEST(ShardedMap, GivesMemoryBack) {
+  ShardedMap<LeaseId, int> map;
+  constexpr int kMany = 300000, kFew = 300;
+  for (int i = 0; i < kMany; ++i) map.Insert(LeaseId{static_cast<uint64_t>(i)}, i);
+  EXPECT_GE(map.capacity(), size_t{kMany});
+  for (int i = kFew; i < kMany; ++i) EXPECT_TRUE(map.Erase(LeaseId{static_cast<uint64_t>(i)}));
+  EXPECT_EQ(map.size(), size_t{kFew});
+  EXPECT_LE(map.capacity(), 256u * 64);
+  for (int i = 0; i < kFew; ++i) EXPECT_EQ(map.at(LeaseId{static_cast<uint64_t>(i)}), i);
+}
+
 }  // namespace
 }  // namespace gpumemd
