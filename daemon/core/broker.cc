@@ -415,6 +415,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
     const auto count = static_cast<uint32_t>(tickets.size());
     if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
     auto begun = ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
+    Pump();  // Regrant may have ended leases that others wait for
     if (!begun.ok()) return Denied(call.session(), "open", begun.status());
     return begun;
   }();

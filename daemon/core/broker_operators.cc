@@ -68,6 +68,7 @@ void Broker::SetDraining(bool draining) {
 void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   TimedLock lock(&mutex_);
   ledger_.SetUnbrokered(std::move(uses));
+  Pump();
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all

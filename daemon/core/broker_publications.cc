@@ -97,12 +97,14 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       admission = ledger_.BeginAttach(it.session, it.spec, kLeasesAtOnce);
     }
     if (!admission.ok()) {
+      Pump();  // RegrantAttach may have ended leases that others wait for
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
     }
     if (admission->waiter) {
       it.waiter = admission->waiter;
       attaching_.emplace(*it.waiter, attachment);
       times_changed_ = true;
+      Pump();
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
     operation = *std::move(admission->operation);

@@ -98,13 +98,17 @@ class BrokerWaitTest : public ::testing::Test {
     return std::make_unique<Broker::Call>(*std::move(call));
   }
   // Begins an Acquire of so many granules, and says how far it came.
-  State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false) {
+  State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false,
+              bool without_pressure = false, uint64_t request_id = 0) {
     client.call = CallOf(client);
     client.resumed = std::make_unique<absl::Notification>();
     client.acquisition = std::make_shared<Broker::Acquisition>();
     client.acquisition->session = client.session.id;
-    client.acquisition->spec = {
-        .bytes = granules * kGranule, .revocable = revocable, .waits = wait > absl::ZeroDuration()};
+    client.acquisition->spec = {.bytes = granules * kGranule,
+                                .without_pressure = without_pressure,
+                                .revocable = revocable,
+                                .waits = wait > absl::ZeroDuration(),
+                                .request_id = request_id};
     client.acquisition->wait_until = absl::Now() + wait;
     client.acquisition->patient_until = absl::Now() + kLong;
     client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
@@ -119,8 +123,15 @@ class BrokerWaitTest : public ::testing::Test {
     client.call.reset();
     return std::move(progress.leases);
   }
-  std::vector<LeaseId> Hold(Client& client, uint64_t granules, bool revocable = false) {
-    EXPECT_EQ(Begin(client, granules, absl::ZeroDuration(), revocable), State::kNeedsAThread);
+  // One that the clock does not look at before its time is up.
+  State BeginQuietly(Client& client, uint64_t granules) {
+    return Begin(client, granules, kLong, /*revocable=*/false, /*without_pressure=*/true);
+  }
+  std::vector<LeaseId> Hold(Client& client, uint64_t granules, bool revocable = false,
+                            uint64_t request_id = 0) {
+    EXPECT_EQ(Begin(client, granules, absl::ZeroDuration(), revocable, /*without_pressure=*/false,
+                    request_id),
+              State::kNeedsAThread);
     const auto progress = broker_->Advance(client.acquisition, /*may_block=*/true);
     EXPECT_TRUE(progress.leases.ok()) << progress.leases.status();
     client.call.reset();
@@ -248,6 +259,62 @@ TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
   ASSERT_EQ(Begin(b, 2, kLong), State::kWaits);
   EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule}).ok());
   EXPECT_TRUE(End(b).ok());
+}
+
+TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
+  Client a = Open("a"), b = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
+  const std::string device = broker_->Devices(/*ask_driver=*/false)[0].info.uuid;
+  broker_->SetUnbrokered({{b.session.id, device, kGranule, /*denies=*/true}});
+  ASSERT_TRUE(b.resumed->HasBeenNotified());
+  const auto denial = gpumem::DenialOf(End(b).status());
+  ASSERT_TRUE(denial.has_value());
+  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_UNBROKERED);
+}
+
+// A session whose client asks again, for something else, loses what it was granted. Others get
+// that also where the new request fails.
+TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
+  const auto resume = [&](Client& client) {
+    PeerIdentity peer;
+    peer.pid = pids_;
+    const absl::string_view token(reinterpret_cast<const char*>(client.session.token.data()), 32);
+    ASSERT_TRUE(broker_->Resume(token, peer).ok());
+    ASSERT_TRUE(broker_->Reconcile(token, {}, {7}).ok());
+  };
+  for (const bool attach : {false, true}) {
+    Client b = Open("b"), a = Open("a");
+    const std::vector<LeaseId> held =
+        Hold(a, 10, /*revocable=*/false, /*request_id=*/attach ? 0 : 7);
+    if (attach) {
+      ASSERT_TRUE(broker_->Publish(*CallOf(a), {.name = "w", .leases = held}, "").ok());
+      auto first = std::make_shared<Broker::Attachment>();
+      first->session = a.session.id;
+      first->spec = {.name = "w", .request_id = 7};
+      first->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+      ASSERT_TRUE(broker_->Advance(first, /*may_block=*/true).attached.ok());
+      ASSERT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
+      ASSERT_TRUE(broker_->Unpublish("a/w").ok());
+    }
+    resume(a);
+    ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
+    const auto call = CallOf(a);  // whose end would see to the queue, too
+    if (attach) {
+      auto again = std::make_shared<Broker::Attachment>();
+      again->session = a.session.id;
+      again->spec = {.name = "w", .request_id = 7};
+      EXPECT_TRUE(absl::IsNotFound(broker_->Advance(again, /*may_block=*/true).attached.status()));
+    } else {
+      const auto deliver = [](const Broker::Handover&) { return absl::OkStatus(); };
+      EXPECT_TRUE(absl::IsNotFound(
+          broker_->Open(*call, {Secret{}, Secret{}}, /*revocable=*/false, 7, deliver).status()));
+    }
+    const auto leases = End(b);
+    ASSERT_TRUE(leases.ok()) << leases.status();
+    EXPECT_EQ(broker_->Release(*CallOf(b), {leases->front().lease}), absl::OkStatus());
+    ASSERT_TRUE(broker_->Trim("", "", 0).ok());
+  }
 }
 
 TEST_F(BrokerWaitTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
