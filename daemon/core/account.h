@@ -51,6 +51,9 @@ class Account {
   uint64_t revoking() const { return revoking_; }    // of what is revocable: is being taken back
   uint64_t firm() const { return held() - revocable_; }
 
+  // Grows with every change of the account, of those under it and of their guarantees.
+  uint64_t version() const { return version_; }
+
   uint64_t guarantee() const { return guarantee_; }
   // What has to be there for it, whatever happens.
   uint64_t need() const { return need_; }
@@ -75,6 +78,7 @@ class Account {
   }
 
   void SetGuarantee(uint64_t bytes) {
+    ++version_;
     guarantee_ = bytes;
     UpdateNeed();
     UpdateLeastNeed();
@@ -139,6 +143,7 @@ class Account {
   }
 
   void AddHere(const Part& part) {
+    ++version_;
     bytes_[Index(part.state)] += part.bytes;
     ++segments_[Index(part.state)];
     charged_ += part.bytes;
@@ -150,6 +155,7 @@ class Account {
     peak_ = std::max(peak_, charged_);
   }
   void RemoveHere(const Part& part) {
+    ++version_;
     bytes_[Index(part.state)] -= part.bytes;
     --segments_[Index(part.state)];
     charged_ -= part.bytes;
@@ -161,6 +167,7 @@ class Account {
   }
 
   void AddAll(const Account& other) {
+    ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] += other.bytes_[i];
       segments_[i] += other.segments_[i];
@@ -172,6 +179,7 @@ class Account {
     peak_ = std::max(peak_, charged_);
   }
   void Subtract(const Account& other) {
+    ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] -= other.bytes_[i];
       segments_[i] -= other.segments_[i];
@@ -192,18 +200,21 @@ class Account {
   }
   void UpdateLeastNeed() {
     const uint64_t before = least_need_;
+    ++version_;
     least_need_ = std::max(guarantee_, least_needs_below_);
     if (least_need_ == before || parent_ == nullptr) return;
     parent_->ChangeLeastNeedsBelow(before, least_need_);
   }
   void UpdateNeed() {
     const uint64_t before = need_;
+    ++version_;
     need_ = std::max(guarantee_, own_firm_ + needs_below_);
     if (need_ != before && parent_ != nullptr) parent_->ChangeNeedsBelow(before, need_);
   }
 
   std::array<uint64_t, kSegmentStates> bytes_{};
   std::array<uint64_t, kSegmentStates> segments_{};
+  uint64_t version_ = 1;
   uint64_t charged_ = 0;
   uint64_t count_ = 0;
   uint64_t peak_ = 0;

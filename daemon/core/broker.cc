@@ -111,7 +111,7 @@ void Broker::Pump() {
   bool moved = true;
   while (std::exchange(moved, false)) {
     for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
-      const std::shared_ptr<Acquisition> waited = waiting_.extract(admitted.waiter).mapped();
+      const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
       Denied(waited->session, "acquire", admitted.operation.status()).IgnoreError();
       Resume(*waited, std::move(admitted.operation));
     }

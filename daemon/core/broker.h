@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -156,6 +157,7 @@ class Broker {
     absl::Status refused;
     absl::Time give_up;
     absl::Time press_again;
+    absl::Time due = absl::InfiniteFuture();  // its place in due_
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
     bool parked = false;    // likewise
@@ -411,6 +413,14 @@ class Broker {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A waiter, as long as it waits: when the clock looks at it next, by give_up and press_again; and
+  // its end.
+  void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Acquisition> TakeWaiting(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Attachment> TakeAttaching(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True if the tenant of the waiter has not pressed others on that device just now.
+  bool MayPress(WaiterId id, const Acquisition& acquisition, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -498,6 +508,12 @@ class Broker {
   absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<WaiterId, std::shared_ptr<Attachment>> attaching_
       ABSL_GUARDED_BY(mutex_);  // that wait for a version
+  // When the clock looks at each of waiting_, and ends each of attaching_.
+  absl::btree_set<std::pair<absl::Time, WaiterId>> due_ ABSL_GUARDED_BY(mutex_);
+  absl::btree_set<std::pair<absl::Time, WaiterId>> attach_due_ ABSL_GUARDED_BY(mutex_);
+  // By session's tenant and device: until when none of those who wait there presses.
+  absl::flat_hash_map<std::pair<std::string, size_t>, absl::Time> quiet_until_
+      ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   // Of the pulse: whether anything has changed since the last one, and when that was.

@@ -22,6 +22,12 @@ absl::Status GivenUp() { return absl::CancelledError("the client has given up th
 // Whether what is on its way has come.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
+// A queue of thousands is not to hold the mutex for long: so many waiters are looked at at once,
+// and of those of one tenant on one device one in this time finds out whom to press.
+constexpr size_t kDueAtOnce = 64;
+constexpr absl::Duration kPressPause = absl::Milliseconds(20);
+constexpr size_t kQuietRemembered = 256;
+
 }  // namespace
 
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
@@ -53,6 +59,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
   it.press_again = now_();
   waiting_.emplace(*it.waiter, acquisition);
+  SetDue(*it.waiter, it);
   times_changed_ = true;
   Pump();  // may resume it at once
   return false;
@@ -153,7 +160,7 @@ void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
     --parked_;
     return Resume(*acquisition, GivenUp());
   }
-  if (!acquisition->waiter || waiting_.erase(*acquisition->waiter) == 0) return;
+  if (!acquisition->waiter || TakeWaiting(*acquisition->waiter) == nullptr) return;
   ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
   Resume(*acquisition, GivenUp());
   Pump();
@@ -168,6 +175,7 @@ void Broker::Park() {
     acquisition->parked = true;
     ++parked_;
   }
+  due_.clear();
   ParkAttaches();
   Pump();
 }
@@ -192,14 +200,25 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
 
 // --- The clock -----------------------------------------------------------------------
 
+void Broker::SetDue(WaiterId id, Acquisition& it) {
+  due_.erase({it.due, id});
+  it.due = it.spec.without_pressure ? it.give_up : std::min(it.give_up, it.press_again);
+  due_.emplace(it.due, id);
+}
+
+std::shared_ptr<Broker::Acquisition> Broker::TakeWaiting(WaiterId id) {
+  auto it = waiting_.find(id);
+  if (it == waiting_.end()) return nullptr;
+  std::shared_ptr<Acquisition> acquisition = std::move(it->second);
+  waiting_.erase(it);
+  due_.erase({acquisition->due, id});
+  return acquisition;
+}
+
 absl::Time Broker::NextTime() const {
   absl::Time next = std::min(ledger_.NextOverdue(), ledger_.NextExpiry());
-  for (const auto& [id, attachment] : attaching_) next = std::min(next, attachment->wait_until);
-  for (const auto& [id, waiting] : waiting_) {
-    next =
-        std::min({next, waiting->give_up,
-                  waiting->spec.without_pressure ? absl::InfiniteFuture() : waiting->press_again});
-  }
+  if (!due_.empty()) next = std::min(next, due_.begin()->first);
+  if (!attach_due_.empty()) next = std::min(next, attach_due_.begin()->first);
   return std::min(next, NextPulse());
 }
 
@@ -238,39 +257,51 @@ void Broker::WatchTheClock() {
   }
 }
 
+bool Broker::MayPress(WaiterId id, const Acquisition& it, absl::Time now) {
+  if (quiet_until_.size() > kQuietRemembered) {
+    absl::erase_if(quiet_until_, [now](const auto& entry) { return entry.second <= now; });
+  }
+  absl::Time& until =
+      quiet_until_[{ledger_.TenantOf(it.session).value_or(""), ledger_.DeviceOf(id)}];
+  if (now < until && until <= now + kPressPause) return false;
+  until = now + kPressPause;
+  return true;
+}
+
 std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
   const absl::Time now = now_();
-  std::vector<std::shared_ptr<Acquisition>> over, press;
-  for (const auto& [id, waiting] : waiting_) {
-    if (waiting->give_up <= now) {
+  std::vector<WaiterId> over;
+  // The clock's thread goes on with the others once others have had the mutex.
+  for (size_t looked = 0; looked < kDueAtOnce && !due_.empty() && due_.begin()->first <= now;
+       ++looked) {
+    const WaiterId id = due_.begin()->second;
+    Acquisition& waiting = *waiting_.at(id);
+    if (waiting.give_up <= now) {
       // What is taken back comes when its holders are gone.
-      if (ledger_.Revokes(id) && !std::exchange(waiting->counts_on_revocation, true)) {
+      if (ledger_.Revokes(id) && !std::exchange(waiting.counts_on_revocation, true)) {
         const Ledger::RevocationTimes& times = ledger_.revocation_times();
-        waiting->patient_until += times.grace + times.kill_after;
+        waiting.patient_until += times.grace + times.kill_after;
       }
       // Who asked to wait is not worse off for it: what is on its way he gets as others do.
-      if (now < waiting->patient_until && !ledger_.BlockedBy(id)) {
-        waiting->give_up = std::min(waiting->patient_until, now + kLookAgain);
+      if (now < waiting.patient_until && !ledger_.IsBlocked(id)) {
+        waiting.give_up = std::min(waiting.patient_until, now + kLookAgain);
       } else {
-        over.push_back(waiting);
+        over.push_back(id);
+        due_.erase(due_.begin());
+        continue;
       }
-    } else if (waiting->press_again <= now && !waiting->spec.without_pressure) {
-      press.push_back(waiting);
+    } else {
+      waiting.press_again = now + kPressAgain;
+      if (MayPress(id, waiting, now)) {
+        if (const auto why = ledger_.BlockedBy(id)) Press(*why, waiting.give_up);
+      }
     }
+    SetDue(id, waiting);
   }
-  for (const auto& waiting : over) {
-    const WaiterId waiter = *waiting->waiter;
-    waiting_.erase(waiter);
-    Resume(*waiting, Denied(*waiting, ledger_.EndWait(waiter, /*expired=*/true)));
-  }
-  for (const auto& waiting : press) {
-    waiting->press_again = now + kPressAgain;
-  }
-  if (!press.empty()) {
-    for (const auto& [id, why] : ledger_.Blocked()) {
-      const std::shared_ptr<Acquisition>& waiting = waiting_.at(id);
-      if (!waiting->spec.without_pressure) Press(why, waiting->give_up);
-    }
+  const std::vector<absl::Status> denials = ledger_.EndExpiredWaits(over);
+  for (size_t i = 0; i < over.size(); ++i) {
+    const std::shared_ptr<Acquisition> waiting = TakeWaiting(over[i]);
+    Resume(*waiting, Denied(*waiting, denials[i]));
   }
   EndOverduePublications(now);
   std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();

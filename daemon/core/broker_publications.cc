@@ -103,6 +103,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     if (admission->waiter) {
       it.waiter = admission->waiter;
       attaching_.emplace(*it.waiter, attachment);
+      attach_due_.emplace(it.wait_until, *it.waiter);
       times_changed_ = true;
       Pump();
       return {State::kWaits, absl::UnavailableError("it waits")};
@@ -160,8 +161,14 @@ void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
   Pump();
 }
 
+std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
+  std::shared_ptr<Attachment> attachment = attaching_.extract(id).mapped();
+  attach_due_.erase({attachment->wait_until, id});
+  return attachment;
+}
+
 void Broker::EndAttachWait(WaiterId waiter, bool expired) {
-  const std::shared_ptr<Attachment> attachment = attaching_.extract(waiter).mapped();
+  const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
   attachment->waiter.reset();
   attachment->refused = ledger_.EndAttachWait(waiter, expired);
   attachment->resume();
@@ -174,11 +181,12 @@ void Broker::ParkAttaches() {
     attachment->parked = true;
     ++parked_;
   }
+  attach_due_.clear();
 }
 
 void Broker::ResumeAttaches() {
   for (WaiterId waiter : ledger_.TakeAttachable()) {
-    const std::shared_ptr<Attachment> attachment = attaching_.extract(waiter).mapped();
+    const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
     attachment->waiter.reset();
     attachment->resume();
   }
@@ -194,11 +202,9 @@ void Broker::DropEndedPublications() {
 
 void Broker::EndOverduePublications(absl::Time now) {
   ledger_.ExpirePublications();
-  std::vector<WaiterId> over;
-  for (const auto& [waiter, attachment] : attaching_) {
-    if (attachment->wait_until <= now) over.push_back(waiter);
+  while (!attach_due_.empty() && attach_due_.begin()->first <= now) {
+    EndAttachWait(attach_due_.begin()->second, /*expired=*/true);
   }
-  for (WaiterId waiter : over) EndAttachWait(waiter, /*expired=*/true);
 }
 
 }  // namespace gpumemd

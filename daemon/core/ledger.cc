@@ -25,7 +25,8 @@ Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<abs
       bounds_(bounds),
       now_(std::move(now)),
       device_accounts_(devices_.size()),
-      reclaimed_(devices_.size(), 0) {}
+      reclaimed_(devices_.size(), 0),
+      bounds_of_(devices_.size()) {}
 
 // Segments refund the accounts of tenants and devices, so they go first.
 Ledger::~Ledger() { segments_.clear(); }
@@ -315,8 +316,11 @@ void Ledger::Expose(Operation& operation, Session& session, size_t steps) {
     ++segment.exposures[operation.session];
     Touch(operation.session, item.segment);
     if (session.exposed.insert(item.segment).second) {
-      Process& process = processes_[ProcessOf(session)];
-      ++process.exposures;
+      const ProcessKey key = ProcessOf(session);
+      Process& process = processes_[key];
+      if (++process.exposures == 1 && waiting_processes_.contains(key)) {
+        sorted_processes_.push_back(key);
+      }
       process.revocable = operation.revocable;
       if (session.exposed.size() == 1) Touch(operation.session);  // of which sort it is
     }

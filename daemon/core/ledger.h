@@ -270,8 +270,14 @@ class Ledger {
   // The denial of a waiter that others would have to make room for; nothing where that is on its
   // way already.
   std::optional<gpumem::v1::Denial> BlockedBy(WaiterId waiter) const;
-  // The same of all that there are.
-  std::vector<std::pair<WaiterId, gpumem::v1::Denial>> Blocked() const;
+  // The same without the text.
+  bool IsBlocked(WaiterId waiter) const;
+  // EndWait of several whose waits have expired: each is told how things stood before.
+  std::vector<absl::Status> EndExpiredWaits(absl::Span<const WaiterId> waiters);
+  // The device that the request of a waiter is for.
+  size_t DeviceOf(WaiterId waiter) const { return waiters_.at(waiter).request.device; }
+  // How often a waiter was judged by AdmitWaiting: what the queue costs.
+  uint64_t judged() const { return judged_; }
   // Whether somebody's leases are taken back for it.
   bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
 
@@ -681,6 +687,9 @@ class Ledger {
   // From the tenant's own limits, over those of the tenants that it is under, to the device's.
   std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
   Verdict Judge(const Request& request, uint32_t reused, const Claims& claims) const;
+  // What is in the way of a request, as Judge has just found; with the text, which takes longer
+  // than all the rest.
+  gpumem::v1::Denial Explain(const Request& request, const Verdict& verdict) const;
   gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
                                Fit fit) const;
   void AddHolders(const Standing& standing, gpumem::v1::Denial& denial) const;
@@ -709,9 +718,44 @@ class Ledger {
   std::vector<WaiterId> WaitersInOrder() const;
   // How each of them stands, in that order, until `visit` says false.
   void JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const;
-  static bool GoesBefore(const Request& request, const Request& other);
+  static records::Rank RankOf(const Request& request);
+  bool GoesLast(const records::Rank& rank) const;
+  // What those claim who go before the request, or before the waiter.
   Claims ClaimsBefore(const Request& request) const;
+  Claims ClaimsBefore(WaiterId id) const;
+  // `verdict`: by which it waits; `claims`: of those before it.
+  void AddWaiter(WaiterId id, Waiter added, const Verdict& verdict, const Claims& claims);
   void RemoveWaiter(WaiterId id);
+  // Those of the tenants that are under one which is under none.
+  struct QueueTree {
+    std::vector<WaiterId> waiters;     // in the order in which they are served
+    absl::btree_set<size_t> restless;  // devices any change of which may serve one of them
+    uint64_t seen = 0;                 // VersionOf it when they were last judged
+  };
+  // What keeps out all those on a device whom no limit of their tenants does.
+  struct QueueBounds {
+    uint64_t least_firm = 0;              // while so much is used firmly, …
+    uint64_t least_need = 0;              // … so much needed, …
+    uint64_t most_segments = UINT64_MAX;  // … and no more segments are there
+  };
+  static const Tenant* TreeOf(const Tenant& tenant);
+  uint64_t VersionOf(const Tenant& top, const QueueTree& tree) const;
+  // True if all_claims_ and what each waiter remembers are as things stand.
+  bool ClaimsAreCurrent() const;
+  void SetClaims(Waiter& waiter, const Verdict& verdict);
+  void SetRank(Waiter& waiter, std::optional<records::Rank> rank);
+  // At the end of the queue, behind those with these claims.
+  void SetPlace(WaiterId id, Waiter& waiter, const Claims& claims);
+  // Remembers what would have to change for it to be served. True if that may be anything.
+  bool NoteBounds(const Waiter& waiter, const Verdict& verdict);
+  bool WholeQueueMoves();
+  enum class Passed { kToTheEnd, kEnoughGranted, kNeedsWhole };
+  // Judges the waiters of one tree, or all; grants and refuses.
+  Passed PassOver(const Tenant* tree, size_t max_grants, size_t& grants,
+                  std::vector<Admitted>& admitted);
+  // True if a grant to this request changes nothing for those who were passed by.
+  bool IsAlone(const Request& request, SessionId session,
+               const absl::flat_hash_set<const Tenant*>& passed_by) const;
   absl::Status CheckWaiting(Tenant& tenant);
 
   // Revocation.
@@ -879,6 +923,17 @@ class Ledger {
   uint64_t next_waiter_ = 1;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
   bool queue_moves_ = false;  // since it was last looked at somebody may fit
+  // What the passes over the queue have left behind (ledger_queue.cc).
+  Claims all_claims_;                      // of all waiters
+  std::map<records::Rank, size_t> ranks_;  // how many waiters have each
+  absl::flat_hash_map<const Tenant*, QueueTree> trees_;
+  std::vector<QueueBounds> bounds_of_;  // by device
+  bool queue_stale_ = false;            // quotas have changed: none of that is right
+  bool queue_whole_ = false;            // it takes a pass over the whole queue, or one is under way
+  bool queue_restless_ = false;         // any change may serve one of them
+  std::map<ProcessKey, absl::btree_set<WaiterId>> waiting_processes_;
+  std::vector<ProcessKey> sorted_processes_;  // of these, that have begun to hold leases
+  uint64_t judged_ = 0;
 
   absl::btree_map<PublicationId, Publication> publications_;
   absl::btree_map<PublicationName, PublicationId> by_name_;  // the newest of each

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/ledger_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -197,6 +198,116 @@ TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
   EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
   EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(1));
   EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(0));
+}
+
+// --- What a change costs --------------------------------------------------------------
+
+class ManyWaitersTest : public LedgerQueueTest {
+ protected:
+  static constexpr int kTenants = 16, kEach = 16;
+  // As many waiters of each of 16 tenants, with 1 to 16 of what they may have.
+  void WaitAll(uint64_t granules) {
+    for (int t = 0; t < kTenants; ++t) {
+      sessions.push_back(Open(absl::StrCat("tenant-", t)));
+    }
+    for (const SessionId session : sessions) {
+      for (int i = 0; i < kEach; ++i) {
+        EXPECT_TRUE(ledger.BeginCall(session).ok());
+        Wait(session, granules);
+      }
+    }
+    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  }
+  // How many waiters are judged for one acquisition of another tenant and its release.
+  uint64_t CostOfOneMore(SessionId session, const char* device) {
+    const uint64_t before = ledger.judged();
+    const auto granted = Ask(session, kGranule, 1, device);
+    EXPECT_TRUE(granted.ok() && *granted) << granted.status();
+    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    Finish(**granted);
+    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    Release(session, (*granted)->items);
+    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    return ledger.judged() - before;
+  }
+
+  std::vector<SessionId> sessions;
+};
+
+TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1);
+  Fill(a, 1000);
+  WaitAll(512);
+  EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
+  // Nor does what is released there and serves none of them.
+  const uint64_t before = ledger.judged();
+  Release(a, {held[0].second});
+  held.erase(held.begin());
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_EQ(ledger.judged(), before);
+  // What serves the first of them does.
+  Empty();
+  EXPECT_THAT(Admit(), SizeIs(2));
+}
+
+TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
+  ledger.Configure({}, {.limit_bytes = 8 * kGranule});
+  const SessionId b = Open("b");
+  std::vector<std::pair<SessionId, Operation::Item>> theirs;
+  for (int t = 0; t < kTenants; ++t) {
+    const SessionId session = Open(absl::StrCat("tenant-", t));
+    for (const uint64_t granules : {uint64_t{1}, uint64_t{7}}) {
+      theirs.emplace_back(session, AcquireOne(session, granules * kGranule));
+    }
+  }
+  WaitAll(6);
+  EXPECT_EQ(CostOfOneMore(b, "GPU-1"), 0u);
+  // A change of one tenant costs a look at its own.
+  const uint64_t before = ledger.judged();
+  Release(theirs[0].first, {theirs[0].second});
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_LE(ledger.judged() - before, uint64_t{kEach});
+  // And what serves one of them serves it, whoever else waits.
+  Release(theirs[1].first, {theirs[1].second});
+  EXPECT_THAT(Admit(), SizeIs(1));
+  EXPECT_LE(ledger.judged() - before, uint64_t{4 * kEach});
+}
+
+TEST_F(ManyWaitersTest, ThatAreServedAreJudgedOnce) {
+  const SessionId a = Open("a");
+  Fill(a, 1024);
+  WaitAll(1);
+  Empty();
+  EXPECT_THAT(Admit(), SizeIs(kTenants * kEach));
+  // Once as they came or were looked at first, once as they were served.
+  EXPECT_LE(ledger.judged(), uint64_t{4 * kTenants * kEach});
+}
+
+TEST_F(ManyWaitersTest, OneThatGoesAtTheEndCostsNothing) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1024);
+  WaitAll(512);
+  const uint64_t before = ledger.judged();
+  const WaiterId last_one = Wait(b, 4);
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_FALSE(ledger.EndWait(last_one, /*expired=*/false).ok());
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_EQ(ledger.judged(), before);
+}
+
+TEST_F(ManyWaitersTest, WhoseTimeIsUpTogetherAreAllTold) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1024);
+  const WaiterId first = Wait(b, 10);
+  EXPECT_TRUE(ledger.BeginCall(b).ok());
+  const WaiterId second = Wait(b, 20);
+  const std::vector<absl::Status> ends = ledger.EndExpiredWaits({first, second});
+  ASSERT_THAT(ends, SizeIs(2));
+  ExpectDenial(ends[0], Denial::CAUSE_CAPACITY, "b", "GPU-1", 10 * kGranule, kCapacity, kCapacity);
+  ExpectDenial(ends[1], Denial::CAUSE_CAPACITY, "b", "GPU-1", 20 * kGranule, kCapacity, kCapacity);
+  EXPECT_EQ(ledger.GetTenant("b")->denials, 2u);
+  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
 }
 
 TEST_F(LedgerQueueTest, WhoDoesNotAskToWaitStaysInFlight) {

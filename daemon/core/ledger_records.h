@@ -19,6 +19,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
+#include "daemon/core/standing.h"
 #include "daemon/core/views.h"
 #include "daemon/device/device.h"
 #include "proto/gpumem/v1/broker.pb.h"
@@ -157,6 +158,8 @@ struct Request {
   bool revocable = false;
   uint64_t request_id = 0;
 };
+// By which waiters are served, the higher first: what is left of its guarantee, and its priority.
+using Rank = std::pair<uint64_t, int64_t>;
 struct Waiter {
   SessionId session{};
   Request request;
@@ -165,6 +168,13 @@ struct Waiter {
   bool revokes = false;
   // How many of its standings it claims: later ones get nothing there that it waits for.
   size_t claims = 0;
+
+  // What is remembered so that not every change takes a pass over the whole queue
+  // (ledger_queue.cc).
+  std::vector<std::pair<ClaimKey, Claim>> claimed;  // what it adds to Ledger::all_claims_
+  Rank rank{};
+  const Tenant* tree = nullptr;        // its tenant, or the topmost of those that this is under
+  Claim device_before, daemon_before;  // what those before it claim of its device, of segments
 };
 // Who waits for a version of a publication, which need not be there yet under any version.
 struct AttachWaiter {

@@ -99,12 +99,17 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
 
 // By its request's measure: without the segment it would have to take back another one.
 bool Ledger::IsWaitedFor(Segment& segment) const {
+  const auto revokes = [](const auto& each) { return each.second.revokes; };
+  if (std::none_of(waiters_.begin(), waiters_.end(), revokes)) return false;
   segment.charge.SetRevoking(false);
   bool needed = false;
-  JudgeWaiters([&](WaiterId, const Waiter& waiter, const Verdict& verdict) {
-    needed = waiter.revokes && verdict.fit == Fit::kRevoked;
-    return !needed;
-  });
+  Claims claims;
+  for (WaiterId id : WaitersInOrder()) {
+    const Waiter& waiter = waiters_.at(id);
+    needed = waiter.revokes && Judge(waiter.request, 0, claims).fit == Fit::kRevoked;
+    if (needed) break;
+    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
+  }
   segment.charge.SetRevoking(true);
   return needed;
 }

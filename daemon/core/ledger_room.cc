@@ -137,6 +137,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   const uint64_t capacity = devices_[device].capacity_bytes;
 
   std::vector<Standing> standings;
+  standings.reserve(8);
   uint64_t more = request.revocable ? 0 : asked - (of_pool ? taken : 0);
   uint64_t least_more = request.revocable ? 0 : asked;
   const auto need_of = [&](const Account& account, Standing& standing) {
@@ -222,28 +223,32 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
 
 Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims) const {
   Verdict verdict{.standings = StandingsOf(request, reused)};
-  const Standing* worst = nullptr;
-  bool kept_by_tenants = false;
   for (size_t i = 0; i < verdict.standings.size(); ++i) {
     const Standing& standing = verdict.standings[i];
-    const Fit fit = FitOf(standing, ClaimOn(claims, standing), !request.revocable);
+    const Claim claim = ClaimOn(claims, standing);
+    const Fit fit = FitOf(standing, claim, !request.revocable);
     if (fit == Fit::kNow) continue;
     // What a limit of tenants keeps from it, only they can give it: it claims nothing above that.
-    if (!kept_by_tenants) verdict.claims = i + 1;
-    kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
+    if (!verdict.kept_by_tenants) verdict.claims = i + 1;
+    verdict.kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
     const bool hopeless = fit == Fit::kBlocked && standing.hopeless();
-    if (worst != nullptr && fit <= verdict.fit && (!hopeless || verdict.hopeless)) continue;
-    worst = &standing;
+    if (verdict.worst && fit <= verdict.fit && (!hopeless || verdict.hopeless)) continue;
+    verdict.worst = i;
+    verdict.worst_claim = claim;
     verdict.fit = fit;
     verdict.hopeless |= hopeless;
   }
+  verdict.blocked_firmly = verdict.fit == Fit::kBlocked;
   if (verdict.fit == Fit::kRevoked) {
     verdict.victims = Victims(request, verdict.standings, claims);
     if (verdict.victims.empty()) verdict.fit = Fit::kBlocked;
   }
-  if (worst != nullptr)
-    verdict.denial = DenialFor(request, *worst, ClaimOn(claims, *worst), verdict.fit);
   return verdict;
+}
+
+gpumem::v1::Denial Ledger::Explain(const Request& request, const Verdict& verdict) const {
+  if (!verdict.worst) return {};
+  return DenialFor(request, verdict.standings[*verdict.worst], verdict.worst_claim, verdict.fit);
 }
 
 gpumem::v1::Denial Ledger::DenialFor(const Request& request, const Standing& standing,

@@ -79,7 +79,10 @@ void Ledger::Link(Tenant& tenant) {
   if (parent != nullptr && (!parent->configured || IsUnder(*parent, tenant))) parent = nullptr;
   PutUnder(tenant, parent);
   for (size_t d = 0; d < devices_.size(); ++d) {
-    tenant.accounts[d].SetGuarantee(GuaranteeOn(tenant, d));
+    const uint64_t guarantee = GuaranteeOn(tenant, d);
+    if (tenant.accounts[d].guarantee() == guarantee) continue;
+    queue_stale_ = true;
+    tenant.accounts[d].SetGuarantee(guarantee);
   }
 }
 
@@ -99,7 +102,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
 void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   tenant.quota = quota;
   Link(tenant);
-  queue_moves_ = true;
+  queue_moves_ = queue_stale_ = true;
   // What is only kept for reuse goes at once where the new limit is below it.
   for (size_t device = 0; device < devices_.size(); ++device) {
     while (tenant.retained[device].bytes() > MaxRetainedOn(tenant, device)) {
@@ -116,6 +119,7 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
 void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                        const std::map<std::string, Quota>& overridden) {
   default_quota_ = defaults;
+  queue_stale_ = true;
   for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
   for (const auto& [name, quota] : overridden) EnsureTenant(name);
   // First who is there, then who is under whom, and what of it is too much at the very end.
@@ -143,7 +147,7 @@ absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
 void Ledger::SetDraining(bool draining) {
   draining_ = draining;
   if (!draining) return;
-  queue_moves_ = true;
+  queue_moves_ = queue_stale_ = true;
   for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
   while (!attach_waiters_.empty()) {
     attachable_.push_back(attach_waiters_.begin()->first);

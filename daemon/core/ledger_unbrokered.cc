@@ -1,5 +1,6 @@
 // What the ledger knows of memory that was taken past the broker, and what it does about it:
 // it shows it, and where it is told to, it denies the tenant what is new.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/core/ledger.h"
@@ -8,7 +9,11 @@ namespace gpumemd {
 
 void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   unbrokered_ = std::move(uses);
-  queue_moves_ |= !waiters_.empty();
+  const bool denies = std::any_of(unbrokered_.begin(), unbrokered_.end(),
+                                  [](const UnbrokeredBytes& use) { return use.denies; });
+  if (waiters_.empty()) return;
+  queue_moves_ = true;
+  queue_whole_ |= denies;
 }
 
 // On whatever device: what the tenant has too much of is memory that nobody has granted it.

@@ -406,6 +406,16 @@ absl::Status Ledger::CheckInvariants() const {
   }
   if (!leases_of_session.empty()) return wrong("a session does not know what it leases");
   if (waiters != waiters_.size()) return wrong("a waiter outlived its session");
+  Claims claims;
+  for (const auto& [id, waiter] : waiters_) {
+    for (const auto& [key, claim] : waiter.claimed) {
+      claims[key].asked += claim.asked;
+      claims[key].need += claim.need;
+    }
+  }
+  size_t ranked = 0;
+  for (const auto& [rank, count] : ranks_) ranked += count;
+  if (claims != all_claims_ || ranked != waiters) return wrong("the queue's claims do not add up");
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != 0) return wrong("pins without operations");

@@ -7,6 +7,18 @@ Claim ClaimOn(const Claims& claims, const Standing& standing) {
   return it == claims.end() ? Claim{} : it->second;
 }
 
+std::vector<std::pair<ClaimKey, Claim>> ClaimsOf(const std::vector<Standing>& standings,
+                                                 size_t count) {
+  std::vector<std::pair<ClaimKey, Claim>> claims;
+  claims.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Standing& standing = standings[i];
+    claims.push_back({{standing.cause, standing.whose, standing.device},
+                      {.asked = standing.asked, .need = standing.more_need}});
+  }
+  return claims;
+}
+
 void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims) {
   for (size_t i = 0; i < count; ++i) {
     const Standing& standing = standings[i];

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/ids.h"
@@ -39,11 +41,15 @@ inline constexpr size_t kAllDevices = SIZE_MAX;
 struct Claim {
   uint64_t asked = 0;
   uint64_t need = 0;
+  bool operator==(const Claim&) const = default;
 };
 using ClaimKey = std::tuple<gpumem::v1::Denial::Cause, const records::Tenant*, size_t>;
 using Claims = std::map<ClaimKey, Claim>;
 Claim ClaimOn(const Claims& claims, const Standing& standing);
-// Adds what a request asks for on the first `count` of its standings.
+// What a request asks for on the first `count` of its standings.
+std::vector<std::pair<ClaimKey, Claim>> ClaimsOf(const std::vector<Standing>& standings,
+                                                 size_t count);
+// The same, added to what others claim.
 void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims);
 
 enum class Fit {
@@ -62,7 +68,15 @@ struct Verdict {
   size_t claims = 0;               // of the standings, that it would claim as a waiter
   bool hopeless = false;           // no holder can make room for it
   std::vector<SegmentId> victims;  // to be taken back; of kRevoked
-  gpumem::v1::Denial denial;       // of kSoon, kRevoked and kBlocked: what is in the way
+  // A limit of its own tenant, or of one that this is under, blocks it: whatever becomes of the
+  // device changes nothing.
+  bool kept_by_tenants = false;
+  // Blocked whatever is taken back: only less firm use or fewer claims can change that.
+  bool blocked_firmly = false;
+  // Of kSoon, kRevoked and kBlocked: which of the standings is in the way most, and what others
+  // claim there. The text of a denial is made of it where one is told (Ledger::Explain).
+  std::optional<size_t> worst;
+  Claim worst_claim;
 };
 
 }  // namespace gpumemd
