@@ -49,6 +49,7 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
                                    {"error", LogLevel::kError}}),
               &config->log_level);
   reader.Read("max_sessions", CountForm(1, 1'000'000), &config->max_sessions);
+  reader.Read("max_sessions_per_uid", CountForm(1, 1'000'000), &config->max_sessions_per_uid);
   reader.Read("max_segments", CountForm(1, 10'000'000), &config->max_segments);
   reader.Read("session_socket_mode", ModeForm(), &config->session_socket_mode);
   // Of releases that had a separate socket for requests: a file that still has the key is good.

@@ -141,6 +141,7 @@ struct Config {
 
   // Over all tenants.
   uint32_t max_sessions = 4096;
+  std::optional<uint32_t> max_sessions_per_uid;  // absent: a quarter of max_sessions
   uint32_t max_segments = 100000;
 
   mode_t session_socket_mode = 0666;

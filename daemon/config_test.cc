@@ -42,6 +42,7 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->backend, BackendChoice::kAuto);
   EXPECT_EQ(config->log_level, LogLevel::kInfo);
   EXPECT_EQ(config->max_sessions, 4096u);
+  EXPECT_EQ(config->max_sessions_per_uid, std::nullopt);
   EXPECT_EQ(config->max_segments, 100000u);
   EXPECT_EQ(config->session_socket_mode, 0666u);
   EXPECT_EQ(config->admin_socket_mode, 0660u);
@@ -67,6 +68,7 @@ runtime_dir = "/run/other"
 backend = "host"
 log_level = "debug"
 max_sessions = 10
+max_sessions_per_uid = 5
 max_segments = 20
 session_socket_mode = "0660"
 api_socket_mode = "600"
@@ -123,6 +125,7 @@ default = true
   EXPECT_EQ(config->backend, BackendChoice::kHost);
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->max_sessions, 10u);
+  EXPECT_EQ(config->max_sessions_per_uid, 5u);
   EXPECT_EQ(config->max_segments, 20u);
   EXPECT_EQ(config->session_socket_mode, 0660u);
   EXPECT_EQ(config->admin_socket_mode, 0600u);

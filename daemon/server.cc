@@ -80,7 +80,11 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
                               std::function<void(const BrokerLoad&)> pulse) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
-  options.bounds = {.max_sessions = config.max_sessions, .max_segments = config.max_segments};
+  options.bounds = {.max_sessions = config.max_sessions,
+                    .max_sessions_per_uid =
+                        config.max_sessions_per_uid.value_or(std::max(1u, config.max_sessions / 4)),
+                    .reserved_sessions = config.max_sessions / 16,
+                    .max_segments = config.max_segments};
   options.revocation = {.grace = config.revocation_grace,
                         .kill_after = config.revocation_kill_after};
   options.random = RandomSecret;
@@ -497,10 +501,11 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (reloading_.done != nullptr) reloading_.done(config);
   if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
   const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_segments,
-                    c.session_socket_mode, c.admin_socket_mode, c.admin_gid, c.host_devices,
-                    c.host_device_bytes, c.pinned_capacity.bytes, c.pinned_capacity.percent,
-                    c.drain_timeout, c.refuse_when_store_full, c.revocation_grace,
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
+                    c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
+                    c.revocation_grace,
                     c.revocation_kill_after, c.metrics, c.audit);
   };
   gpumem::v1::ReloadResponse response;

@@ -146,7 +146,7 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
   return terms;
 }
 
-absl::Status Ledger::CheckSessionCount(Tenant& tenant, uint32_t replaced) {
+absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid, uint32_t replaced) {
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
     const uint64_t used = each->tree_sessions - replaced;
@@ -154,10 +154,38 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant, uint32_t replaced) {
     return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, used, limit,
                      "close sessions that are not needed (gpumemctl ps lists them)", each);
   }
+  const auto own = sessions_of_uid_.find(uid);
+  const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - replaced;
+  if (of_user >= bounds_.max_sessions_per_uid) {
+    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_user, bounds_.max_sessions_per_uid,
+                     "the processes of one user have only so many sessions "
+                     "(daemon.max_sessions_per_uid); close those that are not needed");
+  }
   const uint64_t of_all = sessions_.size() - replaced;
-  if (of_all < bounds_.max_sessions) return absl::OkStatus();
-  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_sessions,
-                   "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
+  if (of_all >= bounds_.max_sessions) {
+    return DenyCount(
+        tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_sessions,
+        "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
+  }
+  if (of_user > 0 && of_all + bounds_.reserved_sessions >= bounds_.max_sessions) {
+    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all,
+                     bounds_.max_sessions - bounds_.reserved_sessions,
+                     "the last of the daemon's sessions (daemon.max_sessions) are for users who "
+                     "have none");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Ledger::CheckRoomForSession(absl::string_view name, const SessionDetails& details) {
+  if (draining_) return Draining();
+  const ProcessKey process = {details.peer.pid, details.peer.start_time};
+  // That session ends as the new one begins.
+  if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
+  Tenant& tenant = EnsureTenant(name);
+  const uint32_t replaced = Predecessor(tenant, details.peer) ? 1 : 0;
+  absl::Status room = CheckSessionCount(tenant, details.peer.uid, replaced);
+  ForgetIfIdle(tenant);
+  return room;
 }
 
 absl::Status Ledger::CheckInFlight(Tenant& tenant) {

@@ -132,6 +132,50 @@ TEST_F(SmallDaemonTest, MaxSessions) {
   OpenSession("team");
 }
 
+class SharedDaemonTest : public AdmissionTest {
+ protected:
+  SharedDaemonTest()
+      : AdmissionTest(
+            Bounds{.max_sessions = 16, .max_sessions_per_uid = 4, .reserved_sessions = 2}) {}
+
+  // Of a process of its own.
+  absl::StatusOr<SessionId> OpenOf(uid_t uid, absl::string_view tenant) {
+    SessionDetails details;
+    details.peer.pid = ++pids;
+    details.peer.uid = uid;
+    const absl::Status room = ledger.CheckRoomForSession(tenant, details);
+    const absl::StatusOr<SessionId> session =
+        ledger.OpenSession(tenant, std::move(details), NewSecret());
+    EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
+    return session;
+  }
+};
+
+TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
+  std::vector<SessionId> sessions;
+  for (const char* tenant : {"a", "b", "a", "c"}) sessions.push_back(*OpenOf(1, tenant));
+  const absl::Status refused = OpenOf(1, "d").status();
+  ExpectDenial(refused, Denial::CAUSE_DAEMON_LIMIT, "d", "", 1, 4, 4);
+  EXPECT_THAT(HelpOf(refused), HasSubstr("daemon.max_sessions_per_uid"));
+  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("d").status()));  // leaves no trace
+  EXPECT_TRUE(OpenOf(2, "a").ok());
+  ledger.SocketClosed(sessions[0]);
+  EXPECT_TRUE(OpenOf(1, "d").ok());
+}
+
+TEST_F(SharedDaemonTest, TheLastSessionsAreForUsersWhoHaveNone) {
+  for (uid_t uid = 1; uid <= 7; ++uid) {
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(OpenOf(uid, "a").ok());
+  }
+  const absl::Status refused = OpenOf(1, "a").status();
+  ExpectDenial(refused, Denial::CAUSE_DAEMON_LIMIT, "a", "", 1, 14, 14);
+  EXPECT_THAT(HelpOf(refused), HasSubstr("for users who have none"));
+  EXPECT_TRUE(OpenOf(8, "a").ok());
+  EXPECT_FALSE(OpenOf(8, "a").ok());
+  EXPECT_TRUE(OpenOf(9, "b").ok());
+  ExpectDenial(OpenOf(10, "b").status(), Denial::CAUSE_DAEMON_LIMIT, "b", "", 1, 16, 16);
+}
+
 TEST_F(AdmissionTest, MaxInFlight) {
   ledger.Configure({{"team", {.max_in_flight = 2}}}, {});
   const SessionId one = OpenSession("team");

@@ -221,19 +221,31 @@ void Broker::EndLoop() {
 // --- Sessions ------------------------------------------------------------------------
 
 absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
-                                                       SessionDetails details) {
+                                                       const SessionDetails& details) {
   const Secret token = random_();
-  AuditRecord whoever{.tenant = std::string(tenant),
-                      .pid = details.peer.pid,
-                      .uid = details.peer.uid,
-                      .client = details.client_name,
-                      .command = details.command};
   TimedLock lock(&mutex_);
-  absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, std::move(details), token);
-  if (!id.ok()) AuditDenial(std::move(whoever), "connect", id.status());
+  absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, details, token);
+  if (!id.ok()) AuditNoSession(tenant, details, id.status());
   Pump();
   if (!id.ok()) return id.status();
   return NewSession{*id, token};
+}
+
+absl::Status Broker::CheckRoomForSession(absl::string_view tenant, const SessionDetails& details) {
+  TimedLock lock(&mutex_);
+  absl::Status room = ledger_.CheckRoomForSession(tenant, details);
+  if (!room.ok()) AuditNoSession(tenant, details, room);
+  return room;
+}
+
+void Broker::AuditNoSession(absl::string_view tenant, const SessionDetails& details,
+                            const absl::Status& why) const {
+  AuditDenial({.tenant = std::string(tenant),
+               .pid = details.peer.pid,
+               .uid = details.peer.uid,
+               .client = details.client_name,
+               .command = details.command},
+              "connect", why);
 }
 
 void Broker::SocketClosed(SessionId session) {

@@ -213,7 +213,10 @@ class Broker {
     Secret token{};
   };
   // Statuses as Ledger::OpenSession.
-  absl::StatusOr<NewSession> OpenSession(absl::string_view tenant, SessionDetails details);
+  absl::StatusOr<NewSession> OpenSession(absl::string_view tenant, const SessionDetails& details);
+  // As Ledger::CheckRoomForSession.
+  absl::Status CheckRoomForSession(absl::string_view tenant, const SessionDetails& details)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void SocketClosed(SessionId session);
   void ProcessGone(SessionId session);
 
@@ -446,6 +449,10 @@ class Broker {
   absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AuditDenial(AuditRecord record, absl::string_view call, const absl::Status& denial) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of a process that gets no session.
+  void AuditNoSession(absl::string_view tenant, const SessionDetails& details,
+                      const absl::Status& why) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of an Acquire, and asks those who could help.
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)

@@ -51,7 +51,7 @@ class BrokerAuditTest : public ::testing::Test {
         .client_name = tenant + "-client", .command = tenant + "-command", .rule = "rule 1"};
     details.peer.pid = ++pids_;
     details.peer.uid = 1000;
-    return broker_->OpenSession(tenant, std::move(details));
+    return broker_->OpenSession(tenant, details);
   }
   Broker::Call CallOf(const Broker::NewSession& session) {
     auto call = broker_->Authenticate(

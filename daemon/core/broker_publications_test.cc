@@ -47,7 +47,7 @@ class BrokerPublicationsTest : public ::testing::Test {
   Broker::NewSession Open() {
     SessionDetails details;
     details.peer.pid = ++pids_;
-    auto session = broker_->OpenSession("a", std::move(details));
+    auto session = broker_->OpenSession("a", details);
     EXPECT_TRUE(session.ok()) << session.status();
     return session.value_or(Broker::NewSession{});
   }

@@ -46,7 +46,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   }
   Tenant& tenant = EnsureTenant(name);
   const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
-  absl::Status room = CheckSessionCount(tenant, predecessor ? 1 : 0);
+  absl::Status room = CheckSessionCount(tenant, details.peer.uid, predecessor ? 1 : 0);
   if (!room.ok()) {
     ForgetIfIdle(tenant);
     return room;
@@ -57,10 +57,10 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   session->details = std::move(details);
   session->token = token;
   session->opened = now_();
+  CountSession(*session, 1);
   sessions_.emplace(id, std::move(session));
   tokens_.emplace(token, id);
   Touch(id);
-  CountSession(tenant, 1);
   ++tenant.live_sessions;
   AuditSession(AuditEvent::kSessionOpened, id);
   if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
@@ -183,7 +183,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   if (!OnlyImports(session)) return;
   if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
-  CountSession(tenant, -1);
+  CountSession(session, -1);
   for (PublicationId publication : session.publications) Touch(publication);  // as nobody's
   sessions_.erase(id);
   Touch(id);

@@ -92,6 +92,9 @@ namespace gpumemd {
 // The daemon's own bounds, over all tenants.
 struct Bounds {
   uint32_t max_sessions = 4096;
+  // Of processes of one user. And so many of all are for users who have none: one for each.
+  uint32_t max_sessions_per_uid = UINT32_MAX;
+  uint32_t reserved_sessions = 0;
   uint32_t max_segments = 100000;
   // Opening a segment once more costs a tenant no bytes, and the daemon some.
   uint32_t max_leases_per_session = 65536;
@@ -213,9 +216,11 @@ class Ledger {
 
   // --- Sessions --------------------------------------------------------------------
 
-  // RESOURCE_EXHAUSTED  the tenant or the daemon has too many
+  // RESOURCE_EXHAUSTED  the tenant, the user or the daemon has too many
   absl::StatusOr<SessionId> OpenSession(absl::string_view tenant, SessionDetails details,
                                         const Secret& token);
+  // What OpenSession would say, before anything is made for the session.
+  absl::Status CheckRoomForSession(absl::string_view tenant, const SessionDetails& details);
 
   // NOT_FOUND  no live session has it
   absl::StatusOr<SessionId> FindByToken(const Secret& token) const;
@@ -631,7 +636,7 @@ class Ledger {
   // Puts the tenant under the one that its quota names.
   void Link(Tenant& tenant);
   void PutUnder(Tenant& tenant, Tenant* parent);
-  void CountSession(Tenant& tenant, int change);
+  void CountSession(const Session& session, int change);
   void CountWaiting(Tenant& tenant, int change);
   static bool IsUnder(const Tenant& tenant, const Tenant& above);
   absl::StatusOr<Session*> LiveSession(SessionId id);
@@ -677,8 +682,8 @@ class Ledger {
   // What the tenant can get on the device at most, once all that comes back is back; of a size that
   // lies idle in its pool there it can get more.
   uint64_t Obtainable(const Tenant& tenant, size_t device) const;
-  // `replaced`: sessions that go as the new one comes.
-  absl::Status CheckSessionCount(Tenant& tenant, uint32_t replaced);
+  // `replaced`: sessions of the user's that go as the new one comes.
+  absl::Status CheckSessionCount(Tenant& tenant, uid_t uid, uint32_t replaced);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
   // Counts leases, and those that operations are about to give.
@@ -907,6 +912,7 @@ class Ledger {
   ShardedMap<Secret, TicketEntry> tickets_;
   absl::flat_hash_map<Secret, SessionId> tokens_;
   absl::btree_set<SessionId> ending_;
+  absl::flat_hash_map<uid_t, uint32_t> sessions_of_uid_;  // live and lingering
   // Sessions that were restored, by what their processes called the attempts to begin them.
   std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 

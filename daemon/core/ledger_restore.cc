@@ -62,8 +62,8 @@ void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivo
         begun_before_[{ProcessOf(*session), session->details.connect_id}] = id;
       }
     }
+    CountSession(*session, 1);
     sessions_.emplace(id, std::move(session));
-    CountSession(tenant, 1);
   }
   for (const auto& [key, answer] : image.answers) {
     auto session = sessions_.find(key.first);

@@ -40,7 +40,10 @@ bool Ledger::IsUnder(const Tenant& tenant, const Tenant& above) {
   return false;
 }
 
-void Ledger::CountSession(Tenant& tenant, int change) {
+void Ledger::CountSession(const Session& session, int change) {
+  const uid_t uid = session.details.peer.uid;
+  if ((sessions_of_uid_[uid] += static_cast<uint32_t>(change)) == 0) sessions_of_uid_.erase(uid);
+  Tenant& tenant = *session.tenant;
   tenant.sessions += static_cast<uint32_t>(change);
   for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
     each->tree_sessions += static_cast<uint32_t>(change);

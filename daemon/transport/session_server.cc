@@ -392,13 +392,18 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
   // What is ambiguous about a cgroup is told with its path, which others choose.
   match->rule = Printable(match->rule);
   connection->match = *match;
+  const SessionDetails details = {.peer = connection->peer.identity,
+                                  .client_name = hello.client_name(),
+                                  .command = connection->peer.command,
+                                  .rule = match->rule,
+                                  .certain = connection->peer.certain,
+                                  .connect_id = hello.connect_id()};
+  // A gRPC connection is not made for those who get no session.
+  if (absl::Status room = broker_->CheckRoomForSession(match->tenant, details); !room.ok()) {
+    return room;
+  }
   if (absl::Status connected = ConnectApi(*connection, api); !connected.ok()) return connected;
-  return broker_->OpenSession(match->tenant, {.peer = connection->peer.identity,
-                                              .client_name = hello.client_name(),
-                                              .command = connection->peer.command,
-                                              .rule = match->rule,
-                                              .certain = connection->peer.certain,
-                                              .connect_id = hello.connect_id()});
+  return broker_->OpenSession(match->tenant, details);
 }
 
 absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& connection,
