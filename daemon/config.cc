@@ -89,6 +89,16 @@ void ReadPinned(const toml::value& table, Mistakes* mistakes, Config* config) {
   reader.Finish();
 }
 
+void ReadPrivacy(const toml::value& table, Mistakes* mistakes, PrivacyConfig* config) {
+  TableReader reader(table, "privacy", mistakes);
+  reader.Read("holders",
+              OneOfForm<HoldersShown>({{"all", HoldersShown::kAll},
+                                       {"own", HoldersShown::kOwn},
+                                       {"none", HoldersShown::kNone}}),
+              &config->holders);
+  reader.Finish();
+}
+
 // The line of `key`; 0 where it is absent.
 uint64_t LineOf(TableReader* reader, const std::string& key) {
   const toml::value* value = reader->Find(key);
@@ -332,6 +342,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
   }
   if (const toml::value* table = document.Table("audit")) {
     ReadAudit(*table, &mistakes, &config.audit);
+  }
+  if (const toml::value* table = document.Table("privacy")) {
+    ReadPrivacy(*table, &mistakes, &config.privacy);
   }
   if (const toml::value* table = document.Table("tenant_defaults")) {
     ReadDefaults(*table, &mistakes, &config);

@@ -132,6 +132,13 @@ struct AuditConfig {
   bool operator==(const AuditConfig&) const = default;
 };
 
+// What workers are told of others.
+struct PrivacyConfig {
+  HoldersShown holders = HoldersShown::kOwn;
+
+  bool operator==(const PrivacyConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // where it came from; empty: built-in defaults
   std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
@@ -165,6 +172,7 @@ struct Config {
   UnbrokeredConfig unbrokered;
   MetricsConfig metrics;
   AuditConfig audit;
+  PrivacyConfig privacy;
 
   QuotaConfig tenant_defaults;        // of tenants that no [[tenant]] describes
   uint64_t defaults_parent_line = 0;  // of the parent in tenant_defaults

@@ -43,6 +43,7 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->log_level, LogLevel::kInfo);
   EXPECT_EQ(config->max_sessions, 4096u);
   EXPECT_EQ(config->max_sessions_per_uid, std::nullopt);
+  EXPECT_EQ(config->privacy.holders, HoldersShown::kOwn);
   EXPECT_EQ(config->max_segments, 100000u);
   EXPECT_EQ(config->session_socket_mode, 0666u);
   EXPECT_EQ(config->admin_socket_mode, 0660u);
@@ -84,6 +85,8 @@ devices = 2
 device_bytes = "1.5GiB"
 [pinned]
 capacity = "12GiB"
+[privacy]
+holders = "all"
 [tenant_defaults]
 limit = "50%"
 total_limit = "64GiB"
@@ -126,6 +129,7 @@ default = true
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->max_sessions, 10u);
   EXPECT_EQ(config->max_sessions_per_uid, 5u);
+  EXPECT_EQ(config->privacy.holders, HoldersShown::kAll);
   EXPECT_EQ(config->max_segments, 20u);
   EXPECT_EQ(config->session_socket_mode, 0660u);
   EXPECT_EQ(config->admin_socket_mode, 0600u);

@@ -448,6 +448,7 @@ void Server::ApplyTenants(const Config& config) {
   const std::vector<std::string> skipped =
       quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
   for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
+  broker_->SetHoldersShown(config.privacy.holders);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;

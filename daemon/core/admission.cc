@@ -35,6 +35,18 @@ absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
   return gpumem::DenialError(denial);
 }
 
+void Ledger::HideHolders(SessionId session, HoldersShown shown, Denial& denial) const {
+  if (shown == HoldersShown::kAll) return;
+  auto asks = sessions_.find(session);
+  const Tenant* tree = asks == sessions_.end() ? nullptr : TreeOf(*asks->second->tenant);
+  const auto hidden = [&](const Denial::Holder& holder) {
+    const Tenant* tenant = FindTenant(holder.tenant());
+    return shown == HoldersShown::kNone || tenant == nullptr || TreeOf(*tenant) != tree;
+  };
+  auto& holders = *denial.mutable_holders();
+  holders.erase(std::remove_if(holders.begin(), holders.end(), hidden), holders.end());
+}
+
 absl::Status Ledger::DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
                                uint64_t limit, absl::string_view help, const Tenant* limited) {
   Denial denial;

@@ -112,7 +112,9 @@ void Broker::Pump() {
   while (std::exchange(moved, false)) {
     for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
       const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
-      Denied(waited->session, "acquire", admitted.operation.status()).IgnoreError();
+      if (!admitted.operation.ok()) {
+        admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());
+      }
       Resume(*waited, std::move(admitted.operation));
     }
     for (SegmentId id : ledger_.TakeDoomed()) {

@@ -350,6 +350,8 @@ class Broker {
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
+  // Whom denials name to workers as holders of what they asked for. Operators see all.
+  void SetHoldersShown(HoldersShown shown);
   // As Ledger::SetUnbrokered.
   void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
@@ -445,14 +447,16 @@ class Broker {
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ParkAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the audit of what the session was just denied; the denial.
+  // Tells the audit of what the session was just denied; the denial, as the session may see it.
   absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AuditDenial(AuditRecord record, absl::string_view call, const absl::Status& denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of a process that gets no session.
   void AuditNoSession(absl::string_view tenant, const SessionDetails& details,
-                      const absl::Status& why) const
+                      const absl::Status& why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A denial without the holders that the session is not to be told of.
+  absl::Status WithoutOthers(SessionId session, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of an Acquire, and asks those who could help.
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
@@ -533,6 +537,7 @@ class Broker {
   };
   absl::flat_hash_map<std::pair<std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);
+  HoldersShown holders_shown_ ABSL_GUARDED_BY(mutex_) = HoldersShown::kOwn;
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -65,6 +65,11 @@ void Broker::SetDraining(bool draining) {
   if (observer_ != nullptr) observer_->DrainingChanged(draining);
 }
 
+void Broker::SetHoldersShown(HoldersShown shown) {
+  absl::MutexLock lock(&mutex_);
+  holders_shown_ = shown;
+}
+
 void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   TimedLock lock(&mutex_);
   ledger_.SetUnbrokered(std::move(uses));

@@ -49,17 +49,25 @@ void Broker::AuditDenial(AuditRecord record, absl::string_view call,
 
 absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Status denial) const {
   const bool told = gpumem::DenialOf(denial).has_value() || absl::IsPermissionDenied(denial);
-  if (audit_ == nullptr || !told) return denial;
-  AuditDenial(ledger_.AuditOf(AuditEvent::kDenied, session), call, denial);
-  return denial;
+  if (!told) return denial;
+  if (audit_ != nullptr) {
+    AuditDenial(ledger_.AuditOf(AuditEvent::kDenied, session), call, denial);
+  }
+  return WithoutOthers(session, std::move(denial));
+}
+
+absl::Status Broker::WithoutOthers(SessionId session, absl::Status denial) const {
+  std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
+  if (!why || why->holders().empty()) return denial;
+  ledger_.HideHolders(session, holders_shown_, *why);
+  return gpumem::DenialError(*why);
 }
 
 absl::Status Broker::Denied(const Acquisition& acquisition, absl::Status denial) {
   const AcquireSpec& spec = acquisition.spec;
-  Denied(acquisition.session, "acquire", denial).IgnoreError();
   const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
   if (why && !spec.without_pressure) Press(*why, absl::InfiniteFuture());
-  return denial;
+  return Denied(acquisition.session, "acquire", std::move(denial));
 }
 
 void Broker::Press(const gpumem::v1::Denial& why, absl::Time until) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/denial.h"
@@ -17,6 +18,7 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Pair;
 using State = Broker::Progress::State;
 
@@ -197,8 +199,50 @@ TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
   const auto denial = gpumem::DenialOf(status);
   ASSERT_TRUE(denial.has_value()) << status;
   EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_CAPACITY);
-  EXPECT_EQ(denial->holders(0).tenant(), "a");
   EXPECT_EQ(broker_->GetTenant("b")->denials, 1u);
+}
+
+// To those who wait, and those who do not.
+TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
+  broker_->Configure({{"team", {}}, {"b", {.parent = "team"}}, {"c", {.parent = "team"}}}, {});
+  Client a = Open("a"), b = Open("b"), c = Open("c");
+  Hold(a, 7);
+  Hold(c, 3);
+  const auto names = [](const absl::Status& status) {
+    std::vector<std::string> named;
+    const auto denial = gpumem::DenialOf(status);
+    EXPECT_TRUE(denial.has_value()) << status;
+    if (!denial) return named;
+    for (const auto& holder : denial->holders()) named.push_back(holder.tenant());
+    // The sentence is made of the same.
+    const bool told = absl::StrContains(status.message(), "a 14.00 MiB");
+    EXPECT_EQ(told, denial->holders_size() == 2) << status;
+    return named;
+  };
+  const auto denied_at_once = [&] {
+    Client other = Open("b");
+    return broker_
+        ->Acquire(*CallOf(other), {.bytes = kGranule}, absl::InfiniteFuture(),
+                  [](const Broker::Handover&) { return absl::OkStatus(); })
+        .status();
+  };
+  const auto denied_later = [&] {
+    Client other = Open("b");
+    EXPECT_EQ(Begin(other, 4, absl::Milliseconds(1)), State::kWaits);
+    const auto waiting = broker_->ListWaiting("", "");
+    if (waiting.ok() && !waiting->empty()) {
+      EXPECT_EQ(waiting->front().blocked_by.holders_size(), 2);
+    }
+    return End(other).status();
+  };
+  EXPECT_THAT(names(denied_at_once()), ElementsAre("c")) << "the default";
+  EXPECT_THAT(names(denied_later()), ElementsAre("c"));
+  broker_->SetHoldersShown(HoldersShown::kAll);
+  EXPECT_THAT(names(denied_at_once()), ElementsAre("a", "c"));
+  EXPECT_THAT(names(denied_later()), ElementsAre("a", "c"));
+  broker_->SetHoldersShown(HoldersShown::kNone);
+  EXPECT_THAT(names(denied_at_once()), IsEmpty());
+  EXPECT_THAT(names(denied_later()), IsEmpty());
 }
 
 TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {

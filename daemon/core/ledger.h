@@ -314,6 +314,9 @@ class Ledger {
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
 
+  // Takes those holders out of a denial that the session is not to be told of.
+  void HideHolders(SessionId session, HoldersShown shown, gpumem::v1::Denial& denial) const;
+
   // --- Publications (ledger_publications.cc) ---------------------------------------
 
   // Statuses as proto/gpumem/v1/broker.proto says.

@@ -19,6 +19,13 @@ enum class ReleasePolicy {
   kOnExit,  // the memory stays charged (lingering) until the client's process is gone
 };
 
+// Whom a denial names to a worker as holders of what it asked for. Operators see all.
+enum class HoldersShown {
+  kAll,
+  kOwn,  // its own tenant, and those that are with it under the same topmost tenant
+  kNone,
+};
+
 // What is absent is not limited by the tenant: bytes are then bounded by the device's
 // capacity, counts by the daemon's own bounds.
 struct Quota {
