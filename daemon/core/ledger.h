@@ -793,8 +793,13 @@ class Ledger {
   absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
                                     uint64_t metadata_bytes) const;
   uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
-  // Nobody remembers what name has had this version last.
+  // No name of the tenant that is not remembered has had a higher version.
+  void ForgetVersion(Tenant& tenant, uint64_t version);
+  // The same of any tenant's.
   void ForgetVersion(uint64_t version);
+  // Of a tenant that is about to be forgotten, and of one that is there (again).
+  void KeepVersions(const Tenant& tenant);
+  void RecallVersions(Tenant& tenant);
   static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
                                                    absl::string_view own_tenant);
   // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
@@ -976,10 +981,15 @@ class Ledger {
     std::vector<PublicationId> publications;
     std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
   } touched_;
-  // The highest version of the names that are not published any more; and of those among them that
-  // nobody remembers one by one: a name of which nothing is known begins behind it, so that the
-  // versions of every name grow.
+  // The highest version of the names that are not published any more; and of those among them of
+  // which not even the tenant is remembered: a name of which nothing is known begins behind it, so
+  // that the versions of every name grow.
   uint64_t ended_version_ = 0, forgotten_version_ = 0;
+  // Tenants that are forgotten, the oldest first, and the highest version of their names: what one
+  // tenant publishes does not show in the versions of others.
+  std::map<uint64_t, std::pair<std::string, uint64_t>> gone_tenants_;
+  absl::flat_hash_map<std::string, uint64_t> gone_places_;  // in gone_tenants_, by name
+  uint64_t next_gone_ = 1;
   journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 

@@ -259,7 +259,8 @@ void LedgerModel::Sweep() {
   });
   std::erase_if(last_versions_, [&](const auto& entry) {
     if (tenants_.contains(entry.first.first)) return false;
-    forgotten_version_ = std::max(forgotten_version_, entry.second);
+    uint64_t& version = gone_versions_[entry.first.first];
+    version = std::max(version, entry.second);
     return true;
   });
   if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free

@@ -477,8 +477,10 @@ class LedgerModel {
   Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
-  // The highest of all that were ever in it, and of those that are not any more.
+  // The highest of all that were ever in it, and of those before the last restart; and by tenant,
+  // of those that were forgotten with it.
   uint64_t ended_version_ = 0, forgotten_version_ = 0;
+  std::map<std::string, uint64_t> gone_versions_;
   // Of each session the last requests that were answered with a number, and that.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
   std::set<PublicationId> ended_publications_;

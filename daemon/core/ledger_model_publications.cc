@@ -155,9 +155,12 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
     return ExpectDenial(answer.status(), tenant, {daemon, spec.metadata_bytes, used, limit});
   }
   const auto last = last_versions_.find({tenant, spec.name});
+  const auto gone = gone_versions_.find(tenant);
+  const uint64_t before_it =
+      std::max(forgotten_version_, gone == gone_versions_.end() ? 0 : gone->second);
   const uint64_t version = 1 + (replaced != nullptr            ? replaced->version
                                 : last != last_versions_.end() ? last->second
-                                                               : forgotten_version_);
+                                                               : before_it);
   if (!answer.ok() || answer->again || answer->version != version ||
       ToInt(answer->id) <= last_publication_) {
     return Wrong("expected version ", version, ", got ", answer.status().ToString());

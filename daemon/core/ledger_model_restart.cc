@@ -55,6 +55,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   attachable_.clear();
   ended_publications_.clear();
   last_versions_.clear();
+  gone_versions_.clear();
   forgotten_version_ = ended_version_;
   draining_ = false;
   last_operation_ = last_waiter_ = 0;

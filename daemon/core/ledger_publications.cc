@@ -21,6 +21,8 @@ using gpumem::v1::Denial;
 constexpr size_t kMaxName = 64;
 // Names of a tenant whose last version is remembered once they are no longer published.
 constexpr size_t kMaxEndedNames = 256;
+// Tenants that are gone, and whose highest version is remembered.
+constexpr size_t kMaxGoneTenants = 4096;
 
 bool IsName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxName &&
@@ -150,10 +152,39 @@ uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
   if (replaced != nullptr) return replaced->version + 1;
   auto it = std::find_if(tenant.ended_names.begin(), tenant.ended_names.end(),
                          [&](const auto& ended) { return ended.first == name; });
-  if (it == tenant.ended_names.end()) return forgotten_version_ + 1;
+  if (it == tenant.ended_names.end()) {
+    return std::max(tenant.forgotten_version, forgotten_version_) + 1;
+  }
   const uint64_t last = it->second;
   tenant.ended_names.erase(it);
   return last + 1;
+}
+
+void Ledger::ForgetVersion(Tenant& tenant, uint64_t version) {
+  ended_version_ = std::max(ended_version_, version);
+  tenant.forgotten_version = std::max(tenant.forgotten_version, version);
+}
+
+void Ledger::KeepVersions(const Tenant& tenant) {
+  uint64_t version = tenant.forgotten_version;
+  for (const auto& [name, last] : tenant.ended_names) version = std::max(version, last);
+  if (version == 0) return;
+  gone_places_[tenant.name] = next_gone_;
+  gone_tenants_.emplace(next_gone_++, std::pair(tenant.name, version));
+  if (gone_tenants_.size() <= kMaxGoneTenants) return;
+  const auto oldest = gone_tenants_.begin();
+  ForgetVersion(oldest->second.second);
+  gone_places_.erase(oldest->second.first);
+  gone_tenants_.erase(oldest);
+}
+
+void Ledger::RecallVersions(Tenant& tenant) {
+  auto place = gone_places_.find(tenant.name);
+  if (place == gone_places_.end()) return;
+  const auto kept = gone_tenants_.find(place->second);
+  ForgetVersion(tenant, kept->second.second);
+  gone_tenants_.erase(kept);
+  gone_places_.erase(place);
 }
 
 void Ledger::ForgetVersion(uint64_t version) {
@@ -242,7 +273,7 @@ void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const Au
     ended_version_ = std::max(ended_version_, publication.version);
   }
   if (tenant.ended_names.size() > kMaxEndedNames) {
-    ForgetVersion(tenant.ended_names.front().second);
+    ForgetVersion(tenant, tenant.ended_names.front().second);
     tenant.ended_names.erase(tenant.ended_names.begin());
   }
   CountPublication(tenant, -1);

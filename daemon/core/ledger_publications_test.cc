@@ -186,7 +186,8 @@ TEST_F(LedgerPublicationsTest, VersionsGoOnAfterTheNameWasUnpublished) {
   EXPECT_EQ(Publish(session, "w", items), 3u);
 }
 
-// Of so many names, and of tenants that are gone, not each one's last version is remembered.
+// Of so many names, and of tenants that are gone, not each one's last version is remembered. What
+// others publish does not show.
 TEST_F(LedgerPublicationsTest, VersionsGrowThoughTheNameWasForgotten) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
@@ -205,13 +206,18 @@ TEST_F(LedgerPublicationsTest, VersionsGrowThoughTheNameWasForgotten) {
 
   const SessionId other = OpenSession("nobody");
   const auto others = Acquire(other, kGranule);
-  for (int i = 0; i < 3; ++i) Publish(other, "w", others);  // to version 8
+  for (uint64_t version = 1; version <= 8; ++version) {
+    EXPECT_EQ(Publish(other, "w", others), version);
+  }
   EXPECT_EQ(*ledger.Unpublish(other, "w"), 8u);
   ledger.ProcessGone(other);
   ASSERT_TRUE(ledger.Trim("nobody", "", 0).ok());
   for (SegmentId doomed : ledger.TakeDoomed()) ledger.Destroyed(doomed);
   const SessionId again = OpenSession("nobody");
   EXPECT_EQ(Publish(again, "w", Acquire(again, kGranule)), 9u);
+  EXPECT_EQ(Publish(session, "unheard-of-either", items), 6u);
+  const SessionId fresh = OpenSession("fresh");
+  EXPECT_EQ(Publish(fresh, "w", Acquire(fresh, kGranule)), 1u);
 }
 
 TEST_F(LedgerPublicationsTest, ARetryMakesNoSecondVersion) {

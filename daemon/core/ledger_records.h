@@ -52,6 +52,7 @@ struct Tenant {
   uint64_t metadata_bytes = 0;     // of its own publications
   // The last versions of names that are no longer published, the oldest first; a few.
   std::vector<std::pair<std::string, uint64_t>> ended_names;
+  uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one
   uint32_t in_flight = 0;
   uint32_t watches = 0;
   uint64_t leases = 0;  // of its sessions, with those that operations are about to give them

@@ -27,6 +27,7 @@ Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
   tenant->retained.resize(devices_.size());
   tenant->pools.resize(devices_.size());
   Tenant& ref = *tenant;
+  RecallVersions(ref);
   tenants_.emplace(ref.name, std::move(tenant));
   for (size_t d = 0; d < devices_.size(); ++d) ref.accounts[d].SetParent(&device_accounts_[d]);
   Link(ref);
@@ -95,7 +96,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
     return;
   }
   queue_moves_ = true;  // what was guaranteed to it is free for others
-  for (const auto& [name, version] : tenant.ended_names) ForgetVersion(version);
+  KeepVersions(tenant);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);
