@@ -88,8 +88,10 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
       absl::StrCat("gpumemd ", Printable(status.version()), " (pid ", status.pid(), "), up ",
                    Age(status.uptime_ms()), ", ",
                    status.draining() ? "draining: admits nothing new" : "admitting", "\n");
-  absl::StrAppend(&text, "backend      ", Word(status.backend()),
-                  status.cuda_toolkit().empty() ? ", built without CUDA" : "", "\n");
+  absl::StrAppend(
+      &text, "backend      ", Word(status.backend()),
+      status.has_cuda_toolkit() && status.cuda_toolkit().empty() ? ", built without CUDA" : "",
+      "\n");
   absl::StrAppend(&text, "runtime dir  ", Printable(status.runtime_dir()), "\n");
   absl::StrAppend(
       &text, "config       ",

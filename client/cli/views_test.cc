@@ -124,7 +124,7 @@ TEST(ViewsTest, Status) {
   status.set_draining(true);
   status.set_config_file("/etc/gpumem/gpumemd.toml");
   status.add_notices("persistence mode is off");
-  status.clear_cuda_toolkit();
+  status.set_cuda_toolkit("");
   EXPECT_EQ(StatusView(status, false),
             "gpumemd 0.1.0 (pid 4242), up 3m05s, draining: admits nothing new\n"
             "backend      host, built without CUDA\n"
@@ -134,6 +134,8 @@ TEST(ViewsTest, Status) {
             "notice       persistence mode is off\n"
             "\n"
             "The daemon has no devices.\n");
+  status.clear_cuda_toolkit();  // an older daemon
+  EXPECT_THAT(StatusView(status, false), testing::HasSubstr("backend      host\n"));
 }
 
 TEST(ViewsTest, Sessions) {

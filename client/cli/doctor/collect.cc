@@ -85,10 +85,13 @@ absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir) {
   DaemonFacts facts{.version = status->version(),
                     .pid = static_cast<pid_t>(status->pid()),
                     .cuda = status->backend() == v1::BACKEND_CUDA,
-                    .cuda_toolkit = status->cuda_toolkit(),
+                    .cuda_toolkit = status->has_cuda_toolkit()
+                                        ? std::optional(status->cuda_toolkit())
+                                        : std::nullopt,
                     .uptime_ms = status->uptime_ms(),
                     .draining = status->draining(),
                     .keeps_memory = status->keeps_memory(),
+                    .store_full = status->store_full(),
                     .unkept_segments = status->unkept_segments(),
                     .generation = status->generation(),
                     .sessions = status->sessions(),

@@ -149,16 +149,25 @@ class Examiner {
       if (AnyOpen()) Say(kArea, Level::kUnseen, "whether memory would outlive the daemon");
       return;
     }
-    if (facts_.daemon->unkept_segments > 0) {
+    constexpr char kMorePlaces[] =
+        "raise FileDescriptorStoreMax= in the unit (or --max-fds of gpumem-keeper), and restart "
+        "the service; [daemon] when_store_full says what happens to further ones";
+    const bool some_unkept = facts_.daemon->unkept_segments > 0;
+    if (some_unkept) {
       Say(kArea, Level::kProblem,
-          absl::StrCat("the service manager's store has no place for ",
+          absl::StrCat("the service manager's store ",
+                       facts_.daemon->store_full ? "has no place for " : "did not take ",
                        facts_.daemon->unkept_segments,
                        " segments and publications: they would be lost with the daemon"),
-          "raise FileDescriptorStoreMax= in the unit (or --max-fds of gpumem-keeper), and restart "
-          "the service; [daemon] when_store_full says what happens to further ones");
-      return;
+          kMorePlaces);
+    } else if (facts_.daemon->store_full && facts_.daemon->keeps_memory) {
+      Say(kArea, Level::kWarning,
+          "the service manager's store is full: it keeps what it has, and has no place for further "
+          "segments",
+          kMorePlaces);
     }
     if (!facts_.daemon->keeps_memory) {
+      if (some_unkept) return;  // said already
       Say(kArea, Level::kWarning,
           "nothing keeps the memory over the daemon's death: all segments and publications would "
           "be lost with it",
@@ -204,7 +213,7 @@ class Examiner {
       }
       return;
     }
-    if (facts_.daemon && !facts_.daemon->cuda && facts_.daemon->cuda_toolkit.empty()) {
+    if (facts_.daemon && !facts_.daemon->cuda && facts_.daemon->cuda_toolkit == "") {
       Say(kArea, Level::kProblem,
           "the daemon was built without CUDA: it hands out host memory, and never uses the GPU of "
           "this machine",

@@ -174,16 +174,27 @@ TEST(ExamineTest, ADaemonWithoutCudaWhereThereIsAGpu) {
   EXPECT_EQ(Problems(facts), 1u) << Text(facts);
   EXPECT_TRUE(Finds(facts, Level::kProblem, "the daemon was built without CUDA",
                     "built with the CUDA toolkit"));
+  facts.daemon->cuda_toolkit.reset();  // an older daemon does not say
+  EXPECT_EQ(Problems(facts), 0u) << Text(facts);
+  facts.daemon->cuda_toolkit = "";
   facts.driver = {};
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
 }
 
 TEST(ExamineTest, AFullStore) {
   Facts facts = Healthy();
-  facts.daemon->keeps_memory = false;
+  facts.daemon->store_full = true;
+  // Where further segments are refused, nothing is lost.
+  EXPECT_EQ(Problems(facts), 0u) << Text(facts);
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "store is full: it keeps what it has",
+                    "FileDescriptorStoreMax="));
+  EXPECT_TRUE(Finds(facts, Level::kOk, "systemd keeps the memory"));
   facts.daemon->unkept_segments = 508;
   EXPECT_TRUE(
       Finds(facts, Level::kProblem, "no place for 508 segments", "FileDescriptorStoreMax="));
+  EXPECT_TRUE(Finds(facts, Level::kOk, "systemd keeps the memory"));
+  facts.daemon->keeps_memory = false;
+  EXPECT_THAT(Text(facts), testing::Not(HasSubstr("keeps the memory")));
 }
 
 TEST(ExamineTest, Descriptors) {

@@ -22,11 +22,14 @@ struct SocketFacts {
 struct DaemonFacts {
   std::string version;
   pid_t pid = 0;
-  bool cuda = false;         // the backend; else the host's
-  std::string cuda_toolkit;  // that it was built with; empty: without, so the host's alone
+  bool cuda = false;  // the backend; else the host's
+  // That it was built with; empty: without, so the host's alone. Nullopt: an older one does not
+  // say.
+  std::optional<std::string> cuda_toolkit;
   uint64_t uptime_ms = 0;
   bool draining = false;
   bool keeps_memory = false;
+  bool store_full = false;
   uint32_t unkept_segments = 0;  // with publications
   uint32_t generation = 1;
   uint32_t sessions = 0;
