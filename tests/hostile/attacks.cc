@@ -186,6 +186,51 @@ Tally RapidReset(const Orders& orders) {
   return tally;
 }
 
+// As many calls as there may be at a time, on as many connections as there may be, each answered
+// and made again.
+Tally CallStorm(const Orders& orders) {
+  constexpr size_t kConnections = 200;
+  struct Line {
+    Seat seat;
+    std::unique_ptr<Http2Client> client;
+    uint64_t begun = 0;
+  };
+  const auto body = std::make_shared<const std::string>(GrpcMessage(""));
+  std::vector<Line> lines;
+  absl::Time next_try = absl::Now();
+  Tally tally;
+  while (!Over(orders)) {
+    if (lines.size() < kConnections && absl::Now() >= next_try) {
+      absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
+      if (seat.ok()) {
+        Line& line = lines.emplace_back();
+        line.seat = *std::move(seat);
+        line.client = std::make_unique<Http2Client>(std::move(line.seat.stream), line.seat.token);
+        ++tally["connections"];
+      } else {
+        ++tally["refused"];
+        next_try = absl::Now() + absl::Milliseconds(20);
+      }
+    }
+    for (size_t i = 0; i < lines.size();) {
+      Line& line = lines[i];
+      const uint64_t before = line.client->answered();
+      for (; line.begun < before + kStreams; ++line.begun) line.client->Begin(kListDevices, body);
+      line.client->Run([&] { return line.client->answered() > before; },
+                       std::min(orders.deadline, absl::Now() + absl::Milliseconds(1)));
+      tally["answered"] += line.client->answered() - before;
+      if (line.client->closed()) {
+        ++tally["closed"];
+        std::swap(line, lines.back());
+        lines.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+  return tally;
+}
+
 // --- Calls --------------------------------------------------------------------------------------
 
 // A session that makes calls.
@@ -527,6 +572,7 @@ Attack FindAttack(const std::string& name) {
   static const std::map<std::string, Attack> all = {
       {"attach", AttachMany},
       {"bad-greetings", BadGreetings},
+      {"call-storm", CallStorm},
       {"garbage", Garbage},
       {"half-sent", HalfSent},
       {"leases", LeaseFlood},

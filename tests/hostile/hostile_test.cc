@@ -48,6 +48,8 @@ TEST_F(Hostile, UnreadSettings) {
 
 TEST_F(Hostile, RapidReset) { Survive({}, {{.attack = "rapid-reset", .processes = 2}}); }
 
+TEST_F(Hostile, CallStorm) { Survive({}, {{.attack = "call-storm", .processes = 2}}); }
+
 // --- The broker ----------------------------------------------------------------------------------
 
 TEST_F(Hostile, ManyLeases) {
