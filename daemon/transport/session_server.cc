@@ -274,7 +274,8 @@ void SessionServer::MakeRoomFor(uid_t uid) {
   if (!user_full && greeting_.size() < options_.max_greeting) return;
   const ConnectionPtr silent =
       user_full ? *std::find_if(greeting_.begin(), greeting_.end(), of_user) : greeting_.front();
-  OnSocket(silent);  // it may have spoken by now
+  OnSocket(silent);    // it may have spoken by now
+  if (parks_) return;  // then what it said is for the next daemon to hear
   if (silent->welcomed || silent->socket == nullptr) return;
   Close(silent, absl::ResourceExhaustedError(
                     "too many connections have not said Hello, and this one has not for longest"));
