@@ -10,8 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
-#include <memory>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -51,51 +54,104 @@ absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
   return false;
 }
 
-// Checks one of the folders on the way to the runtime folder. The owner of a parent folder, and
-// users who may write to it, can rename what is in it, unless it is sticky: then only owners can.
-absl::Status CheckParent(const std::string& parent, const std::string& runtime_dir) {
-  struct stat found;
-  if (lstat(parent.c_str(), &found) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", parent));
+// True for files of root's where this process is in a user namespace that root is not in: they show
+// the kernel's overflow uid (user_namespaces(7)), and no process of the namespace can have it.
+// Files of other users who are not in it show the same; which of them it is cannot be told from
+// there.
+bool ShowsAsRootOutside(uid_t owner) {
+  uid_t overflow = 0;
+  if (!(std::ifstream("/proc/sys/kernel/overflowuid") >> overflow) || owner != overflow)
+    return false;
+  std::ifstream map("/proc/self/uid_map");
+  bool any = false;
+  for (uint64_t inside, outside, count; map >> inside >> outside >> count;) {
+    any = true;
+    if (outside == 0 || (owner >= inside && owner - inside < count)) return false;
   }
-  const auto refuse = [&](const std::string& who) {
+  return any;
+}
+
+bool IsTrusted(uid_t owner) {
+  return owner == geteuid() || owner == 0 || ShowsAsRootOutside(owner);
+}
+
+// Checks the folders on the way to the runtime folder, links among them.
+class WayChecker {
+ public:
+  explicit WayChecker(const std::string& runtime_dir) : runtime_dir_(runtime_dir) {}
+
+  // Goes from part to part as the kernel does (path_resolution(7)), so that each folder that it
+  // looks into is checked: also where a link leads to a link.
+  absl::Status Check() const {
+    constexpr int kMostLinks = 40;  // the kernel's
+    std::error_code error;
+    std::filesystem::path at = "/";
+    std::deque<std::string> rest;
+    const auto go = [&](const std::filesystem::path& path) {
+      if (path.is_absolute()) at = "/";
+      rest.insert(rest.begin(), path.begin(), path.end());
+    };
+    go(std::filesystem::absolute(runtime_dir_, error));
+    if (error) return CannotLook(runtime_dir_, error.value());
+    for (int links = 0; !rest.empty();) {
+      const std::string part = std::move(rest.front());
+      rest.pop_front();
+      if (part.empty() || part == "." || part == "/") continue;
+      if (part == "..") {
+        at = at.parent_path();
+        continue;
+      }
+      struct stat found;
+      if (absl::Status safe = CheckFolder(at); !safe.ok()) return safe;
+      const std::filesystem::path next = at / part;
+      if (lstat(next.c_str(), &found) != 0) return CannotLook(next, errno);
+      if (!S_ISLNK(found.st_mode)) {
+        at = next;
+        continue;
+      }
+      // Its mode says nothing. In a sticky folder its owner can replace it.
+      if (!IsTrusted(found.st_uid)) return OwnedBy(found.st_uid, next);
+      const std::filesystem::path target = std::filesystem::read_symlink(next, error);
+      if (error) return CannotLook(next, error.value());
+      if (++links > kMostLinks) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("too many links on the way to the runtime folder ", runtime_dir_));
+      }
+      go(target);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The owner of a parent folder, and users who may write to it, can rename what is in it, unless
+  // it is sticky: then only owners can.
+  absl::Status CheckFolder(const std::string& parent) const {
+    struct stat found;
+    if (lstat(parent.c_str(), &found) != 0) return CannotLook(parent, errno);
+    if (!IsTrusted(found.st_uid)) return OwnedBy(found.st_uid, parent);
+    if ((found.st_mode & S_ISVTX) != 0) return absl::OkStatus();
+    if ((found.st_mode & S_IWOTH) != 0) return Refuse("any user may write to", parent);
+    if ((found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid()) {
+      return Refuse(absl::StrCat("group ", found.st_gid, " may write to"), parent);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OwnedBy(uid_t owner, const std::string& what) const {
+    return Refuse(absl::StrCat("uid ", owner, " owns and may change"), what);
+  }
+  absl::Status Refuse(const std::string& who, const std::string& what) const {
     return absl::FailedPreconditionError(
-        absl::StrCat(who, " ", parent, ", on the way to the runtime folder ", runtime_dir,
+        absl::StrCat(who, " ", what, ", on the way to the runtime folder ", runtime_dir_,
                      ", and so replace the folder with the daemon's sockets; use a folder whose "
                      "parents only root and the daemon's user can change"));
-  };
-  if (found.st_uid != geteuid() && found.st_uid != 0) {
-    return refuse(absl::StrCat("uid ", found.st_uid, " owns and may change"));
   }
-  // A link's own mode says nothing; what it points to is checked as well.
-  if (S_ISLNK(found.st_mode) || (found.st_mode & S_ISVTX) != 0) return absl::OkStatus();
-  if ((found.st_mode & S_IWOTH) != 0) return refuse("any user may write to");
-  if ((found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid()) {
-    return refuse(absl::StrCat("group ", found.st_gid, " may write to"));
+  static absl::Status CannotLook(const std::string& at, int error) {
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot look at ", at));
   }
-  return absl::OkStatus();
-}
 
-// Checks all of a path but its last part.
-absl::Status CheckParentsOf(const std::string& path, const std::string& runtime_dir) {
-  for (size_t slash = path.find('/'); slash != std::string::npos;
-       slash = path.find('/', slash + 1)) {
-    if (slash + 1 == path.size()) break;  // the path ends with it
-    absl::Status safe = CheckParent(path.substr(0, std::max<size_t>(slash, 1)), runtime_dir);
-    if (!safe.ok()) return safe;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckParents(const std::string& runtime_dir) {
-  if (absl::Status named = CheckParentsOf(runtime_dir, runtime_dir); !named.ok()) return named;
-  // Where links lead.
-  const std::unique_ptr<char, decltype(&free)> real(realpath(runtime_dir.c_str(), nullptr), free);
-  if (real == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", runtime_dir));
-  }
-  return CheckParentsOf(real.get(), runtime_dir);
-}
+  const std::string& runtime_dir_;
+};
 
 // Whoever may write to the folder could put a socket of his own in the daemon's place.
 absl::Status CheckRuntimeDir(const std::string& path) {
@@ -103,7 +159,7 @@ absl::Status CheckRuntimeDir(const std::string& path) {
   if (stat(path.c_str(), &found) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
   }
-  if (found.st_uid != geteuid() && found.st_uid != 0) {
+  if (!IsTrusted(found.st_uid)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
                      ", who could replace the daemon's sockets; use a folder of your own"));
@@ -122,7 +178,19 @@ absl::Status CheckRuntimeDir(const std::string& path) {
                      " and so replace the daemon's sockets; use a folder that only its owner may "
                      "write to (chmod o-w)"));
   }
-  return CheckParents(path);
+  return WayChecker(path).Check();
+}
+
+// Leaves word in the folder that a daemon has made it.
+void MarkAsMade(const std::string& folder) {
+  const std::string mark = absl::StrCat(folder, "/", Listeners::kMadeMark);
+  // Without it the folder stays when the last daemon goes.
+  const UniqueFd made(open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+
+bool IsMarkedAsMade(const std::string& folder) {
+  struct stat found;
+  return lstat(absl::StrCat(folder, "/", Listeners::kMadeMark).c_str(), &found) == 0;
 }
 
 struct Role {
@@ -246,6 +314,11 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
   if (!made.ok()) return made.status();
   if (*made) listeners.folder_ = dir;
   if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
+  if (*made) {
+    MarkAsMade(dir);
+  } else if (IsMarkedAsMade(dir)) {
+    listeners.kept_folder_ = dir;
+  }
 
   const std::array<Role, 2> roles = RolesOf(config);
   for (NamedFd& each : handed_over) {
@@ -263,7 +336,7 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
     }
     if (!kept) continue;
     if (absl::Status set = SetAccess(*role, config, path); !set.ok()) return set;
-    listeners.files_.push_back(path);
+    listeners.kept_files_.push_back(path);
     listeners.kept_ = true;
   }
   // All before any is served, so that two daemons cannot each have one of them.
@@ -296,6 +369,11 @@ absl::Status Listeners::KeepIn(FdStore& store) {
   return absl::OkStatus();
 }
 
+void Listeners::Serves() {
+  for (std::string& path : std::exchange(kept_files_, {})) files_.push_back(std::move(path));
+  if (!kept_folder_.empty()) folder_ = std::exchange(kept_folder_, {});
+}
+
 void Listeners::LeaveForNext() {
   folder_.clear();
   if (kept_) files_.clear();
@@ -307,15 +385,19 @@ Listeners& Listeners::operator=(Listeners&& other) noexcept {
   std::swap(notices, other.notices);
   std::swap(handed_over, other.handed_over);
   std::swap(files_, other.files_);
+  std::swap(kept_files_, other.kept_files_);
   std::swap(made_, other.made_);
   std::swap(kept_, other.kept_);
   std::swap(folder_, other.folder_);
+  std::swap(kept_folder_, other.kept_folder_);
   return *this;
 }
 
 Listeners::~Listeners() {
   RemoveFiles();
-  if (!folder_.empty()) rmdir(folder_.c_str());
+  if (folder_.empty()) return;
+  unlink(absl::StrCat(folder_, "/", kMadeMark).c_str());
+  rmdir(folder_.c_str());
 }
 
 void Listeners::RemoveFiles() {

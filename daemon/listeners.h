@@ -23,10 +23,16 @@
 
 namespace gpumemd {
 
-// Removes the files of the sockets that were made, and the runtime folder if it was made with
-// them; what the manager has made stays.
+// Removes the files of the sockets that were made, and the runtime folder if a daemon has made it,
+// this one or one before it; what the manager has made stays. Before Serves(), it removes only what
+// it has made itself: a start that fails takes nothing away.
+//
+// A folder that a daemon has made says so by a file in it, kMadeMark. Without that, clients that
+// come after the last daemon would wait for another.
 class Listeners {
  public:
+  static constexpr char kMadeMark[] = ".made-by-gpumemd";
+
   // Makes the runtime folder, where it is not there, and those sockets that are not in
   // `handed_over`.
   //   ALREADY_EXISTS       another daemon serves there
@@ -44,13 +50,16 @@ class Listeners {
   Listeners& operator=(Listeners&& other) noexcept;
   ~Listeners();
 
+  // The daemon serves: what it goes on with is its own to remove.
+  void Serves();
   // Removes the files of the sockets now: while they are still open, so that a daemon that starts
   // in this moment makes its own.
   void RemoveFiles();
   // Has `store` keep the sockets that were made, for the next daemon. Before they are taken.
   // Statuses as FdStore::Store.
   absl::Status KeepIn(FdStore& store);
-  // Another daemon follows: leaves the runtime folder, and the files of sockets that are kept.
+  // Another daemon follows: leaves the runtime folder to it, and the files of sockets that are
+  // kept.
   void LeaveForNext();
 
   // Non-blocking, close-on-exec. The caller's to take.
@@ -62,9 +71,11 @@ class Listeners {
 
  private:
   std::vector<std::string> files_;
+  std::vector<std::string> kept_files_;  // made by a daemon before this one; until Serves()
   std::vector<std::pair<std::string, int>> made_;  // names and sockets, until KeepIn
   bool kept_ = false;                              // a store has all whose files_ these are
-  std::string folder_;                             // empty: it was there before
+  std::string folder_;                             // empty: it is not to be removed
+  std::string kept_folder_;                        // a daemon before this one made it
 };
 
 }  // namespace gpumemd

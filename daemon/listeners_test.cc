@@ -3,8 +3,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +63,7 @@ class ListenersTest : public ::testing::Test {
     std::vector<std::string> names;
     if (!std::filesystem::exists(config_.runtime_dir)) return names;
     for (const auto& entry : std::filesystem::directory_iterator(config_.runtime_dir)) {
+      if (entry.path().filename() == Listeners::kMadeMark) continue;
       names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());
@@ -184,9 +188,44 @@ TEST_F(ListenersTest, KeptOnesThatNoPathLeadsToAreMadeAnew) {
     ASSERT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
     const UniqueFd accepted(accept4(listeners->session.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_TRUE(accepted.valid());
+    listeners->Serves();
   }
   // Without another daemon to follow, all of them go.
   EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(ListenersTest, AStartThatFailsTakesAwayWhatItMadeAlone) {
+  std::vector<NamedFd> kept = All();
+  ASSERT_EQ(unlink((config_.runtime_dir + "/session.sock").c_str()), 0);
+  ASSERT_TRUE(Listeners::Open(config_, std::move(kept), /*kept=*/true).ok());
+  EXPECT_THAT(Files(), ElementsAre("admin.sock"));
+}
+
+TEST_F(ListenersTest, TheFolderGoesWithTheLastDaemonThatServes) {
+  {
+    auto first = Listeners::Open(config_, {});
+    ASSERT_TRUE(first.ok()) << first.status();
+    first->Serves();
+    first->LeaveForNext();
+  }
+  EXPECT_TRUE(std::filesystem::exists(config_.runtime_dir));
+  // A start that fails.
+  ASSERT_TRUE(Listeners::Open(config_, {}, /*kept=*/true).ok());
+  EXPECT_TRUE(std::filesystem::exists(config_.runtime_dir));
+  {
+    auto last = Listeners::Open(config_, {}, /*kept=*/true);
+    ASSERT_TRUE(last.ok()) << last.status();
+    last->Serves();
+  }
+  EXPECT_FALSE(std::filesystem::exists(config_.runtime_dir));
+  // One that no daemon has made stays.
+  ASSERT_EQ(mkdir(config_.runtime_dir.c_str(), 0755), 0);
+  {
+    auto other = Listeners::Open(config_, {});
+    ASSERT_TRUE(other.ok()) << other.status();
+    other->Serves();
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(config_.runtime_dir));
 }
 
 TEST_F(ListenersTest, AFolderThatOthersMayWriteToIsRefused) {
@@ -224,6 +263,65 @@ TEST_F(ListenersTest, AFolderThatOthersMayReplaceIsRefused) {
   ASSERT_EQ(chown(parent.c_str(), 0, 12345), 0);
   chmod(parent.c_str(), 0775);
   EXPECT_THAT(std::string(open().message()), HasSubstr("group 12345 may write to"));
+}
+
+TEST_F(ListenersTest, EachLinkOnTheWayIsSafeFromOthers) {
+  const std::string open = folder_ + "/open", safe = folder_ + "/safe";
+  ASSERT_EQ(mkdir(open.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(safe.c_str(), 0755), 0);
+  // By the folder that others may write to, which is in no path that is named, nor in the last.
+  ASSERT_EQ(symlink("../safe", (open + "/second").c_str()), 0);
+  ASSERT_EQ(symlink("open/second", (folder_ + "/first").c_str()), 0);
+  config_.runtime_dir = folder_ + "/first/run";
+  EXPECT_EQ(Listeners::Open(config_, {}).status(), absl::OkStatus());
+  chmod(open.c_str(), 0777);
+  const absl::Status refused = Listeners::Open(config_, {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("any user may write to " + open + ","));
+  chmod(open.c_str(), 0755);
+  ASSERT_EQ(symlink("loop", (folder_ + "/loop").c_str()), 0);
+  config_.runtime_dir = folder_ + "/loop/run";
+  EXPECT_FALSE(Listeners::Open(config_, {}).ok());
+}
+
+bool Write(const char* path, const std::string& text) {
+  const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
+  return write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+// As sandboxes for ordinary users do it: nobody but the user is there.
+TEST_F(ListenersTest, InAUserNamespaceWithoutRootItStartsToo) {
+  constexpr int kNoNamespaces = 77;
+  constexpr uid_t kUser = 12345;
+  const pid_t child = fork();
+  if (child == 0) {
+    const uid_t user = geteuid() == 0 ? kUser : geteuid();
+    if (geteuid() == 0 && (setgid(kUser) != 0 || setuid(kUser) != 0)) _exit(kNoNamespaces);
+    // So that what is in /proc/self belongs to the user.
+    prctl(PR_SET_DUMPABLE, 1);
+    if (unshare(CLONE_NEWUSER) != 0 || !Write("/proc/self/setgroups", "deny") ||
+        !Write("/proc/self/uid_map", absl::StrCat(user, " ", user, " 1"))) {
+      _exit(kNoNamespaces);
+    }
+    struct stat root;
+    if (stat("/", &root) != 0 || root.st_uid == 0 || root.st_uid == user) _exit(kNoNamespaces);
+    char made[] = "/tmp/gpumem-test-XXXXXX";
+    const std::string folder = mkdtemp(made);
+    int wrong = 0;
+    config_.runtime_dir = folder + "/between/run";
+    if (!Listeners::Open(config_, {}).ok()) wrong = 1;
+    chmod((folder + "/between").c_str(), 0777);
+    if (!absl::IsFailedPrecondition(Listeners::Open(config_, {}).status())) wrong = 2;
+    std::filesystem::remove_all(folder);
+    _exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == kNoNamespaces) {
+    GTEST_SKIP() << "an ordinary user may make no user namespace here";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

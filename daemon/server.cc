@@ -212,6 +212,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     return listening;
   }
   server->serves_ = true;
+  server->listeners_.Serves();
   return server;
 }
 
