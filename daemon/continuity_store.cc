@@ -1,11 +1,13 @@
 #include "daemon/continuity_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "daemon/core/failpoint.h"
 #include "spdlog/spdlog.h"
 
@@ -19,6 +21,10 @@ constexpr char kMetadataKind = 'm';
 // Places of the store that are not for memory: two journals, two listening sockets, a probe, and
 // one to spare.
 constexpr uint64_t kOtherPlaces = 6;
+// A manager that answers later does not hold up further segments.
+constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+// For how long its refusal of a crate holds; and how often the log tells that it is full.
+constexpr std::chrono::seconds kRefusalHolds(1), kTellEvery(60);
 
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
@@ -104,7 +110,10 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     const uint64_t capacity = store->capacity().value_or(0);
     it->direct_room_ = capacity - std::min(capacity, std::max(capacity / 8, kOtherPlaces));
   }
-  it->direct_ = directly.size();
+  {
+    absl::MutexLock lock(&it->mutex_);
+    for (const NamedFd& each : directly) it->direct_.insert(each.name);
+  }
   std::vector<NamedFd> found = *std::move(packed);
   std::move(directly.begin(), directly.end(), std::back_inserter(found));
   for (NamedFd& each : found) {
@@ -165,17 +174,35 @@ absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std
 
 void ContinuityStore::CheckRoom() {
   const absl::Status room = store_->CheckRoom();
-  if (!absl::IsResourceExhausted(room)) return;
-  if (inherits_) {
+  seen_to_keep_ = room.ok();
+  if (absl::IsResourceExhausted(room) && inherits_) {
     // It has kept what the daemon before this one left.
     absl::MutexLock lock(&mutex_);
-    if (!std::exchange(full_, true)) spdlog::error("{}", FullNotice());
-    return;
+    if (!HasPlace()) NoteFull(room);
+  } else if (absl::IsResourceExhausted(room)) {
+    Tell(&memory_trouble_,
+         "The service manager keeps no descriptors for this daemon: when it dies, all memory is "
+         "lost. Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
   }
-  Tell(
-      &memory_trouble_,
-      "The service manager keeps no descriptors for this daemon: when it dies, all memory is lost. "
-      "Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
+  room_asked_.Notify();
+}
+
+bool ContinuityStore::keeps_memory() const {
+  absl::MutexLock lock(&mutex_);
+  return manager_trouble_.empty() && journal_trouble_.empty() && memory_trouble_.empty();
+}
+
+bool ContinuityStore::SeenToKeep() const {
+  if (!inherits_) {
+    room_asked_.WaitForNotificationWithTimeout(kAnswerTime);
+    if (!seen_to_keep_) return false;
+  }
+  return keeps_memory();
+}
+
+bool ContinuityStore::full() const {
+  absl::MutexLock lock(&mutex_);
+  return full_;
 }
 
 ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
@@ -183,10 +210,15 @@ ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found
 std::vector<std::string> ContinuityStore::Notices() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::string> notices;
-  for (const std::string* trouble : {&manager_trouble_, &journal_trouble_, &memory_trouble_}) {
+  for (const std::string* trouble :
+       {&manager_trouble_, &journal_trouble_, &memory_trouble_, &removal_trouble_}) {
     if (!trouble->empty()) notices.push_back(*trouble);
   }
-  if (full_ || (!unkept_.empty() && memory_trouble_.empty())) notices.push_back(FullNotice());
+  if (full_) {
+    notices.push_back(FullNotice());
+  } else if (!unkept_.empty() && memory_trouble_.empty()) {
+    notices.push_back(UnkeptNotice());
+  }
   return notices;
 }
 
@@ -231,63 +263,107 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
 }
 
 uint64_t ContinuityStore::used_places() const {
-  return kOtherPlaces + direct_ + 2 * crates_.crates();
+  absl::MutexLock lock(&mutex_);
+  return kOtherPlaces + direct_.size() + 2 * crates_.crates();
 }
 
-absl::Status ContinuityStore::CheckPlacesOfACrate() {
-  if (store_->capacity() &&
-      kOtherPlaces + direct_room_ + 2 * (crates_.crates() + 1) > *store_->capacity()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all ", *store_->capacity(), " places of the service manager's store are taken"));
+bool ContinuityStore::HasPlace() const { return direct_.size() < direct_room_ || !crates_.full(); }
+
+ContinuityStore::Outcome ContinuityStore::CheckPlacesOfACrate() {
+  const std::optional<uint64_t> capacity = store_->capacity();
+  if (capacity && kOtherPlaces + direct_room_ + 2 * (crates_.crates() + 1) > *capacity) {
+    return {.status = absl::ResourceExhaustedError(absl::StrCat(
+                "all ", *capacity, " places of the service manager's store are taken")),
+            .full = true};
   }
   // Its word may be wrong: what the unit says beside FileDescriptorStoreMax=, or of an older
   // systemd nothing. Both ends of the crate, and the probe of the next one.
-  return store_->CheckRoomNow(3);
+  const absl::Status room = store_->CheckRoomNow(3, kAnswerTime);
+  // One that is busy: its word has to do.
+  if (absl::IsDeadlineExceeded(room) && capacity) return {};
+  return {.status = room, .full = absl::IsResourceExhausted(room)};
 }
 
-absl::Status ContinuityStore::Put(const std::string& name, int fd) {
-  const bool direct = direct_.fetch_add(1) < direct_room_;
-  if (direct) return store_->Store(name, fd);
-  --direct_;
+ContinuityStore::Outcome ContinuityStore::MakeRoom() {
   absl::MutexLock lock(&crates_mutex_);
-  if (crates_.full()) {
-    if (absl::Status places = CheckPlacesOfACrate(); !places.ok()) return places;
-  }
-  return crates_.Store(name, fd);
+  // Another has made one meanwhile, or something was let go.
+  if (!crates_.full()) return {};
+  if (!no_crate_.status.ok() && std::chrono::steady_clock::now() < ask_again_) return no_crate_;
+  no_crate_ = CheckPlacesOfACrate();
+  if (no_crate_.status.ok()) no_crate_.status = crates_.AddCrate(kAnswerTime);
+  ask_again_ = std::chrono::steady_clock::now() + kRefusalHolds;
+  return no_crate_;
 }
 
-void ContinuityStore::Keep(const std::string& name, int fd, const std::string& what) {
-  const absl::Status stored = Put(name, fd);
-  if (!stored.ok()) return NotKept(name, what, stored);
+bool ContinuityStore::TakeDirectPlace(const std::string& name) {
   absl::MutexLock lock(&mutex_);
-  full_ = false;
+  if (direct_.size() >= direct_room_) return false;
+  direct_.insert(name);
+  return true;
 }
 
-void ContinuityStore::NotKept(const std::string& name, const std::string& what,
-                              const absl::Status& why) {
-  if (absl::IsResourceExhausted(why)) {
+ContinuityStore::Outcome ContinuityStore::Put(const std::string& name, int fd) {
+  if (TakeDirectPlace(name)) {
+    const absl::Status stored = store_->Store(name, fd);
+    if (stored.ok()) return {};
     absl::MutexLock lock(&mutex_);
-    unkept_.insert(name);
-    if (!std::exchange(full_, true))
-      spdlog::error("{} ({})", FullNotice(), std::string(why.message()));
+    direct_.erase(name);
+    return {.status = stored};
+  }
+  while (true) {
+    const absl::StatusOr<bool> stored = crates_.StoreInRoom(name, fd);
+    if (!stored.ok() || *stored) return {.status = stored.status()};
+    if (Outcome made = MakeRoom(); !made.status.ok()) return made;
+  }
+}
+
+void ContinuityStore::Note(const std::string& name, const Outcome& outcome) {
+  absl::MutexLock lock(&mutex_);
+  if (outcome.status.ok()) {
+    full_ = false;
     return;
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    unkept_.insert(name);
+  unkept_.insert(name);
+  const bool first = why_unkept_.empty();
+  why_unkept_ = std::string(outcome.status.message());
+  if (outcome.full) {
+    NoteFull(outcome.status);
+  } else if (first && memory_trouble_.empty()) {
+    spdlog::error("{}", UnkeptNotice());
   }
-  Tell(&memory_trouble_,
-       absl::StrCat("The service manager does not take ", what, " (", why.message(),
-                    "): of this, and perhaps of more, nothing is left when this daemon dies."));
+}
+
+void ContinuityStore::NoteFull(const absl::Status& why) {
+  if (std::exchange(full_, true)) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (full_told_ != std::chrono::steady_clock::time_point() && now < full_told_ + kTellEvery) {
+    return;
+  }
+  full_told_ = now;
+  spdlog::error("{} ({})", FullNotice(), std::string(why.message()));
 }
 
 std::string ContinuityStore::FullNotice() const {
-  return absl::StrCat(
-      "The service manager's store of descriptors is full: ",
-      when_full_ == WhenStoreFull::kRefuse ? "new segments are refused, and " : "", unkept_.size(),
-      " segments and publications will be lost when this daemon dies. Give it more places: ",
-      store_->keeper_pid() != 0 ? "--max-fds of gpumem-keeper."
-                                : "FileDescriptorStoreMax= in the unit (systemd.service(5)).");
+  std::string notice = "The service manager's store of descriptors is full";
+  const char* join = ": ";
+  if (when_full_ == WhenStoreFull::kRefuse) {
+    absl::StrAppend(&notice, join, "new segments are refused");
+    join = ", and ";
+  }
+  if (!unkept_.empty()) {
+    absl::StrAppend(&notice, join, unkept_.size(),
+                    " segments and publications will be lost when this daemon dies");
+  }
+  return absl::StrCat(notice, ". Give it more places: ",
+                      store_->keeper_pid() != 0
+                          ? "--max-fds of gpumem-keeper."
+                          : "FileDescriptorStoreMax= in the unit (systemd.service(5)).");
+}
+
+std::string ContinuityStore::UnkeptNotice() const {
+  return absl::StrCat("The service manager's store did not take ", unkept_.size(),
+                      " segments and publications (", why_unkept_,
+                      "): they will be lost when this daemon dies.");
 }
 
 size_t ContinuityStore::unkept() const {
@@ -298,47 +374,54 @@ size_t ContinuityStore::unkept() const {
 void ContinuityStore::LetGo(absl::Span<const std::string> names) {
   absl::Status removed;
   std::vector<std::string> direct;
+  bool places = false;
   for (const std::string& name : names) {
     {
       absl::MutexLock lock(&mutex_);
-      if (unkept_.erase(name) > 0) continue;
+      if (unkept_.erase(name) > 0) {
+        if (unkept_.empty()) why_unkept_.clear();
+        continue;
+      }
+      if (direct_.contains(name)) {
+        direct.push_back(name);
+        continue;
+      }
     }
     const absl::Status one = crates_.Remove(name);
-    if (absl::IsNotFound(one)) {
-      direct.push_back(name);
-    } else {
-      removed.Update(one);
+    places |= one.ok();
+    if (!absl::IsNotFound(one)) removed.Update(one);
+  }
+  if (!direct.empty()) {
+    const absl::Status gone = store_->RemoveAndWait(direct);
+    removed.Update(gone);
+    if (gone.ok()) {
+      absl::MutexLock lock(&mutex_);
+      for (const std::string& name : direct) direct_.erase(name);
+      places = true;
     }
   }
-  if (direct_room_ > 0 && !direct.empty()) {
-    removed.Update(store_->RemoveAndWait(direct));
-    direct_ -= std::min<uint64_t>(direct_, direct.size());
+  if (places) {
+    absl::MutexLock lock(&mutex_);
+    full_ = false;
   }
   if (removed.ok() || store_->lost()) return;
-  Tell(&memory_trouble_,
+  Tell(&removal_trouble_,
        absl::StrCat("Memory could not be taken out of the service manager's store (",
                     removed.message(), "): it is not free, though it counts so."));
 }
 
 absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
   const std::string name = NameOf(segment);
-  const absl::Status stored = Put(name, fd);
-  if (absl::IsResourceExhausted(stored) && when_full_ == WhenStoreFull::kRefuse) {
+  const Outcome outcome = Put(name, fd);
+  if (outcome.full && when_full_ == WhenStoreFull::kRefuse) {
     absl::MutexLock lock(&mutex_);
-    if (!std::exchange(full_, true))
-      spdlog::error("{} ({})", FullNotice(), std::string(stored.message()));
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no place is left for a segment that outlives the daemon (", stored.message(),
-                     "), and [daemon] when_store_full is \"refuse\"; release segments, or have the "
-                     "operator give "
-                     "the store more places"));
+    NoteFull(outcome.status);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no place is left for a segment that outlives the daemon (", outcome.status.message(),
+        "), and [daemon] when_store_full is \"refuse\"; release segments, or have the operator "
+        "give the store more places"));
   }
-  if (!stored.ok()) {
-    NotKept(name, absl::StrCat("the memory of segment ", ToInt(segment)), stored);
-    return absl::OkStatus();
-  }
-  absl::MutexLock lock(&mutex_);
-  full_ = false;
+  Note(name, outcome);
   return absl::OkStatus();
 }
 
@@ -349,7 +432,8 @@ void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
 }
 
 void ContinuityStore::Keep(PublicationId publication, int fd) {
-  Keep(NameOf(publication), fd, absl::StrCat("the metadata of publication ", ToInt(publication)));
+  const std::string name = NameOf(publication);
+  Note(name, Put(name, fd));
 }
 
 void ContinuityStore::LetGo(PublicationId publication) { LetGo({NameOf(publication)}); }

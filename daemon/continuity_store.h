@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "common/unique_fd.h"
 #include "daemon/core/continuity.h"
 #include "daemon/fd_store/fd_crates.h"
@@ -60,6 +62,13 @@ class ContinuityStore final : public Continuity {
 
   // How many daemons there have been, this one included.
   uint32_t generation() const { return generation_; }
+  // Whether what is in the store outlives this daemon: nothing is known to be wrong with the
+  // manager or the journal. A store that is full keeps what it has.
+  bool keeps_memory() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // As keeps_memory, where the manager was also seen to keep something. Waits a moment for that.
+  bool SeenToKeep() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The last that was to be kept found no place, and nothing was let go since.
+  bool full() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What is wrong with it now, in sentences for the operator.
   std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Segments, and publications' metadata, that exist and are lost when this daemon dies, since the
@@ -67,7 +76,7 @@ class ContinuityStore final : public Continuity {
   size_t unkept() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Places of the store; 0: unknown. And how many of them this daemon uses, by its own count.
   uint64_t places() const { return store_->capacity().value_or(0); }
-  uint64_t used_places() const;
+  uint64_t used_places() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Begin(const JournalImage& image) override;
   void Write(absl::Span<const journal::Change> batch) override;
@@ -81,27 +90,38 @@ class ContinuityStore final : public Continuity {
       : store_(store), when_full_(when_full), crates_(*store) {}
   // The journal of this daemon's own.
   absl::Status CreateJournal(const JournalIdentity& identity, std::string* name);
-  void CheckRoom();
-  // RESOURCE_EXHAUSTED: there is no place for it.
-  absl::Status Put(const std::string& name, int fd) ABSL_LOCKS_EXCLUDED(crates_mutex_);
-  absl::Status CheckPlacesOfACrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(crates_mutex_);
-  // Put(), and tells of what it did not take.
-  void Keep(const std::string& name, int fd, const std::string& what);
-  void NotKept(const std::string& name, const std::string& what, const absl::Status& why)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void CheckRoom() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What became of what was to be kept.
+  struct Outcome {
+    absl::Status status;  // OK: it is
+    bool full = false;    // it is not, since the store has no place for it
+  };
+  Outcome Put(const std::string& name, int fd) ABSL_LOCKS_EXCLUDED(crates_mutex_, mutex_);
+  bool TakeDirectPlace(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes a crate, where all are full.
+  Outcome MakeRoom() ABSL_LOCKS_EXCLUDED(crates_mutex_);
+  Outcome CheckPlacesOfACrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(crates_mutex_);
+  bool HasPlace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Remembers what of it an operator has to know.
+  void Note(const std::string& name, const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteFull(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FullNotice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string UnkeptNotice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(absl::Span<const std::string> names);
   // Once for each sort of trouble, until it is over.
   void Tell(std::string* trouble, std::string sentence) ABSL_LOCKS_EXCLUDED(mutex_);
 
   FdStore* const store_;
   const WhenStoreFull when_full_;
-  absl::Mutex crates_mutex_;  // from the question whether there are places for a crate to the crate
+  // From the question whether there are places for a crate to the crate. Not for what has room in
+  // one that there is.
+  absl::Mutex crates_mutex_;
+  Outcome no_crate_ ABSL_GUARDED_BY(crates_mutex_);  // of the last question; holds until then:
+  std::chrono::steady_clock::time_point ask_again_ ABSL_GUARDED_BY(crates_mutex_);
   FdCrates crates_;
   // How many descriptors go to the manager itself; crates hold the rest, and need places of it,
   // too.
   uint64_t direct_room_ = 0;
-  std::atomic<uint64_t> direct_ = 0;  // that have
   // Names that are let go when the state is in this daemon's journal.
   std::vector<std::string> old_journals_, strange_;
   // A journal that nothing has begun yet: without that it goes with this object.
@@ -113,13 +133,19 @@ class ContinuityStore final : public Continuity {
   std::vector<FdName> stored_;  // that the crates had at the start
 
   std::thread room_;  // asks the manager whether it keeps anything at all
+  absl::Notification room_asked_;
+  std::atomic<bool> seen_to_keep_ = false;
 
   mutable absl::Mutex mutex_;
+  absl::flat_hash_set<std::string> direct_ ABSL_GUARDED_BY(mutex_);  // names that went directly
   std::string manager_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string journal_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string memory_trouble_ ABSL_GUARDED_BY(mutex_);
+  std::string removal_trouble_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::string> unkept_ ABSL_GUARDED_BY(mutex_);  // names
-  bool full_ ABSL_GUARDED_BY(mutex_) = false;  // the last that was to be kept found no place
+  std::string why_unkept_ ABSL_GUARDED_BY(mutex_);                   // the last of them
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point full_told_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumemd

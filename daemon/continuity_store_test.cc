@@ -6,6 +6,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "daemon/fd_store/fd_store_fixture.h"
 #include "daemon/journal_file.h"
 
@@ -111,6 +114,8 @@ class FullManager {
   // But for probes.
   size_t kept() const { return kept_.size(); }
   size_t dropped() const { return dropped_; }
+  // How often it was asked for room.
+  int64_t probes() const { return probes_; }
 
  private:
   void Serve() {
@@ -121,6 +126,7 @@ class FullManager {
       const std::string name = at == std::string::npos ? "" : message.text.substr(at + 7);
       if (absl::StrContains(message.text, "FDSTOREREMOVE=1")) kept_.erase(name);
       if (!absl::StrContains(message.text, "FDSTORE=1")) continue;
+      if (name == "probe") ++probes_;
       for (UniqueFd& fd : message.fds) {
         if (kept_.size() < places_) {
           kept_.emplace(name, std::move(fd));
@@ -135,12 +141,14 @@ class FullManager {
   Manager manager_;
   std::multimap<std::string, UniqueFd> kept_;
   size_t dropped_ = 0;
+  int64_t probes_ = 0;
   std::thread thread_;
 };
 
 // Has a store of 12 places, which it `says` or not, keep 170 segments. What is wrong; 0: nothing.
 int Fill(const char* says, WhenStoreFull when_full, size_t room) {
   constexpr uint64_t kSegments = 170;
+  const auto start = std::chrono::steady_clock::now();
   if (says != nullptr) ::setenv("FDSTORE", says, 1);
   FullManager manager(12);
   const std::unique_ptr<FdStore> store = manager.Start();
@@ -160,14 +168,23 @@ int Fill(const char* says, WhenStoreFull when_full, size_t room) {
     if ((*continuity)->unkept() != (refuses ? 0 : without)) wrong = 3;
     if (!Says((*continuity)->Notices(), "store of descriptors is full")) wrong = 4;
     if (Says((*continuity)->Notices(), "new segments are refused") != refuses) wrong = 5;
+    // What it has is kept all the same.
+    if (!(*continuity)->keeps_memory() || !(*continuity)->SeenToKeep()) wrong = 9;
+    if (!(*continuity)->full()) wrong = 10;
     // What makes place, and what goes that had none, ends it.
     (*continuity)->LetGo({SegmentId{1}});
+    if ((*continuity)->full()) wrong = 11;
     if (!(*continuity)->Keep(SegmentId{kSegments + 1}, memory.get()).ok()) wrong = 6;
     for (uint64_t id = room + 1; id <= kSegments; ++id) (*continuity)->LetGo({SegmentId{id}});
     if ((*continuity)->unkept() != 0 || !(*continuity)->Notices().empty()) wrong = 7;
   }
   store->NotifyStopping("the end").IgnoreError();
   manager.Join();
+  // It is asked for each crate, for anything at all, and otherwise once a second.
+  const auto took = std::chrono::steady_clock::now() - start;
+  const auto asked = static_cast<int64_t>(room / 32) + 3 +
+                     std::chrono::duration_cast<std::chrono::seconds>(took).count();
+  if (manager.probes() > asked) wrong = 12;
   return manager.dropped() == 0 ? wrong : 8;
 }
 
@@ -184,6 +201,137 @@ TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreUnknown) {
 
 TEST(ContinuityStoreTest, NothingIsDroppedByAStoreThatSaysMoreThanItHas) {
   EXPECT_EQ(InChild([] { return Fill("2048", WhenStoreFull::kWarn, 160); }), 0);
+}
+
+TEST(ContinuityStoreTest, AManagerThatIsSlowHoldsUpOnlyWhatNeedsItsAnswer) {
+  EXPECT_EQ(InChild([] {
+              ::setenv("FDSTORE", "64", 1);
+              const Manager manager;
+              const std::unique_ptr<FdStore> store = manager.Start();
+              std::atomic<bool> holds = false;
+              absl::Notification asked, go_on;
+              std::thread listener([&] {
+                std::vector<Message> kept;
+                while (true) {
+                  kept.push_back(manager.Receive());
+                  if (absl::StrContains(kept.back().text, "STOPPING=1")) return;
+                  if (kept.back().text == "BARRIER=1") kept.pop_back();
+                  if (!holds || asked.HasBeenNotified()) continue;
+                  asked.Notify();
+                  go_on.WaitForNotification();
+                }
+              });
+              int wrong = 0;
+              {
+                auto continuity = ContinuityStore::Open(store.get());
+                if (!continuity.ok() || !(*continuity)->SeenToKeep()) return 1;
+                const UniqueFd memory = NewFile();
+                for (uint64_t id = 1; id <= 32; ++id) {
+                  if (!(*continuity)->Keep(SegmentId{id}, memory.get()).ok()) wrong = 2;
+                }
+                if (!store->Barrier().ok()) wrong = 3;
+                holds = true;
+                std::thread needs_a_crate([&] {
+                  if (!(*continuity)->Keep(SegmentId{33}, memory.get()).ok()) wrong = 4;
+                });
+                asked.WaitForNotification();
+                // There is room for this one.
+                (*continuity)->LetGo({SegmentId{1}});
+                const absl::Status kept = (*continuity)->Keep(SegmentId{34}, memory.get());
+                go_on.Notify();
+                needs_a_crate.join();
+                if (!kept.ok() || (*continuity)->unkept() != 0) wrong = 5;
+                if (!(*continuity)->Notices().empty()) wrong = 6;
+              }
+              store->NotifyStopping("the end").IgnoreError();
+              listener.join();
+              return wrong;
+            }),
+            0);
+}
+
+TEST(ContinuityStoreTest, WithoutDescriptorsToAskWithItIsNotFull) {
+  EXPECT_EQ(InChild([] {
+              FullManager manager(64);
+              const std::unique_ptr<FdStore> store = manager.Start();
+              int wrong = 0;
+              {
+                auto opened = ContinuityStore::Open(store.get(), WhenStoreFull::kRefuse);
+                if (!opened.ok() || !(*opened)->SeenToKeep()) return 1;
+                ContinuityStore& continuity = **opened;
+                const UniqueFd memory = NewFile();
+                for (uint64_t id = 1; id <= 32; ++id) {
+                  if (!continuity.Keep(SegmentId{id}, memory.get()).ok()) wrong = 2;
+                }
+                rlimit files;
+                getrlimit(RLIMIT_NOFILE, &files);
+                const rlimit none = {.rlim_cur = 0, .rlim_max = files.rlim_max};
+                if (!store->Barrier().ok() || setrlimit(RLIMIT_NOFILE, &none) != 0) wrong = 3;
+                // It is made, and told of.
+                if (!continuity.Keep(SegmentId{33}, memory.get()).ok()) wrong = 4;
+                setrlimit(RLIMIT_NOFILE, &files);
+                if (continuity.full() || continuity.unkept() != 1) wrong = 5;
+                if (!Says(continuity.Notices(), "did not take 1 segments")) wrong = 6;
+                if (!continuity.keeps_memory()) wrong = 7;
+                continuity.LetGo({SegmentId{33}});
+                if (!continuity.Notices().empty()) wrong = 8;
+              }
+              store->NotifyStopping("the end").IgnoreError();
+              manager.Join();
+              return wrong;
+            }),
+            0);
+}
+
+TEST(ContinuityStoreTest, WhatAKeeperDidNotTakeHasNoPlaceThere) {
+  EXPECT_EQ(InChild([] {
+              ::setenv("FDSTORE", "16", 1);
+              ::setenv("GPUMEM_KEEPER_PID", absl::StrCat(::getppid()).c_str(), 1);
+              FullManager manager(16);
+              const std::unique_ptr<FdStore> store = manager.Start();
+              int wrong = 0;
+              {
+                auto opened = ContinuityStore::Open(store.get());
+                if (!opened.ok() || !(*opened)->SeenToKeep()) return 1;
+                ContinuityStore& continuity = **opened;
+                const uint64_t used = continuity.used_places();
+                for (uint64_t id = 1; id <= 10; ++id) {
+                  if (!continuity.Keep(SegmentId{id}, /*fd=*/-1).ok()) wrong = 2;
+                }
+                if (continuity.unkept() != 10 || continuity.used_places() != used) wrong = 3;
+                for (uint64_t id = 1; id <= 10; ++id) continuity.LetGo({SegmentId{id}});
+                const UniqueFd memory = NewFile();
+                for (uint64_t id = 11; id <= 20; ++id) {
+                  if (!continuity.Keep(SegmentId{id}, memory.get()).ok()) wrong = 4;
+                }
+                if (continuity.unkept() != 0 || continuity.used_places() != used + 10) wrong = 5;
+                continuity.LetGo({SegmentId{11}});
+                if (continuity.used_places() != used + 9) wrong = 6;
+                if (!continuity.Notices().empty()) wrong = 7;
+              }
+              store->NotifyStopping("the end").IgnoreError();
+              manager.Join();
+              return wrong;
+            }),
+            0);
+}
+
+TEST(ContinuityStoreTest, AManagerThatKeepsNothingIsSeen) {
+  EXPECT_EQ(InChild([] {
+              FullManager manager(0);
+              const std::unique_ptr<FdStore> store = manager.Start();
+              int wrong = 0;
+              {
+                const auto continuity = ContinuityStore::Open(store.get());
+                if (!continuity.ok()) return 1;
+                if ((*continuity)->SeenToKeep() || (*continuity)->keeps_memory()) wrong = 2;
+                if ((*continuity)->full()) wrong = 3;
+              }
+              store->NotifyStopping("the end").IgnoreError();
+              manager.Join();
+              return wrong;
+            }),
+            0);
 }
 
 }  // namespace

@@ -420,7 +420,10 @@ Server::~Server() {
   if (serves_) Audit(std::move(stopped_));
 }
 
-void Server::HandOver() { hands_over_ = continuity_ != nullptr && !manager_->lost(); }
+void Server::HandOver() {
+  // Where nothing is kept, the calls would wait for a daemon that does not know of them.
+  hands_over_ = continuity_ != nullptr && !manager_->lost() && continuity_->SeenToKeep();
+}
 
 void Server::Audit(AuditRecord record) const {
   record.time = absl::Now();
@@ -538,8 +541,8 @@ void Server::FillStatus(gpumem::v1::GetStatusResponse& status) const {
   status.set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
   status.set_config_file(config_.file);
   status.set_runtime_dir(config_.runtime_dir);
-  // Whatever is wrong with the store, memory would be lost.
-  status.set_keeps_memory(continuity_ != nullptr && continuity_->Notices().empty());
+  status.set_keeps_memory(continuity_ != nullptr && continuity_->keeps_memory());
+  status.set_store_full(continuity_ != nullptr && continuity_->full());
   status.set_generation(continuity_ == nullptr ? 1 : continuity_->generation());
   if (continuity_ != nullptr) {
     status.set_unkept_segments(static_cast<uint32_t>(continuity_->unkept()));
@@ -593,7 +596,7 @@ std::string Server::StatusLine() const {
   if (load_.pinned > 0) absl::StrAppend(&line, ", ", gpumem::FormatBytes(load_.pinned), " pinned");
   if (load_.waiting > 0) absl::StrAppend(&line, ", ", load_.waiting, " waiting");
   if (load_.draining) absl::StrAppend(&line, ", draining");
-  if (continuity_ != nullptr && !continuity_->Notices().empty()) {
+  if (continuity_ != nullptr && (!continuity_->keeps_memory() || continuity_->unkept() > 0)) {
     absl::StrAppend(&line, "; a crash would lose memory, see gpumemctl status");
   }
   return line;

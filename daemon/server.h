@@ -70,7 +70,7 @@ class Server final : private BrokerObserver {
   ~Server() override;
 
   // Another daemon follows: calls that come while this one ends wait for that one. Without a store
-  // whose manager is there, no daemon can take over, and this changes nothing.
+  // that is seen to keep things, no daemon can take over, and this changes nothing.
   void HandOver();
 
   // Reads the configuration again and takes over tenants, rules and quotas, at once and together.

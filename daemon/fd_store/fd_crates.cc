@@ -99,8 +99,8 @@ bool HasContent(const UniqueFd& end) {
 
 }  // namespace
 
-absl::StatusOr<FdCrates::Crate*> FdCrates::CrateWithRoom() {
-  if (!with_room_.empty()) return with_room_.back();
+absl::StatusOr<std::unique_ptr<FdCrates::Crate>> FdCrates::MakeCrate(uint64_t number,
+                                                                     absl::Duration timeout) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a socket pair");
@@ -111,11 +111,28 @@ absl::StatusOr<FdCrates::Crate*> FdCrates::CrateWithRoom() {
   // As much of it as the system allows.
   (void)::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kQueueBytes, sizeof(kQueueBytes));
   // First the crate, then what goes into it; both ends or none (but for a store that is full).
-  absl::Status stored =
-      store_.Store(ToString({.kind = kKind, .number = next_}), absl::Span<const int>(ends));
+  absl::Status stored = store_.Store(ToString({.kind = kKind, .number = number}),
+                                     absl::Span<const int>(ends), timeout);
   if (!stored.ok()) return stored;
+  return crate;
+}
+
+void FdCrates::Add(uint64_t number, std::unique_ptr<Crate> crate) {
   with_room_.push_back(crate.get());
-  return crates_.emplace(next_++, std::move(crate)).first->second.get();
+  crates_.emplace(number, std::move(crate));
+}
+
+absl::Status FdCrates::AddCrate(absl::Duration timeout) {
+  uint64_t number;
+  {
+    absl::MutexLock lock(&mutex_);
+    number = next_++;
+  }
+  absl::StatusOr<std::unique_ptr<Crate>> made = MakeCrate(number, timeout);
+  if (!made.ok()) return made.status();
+  absl::MutexLock lock(&mutex_);
+  Add(number, *std::move(made));
+  return absl::OkStatus();
 }
 
 absl::Status FdCrates::Store(absl::string_view name, int fd) {
@@ -123,7 +140,24 @@ absl::Status FdCrates::Store(absl::string_view name, int fd) {
   return StoreLocked(name, fd);
 }
 
+absl::StatusOr<bool> FdCrates::StoreInRoom(absl::string_view name, int fd) {
+  absl::MutexLock lock(&mutex_);
+  return StoreInRoomLocked(name, fd);
+}
+
 absl::Status FdCrates::StoreLocked(absl::string_view name, int fd) {
+  absl::StatusOr<bool> stored = StoreInRoomLocked(name, fd);
+  if (stored.ok() && !*stored) {
+    const uint64_t number = next_++;
+    absl::StatusOr<std::unique_ptr<Crate>> made = MakeCrate(number, FdStore::kPatience);
+    if (!made.ok()) return made.status();
+    Add(number, *std::move(made));
+    stored = StoreInRoomLocked(name, fd);
+  }
+  return stored.status();
+}
+
+absl::StatusOr<bool> FdCrates::StoreInRoomLocked(absl::string_view name, int fd) {
   if (name.empty() || name.size() > kMaxName || absl::StartsWith(name, kMark) ||
       ::fcntl(fd, F_GETFD) < 0) {
     return absl::InvalidArgumentError(
@@ -133,13 +167,13 @@ absl::Status FdCrates::StoreLocked(absl::string_view name, int fd) {
   if (where_.contains(name)) {
     return absl::AlreadyExistsError(absl::StrCat("a descriptor is stored as ", name, " already"));
   }
-  const absl::StatusOr<Crate*> crate = CrateWithRoom();
-  if (!crate.ok()) return crate.status();
-  if (absl::Status put = Put((*crate)->in, name, fd); !put.ok()) return put;
-  (*crate)->content.emplace_back(name);
-  if ((*crate)->content.size() == kCrateSize) with_room_.pop_back();
-  where_.emplace(name, *crate);
-  return absl::OkStatus();
+  if (with_room_.empty()) return false;
+  Crate* const crate = with_room_.back();
+  if (absl::Status put = Put(crate->in, name, fd); !put.ok()) return put;
+  crate->content.emplace_back(name);
+  if (crate->content.size() == kCrateSize) with_room_.pop_back();
+  where_.emplace(name, crate);
+  return true;
 }
 
 absl::Status FdCrates::Remove(absl::string_view name) {

@@ -36,6 +36,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/fd_store/fd_store.h"
 
@@ -68,6 +69,12 @@ class FdCrates {
   //   others              FdStore's, where a new crate is needed; it waits for at most kPatience
   absl::Status Store(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // As Store, but makes no new crate: false where none has room.
+  absl::StatusOr<bool> StoreInRoom(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes a crate, which needs two places of the manager's. Others go on meanwhile. Statuses as
+  // FdStore::Store.
+  absl::Status AddCrate(absl::Duration timeout = FdStore::kPatience) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Takes the descriptor out and closes it: when this returns, nothing in here refers to its file.
   //   NOT_FOUND           there is none of this name
   //   RESOURCE_EXHAUSTED  no descriptor is left that this takes for a moment; it is still in
@@ -85,8 +92,12 @@ class FdCrates {
     std::deque<std::string> content;  // as in the queue
   };
 
-  absl::StatusOr<Crate*> CrateWithRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the manager store a new crate.
+  absl::StatusOr<std::unique_ptr<Crate>> MakeCrate(uint64_t number, absl::Duration timeout);
   absl::Status StoreLocked(absl::string_view name, int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> StoreInRoomLocked(absl::string_view name, int fd)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(uint64_t number, std::unique_ptr<Crate> crate) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdoptWhole(uint64_t number, std::unique_ptr<Crate> adopted,
                           std::vector<NamedFd>& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdoptHalf(uint64_t number, const gpumem::UniqueFd& out, std::vector<NamedFd>& found)

@@ -271,24 +271,38 @@ absl::Status FdStore::CheckRoomNow(size_t descriptors, absl::Duration timeout) {
 }
 
 absl::Status FdStore::Probe(size_t descriptors, absl::Duration refusal_time, absl::Time deadline) {
+  // RESOURCE_EXHAUSTED is the manager's answer alone.
+  const auto no_answer = [](const absl::Status& why) {
+    if (!absl::IsResourceExhausted(why)) return why;
+    return absl::AbortedError(
+        absl::StrCat("the service manager cannot be asked for room: ", why.message()));
+  };
   absl::MutexLock lock(&probe_mutex_);
   std::vector<UniqueFd> ours, theirs;
   std::vector<int> numbers;
   for (size_t i = 0; i < descriptors; ++i) {
     absl::StatusOr<std::pair<UniqueFd, UniqueFd>> pipe = Pipe();
-    if (!pipe.ok()) return pipe.status();
+    if (!pipe.ok()) return no_answer(pipe.status());
     numbers.push_back(pipe->first.get());
     theirs.push_back(std::move(pipe->first));
     ours.push_back(std::move(pipe->second));
   }
-  if (absl::Status sent = Send(StoreMessage(kProbe), numbers, deadline); !sent.ok()) return sent;
+  if (absl::Status sent = Send(StoreMessage(kProbe), numbers, deadline); !sent.ok()) {
+    return no_answer(sent);
+  }
   theirs.clear();
-  if (absl::Status handled = BarrierUntil(deadline); !handled.ok()) return handled;
+  if (absl::Status handled = BarrierUntil(deadline); !handled.ok()) {
+    // It may have it, or get it yet.
+    Remove(kProbe, absl::ZeroDuration()).IgnoreError();
+    return no_answer(handled);
+  }
   const absl::Time until = absl::Now() + refusal_time;
   const bool refused = std::any_of(ours.begin(), ours.end(), [&](const UniqueFd& end) {
     return OtherEndCloses(end.get(), until);
   });
-  if (absl::Status removed = Remove(kProbe, deadline - absl::Now()); !removed.ok()) return removed;
+  if (absl::Status removed = Remove(kProbe, deadline - absl::Now()); !removed.ok()) {
+    return no_answer(removed);
+  }
   // A manager that has just ended has closed the pipe, too; then the removal found nobody.
   if (!refused) return absl::OkStatus();
   return absl::ResourceExhaustedError(

@@ -144,6 +144,7 @@ class FdStore {
   // manager keeps it. A yes takes some 50 ms, since newer managers close what they refuse a
   // moment later.
   //   RESOURCE_EXHAUSTED  it does not: it is full, or keeps nothing for this process
+  //   ABORTED             no memory or descriptors left to ask with
   absl::Status CheckRoom(absl::Duration timeout = kPatience) ABSL_LOCKS_EXCLUDED(probe_mutex_);
   // The same of several descriptors, without those 50 ms: a newer manager's refusal may be missed.
   absl::Status CheckRoomNow(size_t descriptors, absl::Duration timeout = kPatience)
