@@ -81,7 +81,9 @@ struct ConnectOptions {
   // Whether the session goes on with the next daemon where its own dies. Else it ends with that.
   bool reconnect = true;
   // Whether Connect waits, within `timeout`, for a daemon that does not listen: it may be
-  // starting, or starting again. Only where the folder of its sockets exists.
+  // starting, or starting again. Only where the folder of its sockets exists. Where the service
+  // manager keeps the socket (systemd's socket units, gpumem-keeper), that listens also without a
+  // daemon: then Connect waits in any case, and `timeout` alone says for how long.
   bool wait = true;
 };
 

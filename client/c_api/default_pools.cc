@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -25,6 +26,8 @@ namespace gpumem::c_api {
 namespace {
 
 constexpr int kMaxDevices = 256;
+// For how long no call waits for a daemon after one has done so in vain.
+constexpr std::chrono::minutes kNoFurtherWait(1);
 
 // The variable's value; nothing where it is not set or empty.
 std::optional<std::string> Variable(const char* name) {
@@ -155,9 +158,16 @@ class DefaultPools {
     absl::StatusOr<PoolOptions> options = OptionsFor(device);
     if (!options.ok()) return options.status();
     if (client_ == nullptr) {
+      const auto now = std::chrono::steady_clock::now();
+      // All who want memory stand behind this one.
+      const bool waits = !no_daemon_at_ || now - *no_daemon_at_ > kNoFurtherWait;
       absl::StatusOr<std::unique_ptr<Client>> client =
-          Client::Connect({.tenant = Variable("GPUMEM_TENANT").value_or("")});
+          Client::Connect({.tenant = Variable("GPUMEM_TENANT").value_or(""), .wait = waits});
+      if (absl::IsUnavailable(client.status()) && waits) {
+        no_daemon_at_ = std::chrono::steady_clock::now();
+      }
       if (!client.ok()) return client.status();
+      no_daemon_at_.reset();
       client_ = *std::move(client);
     }
     absl::StatusOr<std::unique_ptr<Pool>> pool = Pool::Create(client_, *options);
@@ -170,6 +180,8 @@ class DefaultPools {
   std::array<std::atomic<gpumem_pool*>, kMaxDevices> slots_ = {};
   absl::Mutex mutex_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
+  // When a daemon was last waited for in vain.
+  std::optional<std::chrono::steady_clock::time_point> no_daemon_at_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

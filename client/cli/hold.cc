@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/device_list.h"
 #include "client/cli/exit_code.h"
@@ -34,6 +35,10 @@
 
 namespace gpumem::cli {
 namespace {
+
+// How long the beginning may take, and an answer that has memory in it.
+constexpr absl::Duration kConnecting = absl::Seconds(10);
+constexpr absl::Duration kGetting = absl::Seconds(30);
 
 constexpr uint8_t kFillByte = 0xA5;
 
@@ -197,7 +202,8 @@ absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& comm
   if (!command.tickets.empty()) {
     return client.OpenMany(command.tickets, {.read_only = command.read_only,
                                              .map_devices = command.map_devices,
-                                             .revocable = command.revocable});
+                                             .revocable = command.revocable,
+                                             .timeout = kGetting});
   }
   return client.AcquireMany({.bytes = command.bytes,
                              .device = command.device,
@@ -205,7 +211,8 @@ absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& comm
                              .map_devices = command.map_devices,
                              .wait = command.wait,
                              .cancel = cancel,
-                             .revocable = command.revocable},
+                             .revocable = command.revocable,
+                             .timeout = kGetting},
                             command.count);
 }
 
@@ -312,7 +319,10 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   auto client = Client::Connect({.runtime_dir = options.runtime_dir,
                                  .tenant = command.tenant,
                                  .name = "gpumemctl hold",
-                                 .wait = false});  // an operator wants a quick answer
+                                 // An operator wants a quick answer. A socket that the service
+                                 // manager keeps listens also without a daemon.
+                                 .timeout = kConnecting,
+                                 .wait = false});
   if (!client.ok()) return client.status();
   absl::StatusOr<DeviceList> devices = ListDevices(**client);
   if (!devices.ok()) return devices.status();
