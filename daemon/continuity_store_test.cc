@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -39,6 +40,15 @@ void HandOverJournal() {
   ::setenv("LISTEN_PID", absl::StrCat(::getpid()).c_str(), 1);
   ::setenv("LISTEN_FDS", "1", 1);
   ::setenv("LISTEN_FDNAMES", "j1", 1);
+}
+
+// Of one that has nothing in it.
+size_t NewJournalBytes() {
+  const auto file = JournalFile::Create({});
+  EXPECT_TRUE(file.ok()) << file.status();
+  struct stat found = {};
+  EXPECT_EQ(::fstat((*file)->fd(), &found), 0);
+  return static_cast<size_t>(found.st_size);
 }
 
 // What a daemon asks the manager to let go when it begins with `sessions` sessions, and has
@@ -79,7 +89,7 @@ bool Says(const std::vector<std::string>& messages, absl::string_view words) {
 
 TEST(ContinuityStoreTest, TheOldJournalGoesWhenTheNewOneIsWhole) {
   EXPECT_EQ(InChild([] {
-              const std::vector<std::string> removed = LetGo(10, size_t{64} << 20);
+              const std::vector<std::string> removed = LetGo(10, 8 * NewJournalBytes());
               if (!Says(removed, "begun")) return 1;
               if (Says(removed, "FDNAME=j2")) return 2;
               return Says(removed, "FDNAME=j1") ? 0 : 3;
@@ -90,7 +100,8 @@ TEST(ContinuityStoreTest, TheOldJournalGoesWhenTheNewOneIsWhole) {
 // It is a start that fails, and leaves things as they were: starts may be many.
 TEST(ContinuityStoreTest, WithoutMemoryForTheNewJournalOnlyThatGoes) {
   EXPECT_EQ(InChild([] {
-              const std::vector<std::string> removed = LetGo(100'000, size_t{1} << 20);
+              const std::vector<std::string> removed =
+                  LetGo(100'000, NewJournalBytes() + (size_t{1} << 20));
               if (Says(removed, "begun")) return 1;
               if (Says(removed, "FDNAME=j1")) return 2;
               return Says(removed, "FDNAME=j2") ? 0 : 3;
