@@ -133,10 +133,11 @@ std::optional<Operation> Ledger::TryGrant(SessionId session, const Request& requ
     segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
   }
   if (verdict->fit == Fit::kNow) return Grant(session, request, std::move(segments));
-  // Making room for the others must not give them away.
-  for (SegmentId id : segments) segments_.at(id)->charge.MoveTo(SegmentState::kPending);
+  // Making room for the others must not give them away. Their charges stay as they are: to move
+  // them there and back would count as a change of the device, and two waiters that each do so
+  // would be judged in turn for ever.
   TrimForShortfall(request, request.count - reused, claims);
-  for (SegmentId id : segments) Settle(id, *segments_.at(id));
+  for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
   Revoke(verdict->victims, request);
   return std::nullopt;
 }
@@ -380,6 +381,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants) {
     admitted.push_back({id, std::move(status)});
   if (!std::exchange(queue_moves_, false) || waiters_.empty()) return admitted;
   size_t grants = 0;
+  absl::flat_hash_set<const Tenant*> passed_over;
   while (true) {
     const Tenant* tree = nullptr;
     bool whole = WholeQueueMoves();
@@ -390,6 +392,8 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants) {
       tree = it->first;
     }
     if (!whole && tree == nullptr) break;
+    // Where one tree's turn changes what another waits for, they do not take turns, but all once.
+    whole = whole || !passed_over.insert(tree).second;
     const Passed passed = PassOver(whole ? nullptr : tree, max_grants, grants, admitted);
     if (passed == Passed::kEnoughGranted) {
       queue_moves_ = true;

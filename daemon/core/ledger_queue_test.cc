@@ -182,6 +182,35 @@ TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
   Empty();
 }
 
+// Each of them would reuse what its tenant retains, and is judged anew where the device changes.
+TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
+  const SessionId a = Open("a"), b = Open("b"), c = Open("c");
+  Release(a, Acquire(a, 100 * kGranule));
+  Release(b, Acquire(b, 100 * kGranule));
+  Release(c, Acquire(c, 600 * kGranule));
+  ASSERT_TRUE(ledger.Trim("c", "", 0).ok());  // the driver does not have it yet
+  const auto wait = [&](SessionId session, uint32_t count) {
+    const auto admission = ledger.BeginAcquire(
+        session, {.device_uuid = "GPU-1", .bytes = 100 * kGranule, .count = count, .waits = true});
+    EXPECT_TRUE(admission.ok() && admission->waiter) << admission.status();
+    return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
+  };
+  const WaiterId first = wait(a, 4), second = wait(b, 5);
+  EXPECT_FALSE(ledger.BlockedBy(first) || ledger.BlockedBy(second)) << "it is on its way";
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  // Nor does a change that serves none of them take more than a look at each.
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t before = ledger.judged();
+    ASSERT_TRUE(ledger.Trim("", "GPU-2", 0).ok());
+    Release(c, Acquire(c, kGranule, 1, "GPU-2"));
+    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    EXPECT_LE(ledger.judged() - before, 4u);
+  }
+  EXPECT_EQ(Usage("a").retained, 100 * kGranule) << "nothing has to be given up for them";
+  EXPECT_EQ(Usage("b").retained, 100 * kGranule);
+  EXPECT_THAT(Admit(), ElementsAre(first, second));
+}
+
 TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
