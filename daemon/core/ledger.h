@@ -734,9 +734,17 @@ class Ledger {
   // `verdict`: by which it waits; `claims`: of those before it.
   void AddWaiter(WaiterId id, Waiter added, const Verdict& verdict, const Claims& claims);
   void RemoveWaiter(WaiterId id);
+  // A waiter, by the order in which they are served.
+  struct QueuePlace {
+    records::Rank rank;  // Waiter::rank
+    WaiterId id{};
+    bool operator<(const QueuePlace& other) const {
+      return rank != other.rank ? rank > other.rank : id < other.id;
+    }
+  };
   // Those of the tenants that are under one which is under none.
   struct QueueTree {
-    std::vector<WaiterId> waiters;     // in the order in which they are served
+    absl::btree_set<QueuePlace> waiters;
     absl::btree_set<size_t> restless;  // devices any change of which may serve one of them
     uint64_t seen = 0;                 // VersionOf it when they were last judged
   };

@@ -257,9 +257,9 @@ Claims Ledger::ClaimsBefore(WaiterId id) const {
     }
     return claims;
   }
-  for (WaiterId each : trees_.at(waiter.tree).waiters) {
-    if (each == id) break;
-    for (const auto& [key, claim] : waiters_.at(each).claimed) {
+  for (const QueuePlace& each : trees_.at(waiter.tree).waiters) {
+    if (each.id == id) break;
+    for (const auto& [key, claim] : waiters_.at(each.id).claimed) {
       Claim& sum = claims[key];
       sum.asked = Plus(sum.asked, claim.asked);
       sum.need = Plus(sum.need, claim.need);
@@ -316,7 +316,7 @@ void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict, const 
 }
 
 void Ledger::SetPlace(WaiterId id, Waiter& waiter, const Claims& claims) {
-  trees_[waiter.tree].waiters.push_back(id);
+  trees_[waiter.tree].waiters.insert(QueuePlace{waiter.rank, id});
   waiter.device_before = ClaimAt(claims, DeviceKey(waiter.request.device));
   waiter.daemon_before = ClaimAt(claims, kSegmentsKey);
 }
@@ -421,7 +421,7 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
     if (!whole) {
       auto it = trees_.find(tree);
       if (it == trees_.end()) return;
-      waiting = it->second.waiters;
+      for (const QueuePlace& place : it->second.waiters) waiting.push_back(place.id);
       it->second.restless.clear();
       return;
     }
@@ -531,7 +531,7 @@ void Ledger::RemoveWaiter(WaiterId id) {
   const bool last = GoesLast(waiter.rank) && id == waiters_.rbegin()->first;
   queue_whole_ |= !last && !Common(waiter.claimed).empty();
   if (auto tree = trees_.find(waiter.tree); tree != trees_.end()) {
-    std::erase(tree->second.waiters, id);
+    tree->second.waiters.erase(QueuePlace{waiter.rank, id});
     tree->second.seen = 0;
     if (tree->second.waiters.empty()) trees_.erase(tree);
   }

@@ -211,6 +211,24 @@ TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
   EXPECT_THAT(Admit(), ElementsAre(first, second));
 }
 
+TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
+  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+  const SessionId b = Open("b");
+  Fill(b, 8);
+  std::vector<WaiterId> waiters;
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    waiters.push_back(Wait(b, 2));
+  }
+  for (const int gone : {2, 0, 5}) {
+    EXPECT_FALSE(ledger.EndWait(waiters[static_cast<size_t>(gone)], /*expired=*/false).ok());
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    EXPECT_THAT(Admit(), IsEmpty());
+  }
+  Empty();
+  EXPECT_THAT(Admit(), ElementsAre(waiters[1], waiters[3], waiters[4]));
+}
+
 TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
