@@ -438,6 +438,28 @@ TEST_F(FewLeases, OneMoreLeaseThanASessionMayHoldIsDenied) {
   EXPECT_EQ(Acquire(session, kGranule).size(), 1u);
 }
 
+// Several requests of one session may each be below the bound, and together above it.
+TEST_F(FewLeases, NorIsItGrantedToWhoHasWaitedForIt) {
+  const SessionId session = OpenSession("team"), other = OpenSession("other");
+  const auto held = Acquire(other, kCapacity);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(ledger.BeginCall(session).ok());
+    const auto admission = ledger.BeginAcquire(
+        session, {.device_uuid = "GPU-1", .bytes = kGranule, .count = 2, .waits = true});
+    ASSERT_TRUE(admission.ok() && admission->waiter) << admission.status();
+  }
+  Release(other, held);
+  EXPECT_THAT(ledger.AdmitWaiting(), ::testing::IsEmpty());
+  DestroyDoomed();
+  const auto admitted = ledger.AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 2u);
+  ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+  Finish(*admitted[0].operation);
+  ExpectDenial(admitted[1].operation.status(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "",
+               2, 2, 3);
+  EXPECT_EQ(ledger.GetTenant("team")->waiting, 0u);
+}
+
 class FewLeasesInAll : public LedgerFixture {
  protected:
   FewLeasesInAll() : LedgerFixture({.max_leases_per_tenant = 4, .max_leases = 6}) {}

@@ -260,8 +260,9 @@ class Ledger {
   // What has become of waiters since the last call: after each change to the ledger. Their calls
   // are in flight again. After so many grants it stops; what it would have gone on with is looked
   // at in the next call (QueueMoves). Refused are those whose session has ended (ABORTED), all
-  // while draining (UNAVAILABLE), and with the denial those who did not ask to wait where it no
-  // longer looks as if it would fit soon.
+  // while draining (UNAVAILABLE), and with the denial those whose turn it is and who have too many
+  // leases by now, and those who did not ask to wait where it no longer looks as if it would fit
+  // soon.
   struct Admitted {
     WaiterId waiter{};
     absl::StatusOr<Operation> operation;
@@ -716,8 +717,9 @@ class Ledger {
 
   // The queue (ledger_queue.cc).
   // Grants the request if it fits now; else says how it stands.
-  std::optional<Operation> TryGrant(SessionId session, const Request& request, const Claims& claims,
-                                    Verdict* verdict);
+  //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
+  absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
+                                                    const Claims& claims, Verdict* verdict);
   Operation Grant(SessionId session, const Request& request, std::vector<SegmentId> reused);
   // Of what is guaranteed to the tenant and those it is under, what nobody holds, while that is
   // enough for the request; else 0.

@@ -300,7 +300,13 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
     const Judgement judgement = Judge(request, reused, claims);
     if (judgement.fit == Fit::kNow) {
       const Ledger::Admitted* admitted = told(id);
-      if (admitted == nullptr || !admitted->operation.ok()) {
+      if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should wait no longer");
+      if (auto denied = NoRoomForLeases(session, request.count, admitted->operation.status())) {
+        if (!denied->ok()) return *denied;
+        Leave(id);
+        continue;
+      }
+      if (!admitted->operation.ok()) {
         return Wrong("waiter ", ToInt(id), " should be granted what it waits for");
       }
       Leave(id);

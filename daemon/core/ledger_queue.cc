@@ -78,8 +78,10 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
   Claims before;
   if (!last) before = ClaimsBefore(request);
   const Claims& claims = last ? all_claims_ : before;
-  std::optional<Operation> granted = TryGrant(session_id, request, claims, &verdict);
-  if (granted) return Admission{.operation = std::move(granted)};
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(session_id, request, claims, &verdict);
+  if (!granted.ok()) return granted.status();
+  if (*granted) return Admission{.operation = *std::move(granted)};
   // What no holder can make room for is not worth waiting for.
   if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
     return Deny(tenant, Explain(request, verdict));
@@ -119,27 +121,34 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
                    "too many requests wait already; ask again later");
 }
 
-std::optional<Operation> Ledger::TryGrant(SessionId session, const Request& request,
-                                          const Claims& claims, Verdict* verdict) {
+absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, const Request& request,
+                                                          const Claims& claims, Verdict* verdict) {
   Tenant& tenant = *request.tenant;
   RetainedPool& reusable = request.kind == Kind::kMempool ? tenant.pools[request.device].idle
                                                           : tenant.retained[request.device];
   const size_t there = tenant.quota.scrub ? 0 : reusable.Fits(request.kind, request.bytes);
   const auto reused = static_cast<uint32_t>(std::min<size_t>(there, request.count));
   *verdict = Judge(request, reused, claims);
-  if (verdict->fit == Fit::kBlocked) return std::nullopt;
+  if (verdict->fit == Fit::kBlocked) return std::optional<Operation>();
+  if (verdict->fit == Fit::kNow) {
+    // There may be more leases than when a waiter came.
+    absl::Status room = CheckLeaseCount(*sessions_.at(session), request.count);
+    if (!room.ok()) return room;
+  }
   std::vector<SegmentId> segments;
   while (segments.size() < reused) {
     segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
   }
-  if (verdict->fit == Fit::kNow) return Grant(session, request, std::move(segments));
+  if (verdict->fit == Fit::kNow) {
+    return std::optional(Grant(session, request, std::move(segments)));
+  }
   // Making room for the others must not give them away. Their charges stay as they are: to move
   // them there and back would count as a change of the device, and two waiters that each do so
   // would be judged in turn for ever.
   TrimForShortfall(request, request.count - reused, claims);
   for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
   Revoke(verdict->victims, request);
-  return std::nullopt;
+  return std::optional<Operation>();
 }
 
 Operation Ledger::Grant(SessionId session, const Request& request, std::vector<SegmentId> reused) {
@@ -454,11 +463,11 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
       continue;
     }
     Verdict verdict;
-    std::optional<Operation> granted = TryGrant(session, request, claims, &verdict);
-    if (granted) {
+    absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
+    if (granted.ok() && granted->has_value()) {
       const bool alone = !restless && IsAlone(request, session, passed_by);
       RemoveWaiter(id);
-      admitted.push_back({id, *std::move(granted)});
+      admitted.push_back({id, **std::move(granted)});
       if (++grants == max_grants) return Passed::kEnoughGranted;
       if (!whole && queue_whole_) return Passed::kNeedsWhole;
       // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
@@ -470,10 +479,13 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
       continue;
     }
     // Where a limit was lowered, waiting may have become useless.
-    if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
-      const Denial denial = Explain(request, verdict);
+    absl::Status denied = granted.status();
+    if (denied.ok() && (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked))) {
+      denied = Deny(*request.tenant, Explain(request, verdict));
+    }
+    if (!denied.ok()) {
       RemoveWaiter(id);
-      admitted.push_back({id, Deny(*request.tenant, denial)});
+      admitted.push_back({id, std::move(denied)});
       if (!whole && queue_whole_) return Passed::kNeedsWhole;
       continue;
     }
