@@ -158,7 +158,10 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
   return terms;
 }
 
-absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid, uint32_t replaced) {
+absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
+                                       std::optional<SessionId> predecessor) {
+  const uint32_t replaced = predecessor ? 1 : 0;
+  const bool of_same_user = predecessor && sessions_.at(*predecessor)->details.peer.uid == uid;
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
     const uint64_t used = each->tree_sessions - replaced;
@@ -167,7 +170,7 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid, uint32_t repla
                      "close sessions that are not needed (gpumemctl ps lists them)", each);
   }
   const auto own = sessions_of_uid_.find(uid);
-  const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - replaced;
+  const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - (of_same_user ? 1 : 0);
   if (of_user >= bounds_.max_sessions_per_uid) {
     return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_user, bounds_.max_sessions_per_uid,
                      "the processes of one user have only so many sessions "
@@ -194,8 +197,8 @@ absl::Status Ledger::CheckRoomForSession(absl::string_view name, const SessionDe
   // That session ends as the new one begins.
   if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
   Tenant& tenant = EnsureTenant(name);
-  const uint32_t replaced = Predecessor(tenant, details.peer) ? 1 : 0;
-  absl::Status room = CheckSessionCount(tenant, details.peer.uid, replaced);
+  absl::Status room =
+      CheckSessionCount(tenant, details.peer.uid, Predecessor(tenant, details.peer));
   ForgetIfIdle(tenant);
   return room;
 }

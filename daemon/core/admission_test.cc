@@ -176,6 +176,42 @@ TEST_F(SharedDaemonTest, TheLastSessionsAreForUsersWhoHaveNone) {
   ExpectDenial(OpenOf(10, "b").status(), Denial::CAUSE_DAEMON_LIMIT, "b", "", 1, 16, 16);
 }
 
+class SharedPoolTest : public AdmissionTest {
+ protected:
+  SharedPoolTest()
+      : AdmissionTest(Bounds{.max_sessions_per_uid = 2},
+                      {Device("GPU-1", {Kind::kVmm, Kind::kMempool})}) {}
+
+  absl::StatusOr<SessionId> Open(uid_t uid, pid_t pid) {
+    SessionDetails details;
+    details.peer.uid = uid;
+    details.peer.pid = pid;
+    details.peer.start_time = 1;
+    const absl::Status room = ledger.CheckRoomForSession("a", details);
+    const absl::StatusOr<SessionId> session =
+        ledger.OpenSession("a", std::move(details), NewSecret());
+    EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
+    return session;
+  }
+};
+
+// A process that has changed its user leaves a session of the old one behind.
+TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
+  const SessionId left = *Open(1, 7);
+  const auto made = Ask(left, {.device_uuid = "GPU-1", .bytes = kGranule, .kind = Kind::kMempool});
+  ASSERT_TRUE(Granted(made)) << made.status();
+  Finish(**made);
+  Release(left, (*made)->items);
+  ledger.SocketClosed(left);
+  ASSERT_EQ(ledger.GetTenant("a")->sessions, 1u) << "its process has the pool open";
+  for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
+  ExpectDenial(Open(2, 7).status(), Denial::CAUSE_DAEMON_LIMIT, "a", "", 1, 2, 2);
+  // Of its own user it does.
+  ASSERT_TRUE(Open(1, 10).ok());
+  EXPECT_FALSE(Open(1, 11).ok());
+  EXPECT_TRUE(Open(1, 7).ok());
+}
+
 TEST_F(AdmissionTest, MaxInFlight) {
   ledger.Configure({{"team", {.max_in_flight = 2}}}, {});
   const SessionId one = OpenSession("team");

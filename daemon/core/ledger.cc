@@ -46,7 +46,7 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   }
   Tenant& tenant = EnsureTenant(name);
   const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
-  absl::Status room = CheckSessionCount(tenant, details.peer.uid, predecessor ? 1 : 0);
+  absl::Status room = CheckSessionCount(tenant, details.peer.uid, predecessor);
   if (!room.ok()) {
     ForgetIfIdle(tenant);
     return room;

@@ -686,8 +686,8 @@ class Ledger {
   // What the tenant can get on the device at most, once all that comes back is back; of a size that
   // lies idle in its pool there it can get more.
   uint64_t Obtainable(const Tenant& tenant, size_t device) const;
-  // `replaced`: sessions of the user's that go as the new one comes.
-  absl::Status CheckSessionCount(Tenant& tenant, uid_t uid, uint32_t replaced);
+  // `predecessor`: the tenant's session that goes as the new one comes. It may be another user's.
+  absl::Status CheckSessionCount(Tenant& tenant, uid_t uid, std::optional<SessionId> predecessor);
   absl::Status CheckInFlight(Tenant& tenant);
   absl::Status CheckLeaseCount(Session& session, size_t more);
   // Counts leases, and those that operations are about to give.
