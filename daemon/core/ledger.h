@@ -775,6 +775,7 @@ class Ledger {
   bool IsAlone(const Request& request, SessionId session,
                const absl::flat_hash_set<const Tenant*>& passed_by) const;
   absl::Status CheckWaiting(Tenant& tenant);
+  absl::Status CheckQueue() const;  // of CheckInvariants
 
   // Revocation.
   // Segments to be taken back so that the shortages become 0; empty where that does not do.

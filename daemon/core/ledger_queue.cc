@@ -553,6 +553,38 @@ void Ledger::RemoveWaiter(WaiterId id) {
   queue_moves_ = true;
 }
 
+absl::Status Ledger::CheckQueue() const {
+  Claims claims;
+  std::map<records::Rank, size_t> ranks;
+  std::map<ProcessKey, absl::btree_set<WaiterId>> processes;
+  // A pass over the whole queue gives each its place anew.
+  const bool placed = !queue_whole_ && !queue_stale_;
+  for (const auto& [id, waiter] : waiters_) {
+    for (const auto& [key, claim] : waiter.claimed) {
+      claims[key].asked += claim.asked;
+      claims[key].need += claim.need;
+    }
+    ++ranks[waiter.rank];
+    processes[ProcessOf(*sessions_.at(waiter.session))].insert(id);
+    if (!placed) continue;
+    auto tree = trees_.find(TreeOf(*waiter.request.tenant));
+    if (tree == trees_.end() || !tree->second.waiters.contains(QueuePlace{waiter.rank, id})) {
+      return absl::InternalError(absl::StrCat("waiter ", ToInt(id), " has no place in the queue"));
+    }
+  }
+  if (claims != all_claims_) return absl::InternalError("the queue's claims do not add up");
+  if (ranks != ranks_) return absl::InternalError("the queue's ranks are miscounted");
+  if (processes != waiting_processes_) {
+    return absl::InternalError("a process does not know what it waits for");
+  }
+  size_t places = 0;
+  for (const auto& [top, tree] : trees_) places += tree.waiters.size();
+  if (placed && places != waiters_.size()) {
+    return absl::InternalError("a waiter has two places in the queue, or has outlived its own");
+  }
+  return absl::OkStatus();
+}
+
 std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
   const Request& request = waiters_.at(id).request;
   const Verdict verdict = Judge(request, 0, ClaimsBefore(id));

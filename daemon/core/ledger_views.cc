@@ -347,6 +347,7 @@ absl::Status Ledger::CheckInvariants() const {
   // Tenants and sessions.
   std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
   std::map<const Tenant*, uint32_t> tree_sessions, tree_waiting;
+  absl::flat_hash_map<uid_t, uint32_t> of_uid;
   absl::btree_set<const Tenant*> have_ending;
   size_t live = 0, waiters = 0;
   uint64_t operations = 0;
@@ -363,6 +364,7 @@ absl::Status Ledger::CheckInvariants() const {
       tree_waiting[each] += static_cast<uint32_t>(session->attach_waiters.size());
     }
     waiters += session->waiters.size();
+    ++of_uid[session->details.peer.uid];
     auto& [all, alive, calls] = counts[session->tenant];
     ++all;
     alive += session->live ? 1 : 0;
@@ -406,16 +408,8 @@ absl::Status Ledger::CheckInvariants() const {
   }
   if (!leases_of_session.empty()) return wrong("a session does not know what it leases");
   if (waiters != waiters_.size()) return wrong("a waiter outlived its session");
-  Claims claims;
-  for (const auto& [id, waiter] : waiters_) {
-    for (const auto& [key, claim] : waiter.claimed) {
-      claims[key].asked += claim.asked;
-      claims[key].need += claim.need;
-    }
-  }
-  size_t ranked = 0;
-  for (const auto& [rank, count] : ranks_) ranked += count;
-  if (claims != all_claims_ || ranked != waiters) return wrong("the queue's claims do not add up");
+  if (absl::Status queue = CheckQueue(); !queue.ok()) return queue;
+  if (of_uid != sessions_of_uid_) return wrong("a user's sessions are miscounted");
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != 0) return wrong("pins without operations");
