@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -423,8 +424,9 @@ class Broker {
   void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Acquisition> TakeWaiting(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Attachment> TakeAttaching(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True if the tenant of the waiter has not pressed others on that device just now.
-  bool MayPress(WaiterId id, const Acquisition& acquisition, absl::Time now)
+  // Asks those who could help a waiter, unless another one of its tenant on that device was looked
+  // at just now; and says when it has its next turn.
+  void PressFor(WaiterId id, Acquisition& acquisition, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -522,7 +524,7 @@ class Broker {
   // When the clock looks at each of waiting_, and ends each of attaching_.
   absl::btree_set<std::pair<absl::Time, WaiterId>> due_ ABSL_GUARDED_BY(mutex_);
   absl::btree_set<std::pair<absl::Time, WaiterId>> attach_due_ ABSL_GUARDED_BY(mutex_);
-  // By session's tenant and device: until when none of those who wait there presses.
+  // By session's tenant and device: until when PressFor looks at none of those who wait there.
   absl::flat_hash_map<std::pair<std::string, size_t>, absl::Time> quiet_until_
       ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -530,12 +532,12 @@ class Broker {
   // Of the pulse: whether anything has changed since the last one, and when that was.
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time last_pulse_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  // When others were last asked to give back, by who was denied and the device.
+  // When others were last asked to give back: by who was denied, whom that presses, and the device.
   struct Pressed {
     absl::Time last;
     absl::Duration pause;  // until the next
   };
-  absl::flat_hash_map<std::pair<std::string, std::string>, Pressed> pressed_
+  absl::flat_hash_map<std::tuple<std::string, std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);
   HoldersShown holders_shown_ ABSL_GUARDED_BY(mutex_) = HoldersShown::kOwn;
   bool survivable_ ABSL_GUARDED_BY(mutex_) = false;  // continuity_ has begun

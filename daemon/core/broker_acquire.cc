@@ -23,10 +23,14 @@ absl::Status GivenUp() { return absl::CancelledError("the client has given up th
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
 // A queue of thousands is not to hold the mutex for long: so many waiters are looked at at once,
-// and of those of one tenant on one device one in this time finds out whom to press.
+// and of those of one tenant on one device one in this time finds out whom to press; or several,
+// where there is nobody to press for the first of them.
 constexpr size_t kDueAtOnce = 64;
 constexpr absl::Duration kPressPause = absl::Milliseconds(20);
+constexpr absl::Duration kLookPause = absl::Milliseconds(5);
 constexpr size_t kQuietRemembered = 256;
+// Those of one tenant that come at the same time have their next turns at so many times.
+constexpr uint64_t kPressTurns = 8;
 
 }  // namespace
 
@@ -257,15 +261,21 @@ void Broker::WatchTheClock() {
   }
 }
 
-bool Broker::MayPress(WaiterId id, const Acquisition& it, absl::Time now) {
+void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
   if (quiet_until_.size() > kQuietRemembered) {
     absl::erase_if(quiet_until_, [now](const auto& entry) { return entry.second <= now; });
   }
   absl::Time& until =
       quiet_until_[{ledger_.TenantOf(it.session).value_or(""), ledger_.DeviceOf(id)}];
-  if (now < until && until <= now + kPressPause) return false;
-  until = now + kPressPause;
-  return true;
+  if (now < until && until <= now + kPressPause) {  // else the clock was set back
+    // Soon, and not again in step with the one that was looked at.
+    it.press_again = now + kPressPause * (1 + ToInt(id) % kPressTurns);
+    return;
+  }
+  it.press_again = now + kPressAgain;
+  const std::optional<gpumem::v1::Denial> why = ledger_.BlockedBy(id);
+  until = now + (why ? kPressPause : kLookPause);
+  if (why) Press(*why, it.give_up);
 }
 
 std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
@@ -291,10 +301,7 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
         continue;
       }
     } else {
-      waiting.press_again = now + kPressAgain;
-      if (MayPress(id, waiting, now)) {
-        if (const auto why = ledger_.BlockedBy(id)) Press(*why, waiting.give_up);
-      }
+      PressFor(id, waiting, now);
     }
     SetDue(id, waiting);
   }

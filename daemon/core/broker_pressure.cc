@@ -97,8 +97,8 @@ void Broker::Press(const gpumem::v1::Denial& why, absl::Time until) {
   absl::erase_if(pressed_, [now](const auto& entry) {
     return entry.second.last + kQuiet <= now || entry.second.last > now;  // the clock was set
   });
-  const auto [entry, first] =
-      pressed_.try_emplace({why.tenant(), pressure.device_uuid}, Pressed{now, kFirstPause});
+  const auto [entry, first] = pressed_.try_emplace(
+      {why.tenant(), pressure.tenant, pressure.device_uuid}, Pressed{now, kFirstPause});
   if (!first) {
     Pressed& pressed = entry->second;
     if (now < pressed.last + pressed.pause) return;

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,6 +49,12 @@ class Observer : public BrokerObserver {
   }
 
   std::vector<Pressure> AwaitPressures(size_t count) { return Await(pressures_, count); }
+  // Whether there comes one of these.
+  bool AwaitPressure(const std::function<bool(const Pressure&)>& which) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return std::any_of(pressures_.begin(), pressures_.end(), which); };
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), kLong);
+  }
   std::vector<SessionId> AwaitRevoked(size_t count) { return Await(revoked_, count); }
   std::vector<std::pair<SessionId, bool>> AwaitEnded(size_t count) { return Await(ended_, count); }
 
@@ -68,10 +76,10 @@ class Observer : public BrokerObserver {
 class BrokerWaitTest : public ::testing::Test {
  protected:
   // One device of ten granules.
-  BrokerWaitTest() {
+  explicit BrokerWaitTest(absl::Duration grace = absl::Milliseconds(50)) {
     BrokerOptions options;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
-    options.revocation = {.grace = absl::Milliseconds(50), .kill_after = absl::Milliseconds(50)};
+    options.revocation = {.grace = grace, .kill_after = absl::Milliseconds(50)};
     options.random = [this] {
       Secret secret{};
       secret[0] = static_cast<uint8_t>(++randoms_);
@@ -372,6 +380,47 @@ TEST_F(BrokerWaitTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
   }
   EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
   EXPECT_TRUE(End(b).ok());
+}
+
+class LongGraceTest : public BrokerWaitTest {
+ protected:
+  LongGraceTest() : BrokerWaitTest(kLong) {}
+};
+
+// Two requests of one tenant that begin together.
+TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
+  broker_->Configure({{"c", {.priority = -1}}}, {});
+  Client a = Open("a"), c = Open("c"), first = Open("b"), second = Open("b");
+  Hold(a, 6);
+  Hold(c, 4, /*revocable=*/true);
+  ASSERT_EQ(Begin(first, 4, kLong), State::kWaits);
+  ASSERT_EQ(Begin(second, 3, 2 * kLong), State::kWaits);
+  EXPECT_TRUE(observer_.AwaitPressure(
+      [&](const Pressure& pressure) { return pressure.until == second.acquisition->wait_until; }));
+  for (Client* waits : {&first, &second}) {
+    broker_->GiveUp(waits->acquisition);
+    EXPECT_TRUE(absl::IsCancelled(End(*waits).status()));
+  }
+}
+
+TEST_F(BrokerWaitTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
+  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
+  Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
+  Hold(a, 8);
+  Hold(holds, 2);
+  // What is left of its guarantee goes before what is not guaranteed, and has to come from others.
+  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
+  ASSERT_EQ(Begin(first, 3, kLong), State::kWaits);
+  ASSERT_EQ(Begin(second, 1, kLong), State::kWaits);
+  for (const std::string pressed : {"b", ""}) {
+    EXPECT_TRUE(observer_.AwaitPressure([&](const Pressure& pressure) {
+      return pressure.tenant == pressed;
+    })) << pressed;
+  }
+  for (Client* waits : {&first, &second}) {
+    broker_->GiveUp(waits->acquisition);
+    EXPECT_TRUE(absl::IsCancelled(End(*waits).status()));
+  }
 }
 
 TEST_F(BrokerWaitTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
