@@ -69,12 +69,10 @@ void IpcEvents::Remove(IpcEventId id) {
   events_.erase(it);
 }
 
-std::vector<IpcEventId> IpcEvents::SessionEnded(SessionId session) {
+std::optional<IpcEventId> IpcEvents::AnyOf(SessionId session) const {
   auto it = by_session_.find(session);
-  if (it == by_session_.end()) return {};
-  std::vector<IpcEventId> ended(it->second.begin(), it->second.end());
-  for (IpcEventId id : ended) Remove(id);
-  return ended;
+  if (it == by_session_.end()) return std::nullopt;
+  return *it->second.begin();
 }
 
 std::vector<IpcEventId> IpcEvents::LeaseEnded(LeaseId lease) {

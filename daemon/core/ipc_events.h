@@ -47,8 +47,9 @@ class IpcEvents {
   const Event* Find(IpcEventId id) const;
 
   void Remove(IpcEventId id);
-  // Those that end with the session; those that nobody finds any more.
-  std::vector<IpcEventId> SessionEnded(SessionId session);
+  // One of the session's; nothing where it has none.
+  std::optional<IpcEventId> AnyOf(SessionId session) const;
+  // Those that can no longer be found.
   std::vector<IpcEventId> LeaseEnded(LeaseId lease);
   // One that was there before, under its number. Numbers given out from now on are higher than
   // `last` and all of these.

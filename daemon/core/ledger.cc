@@ -87,7 +87,6 @@ void Ledger::EndSession(SessionId id, Session& session) {
   AuditSession(AuditEvent::kSessionEnded, id);
   Touch(id);
   tokens_.erase(session.token);
-  for (IpcEventId event : events_.SessionEnded(id)) Touch(event);
   for (const Session::Answer& answer : session.answers) Touch(RequestKey(id, answer.request));
   session.answers.clear();
   while (!session.waiters.empty()) {
@@ -100,11 +99,23 @@ void Ledger::EndSession(SessionId id, Session& session) {
     RemoveAttachWaiter(waiter);
     attachable_.push_back(waiter);
   }
-  while (!session.ephemeral.empty()) EndPublication(*session.ephemeral.begin());
   --session.tenant->live_sessions;
 }
 
 bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
+  for (; steps > 0; --steps) {
+    const std::optional<IpcEventId> event = events_.AnyOf(id);
+    if (!event) break;
+    events_.Remove(*event);
+    Touch(*event);
+  }
+  // The end of one takes no longer than its beginning did.
+  while (steps > 0 && !session.ephemeral.empty()) {
+    const PublicationId publication = *session.ephemeral.begin();
+    const size_t segments = publications_.at(publication).segments.size();
+    EndPublication(publication);
+    steps -= std::min(steps, segments);
+  }
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
   Tenant& tenant = *session.tenant;
@@ -116,8 +127,8 @@ bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
     EndLease(*session.leases.begin(), /*unmapped=*/false);
   }
   if (!session.process_gone || steps == 0) return steps > 0;
-  while (!session.imported.empty()) {
-    Unimport(id, session, *session.imported.begin(), /*all=*/true);
+  while (steps > 0 && !session.imported.empty()) {
+    EndImport(id, session, *session.imported.begin(), steps);
   }
   std::vector<SegmentId> mapped;
   for (; steps > 0 && !session.exposed.empty(); --steps) {
@@ -138,10 +149,13 @@ void Ledger::ContinueEnding(SessionId id, size_t& steps) {
   session.ending = !WindUp(id, session, steps);
   if (session.ending) {
     ending_.insert(id);
-  } else {
-    ending_.erase(id);
-    ForgetIfDone(id, session);
+    return;
   }
+  if (ending_.erase(id) > 0 && ending_.empty() && !waiters_.empty()) {
+    // Waiters that do not fit yet were neither refused nor was anything taken back for them.
+    queue_whole_ = queue_moves_ = true;
+  }
+  ForgetIfDone(id, session);
 }
 
 void Ledger::ContinueEnding(size_t steps) {
@@ -254,7 +268,7 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   operation.request_id = request_id;
   for (const Secret& ticket : tickets) {
     const TicketEntry* entry = tickets_.Find(ticket);
-    if (entry == nullptr) {
+    if (entry == nullptr || !sessions_.at(leases_.at(entry->lease).session)->live) {
       return absl::NotFoundError(
           "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
           "new ticket");
@@ -341,7 +355,11 @@ absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, si
     Segment& segment = *segments_.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
-    if (!operation.regrant) StopArriving(session, /*ended=*/!live);
+    if (operation.regrant) {
+      --regranting_;
+    } else {
+      StopArriving(session, /*ended=*/!live);
+    }
     if (live && !operation.regrant) {
       AddLease(item.lease, {.session = operation.session,
                             .segment = item.segment,
@@ -390,7 +408,9 @@ bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, s
   for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next - unexposed];
     Segment& segment = *segments_.at(item.segment);
-    if (!operation.regrant) {
+    if (operation.regrant) {
+      --regranting_;
+    } else {
       StopArriving(session, /*ended=*/true);
       Detach(operation.publication, operation.session);
     }

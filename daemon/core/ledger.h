@@ -232,9 +232,12 @@ class Ledger {
   // The process is gone, and with it all its mappings and GPU work.
   void ProcessGone(SessionId session, size_t steps = kLeasesAtOnce);
 
-  // Both end about so many leases and mappings, and leave the others of a session that has more to
-  // ContinueEnding. In between it is no session any more, and what it still has stays charged.
+  // Both end about so many leases, mappings, events and segments of publications, and leave the
+  // others of a session that has more to ContinueEnding. In between it is no session any more, and
+  // what it still has stays charged. Until no session is ending, no request is refused for want of
+  // memory, and nothing is taken back for one: what is on its way may be enough.
   bool HasEnding() const { return !ending_.empty(); }
+  bool IsEnding(SessionId session) const { return ending_.contains(session); }
   void ContinueEnding(size_t steps = kLeasesAtOnce);
 
   // Sessions that the ledger has forgotten since the last call, so that nothing more
@@ -387,6 +390,10 @@ class Ledger {
     absl::Time until = absl::InfiniteFuture();
   };
   Revoked RevokedLeases(SessionId session) const;
+  // The same in parts: of `count` leases from `next` on. Returns where to go on, nothing at the
+  // end.
+  std::optional<LeaseId> RevokedLeases(SessionId session, LeaseId next, size_t count,
+                                       Revoked& revoked) const;
   // When TakeOverdue has something to say next.
   absl::Time NextOverdue() const;
   // Sessions whose time is up now: their processes are to be asked to end, or ended.
@@ -419,6 +426,9 @@ class Ledger {
   std::vector<SessionId> TakeBereaved();
   // All leases of a session on lost segments.
   std::vector<LeaseId> LostLeases(SessionId session) const;
+  // The same in parts, as of RevokedLeases.
+  std::optional<LeaseId> LostLeases(SessionId session, LeaseId next, size_t count,
+                                    std::vector<LeaseId>& lost) const;
 
   // --- What outlives the daemon ----------------------------------------------------
 
@@ -499,7 +509,7 @@ class Ledger {
     SegmentId segment_{};  // of those that its process may map, from this one on
     std::optional<uint32_t> resumptions_;
     std::vector<LeaseId> unknown_;
-    Regrants before_, after_;
+    Regrants before_, after_, replaced_;
   };
   // Carries out a statement, by about so many leases and requests in each call. All else that the
   // session was granted ends. True if that is all: from then on it is kHere.
@@ -573,6 +583,8 @@ class Ledger {
     return {segments_.at(segment)->device, segments_.at(segment)->kind};
   }
   bool HasSegment(SegmentId segment) const { return segments_.contains(segment); }
+  // Leases of the session; 0 if there is no such session.
+  size_t LeaseCountOf(SessionId session) const;
   size_t session_count() const { return sessions_.size(); }
   size_t segment_count() const { return segments_.size(); }
   size_t tenant_count() const { return tenants_.size(); }
@@ -659,6 +671,9 @@ class Ledger {
   }
   void Import(SessionId id, Session& session, size_t device);
   void Unimport(SessionId id, Session& session, size_t device, bool all);  // or once
+  // Ends the import of a process that is gone, and dooms what only that kept in the pool. Takes the
+  // steps off `steps`, and stops where none are left.
+  void EndImport(SessionId id, Session& session, size_t device, size_t& steps);
   // Nothing is left of it but that its process has pools open.
   static bool OnlyImports(const Session& session);
   // Another session of the same process is to remember which pools that has open.
@@ -695,7 +710,9 @@ class Ledger {
 
   // From the tenant's own limits, over those of the tenants that it is under, to the device's.
   std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
-  Verdict Judge(const Request& request, uint32_t reused, const Claims& claims) const;
+  // `exactly`: also while what ends may make room for it.
+  Verdict Judge(const Request& request, uint32_t reused, const Claims& claims,
+                bool exactly = false) const;
   // What is in the way of a request, as Judge has just found; with the text, which takes longer
   // than all the rest.
   gpumem::v1::Denial Explain(const Request& request, const Verdict& verdict) const;
@@ -940,6 +957,7 @@ class Ledger {
   uint64_t next_lease_ = 1;
   uint64_t next_operation_ = 1;
   uint64_t open_operations_ = 0;
+  uint64_t regranting_ = 0;  // items of those that are regrants
 
   IpcEvents events_;
   std::vector<UnbrokeredBytes> unbrokered_;

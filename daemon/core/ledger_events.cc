@@ -61,6 +61,14 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
         *(*session)->tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, limit.used, limit.limit,
         absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
   }
+  // An event of a session that is ending has no name any more.
+  IpcEventId old{};
+  const IpcEvents::Event* named =
+      place.lease ? nullptr : events_.FindByName(event.tenant, event.name, &old);
+  if (named != nullptr && !sessions_.at(named->session)->live) {
+    events_.Remove(old);
+    Touch(old);
+  }
   std::optional<IpcEventId> id = events_.Add(std::move(event));
   if (id) {
     Touch(*id);
@@ -80,8 +88,11 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   if (place.lease) {
     if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
     found = events_.FindBySegment(leases_.at(*place.lease).segment);
-    // A process can open no event of its own.
-    std::erase_if(found, [&](const auto& entry) { return entry.second->session == session_id; });
+    // A process can open no event of its own; and those of sessions that are ending are no more.
+    std::erase_if(found, [&](const auto& entry) {
+      const SessionId owner = entry.second->session;
+      return owner == session_id || !sessions_.at(owner)->live;
+    });
     if (found.empty()) {
       return absl::NotFoundError(absl::StrCat(
           "no other session has an event beside the segment of lease ", ToInt(*place.lease)));
@@ -89,7 +100,7 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   } else {
     IpcEventId id{};
     IpcEvents::Event* event = events_.FindByName((*session)->tenant->name, place.name, &id);
-    if (event == nullptr) {
+    if (event == nullptr || !sessions_.at(event->session)->live) {
       return absl::NotFoundError(absl::StrCat("tenant ", (*session)->tenant->name,
                                               " has no event of that name; it ends with the "
                                               "session that made it"));

@@ -216,5 +216,23 @@ TEST_F(LedgerKindsTest, EventsEndWithTheirLeaseOrSession) {
   EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
 }
 
+// What only the process that is gone kept in a pool goes in parts, too.
+TEST_F(LedgerKindsTest, AnIdlePoolEndsInParts) {
+  const auto made = Acquire({.bytes = kGranule, .kind = Kind::kMempool, .count = 5});
+  ASSERT_TRUE(made.ok()) << made.status();
+  std::vector<LeaseId> leases;
+  for (const Operation::Item& item : made->items) leases.push_back(item.lease);
+  ASSERT_TRUE(ledger_.Release(session_, leases).ok());
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  ledger_.ProcessGone(session_, /*steps=*/2);
+  std::vector<size_t> doomed;
+  for (; ledger_.HasEnding(); ledger_.ContinueEnding(/*steps=*/2)) {
+    EXPECT_EQ(ledger_.CheckInvariants(), absl::OkStatus());
+    doomed.push_back(ledger_.TakeDoomed().size());
+  }
+  doomed.push_back(ledger_.TakeDoomed().size());
+  EXPECT_EQ(doomed, (std::vector<size_t>{2, 2, 1, 0}));
+}
+
 }  // namespace
 }  // namespace gpumemd

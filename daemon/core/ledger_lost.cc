@@ -47,12 +47,19 @@ std::vector<SessionId> Ledger::TakeBereaved() {
 
 std::vector<LeaseId> Ledger::LostLeases(SessionId session) const {
   std::vector<LeaseId> lost;
-  auto it = sessions_.find(session);
-  if (it == sessions_.end()) return lost;
-  for (LeaseId lease : it->second->leases) {
-    if (segments_.at(leases_.at(lease).segment)->lost) lost.push_back(lease);
-  }
+  LostLeases(session, LeaseId{}, SIZE_MAX, lost);
   return lost;
+}
+
+std::optional<LeaseId> Ledger::LostLeases(SessionId id, LeaseId next, size_t count,
+                                          std::vector<LeaseId>& lost) const {
+  auto session = sessions_.find(id);
+  if (session == sessions_.end()) return std::nullopt;
+  auto it = session->second->leases.lower_bound(next);
+  for (; it != session->second->leases.end() && count > 0; ++it, --count) {
+    if (segments_.at(leases_.at(*it).segment)->lost) lost.push_back(*it);
+  }
+  return it == session->second->leases.end() ? std::nullopt : std::optional(*it);
 }
 
 }  // namespace gpumemd

@@ -160,7 +160,7 @@ void LedgerModel::EndSession(SessionId id) {
   Session& session = sessions_.at(id);
   if (!session.live) return;
   session.live = false;
-  std::erase_if(events_, [&](const Event& event) { return event.session == id; });
+  session.ending = true;
   std::vector<WaiterId> waiting;
   for (const auto& [waiter_id, waiter] : waiters_) {
     if (waiter.session == id) waiting.push_back(waiter_id);
@@ -170,43 +170,115 @@ void LedgerModel::EndSession(SessionId id) {
     refused_.push_back(waiter);
   }
   EndAttachWaitsOf(id);
-  EndEphemeralOf(id);
-  std::vector<LeaseId> ended;
-  for (const auto& [lease_id, lease] : leases_) {
-    if (lease.session == id) ended.push_back(lease_id);
-  }
-  for (LeaseId lease : ended) EndLease(lease, /*unmapped=*/false);
-  const bool others_live = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return entry.second.live && entry.second.tenant == session.tenant;
-  });
-  if (!others_live) GiveUpAllOf(session.tenant);
 }
 
 void LedgerModel::SocketClosed(SessionId id) {
-  if (!sessions_.contains(id)) return;
-  EndSession(id);
-  Sweep();
+  if (sessions_.contains(id)) EndSession(id);
 }
 
 void LedgerModel::ProcessGone(SessionId id) {
   if (!sessions_.contains(id)) return;
   sessions_.at(id).process_gone = true;
   EndSession(id);
-  for (size_t device = 0; device < devices_.size(); ++device) Unimport(id, device, /*all=*/true);
-  std::set<SegmentId> unmapped;
-  for (const Mapping& mapping : mappings_) {
-    if (mapping.session == id) unmapped.insert(mapping.segment);
+  sessions_.at(id).ending = true;
+}
+
+bool LedgerModel::HasEnding() const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& entry) { return entry.second.ending; });
+}
+
+bool LedgerModel::HasEnded(SessionId id) const {
+  const auto its = [id](const auto& each) { return each.session == id; };
+  const bool tenant_lives = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second.live && entry.second.tenant == sessions_.at(id).tenant;
+  });
+  return std::none_of(events_.begin(), events_.end(), its) &&
+         std::none_of(
+             publications_.begin(), publications_.end(),
+             [id](const Publication& each) { return each.ephemeral && each.publisher == id; }) &&
+         std::none_of(leases_.begin(), leases_.end(),
+                      [&](const auto& entry) { return its(entry.second); }) &&
+         (tenant_lives || std::none_of(segments_.begin(), segments_.end(),
+                                       [&](const auto& entry) {
+                                         return entry.second.tenant == sessions_.at(id).tenant &&
+                                                entry.second.kept_since > 0;
+                                       })) &&
+         (!sessions_.at(id).process_gone ||
+          (std::none_of(imports_.begin(), imports_.end(), its) &&
+           std::none_of(mappings_.begin(), mappings_.end(), its)));
+}
+
+absl::Status LedgerModel::ContinueEnding(const Ledger& ledger) {
+  if (!HasEnding()) return absl::OkStatus();
+  const JournalImage image = ledger.Image();
+  std::set<SegmentId> given_up;  // by the ledger
+  const auto views = ledger.ListSegments("", "");
+  for (const SegmentView& view : *views) {
+    if (view.state == SegmentState::kReleasing) given_up.insert(view.id);
   }
-  for (SegmentId segment : unmapped) {
-    while (MayMap(id, segment)) Unmap(id, segment);
-    Rest(segment);
+  bool any_ended = false;  // of those that were ending after an earlier call
+  for (auto& [id, session] : sessions_) {
+    if (!session.ending) continue;
+    std::erase_if(events_, [&, id = id](const Event& event) {
+      return event.session == id && !image.ipc_events.contains(event.id);
+    });
+    for (const Publication& each : std::vector<Publication>(publications_)) {
+      if (each.ephemeral && each.publisher == id && !image.publications.contains(each.id)) {
+        EndPublication(each.id);
+      }
+    }
+    const std::string tenant = session.tenant;
+    const bool tenant_lives =
+        std::any_of(sessions_.begin(), sessions_.end(), [&tenant](const auto& entry) {
+          return entry.second.live && entry.second.tenant == tenant;
+        });
+    for (auto& [segment_id, segment] : segments_) {
+      if (!tenant_lives && segment.tenant == tenant && segment.kept_since > 0 &&
+          given_up.contains(segment_id)) {
+        GiveUp(segment);
+      }
+    }
+    for (const auto& [lease_id, lease] : std::map<LeaseId, Lease>(leases_)) {
+      if (lease.session != id || image.leases.contains(lease_id)) continue;
+      EndLease(lease_id, /*unmapped=*/false);
+    }
+    if (session.process_gone) {
+      for (auto& [segment_id, segment] : segments_) {
+        // Of a pool that no other process has open.
+        if (segment.kind == Kind::kMempool && given_up.contains(segment_id) &&
+            StateOf(segment_id) == SegmentState::kLingering && !MayMap(segment_id) &&
+            Importers(segment_id) == std::set<SessionId>{id}) {
+          GiveUp(segment);
+        }
+      }
+      for (size_t device = 0; device < devices_.size(); ++device) {
+        const std::pair key(id, journal::DeviceUuid(devices_[device].uuid));
+        if (!image.pool_imports.contains(key)) Unimport(id, device, /*all=*/true);
+      }
+      std::set<SegmentId> unmapped;
+      for (const Mapping& mapping : mappings_) {
+        if (mapping.session == id && !image.exposures.contains(std::pair(id, mapping.segment))) {
+          unmapped.insert(mapping.segment);
+        }
+      }
+      for (SegmentId segment : unmapped) {
+        while (MayMap(id, segment)) Unmap(id, segment);
+        Rest(segment);
+      }
+    }
+    session.ending = ledger.IsEnding(id);
+    if (!session.ending && !HasEnded(id)) return Wrong("session ", ToInt(id), " has not ended");
+    if (std::exchange(session.goes_on, session.ending) && !session.ending) any_ended = true;
   }
+  if (any_ended && !HasEnding()) stirred_ = true;  // others may have waited for that
   Sweep();
+  return absl::OkStatus();
 }
 
 bool LedgerModel::OnlyImports(SessionId id) const {
   const Session& session = sessions_.at(id);
-  return !session.live && session.calls == 0 &&
+  return !session.live && !session.ending && session.calls == 0 &&
          std::none_of(mappings_.begin(), mappings_.end(),
                       [&](const Mapping& mapping) { return mapping.session == id; }) &&
          std::none_of(operations_.begin(), operations_.end(),

@@ -42,8 +42,11 @@ class LedgerModel {
   absl::Status OpenSession(const std::string& tenant, const std::string& client,
                            const PeerIdentity& peer, absl::Time now, const Secret& token,
                            const absl::StatusOr<SessionId>& answer);
+  // These begin the end of a session; ContinueEnding goes on with it, as far as the ledger has
+  // come.
   void SocketClosed(SessionId session);
   void ProcessGone(SessionId session);
+  absl::Status ContinueEnding(const Ledger& ledger);
   absl::Status BeginCall(SessionId session, const absl::Status& answer);
   void EndCall(SessionId session);
   absl::Status BeginAcquire(SessionId session, const AcquireSpec& spec, absl::Time now,
@@ -161,6 +164,8 @@ class LedgerModel {
     absl::Time opened;
     bool live = true;
     bool process_gone = false;
+    bool ending = false;   // not live, and has some of what it had
+    bool goes_on = false;  // it was ending after an earlier call
     Presence presence = Presence::kHere;
     uint32_t calls = 0;
   };
@@ -307,13 +312,15 @@ class LedgerModel {
   struct Judgement {
     Fit fit = Fit::kNow;
     bool hopeless = false;
+    bool awaits_end = false;         // of kSoon: a session that is ending may make room
     std::set<LimitName> in_the_way;  // and those before
     std::vector<Limit> limits;
     std::vector<SegmentId> victims;
     Expected denial;
   };
-  Judgement Judge(const Request& request, const std::set<SegmentId>& reused,
-                  const Claims& claims) const;
+  // `exactly`: also while sessions are ending.
+  Judgement Judge(const Request& request, const std::set<SegmentId>& reused, const Claims& claims,
+                  bool exactly = false) const;
   static Claim On(const Claims& claims, const LimitName& name);
   static void Add(const std::vector<Limit>& limits, const std::set<LimitName>& which,
                   Claims& claims);
@@ -415,6 +422,9 @@ class LedgerModel {
   bool Trusts(const Lease& lease) const;
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
+  bool HasEnding() const;
+  // True if nothing is left of a session that has ended.
+  bool HasEnded(SessionId session) const;
   void Unmap(SessionId session, SegmentId segment);           // once
   void Unimport(SessionId session, size_t device, bool all);  // or once
   // Forgets sessions and tenants that nothing is left of; after each step.
@@ -439,7 +449,6 @@ class LedgerModel {
   absl::Time ExpiryOf(const Publication& publication) const;
   absl::Time NextExpiry() const;
   void EndPublication(PublicationId id, bool replaced = false);
-  void EndEphemeralOf(SessionId session);
   void LeaveAttachQueue(WaiterId id);
   void EndAttachWaitsOf(std::optional<SessionId> session);  // or of all
   absl::Status ComparePublications(const Ledger& ledger, const std::string& tenant,

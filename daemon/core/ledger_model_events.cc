@@ -80,11 +80,15 @@ absl::Status LedgerModel::RegisterEvent(SessionId session, const Ledger::EventPl
         answer.status(), tenant,
         {{gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, tenant, kEverywhere}, 1, used, limit});
   }
-  for (const Event& event : events_) {
-    if (!place.lease && !event.place.lease && event.place.name == place.name &&
-        sessions_.at(event.session).tenant == tenant) {
-      return ExpectCode(answer.status(), StatusCode::kAlreadyExists);
-    }
+  const auto has_its_name = [&](const Event& event) {
+    return !place.lease && !event.place.lease && event.place.name == place.name &&
+           sessions_.at(event.session).tenant == tenant;
+  };
+  // A session that is ending gives up its names.
+  std::erase_if(events_,
+                [&](const Event& event) { return has_its_name(event) && !Live(event.session); });
+  if (std::any_of(events_.begin(), events_.end(), has_its_name)) {
+    return ExpectCode(answer.status(), StatusCode::kAlreadyExists);
   }
   if (!answer.ok() || ToInt(*answer) <= last_event_) {
     return Wrong("expected a new event, got ", answer.status().ToString());
@@ -116,7 +120,7 @@ absl::Status LedgerModel::GetEvents(SessionId session, const Ledger::EventPlace&
                                  event.segment == leases_.at(*place.lease).segment
                            : !event.place.lease && event.place.name == place.name &&
                                  sessions_.at(event.session).tenant == sessions_.at(session).tenant;
-    if (found) expected.push_back(&event);
+    if (found && Live(event.session)) expected.push_back(&event);
   }
   if (expected.empty()) return ExpectCode(answer.status(), StatusCode::kNotFound);
   if (!answer.ok() || answer->size() != expected.size()) {

@@ -272,7 +272,7 @@ void LedgerModel::Add(const std::vector<Limit>& limits, const std::set<LimitName
 }
 
 LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set<SegmentId>& reused,
-                                          const Claims& claims) const {
+                                          const Claims& claims, bool exactly) const {
   Judgement judgement;
   judgement.limits = LimitsFor(request, reused);
   const auto fit_of = [&](const Limit& limit) {
@@ -294,6 +294,12 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
     if (limit.asked <= limit.limit && limit.least <= limit.limit) continue;
     judgement.hopeless = true;
     reason = &limit;
+  }
+  // What still ends may be enough.
+  if (!exactly && HasEnding() && !judgement.hopeless &&
+      (judgement.fit == Fit::kRevoked || judgement.fit == Fit::kBlocked)) {
+    judgement.fit = Fit::kSoon;
+    judgement.awaits_end = true;
   }
   if (judgement.fit == Fit::kRevoked) {
     judgement.victims = VictimsFor(request, judgement.limits, claims);

@@ -57,7 +57,9 @@ absl::Status LedgerModel::BeginOpen(SessionId session_id, absl::Span<const Secre
         }
       }
     }
-    if (found == nullptr) return ExpectCode(answer.status(), StatusCode::kNotFound);
+    if (found == nullptr || !Live(found->session)) {
+      return ExpectCode(answer.status(), StatusCode::kNotFound);
+    }
     if (scope == static_cast<size_t>(TicketScope::kTenant) &&
         segments_.at(found->segment).tenant != sessions_.at(session_id).tenant) {
       return ExpectCode(answer.status(), StatusCode::kPermissionDenied);

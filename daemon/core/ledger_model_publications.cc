@@ -89,14 +89,6 @@ void LedgerModel::EndPublication(PublicationId id, bool replaced) {
   for (SegmentId segment : segments) Rest(segment);
 }
 
-void LedgerModel::EndEphemeralOf(SessionId session) {
-  std::vector<PublicationId> ended;
-  for (const Publication& publication : publications_) {
-    if (publication.ephemeral && publication.publisher == session) ended.push_back(publication.id);
-  }
-  for (PublicationId id : ended) EndPublication(id);
-}
-
 absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::Time now,
                                   const absl::StatusOr<Ledger::Published>& answer) {
   const auto refused = [&](StatusCode code) { return ExpectCode(answer.status(), code); };

@@ -146,7 +146,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
 
 void LedgerModel::MakeRoom(const Request& request, const std::set<SegmentId>& reused,
                            const Judgement& judgement, const Claims& claims, absl::Time now) {
-  if (judgement.fit == Fit::kBlocked) return;
+  if (judgement.fit == Fit::kBlocked || judgement.awaits_end) return;
   // What it would reuse is not free to be given up for it, and counts as used just now.
   for (SegmentId id : reused) segments_.at(id).kept_since = 0;
   GiveUpFor(request, request.count - static_cast<uint32_t>(reused.size()), claims);

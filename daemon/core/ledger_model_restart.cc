@@ -97,11 +97,20 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     if (event.place.lease && !leases_.contains(*event.place.lease)) event.listed = false;
   }
   for (const auto& [id, lease] : leases_) {
-    if (segments_.at(lease.segment).lost) bereaved_.insert(lease.session);
+    if (segments_.at(lease.segment).lost && Live(lease.session)) bereaved_.insert(lease.session);
     if (lease.request_id > 0) regrants_[{lease.session, lease.request_id}].push_back(id);
   }
   NotePeaks();
   for (const auto& [id, segment] : segments_) Rest(id);
+  // What was ending has ended.
+  for (auto& [id, session] : sessions_) {
+    session.goes_on = false;
+    if (!std::exchange(session.ending, false)) continue;
+    std::erase_if(events_, [id = id](const Event& event) { return event.session == id; });
+    for (const auto& [lease_id, lease] : std::map<LeaseId, Lease>(leases_)) {
+      if (lease.session == id) EndLease(lease_id, /*unmapped=*/false);
+    }
+  }
   const auto live = static_cast<uint64_t>(std::count_if(
       sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second.live; }));
   const size_t segments = segments_.size();
@@ -218,13 +227,6 @@ absl::Status LedgerModel::Resume(SessionId id, const PeerIdentity& peer,
                                  const absl::Status& answer) {
   const bool resumes = Live(id) && sessions_.at(id).peer.pid == peer.pid &&
                        sessions_.at(id).peer.start_time == peer.start_time;
-  if (resumes && sessions_.at(id).presence != Presence::kAway) {
-    std::erase_if(regrants_, [&](const auto& entry) { return entry.first.first == id; });
-    for (const auto& [lease_id, lease] : leases_) {
-      if (lease.session != id || lease.request_id == 0) continue;
-      regrants_[{id, lease.request_id}].push_back(lease_id);
-    }
-  }
   if (resumes) sessions_.at(id).presence = Presence::kReturning;
   return ExpectCode(answer, resumes ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
 }
@@ -249,9 +251,13 @@ absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& le
     if (lease.session == id && !kept && !asked) ended.push_back(lease_id);
   }
   for (LeaseId lease : ended) EndLease(lease, Trusts(leases_.at(lease)));
-  std::erase_if(regrants_, [&](const auto& entry) {
-    return entry.first.first == id && !requests.contains(entry.first.second);
-  });
+  std::erase_if(regrants_, [&](const auto& entry) { return entry.first.first == id; });
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.session != id || lease.request_id == 0 || !requests.contains(lease.request_id)) {
+      continue;
+    }
+    regrants_[{id, lease.request_id}].push_back(lease_id);
+  }
   // What it may map beyond its leases it was being handed, or has released: it does not have it.
   const bool busy = std::any_of(operations_.begin(), operations_.end(),
                                 [&](const auto& entry) { return entry.second.session == id; });

@@ -85,7 +85,8 @@ bool LedgerModel::IsWaitedFor(SegmentId id) {
   const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
     const auto& [waiter_id, waiter] = entry;
     return waiter.revokes &&
-           Judge(waiter.request, {}, ClaimsOfThoseBefore(waiter_id)).fit == Fit::kRevoked;
+           Judge(waiter.request, {}, ClaimsOfThoseBefore(waiter_id), /*exactly=*/true).fit ==
+               Fit::kRevoked;
   });
   segments_.at(id).revoking = true;
   return wanted;
@@ -105,7 +106,8 @@ absl::Status LedgerModel::TakeOverdue(absl::Time now, const std::vector<Ledger::
     segment.ended = kill;
     segment.until = now + times_.kill_after;
     for (const Mapping& mapping : mappings_) {
-      if (mapping.segment == id) expected[mapping.session] |= kill;
+      if (mapping.segment != id || sessions_.at(mapping.session).process_gone) continue;
+      expected[mapping.session] |= kill;
     }
   }
   if (answer.size() != expected.size()) {

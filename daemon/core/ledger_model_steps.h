@@ -51,27 +51,47 @@ class ModelSteps : public ModelOperators {
 
   absl::Status SocketClosed(SessionId session) {
     ledger_.SocketClosed(session, 1 + chance_.Below(4));
-    if (absl::Status ended = ContinueEnding(); !ended.ok()) return ended;
     model_.SocketClosed(session);
+    const absl::Status verdict = Ending();
     if (model_.sessions().contains(session)) Met("a session outlives its socket");
-    return After(absl::OkStatus(), "SocketClosed ", ToInt(session));
+    return After(verdict, "SocketClosed ", ToInt(session), HasEnding());
   }
 
   absl::Status ProcessGone(SessionId session) {
     ledger_.ProcessGone(session, 1 + chance_.Below(4));
-    if (absl::Status ended = ContinueEnding(); !ended.ok()) return ended;
     model_.ProcessGone(session);
+    const absl::Status verdict = Ending();
     if (model_.sessions().contains(session)) Met("a session outlives its process");
-    return After(absl::OkStatus(), "ProcessGone ", ToInt(session));
+    return After(verdict, "ProcessGone ", ToInt(session), HasEnding());
   }
-  // The model does it in one go.
-  absl::Status ContinueEnding() {
-    while (ledger_.HasEnding()) {
+  const char* HasEnding() const { return ledger_.HasEnding() ? ", which goes on" : ""; }
+  // The end of a session has begun. It goes on at once, or over other calls.
+  absl::Status Ending() {
+    absl::Status verdict = model_.ContinueEnding(ledger_);
+    const bool at_once = ends_at_once_ || chance_.In100(60);
+    while (verdict.ok() && at_once && ledger_.HasEnding()) {
       Met("a session ends in parts");
       if (absl::Status sound = ledger_.CheckInvariants(); !sound.ok()) return sound;
       ledger_.ContinueEnding(1 + chance_.Below(3));
+      verdict = model_.ContinueEnding(ledger_);
     }
-    return absl::OkStatus();
+    return verdict;
+  }
+  absl::Status ContinueEnding() {
+    Met("a session ends over other calls");
+    ledger_.ContinueEnding(1 + chance_.Below(3));
+    return After(model_.ContinueEnding(ledger_), "ContinueEnding", HasEnding());
+  }
+  // The probe, without sessions that are ending.
+  template <typename Probe>
+  absl::Status WithoutEnding(Probe probe) {
+    while (ledger_.HasEnding()) {
+      if (absl::Status ended = ContinueEnding(); !ended.ok()) return ended;
+    }
+    ends_at_once_ = true;
+    const absl::Status verdict = probe();
+    ends_at_once_ = false;
+    return verdict;
   }
 
   absl::Status BeginCall() { return BeginCall(AnySession()); }
@@ -184,6 +204,7 @@ class ModelSteps : public ModelOperators {
       admission_ = *answer;
       if (answer->waiter) {
         absl::StrAppend(&told, " as ", ToInt(*answer->waiter));
+        if (ledger_.HasEnding() && !spec.waits) Met("waits while a session ends");
         if (ledger_.Revokes(*answer->waiter)) Met("revokes");
       } else {
         MeetGrant(spec, *answer->operation);
@@ -513,6 +534,7 @@ class ModelSteps : public ModelOperators {
   static constexpr uint64_t kWell = 0;
 
   std::set<SessionId> killed_;  // whose process is ended by force, and some day is gone
+  bool ends_at_once_ = false;   // sessions, before the next call
   Admission admission_;         // the last
   std::optional<std::pair<SessionId, uint64_t>> last_register_;
 };

@@ -181,6 +181,7 @@ class Episode : public ModelRestarts {
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
     if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
+    if (ledger_.HasEnding() && chance_.In100(25)) return ContinueEnding();
     if (AnyAttachToRegrant() && chance_.In100(10)) return RegrantAttach();
     if (!model_.regrants().empty() && chance_.In100(5)) {
       const uint64_t die = chance_.Below(100);
@@ -213,8 +214,8 @@ class Episode : public ModelRestarts {
     if (falls_on(15)) return LetTimePass(absl::Milliseconds(chance_.Below(15)));
     if (falls_on(10)) return SetUnbrokered(chance_.In100(35));
     if (falls_on(6)) return Crowd(chance_.Below(3));
-    if (falls_on(10)) return GuaranteeProbe();
-    if (chance_.Below(400) == 0) return StarvationProbe();
+    if (falls_on(10)) return WithoutEnding([this] { return GuaranteeProbe(); });
+    if (chance_.Below(400) == 0) return WithoutEnding([this] { return StarvationProbe(); });
     if (falls_on(85)) return BeginOpen();
     if (falls_on(32)) return Publish();
     if (falls_on(38)) return Attach();
@@ -248,7 +249,8 @@ class Episode : public ModelRestarts {
       return status.ok();
     };
     while (!model_.operations().empty() || !model_.sessions().empty()) {
-      const uint64_t die = chance_.Below(4);
+      const uint64_t die = chance_.Below(5);
+      if (die == 4 && ledger_.HasEnding() && !next(ContinueEnding())) return status;
       if (die == 0 && !next(FinishOperation())) return status;
       if (die == 1 && !next(EndCall())) return status;
       if (die == 2 && !next(SocketClosed(SessionToEnd()))) return status;
@@ -326,6 +328,9 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "a session outlives its socket",
                            "a session outlives its process",
                            "a session ends in parts",
+                           "a session ends over other calls",
+                           "waits while a session ends",
+                           "killed while a session ended",
                            "a commit in parts",
                            "events beside a lease",
                            "event by name",

@@ -5,6 +5,7 @@
 // of the pool's memory, not only what that process has opened (measured with driver 580;
 // docs/benchmarks.md). So a segment that was released stays charged, as lingering, until the
 // last of these processes has gone. Until then it serves the tenant's next request of its size.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/core/ledger.h"
@@ -36,6 +37,21 @@ void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
   absl::btree_set<SegmentId> released = std::exchange(pool.lost, {});
   while (const std::optional<SegmentId> idle = pool.idle.TakeOldest()) released.insert(*idle);
   for (SegmentId segment : released) Settle(segment, *segments_.at(segment));
+}
+
+void Ledger::EndImport(SessionId id, Session& session, size_t device, size_t& steps) {
+  Pool& pool = session.tenant->pools[device];
+  const bool is_last = pool.importers.size() == 1 && pool.importers.contains(id);
+  const size_t released = is_last ? pool.idle.size() + pool.lost.size() : 0;
+  if (released <= steps) {
+    steps -= std::min(steps, released + 1);
+    return Unimport(id, session, device, /*all=*/true);
+  }
+  for (; steps > 0; --steps) {
+    const SegmentId segment = pool.lost.empty() ? *pool.idle.TakeOldest() : *pool.lost.begin();
+    pool.lost.erase(segment);
+    Doom(segment, *segments_.at(segment));
+  }
 }
 
 bool Ledger::OnlyImports(const Session& session) {

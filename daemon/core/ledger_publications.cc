@@ -542,7 +542,7 @@ absl::Status Ledger::CheckPublications() const {
     if (!publication.ephemeral) continue;
     ++ephemeral;
     auto publisher = sessions_.find(publication.publisher);
-    if (publisher == sessions_.end() || !publisher->second->live ||
+    if (publisher == sessions_.end() || !(publisher->second->live || publisher->second->ending) ||
         !publisher->second->ephemeral.contains(id)) {
       return wrong("publication ", ToInt(id), " should have ended with its session");
     }

@@ -129,7 +129,9 @@ absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, con
   const size_t there = tenant.quota.scrub ? 0 : reusable.Fits(request.kind, request.bytes);
   const auto reused = static_cast<uint32_t>(std::min<size_t>(there, request.count));
   *verdict = Judge(request, reused, claims);
-  if (verdict->fit == Fit::kBlocked) return std::optional<Operation>();
+  if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
+    return std::optional<Operation>();
+  }
   if (verdict->fit == Fit::kNow) {
     // There may be more leases than when a waiter came.
     absl::Status room = CheckLeaseCount(*sessions_.at(session), request.count);

@@ -266,6 +266,7 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
     operation.items.push_back({.lease = lease, .segment = id, .reused = true});
     ++segment.pins;
   }
+  regranting_ += operation.items.size();
   ++session.operations;
   ++open_operations_;
   return operation;
@@ -298,14 +299,6 @@ absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
   const PeerIdentity& its = session.details.peer;
   if (its.pid != peer.pid || its.start_time != peer.start_time) {
     return absl::NotFoundError("the session is another process's; connect for one of your own");
-  }
-  if (session.presence != Presence::kAway) {
-    // It may not have heard the answers of the connection that it has lost.
-    session.regrants.clear();
-    for (LeaseId lease : session.leases) {
-      const uint64_t request = leases_.at(lease).request_id;
-      if (request != 0) session.regrants[request].push_back(lease);
-    }
   }
   session.presence = Presence::kReturning;
   ++session.resumptions;
@@ -396,13 +389,15 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
     for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
       it.lease_ = LeaseId{ToInt(*lease) + 1};
       const uint64_t request = leases_.at(*lease).request_id;
-      const bool stays = it.kept_.contains(*lease) || (request != 0 && it.asked_.contains(request));
-      if (!stays) ended.push_back(*lease);
+      // It may not have heard the answers of the connection that it has lost, either.
+      const bool asked = request != 0 && it.asked_.contains(request);
+      if (asked) it.before_[request].push_back(*lease);
+      if (!asked && !it.kept_.contains(*lease)) ended.push_back(*lease);
     }
     if (lease == session.leases.end()) {
       it.stage_ = Stage::kAsked;
       it.next_ = 0;
-      it.before_.swap(session.regrants);
+      it.replaced_.swap(session.regrants);
     }
     AuditRelease(session_id, ended, "its client has connected anew and does not have it");
     for (LeaseId each : ended) EndLease(each, TrustsRelease(session, each));

@@ -106,7 +106,8 @@ bool Ledger::IsWaitedFor(Segment& segment) const {
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
     const Waiter& waiter = waiters_.at(id);
-    needed = waiter.revokes && Judge(waiter.request, 0, claims).fit == Fit::kRevoked;
+    needed =
+        waiter.revokes && Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
     if (needed) break;
     AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
   }
@@ -145,15 +146,22 @@ std::vector<SessionId> Ledger::TakeRevoked() {
 
 Ledger::Revoked Ledger::RevokedLeases(SessionId id) const {
   Revoked revoked;
-  auto it = sessions_.find(id);
-  if (it == sessions_.end()) return revoked;
-  for (LeaseId lease : it->second->leases) {
-    const Segment& segment = *segments_.at(leases_.at(lease).segment);
+  RevokedLeases(id, LeaseId{}, SIZE_MAX, revoked);
+  return revoked;
+}
+
+std::optional<LeaseId> Ledger::RevokedLeases(SessionId id, LeaseId next, size_t count,
+                                             Revoked& revoked) const {
+  auto session = sessions_.find(id);
+  if (session == sessions_.end() || revoking_.empty()) return std::nullopt;
+  auto it = session->second->leases.lower_bound(next);
+  for (; it != session->second->leases.end() && count > 0; ++it, --count) {
+    const Segment& segment = *segments_.at(leases_.at(*it).segment);
     if (!segment.charge.revoking()) continue;
-    revoked.leases.push_back(lease);
+    revoked.leases.push_back(*it);
     revoked.until = std::min(revoked.until, segment.due);
   }
-  return revoked;
+  return it == session->second->leases.end() ? std::nullopt : std::optional(*it);
 }
 
 absl::Time Ledger::NextOverdue() const {
@@ -187,7 +195,9 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
     segment.revocation = kill ? Revocation::kEnded : Revocation::kAskedToEnd;
     // From now on, not from when it was due: whoever is asked to end has the time for it.
     segment.due = now + revocation_times_.kill_after;
-    for (const auto& [session, times] : segment.exposures) overdue[session] |= kill;
+    for (const auto& [session, times] : segment.exposures) {
+      if (!sessions_.at(session)->process_gone) overdue[session] |= kill;
+    }
   }
   std::vector<Overdue> list;
   for (const auto& [session, kill] : overdue) list.push_back({session, kill});

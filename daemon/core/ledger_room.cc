@@ -221,7 +221,8 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   return standings;
 }
 
-Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims) const {
+Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims,
+                      bool exactly) const {
   Verdict verdict{.standings = StandingsOf(request, reused)};
   for (size_t i = 0; i < verdict.standings.size(); ++i) {
     const Standing& standing = verdict.standings[i];
@@ -239,6 +240,10 @@ Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& cla
     verdict.hopeless |= hopeless;
   }
   verdict.blocked_firmly = verdict.fit == Fit::kBlocked;
+  if (!exactly && HasEnding() && !verdict.hopeless && verdict.fit >= Fit::kRevoked) {
+    verdict.fit = Fit::kSoon;
+    verdict.awaits_end = true;
+  }
   if (verdict.fit == Fit::kRevoked) {
     verdict.victims = Victims(request, verdict.standings, claims);
     if (verdict.victims.empty()) verdict.fit = Fit::kBlocked;

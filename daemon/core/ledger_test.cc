@@ -522,5 +522,121 @@ TEST_F(LedgerTest, ReconcileInParts) {
   EXPECT_TRUE(absl::IsUnavailable(ledger.Reconcile(session, late, /*steps=*/1).status()));
 }
 
+// The memory of a process that is gone comes back in parts: until it has, its successor waits.
+TEST_F(LedgerTest, NoRequestIsRefusedWhileASessionEnds) {
+  const SessionId dead = OpenSession("team"), next = OpenSession("team");
+  const SessionId other = OpenSession("others");
+  Acquire(dead, 128 * kGranule, 6);
+  const std::vector<Operation::Item> kept = Acquire(other, 256 * kGranule);
+  const AcquireSpec fits = {.device_uuid = "GPU-1", .bytes = 768 * kGranule};
+  const AcquireSpec too_much = {.device_uuid = "GPU-1", .bytes = 769 * kGranule};
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.BeginAcquire(next, fits).status()));
+  ledger.ProcessGone(dead, /*steps=*/2);
+  ASSERT_TRUE(ledger.HasEnding());
+  const auto first = ledger.BeginAcquire(next, fits);
+  ASSERT_TRUE(first.ok() && first->waiter) << first.status();
+  const auto second = ledger.BeginAcquire(next, too_much);
+  ASSERT_TRUE(second.ok() && second->waiter) << second.status();
+  while (ledger.HasEnding()) {
+    EXPECT_TRUE(ledger.AdmitWaiting().empty());
+    EXPECT_FALSE(ledger.IsBlocked(*first->waiter));
+    EXPECT_FALSE(ledger.IsBlocked(*second->waiter));
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    ledger.ContinueEnding(/*steps=*/2);
+  }
+  // Now it is known what there is.
+  const std::vector<Ledger::Admitted> refused = ledger.AdmitWaiting();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].waiter, *second->waiter);
+  ExpectDenial(refused[0].operation.status(), gpumem::v1::Denial::CAUSE_CAPACITY, "team", "GPU-1",
+               769 * kGranule, 256 * kGranule, kCapacity);
+  EXPECT_EQ(DestroyDoomed().size(), 6u);
+  const std::vector<Ledger::Admitted> granted = ledger.AdmitWaiting();
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_EQ(granted[0].waiter, *first->waiter);
+  Finish(*granted[0].operation);
+  Release(other, kept);
+}
+
+TEST_F(LedgerTest, NothingIsTakenBackWhileASessionEnds) {
+  ledger.Configure({{"low", {.priority = -1}}, {"high", {.priority = 1}}}, {});
+  const SessionId dead = OpenSession("high"), low = OpenSession("low"), high = OpenSession("high");
+  Acquire(dead, 128 * kGranule, 4);
+  const auto lent = ledger.BeginAcquire(
+      low, {.device_uuid = "GPU-1", .bytes = 512 * kGranule, .revocable = true});
+  ASSERT_TRUE(lent.ok() && lent->operation);
+  Finish(*lent->operation);
+  ledger.ProcessGone(dead, /*steps=*/1);
+  const auto enough = ledger.BeginAcquire(high, {.device_uuid = "GPU-1", .bytes = 512 * kGranule});
+  ASSERT_TRUE(enough.ok() && enough->waiter) << enough.status();
+  while (ledger.HasEnding()) {
+    EXPECT_TRUE(ledger.AdmitWaiting().empty());
+    ledger.ContinueEnding(/*steps=*/1);
+  }
+  EXPECT_TRUE(ledger.AdmitWaiting().empty());
+  DestroyDoomed();
+  const std::vector<Ledger::Admitted> granted = ledger.AdmitWaiting();
+  ASSERT_EQ(granted.size(), 1u);
+  Finish(*granted[0].operation);
+  EXPECT_TRUE(ledger.TakeRevoked().empty());
+
+  // Where it is not enough, it is taken back in the end.
+  const SessionId gone = OpenSession("high"), last = OpenSession("high");
+  ledger.ProcessGone(high);
+  ASSERT_TRUE(ledger.Trim("", "", 0).ok());
+  DestroyDoomed();
+  Acquire(gone, kGranule, 4);
+  ledger.ProcessGone(gone, /*steps=*/1);
+  const auto more = ledger.BeginAcquire(last, {.device_uuid = "GPU-1", .bytes = kCapacity});
+  ASSERT_TRUE(more.ok() && more->waiter) << more.status();
+  EXPECT_TRUE(ledger.TakeRevoked().empty());
+  while (ledger.HasEnding()) ledger.ContinueEnding(/*steps=*/1);
+  EXPECT_TRUE(ledger.AdmitWaiting().empty());
+  EXPECT_EQ(ledger.TakeRevoked(), std::vector<SessionId>{low});
+}
+
+TEST_F(LedgerTest, TheTicketsOfASessionThatEndsOpenNothing) {
+  const SessionId session = OpenSession("team"), other = OpenSession("team");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
+  const Secret ticket = Share(session, items[2].lease);
+  ledger.SocketClosed(session, /*steps=*/1);
+  ASSERT_TRUE(ledger.HasEnding());
+  EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(other, {ticket}).status()));
+}
+
+// Also of what a session has beside leases a part ends at a time.
+TEST_F(LedgerTest, EventsAndPublicationsEndInParts) {
+  const SessionId session = OpenSession("team"), other = OpenSession("team");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 4);
+  const LeaseId beside = OpenTicket(other, Share(session, items[0].lease)).lease;
+  for (const char* name : {"a", "b", "c"}) {
+    ASSERT_TRUE(ledger.RegisterEvent(session, {.name = name}, "GPU-1", {}).ok());
+    ASSERT_TRUE(
+        ledger
+            .Publish(session,
+                     {.name = name, .leases = {items[0].lease, items[1].lease}, .ephemeral = true})
+            .ok());
+  }
+  ASSERT_TRUE(ledger.RegisterEvent(session, {.lease = items[0].lease}, "GPU-1", {}).ok());
+  EXPECT_TRUE(ledger.GetEvents(other, {.name = "c"}).ok());
+  EXPECT_TRUE(ledger.GetEvents(other, {.lease = beside}).ok());
+  ledger.SocketClosed(session, /*steps=*/1);
+  // What still is there is there for no one.
+  EXPECT_TRUE(absl::IsNotFound(ledger.GetEvents(other, {.name = "c"}).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.GetEvents(other, {.lease = beside}).status()));
+  EXPECT_TRUE(ledger.RegisterEvent(other, {.name = "c"}, "GPU-1", {}).ok());
+  EXPECT_TRUE(ledger.GetEvents(other, {.name = "c"}).ok());
+  std::vector<size_t> publications;
+  for (; ledger.HasEnding(); ledger.ContinueEnding(/*steps=*/2)) {
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    publications.push_back(ledger.ListPublications("")->size());
+  }
+  // One event, and then two, or a publication of two segments, or two leases in each part.
+  EXPECT_EQ(publications, (std::vector<size_t>{3, 3, 2, 1, 0, 0, 0}));
+  EXPECT_EQ(ledger.TakeEndedPublications().size(), 3u);
+  EXPECT_TRUE(ledger.GetEvents(other, {.name = "c"}).ok());
+  EXPECT_EQ(Usage("team").leased, kGranule);
+}
+
 }  // namespace
 }  // namespace gpumemd

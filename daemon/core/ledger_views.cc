@@ -93,6 +93,11 @@ std::vector<T> Sorted(std::vector<T> values) {
 
 }  // namespace
 
+size_t Ledger::LeaseCountOf(SessionId session) const {
+  auto it = sessions_.find(session);
+  return it == sessions_.end() ? 0 : it->second->leases.size();
+}
+
 std::vector<SessionId> Ledger::SessionIds() const { return KeysOf(sessions_); }
 std::vector<SegmentId> Ledger::SegmentIds() const { return KeysOf(segments_); }
 
@@ -350,7 +355,7 @@ absl::Status Ledger::CheckInvariants() const {
   absl::flat_hash_map<uid_t, uint32_t> of_uid;
   absl::btree_set<const Tenant*> have_ending;
   size_t live = 0, waiters = 0;
-  uint64_t operations = 0;
+  uint64_t operations = 0, arriving = 0;
   for (const auto& [id, session] : sessions_) {
     for (const Tenant* each = session->tenant; each != nullptr; each = each->parent) {
       ++tree_sessions[each];
@@ -391,6 +396,7 @@ absl::Status Ledger::CheckInvariants() const {
       return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
     }
     tenants_leases[session->tenant] += session->arriving;
+    arriving += session->arriving;
     if (session->operations == 0 && session->arriving != 0) {
       return wrong("session ", ToInt(id), " is given leases by no operation");
     }
@@ -413,6 +419,10 @@ absl::Status Ledger::CheckInvariants() const {
   if (live != tokens_.size()) return wrong("tokens and live sessions differ");
   if (operations != open_operations_) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != 0) return wrong("pins without operations");
+  if (arriving + regranting_ != pins) {
+    return wrong("operations have ", pins, " items, of which ", arriving, " arrive and ",
+                 regranting_, " are handed over again");
+  }
   uint64_t lease_count = 0;
   for (const auto& [name, tenant] : tenants_) {
     if (tenant->leases != tenants_leases[tenant.get()]) {

@@ -65,8 +65,10 @@ Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
 struct Verdict {
   Fit fit = Fit::kNow;
   std::vector<Standing> standings;
-  size_t claims = 0;               // of the standings, that it would claim as a waiter
-  bool hopeless = false;           // no holder can make room for it
+  size_t claims = 0;      // of the standings, that it would claim as a waiter
+  bool hopeless = false;  // no holder can make room for it
+  // Of kSoon: sessions that are ending may make room for it, or may not.
+  bool awaits_end = false;
   std::vector<SegmentId> victims;  // to be taken back; of kRevoked
   // A limit of its own tenant, or of one that this is under, blocks it: whatever becomes of the
   // device changes nothing.
