@@ -445,17 +445,22 @@ absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScop
   return ticket;
 }
 
-absl::Status Broker::CheckNamed(size_t count, absl::string_view what) const {
-  if (count <= max_leases_per_session_) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("this request names ", count, " ", what,
-                                                 ", and a session holds at most ",
-                                                 max_leases_per_session_, " leases"));
+absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {
+  // A session may have more than the bound: that of an earlier daemon may have been higher.
+  const size_t most = std::max(max_leases_per_session_, ledger_.LeaseCountOf(session));
+  if (leases <= most && requests <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("this request names ", leases, " leases and ", requests,
+                   " requests, and the session holds at most ", most, " leases"));
 }
 
 absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
                              absl::Span<const uint64_t> requests) {
-  if (absl::Status few = CheckNamed(leases.size(), "leases"); !few.ok()) return few;
-  if (absl::Status few = CheckNamed(requests.size(), "requests"); !few.ok()) return few;
+  {
+    TimedLock lock(&mutex_);
+    absl::Status few = CheckNamed(call.session(), leases.size(), requests.size());
+    if (!few.ok()) return few;
+  }
   absl::Status released = ReleaseInParts(call.session(), {leases.begin(), leases.end()});
   if (!released.ok()) return released;
   while (!requests.empty()) {
@@ -516,13 +521,21 @@ absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event)
 }
 
 std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
-  TimedLock lock(&mutex_);
-  return ledger_.LostLeases(call.session());
+  std::vector<LeaseId> lost;
+  for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
+    TimedLock lock(&mutex_);
+    next = ledger_.LostLeases(call.session(), *next, kListedAtOnce, lost);
+  }
+  return lost;
 }
 
 Ledger::Revoked Broker::RevokedLeases(const Call& call) const {
-  TimedLock lock(&mutex_);
-  return ledger_.RevokedLeases(call.session());
+  Ledger::Revoked revoked;
+  for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
+    TimedLock lock(&mutex_);
+    next = ledger_.RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
+  }
+  return revoked;
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {

@@ -246,8 +246,9 @@ class Broker {
   // The next daemon is to answer: each Acquire and Attach that waits, or would begin, is parked. It
   // waits without a turn until GiveUp; the client asks the next daemon.
   void Park() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing is written down any more, and nothing let go: what follows is the end of this process
-  // and not of its sessions. No call may be under way.
+  // Finishes the ends of sessions that have begun. Then nothing is written down any more, and
+  // nothing let go: what follows is the end of this process and not of its sessions. No call may be
+  // under way.
   void Freeze();
 
   // The client of this session has connected anew: the session was restored, or its client has lost
@@ -470,8 +471,9 @@ class Broker {
   void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SessionId> FindSession(absl::string_view token) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // INVALID_ARGUMENT  a request that names so many `what` makes no sense
-  absl::Status CheckNamed(size_t count, absl::string_view what) const;
+  // INVALID_ARGUMENT  the session cannot have so many leases, or requests for them
+  absl::Status CheckNamed(SessionId session, size_t leases, size_t requests) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As Ledger::Release, with the mutex held for a few of the leases at a time.
   absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);

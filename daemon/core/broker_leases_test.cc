@@ -23,8 +23,9 @@ constexpr uint32_t kMillion = 1'000'000;
 
 class BrokerLeasesTest : public ::testing::Test {
  protected:
-  explicit BrokerLeasesTest(Bounds bounds = {}) {
+  explicit BrokerLeasesTest(Bounds bounds = {}, Continuity* continuity = nullptr) {
     BrokerOptions options;
+    options.continuity = continuity;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 1024 * kGranule}));
     options.bounds = bounds;
     options.random = [this] {
@@ -109,6 +110,75 @@ TEST_F(FewLeases, MoreIdsThanASessionCanHoldAreRefused) {
   EXPECT_EQ(LeasesOf(session), 8u);
   EXPECT_TRUE(broker_->Release(CallOf(session), leases, {1, 2}).ok());
   EXPECT_EQ(LeasesOf(session), 0u);
+}
+
+// The bound of an earlier daemon was a higher one.
+TEST_F(FewLeases, ASessionThatHasMoreMayNameThem) {
+  Ledger before({broker_->Devices(/*ask_driver=*/false)[0].info}, {}, absl::Now);
+  const PeerIdentity peer = {.pid = 7, .start_time = 1};
+  Broker::NewSession session = {.token = Secret{7}};
+  session.id = *before.OpenSession("a", {.peer = peer}, session.token);
+  const Operation granted =
+      before.BeginAcquire(session.id, {.bytes = 4096, .count = 9})->operation.value();
+  std::vector<LeaseId> leases;
+  for (const Operation::Item& item : granted.items) {
+    before.Created(item.segment);
+    leases.push_back(item.lease);
+  }
+  ASSERT_TRUE(before.Commit(granted).ok());
+  Inheritance inheritance{.image = before.Image()};
+  inheritance.sessions[session.id] = {.peer = peer};
+  ASSERT_TRUE(broker_->Restore(std::move(inheritance)).ok());
+  ASSERT_EQ(LeasesOf(session), 9u);
+  ASSERT_TRUE(Resume(session, 7).ok());
+  std::vector<LeaseId> more = leases;
+  more.push_back(leases[0]);
+  EXPECT_TRUE(absl::IsInvalidArgument(Reconcile(session, more)));
+  EXPECT_EQ(Reconcile(session, leases), absl::OkStatus());
+  EXPECT_TRUE(absl::IsInvalidArgument(broker_->Release(CallOf(session), more)));
+  EXPECT_EQ(broker_->Release(CallOf(session), leases), absl::OkStatus());
+  EXPECT_EQ(LeasesOf(session), 0u);
+}
+
+// Keeps what a daemon that comes next would read.
+class KeptImage : public Continuity {
+ public:
+  absl::Status Begin(const JournalImage& image) override {
+    image_ = image;
+    return absl::OkStatus();
+  }
+  void Write(absl::Span<const journal::Change> batch) override {
+    for (const journal::Change& change : batch) image_.Apply(change);
+  }
+  absl::Status Keep(SegmentId, int) override { return absl::OkStatus(); }
+  void LetGo(absl::Span<const SegmentId>) override {}
+  void Keep(PublicationId, int) override {}
+  void LetGo(PublicationId) override {}
+  // Of a broker that is frozen.
+  const JournalImage& image() const { return image_; }
+
+ private:
+  JournalImage image_;
+};
+
+class KeptLeases : public KeptImage, public BrokerLeasesTest {
+ protected:
+  KeptLeases() : BrokerLeasesTest({}, this) {}
+  void TearDown() override { broker_.reset(); }
+};
+
+// An older daemon would take what an ended session still has for a live one's.
+TEST_F(KeptLeases, NothingIsLeftOfASessionThatEndedBeforeTheDaemonStops) {
+  ASSERT_TRUE(broker_->Restore({}).ok());
+  const Broker::NewSession session = Open("a"), other = Open("a");
+  AcquireMany(session, 20'000);
+  Acquire(other);
+  broker_->SocketClosed(session.id);
+  broker_->Freeze();
+  EXPECT_EQ(image().leases.size(), 1u);
+  EXPECT_EQ(image().exposures.size(), 2u);  // its process may map it still
+  EXPECT_TRUE(image().sessions.at(session.id).ended);
+  EXPECT_EQ(image().CheckReferences(), absl::OkStatus());
 }
 
 TEST_F(BrokerLeasesTest, ThousandsAreReleasedAllOrNone) {

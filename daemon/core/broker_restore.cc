@@ -59,9 +59,19 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
 }
 
 void Broker::Freeze() {
-  TimedLock lock(&mutex_);
-  survivable_ = false;
-  frozen_ = true;
+  // A daemon that comes next may be of an older release, which takes what a session that is ending
+  // still has for what a live one has.
+  while (true) {
+    TimedLock lock(&mutex_);
+    if (ledger_.HasEnding()) {
+      ledger_.ContinueEnding();
+      Pump();
+      continue;
+    }
+    survivable_ = false;
+    frozen_ = true;
+    return;
+  }
 }
 
 absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
@@ -80,13 +90,13 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
 absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
                                                        absl::Span<const LeaseId> leases,
                                                        absl::Span<const uint64_t> requests) {
-  if (absl::Status few = CheckNamed(leases.size(), "leases"); !few.ok()) return few;
-  if (absl::Status few = CheckNamed(requests.size(), "requests"); !few.ok()) return few;
   std::optional<Call> call;
   {
     TimedLock lock(&mutex_);
     absl::StatusOr<SessionId> session = FindSession(token);
     if (!session.ok()) return session.status();
+    absl::Status few = CheckNamed(*session, leases.size(), requests.size());
+    if (!few.ok()) return few;
     if (ledger_.presence(*session) == Presence::kAway) {
       return absl::UnauthenticatedError(
           "the session's client has to come back for it first, with a Hello on the session socket");
