@@ -190,7 +190,9 @@ TEST_F(SessionServerTest, ParkedItNeitherWelcomesNorRefuses) {
   gpumem::v1::ServerMessage message;
   ASSERT_TRUE(message.ParseFromString(answer->bytes));
   EXPECT_TRUE(message.goodbye().stopping()) << message.ShortDebugString();
-  // With a socket that outlives the daemon it would wait in the queue.
+  // With a socket that outlives the daemon it would wait in the queue; that process has it, too.
+  ASSERT_EQ(kill(peer.pid(), SIGKILL), 0);
+  EXPECT_EQ(peer.Wait(), SIGKILL);
   EXPECT_EQ(gpumem::ReceiveMessage((*late).get(), deadline).status().code(),
             absl::StatusCode::kUnavailable);
 }
