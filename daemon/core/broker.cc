@@ -23,6 +23,13 @@ constexpr size_t kGrantsAtOnce = 16;
 // list as it was or as it is.
 constexpr size_t kListedAtOnce = 256;
 
+// Without the mutex: a list that grows copies all that is in it.
+template <typename View>
+void Append(std::vector<View> some, std::vector<View>& views) {
+  views.insert(views.end(), std::make_move_iterator(some.begin()),
+               std::make_move_iterator(some.end()));
+}
+
 // Anybody may ask for the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
@@ -621,8 +628,12 @@ absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view 
   std::sort(ids.begin(), ids.end());
   std::vector<SessionView> views;
   for (absl::Span<const SessionId> left(ids); !left.empty();) {
-    TimedLock lock(&mutex_);
-    ledger_.View(left.subspan(0, kListedAtOnce), tenant, views);
+    std::vector<SessionView> some;
+    {
+      TimedLock lock(&mutex_);
+      ledger_.View(left.subspan(0, kListedAtOnce), tenant, some);
+    }
+    Append(std::move(some), views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
   }
   return views;
@@ -639,8 +650,12 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
   std::sort(ids.begin(), ids.end());
   std::vector<SegmentView> views;
   for (absl::Span<const SegmentId> left(ids); !left.empty();) {
-    TimedLock lock(&mutex_);
-    ledger_.View(left.subspan(0, kListedAtOnce), tenant, device, views);
+    std::vector<SegmentView> some;
+    {
+      TimedLock lock(&mutex_);
+      ledger_.View(left.subspan(0, kListedAtOnce), tenant, device, some);
+    }
+    Append(std::move(some), views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
   }
   return views;
@@ -656,8 +671,12 @@ HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
   }
   for (SessionId session : sessions) {
     for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
-      TimedLock lock(&mutex_);
-      next = ledger_.View(session, only, *next, kListedAtOnce, holders.leases);
+      std::vector<LeaseHolderView> some;
+      {
+        TimedLock lock(&mutex_);
+        next = ledger_.View(session, only, *next, kListedAtOnce, some);
+      }
+      Append(std::move(some), holders.leases);
     }
   }
   std::sort(holders.leases.begin(), holders.leases.end(),
