@@ -424,6 +424,8 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
   Claims claims;
   absl::flat_hash_set<const Tenant*> passed_by;  // trees of those who go on waiting
   bool restless = false;                         // one of them
+  // False where they are served in another order now: none is judged by the old one, since that
+  // gives up memory for it.
   const auto begin = [&] {
     claims.clear();
     passed_by.clear();
@@ -431,27 +433,29 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
     waiting.clear();
     if (!whole) {
       auto it = trees_.find(tree);
-      if (it == trees_.end()) return;
-      for (const QueuePlace& place : it->second.waiters) waiting.push_back(place.id);
+      if (it == trees_.end()) return true;
+      for (const QueuePlace& place : it->second.waiters) {
+        if (RankOf(waiters_.at(place.id).request) != place.rank) return false;
+        waiting.push_back(place.id);
+      }
       it->second.restless.clear();
-      return;
+      return true;
     }
     queue_whole_ = true;  // until it has come to its end
     queue_restless_ = false;
     trees_.clear();
     for (QueueBounds& bounds : bounds_of_) bounds = {};
     waiting = WaitersInOrder();
+    return true;
   };
-  begin();
+  if (!begin()) return Passed::kNeedsWhole;
   for (size_t next = 0; next < waiting.size();) {
     const WaiterId id = waiting[next++];
     Waiter& waiter = waiters_.at(id);
     const Request request = waiter.request;
     const SessionId session = waiter.session;
-    const records::Rank rank = RankOf(request);
     ++judged_;
     if (!whole) {
-      if (rank != waiter.rank) return Passed::kNeedsWhole;
       claims[DeviceKey(request.device)] = waiter.device_before;
       claims[kSegmentsKey] = waiter.daemon_before;
     }
@@ -476,7 +480,7 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
       // sort now: others may go first, or no more, and those passed over claim something else.
       // Where none of that can be, it goes on from here.
       if (whole && alone) continue;
-      begin();
+      if (!begin()) return Passed::kNeedsWhole;
       next = 0;
       continue;
     }
@@ -494,7 +498,7 @@ Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& g
     const auto before = whole ? std::vector<std::pair<ClaimKey, Claim>>() : Common(waiter.claimed);
     waiter.revokes |= verdict.fit == Fit::kRevoked;
     if (whole) {
-      SetRank(waiter, rank);
+      SetRank(waiter, RankOf(request));
       SetPlace(id, waiter, claims);
       passed_by.insert(waiter.tree);
     }

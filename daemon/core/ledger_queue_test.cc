@@ -229,6 +229,20 @@ TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[1], waiters[3], waiters[4]));
 }
 
+// Nothing is given up for one that was the first and is not any more.
+TEST_F(LedgerQueueTest, WhoBecomesTheFirstReusesWhatIsRetained) {
+  ledger.Configure({{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
+  const SessionId b = Open("b"), other = Open("b");
+  Fill(b, 300);
+  const WaiterId large = Wait(b, 600), small = Wait(other, 300);
+  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  Empty();  // what is left of the guarantee covers the small one now
+  EXPECT_THAT(Admit(), ElementsAre(small));
+  EXPECT_TRUE(last.items.at(0).reused);
+  Release(other, last.items);
+  EXPECT_THAT(Admit(), ElementsAre(large));
+}
+
 TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
