@@ -145,6 +145,8 @@ class ModelSteps : public ModelOperators {
     spec.request_id = NewRequest();
     if (chance_.In100(80)) spec.revocable = OfRevocableSort(session);
     if (spec.revocable && spec.kind == Kind::kMempool && chance_.In100(90)) spec.kind.reset();
+    // Of one size, so that it finds what lies idle in a pool.
+    if (spec.kind == Kind::kMempool && chance_.In100(50)) spec.bytes = 1;
     if (absl::Status asked = Acquire(session, spec); !asked.ok()) return asked;
     return admission_.waiter && chance_.In100(60) ? DestroyAll() : absl::OkStatus();
   }
