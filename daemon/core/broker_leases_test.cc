@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,9 @@ constexpr uint32_t kMillion = 1'000'000;
 
 class BrokerLeasesTest : public ::testing::Test {
  protected:
-  explicit BrokerLeasesTest(Bounds bounds = {}, Continuity* continuity = nullptr) {
+  explicit BrokerLeasesTest(Bounds bounds = {}, Continuity* continuity = nullptr)
+      : broker_(Make(bounds, continuity)) {}
+  std::unique_ptr<Broker> Make(Bounds bounds, Continuity* continuity = nullptr) {
     BrokerOptions options;
     options.continuity = continuity;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 1024 * kGranule}));
@@ -34,7 +37,7 @@ class BrokerLeasesTest : public ::testing::Test {
       std::memcpy(secret.data(), &number, sizeof number);
       return secret;
     };
-    broker_ = std::make_unique<Broker>(std::move(options));
+    return std::make_unique<Broker>(std::move(options));
   }
 
   static absl::string_view TokenOf(const Broker::NewSession& session) {
@@ -308,25 +311,20 @@ TEST_F(ManySegments, ASessionThatEndsMeanwhileHasNone) {
 
 class ManyLeases : public BrokerLeasesTest {
  protected:
-  ManyLeases()
-      : BrokerLeasesTest({.max_leases_per_session = kMillion,
-                          .max_leases_per_tenant = kMillion,
-                          .max_leases = 2 * kMillion}) {}
+  static constexpr Bounds kBounds = {.max_leases_per_session = kMillion,
+                                     .max_leases_per_tenant = kMillion,
+                                     .max_leases = 2 * kMillion};
+  ManyLeases() : BrokerLeasesTest(kBounds) {}
 
-  // Of many acquires and releases: the mean of the best of several rounds, so that what else the
-  // machine does is not in it.
-  absl::Duration BestAcquire(const Broker::NewSession& session) {
-    absl::Duration best = absl::InfiniteDuration();
-    for (int round = 0; round < 40; ++round) {
-      constexpr int kCalls = 250;
-      const absl::Time begin = absl::Now();
-      for (int i = 0; i < kCalls; ++i) {
-        const LeaseId lease = Acquire(session);
-        EXPECT_EQ(broker_->Release(CallOf(session), {lease}), absl::OkStatus());
-      }
-      best = std::min(best, (absl::Now() - begin) / kCalls);
+  // The mean time of an acquire and a release.
+  absl::Duration TimeAcquires(const Broker::NewSession& session) {
+    constexpr int kCalls = 50;
+    const absl::Time begin = absl::Now();
+    for (int i = 0; i < kCalls; ++i) {
+      const LeaseId lease = Acquire(session);
+      EXPECT_EQ(broker_->Release(CallOf(session), {lease}), absl::OkStatus());
     }
-    return best;
+    return (absl::Now() - begin) / kCalls;
   }
   // Holds that took longer than 5 ms.
   uint64_t LongHolds() const {
@@ -345,13 +343,26 @@ class ManyLeases : public BrokerLeasesTest {
 // and in the monitor's, and to end them.
 TEST_F(ManyLeases, AMillionCostOthersNothing) {
   const Broker::NewSession session = Open("a"), other = Open("b");
-  const absl::Duration alone = BestAcquire(other);
   AcquireMany(session, kMillion);
   ASSERT_EQ(LeasesOf(session), kMillion);
-  const absl::Duration beside = BestAcquire(other);
+  // The best of many short rounds, by turns with a broker that has no other leases: so that what
+  // else the machine does is in neither, or in both.
+  std::unique_ptr<Broker> empty = Make(kBounds);
+  std::swap(broker_, empty);
+  const Broker::NewSession its = Open("b");
+  std::swap(broker_, empty);
+  absl::Duration alone = absl::InfiniteDuration(), beside = absl::InfiniteDuration();
+  for (int round = 0; round < 500; ++round) {
+    std::swap(broker_, empty);
+    alone = std::min(alone, TimeAcquires(its));
+    std::swap(broker_, empty);
+    beside = std::min(beside, TimeAcquires(other));
+  }
   RecordProperty("alone_us", absl::StrCat(absl::ToDoubleMicroseconds(alone)));
   RecordProperty("beside_us", absl::StrCat(absl::ToDoubleMicroseconds(beside)));
-  EXPECT_LE(absl::FDivDuration(beside, alone), 1.2) << alone << ", " << beside;
+  // Of a table of a million entries less is in the processor's caches: a microsecond or two, of the
+  // hundred that an Acquire takes over the socket.
+  EXPECT_LE(beside, alone * 1.2 + absl::Microseconds(2)) << alone;
 
   EXPECT_EQ(broker_->ListHolders({}).leases.size(), size_t{kMillion});
   EXPECT_EQ(broker_->ListSegments("", "")->size(), 2u);
