@@ -383,6 +383,9 @@ Server::~Server() {
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
   broker_->AwaitCalls(deadline);
   Failpoint("stop-answered");
+  // What follows is the end of this process, and not of its sessions. A client that sees its gRPC
+  // connection end closes its socket as well, to come for the session to the next daemon.
+  if (continuity_ != nullptr && sessions_ != nullptr) sessions_->LeaveSessions();
   // Not before: whoever has a watch begins another as long as it is answered.
   if (hub_ != nullptr) hub_->EndAll();
   // Then there are only answers on their way. gRPC waits for every client to notice that it is to
@@ -394,11 +397,7 @@ Server::~Server() {
   Failpoint("stop-unconnected");
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
-  if (continuity_ != nullptr) {
-    // What follows is the end of this process, and not of its sessions.
-    broker_->Freeze();
-    if (sessions_ != nullptr) sessions_->LeaveSessions();
-  }
+  if (continuity_ != nullptr) broker_->Freeze();
   Failpoint("stop-frozen");
   if (hands_over_) listeners_.LeaveForNext();
   // Before the listeners close: a daemon that starts now makes its own.
