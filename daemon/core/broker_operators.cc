@@ -66,7 +66,7 @@ void Broker::SetDraining(bool draining) {
 }
 
 void Broker::SetHoldersShown(HoldersShown shown) {
-  absl::MutexLock lock(&mutex_);
+  TimedLock lock(&mutex_);
   holders_shown_ = shown;
 }
 
