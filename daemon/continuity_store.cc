@@ -108,7 +108,8 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
 
   if (store->keeper_pid() != 0) {
     const uint64_t capacity = store->capacity().value_or(0);
-    it->direct_room_ = capacity - std::min(capacity, std::max(capacity / 8, kOtherPlaces));
+    const uint64_t places = capacity - std::min(capacity, kOtherPlaces);
+    it->direct_room_ = places - places / 8;  // crates have the others, for 16 times as many
   }
   {
     absl::MutexLock lock(&it->mutex_);

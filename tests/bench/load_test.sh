@@ -9,7 +9,7 @@ WORK=$(mktemp -d)
 readonly BENCH GPUMEMD WORK
 trap 'rm -rf "$WORK"' EXIT
 
-"$BENCH" --backend host --gpumemd "$GPUMEMD" --benchmark_filter='^Load/(floor|driver|segments)/clients:[14]$' \
+"$BENCH" --backend host --gpumemd "$GPUMEMD" --benchmark_filter='^Load/(floor|driver|segments)/clients:[14](/|$)' \
   --benchmark_out="$WORK/load.json" --benchmark_out_format=json | tee "$WORK/output"
 
 /usr/bin/python3 - "$WORK/load.json" "$WORK/output" <<'END'
