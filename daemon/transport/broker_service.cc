@@ -232,7 +232,7 @@ grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes
   if (parks_) return new ParkedCall<Reactor>;
   Reactor* reactor = context->DefaultReactor();
   const auto answer = [&]() -> absl::StatusOr<v1::ReconcileResponse> {
-    auto parsed = ParseRequest<v1::ReconcileRequest>(*request);
+    auto parsed = ParseFew<v1::ReconcileRequest>(*request);
     if (!parsed.ok()) return parsed.status();
     std::vector<LeaseId> leases;
     for (uint64_t lease : parsed->lease_ids()) leases.push_back(LeaseId{lease});

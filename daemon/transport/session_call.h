@@ -2,10 +2,12 @@
 // implement it.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/endpoints.h"
 #include "daemon/transport/broker_service.h"
@@ -27,6 +29,22 @@ class ParkedCall final : public Base {
   void OnDone() override { delete this; }
 };
 
+// Requests of more bytes are refused unread. Ids are counted up, so that one takes 3 to 5 bytes;
+// more than fit in are more than a session may have leases.
+template <typename Request>
+inline constexpr size_t kMostBytes = SIZE_MAX;
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::ReleaseRequest> = 768 * 1024;
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::ReconcileRequest> = 768 * 1024;
+
+template <typename Request>
+absl::StatusOr<Request> ParseFew(const grpc::ByteBuffer& bytes) {
+  if (bytes.Length() <= kMostBytes<Request>) return ParseRequest<Request>(bytes);
+  return absl::InvalidArgumentError(
+      absl::StrCat("a request of ", bytes.Length(), " bytes names more than a session may have"));
+}
+
 template <typename Request, typename Attempt>
 grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
                                                Bytes* response, Attempt attempt) {
@@ -34,7 +52,7 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
   Reactor* reactor = context->DefaultReactor();
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
   absl::StatusOr<Request> parsed =
-      call.ok() ? ParseRequest<Request>(*request) : absl::StatusOr<Request>(call.status());
+      call.ok() ? ParseFew<Request>(*request) : absl::StatusOr<Request>(call.status());
   if (!parsed.ok()) {
     call = absl::CancelledError();
     reactor->Finish(ToAnswer(parsed.status()));
