@@ -71,7 +71,10 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
       return absl::InternalError("gRPC could not start a server; the daemon's log may say why");
     }
   }
-  if (server.frames == nullptr) server.frames = std::make_shared<FrameBudget>(options_.frames);
+  if (server.frames == nullptr) {
+    server.frames = std::make_shared<FrameBudget>(
+        HasFlooded(server, now) ? options_.frames.AfterFlood() : options_.frames);
+  }
   if (absl::Status metered = MeterReads(served.get(), server.frames); !metered.ok()) return metered;
   server.idle_since = absl::InfiniteFuture();
   server.lines.push_back(connection.line);
@@ -158,9 +161,12 @@ void ApiServers::Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>
     if (server.server != nullptr && now >= server.idle_since + options_.linger) {
       ended.push_back(std::move(server.server));
     }
-    const bool remembered = now < server.refused_until + 10 * server.pause;
-    it = server.server == nullptr && !remembered ? servers_.erase(it) : std::next(it);
+    it = server.server == nullptr && !HasFlooded(server, now) ? servers_.erase(it) : std::next(it);
   }
+}
+
+bool ApiServers::HasFlooded(const Server& server, absl::Time now) {
+  return now < server.refused_until + 10 * server.pause;
 }
 
 size_t ApiServers::DropClosed(Server& server) {
@@ -199,8 +205,8 @@ void ApiServers::CutFlood(const Key& key, Server& server, absl::Time now) {
     ++cut;
   }
   ++cuts_.floods;
-  const bool again = now < server.refused_until + 10 * server.pause;
-  server.pause = again ? std::min(2 * server.pause, options_.longest_pause) : options_.first_pause;
+  server.pause = HasFlooded(server, now) ? std::min(2 * server.pause, options_.longest_pause)
+                                         : options_.first_pause;
   server.refused_until = now + server.pause;
   LogLimited(
       spdlog::level::warn, "cut floods", key.first,

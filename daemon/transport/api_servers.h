@@ -106,6 +106,9 @@ class ApiServers {
     absl::Duration pause = absl::ZeroDuration();  // the last one
   };
 
+  // True if its last flood was not long ago, for the length of its pause.
+  static bool HasFlooded(const Server& server, absl::Time now);
+
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
   // One look at all servers. `ended` gets those that are to be shut down without the mutex.
   void Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>& ended)

@@ -244,7 +244,6 @@ TEST_F(ApiServersTest, AllCallsOfATenantThatEndInOneMomentAreNoFlood) {
   EXPECT_TRUE(same.Call().ok());
   Peer busy[] = {Connect(), Connect()};
   for (Peer& peer : busy) {
-    // As many as one connection may have.
     constexpr int kCalls = 200;
     grpc::CompletionQueue queue;
     std::vector<std::unique_ptr<grpc::ClientContext>> contexts;

@@ -5,6 +5,15 @@
 
 namespace gpumemd {
 
+FrameBudgetOptions FrameBudgetOptions::AfterFlood() const {
+  FrameBudgetOptions less = *this;
+  for (double* most :
+       {&less.max_resets, &less.max_control, &less.max_begun_bytes, &less.max_closed}) {
+    *most /= 8;
+  }
+  return less;
+}
+
 FrameBudget::FrameBudget(const FrameBudgetOptions& options)
     : control_per_call_(options.control_per_call),
       resets_{.most = options.max_resets, .per_second = options.resets_per_second},

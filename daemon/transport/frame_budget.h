@@ -15,13 +15,13 @@ namespace gpumemd {
 // one connection at a time, and the broker those of one tenant.
 struct FrameBudgetOptions {
   // Calls that are reset: at once, and a second. All waiting calls of a tenant may end in one
-  // moment, where its processes are killed.
-  double max_resets = 1000;
-  double resets_per_second = 1000;
-  // Other frames that carry next to nothing (FrameCounts::control). gRPC works some 10 to 20 us
-  // for a call and 1 us for one of these. Each call brings some with it: the more calls, the more.
-  double max_control = 16000;
-  double control_per_second = 16000;
+  // moment.
+  double max_resets = 512;
+  double resets_per_second = 500;
+  // Other frames that carry next to nothing (FrameCounts::control). gRPC works some 50 us
+  // for a call and 5 us for one of these. Each call brings some with it: the more calls, the more.
+  double max_control = 4000;
+  double control_per_second = 4000;
   double control_per_call = 5;
   // Bytes of requests that have not ended. The connection that exceeds them is closed before gRPC's
   // memory quota makes gRPC close another one.
@@ -32,6 +32,9 @@ struct FrameBudgetOptions {
   // new ones at once.
   double max_closed = 64;
   double closed_per_second = 4;
+
+  // As these, with an eighth to begin with: for a peer that has just flooded.
+  FrameBudgetOptions AfterFlood() const;
 };
 
 // Thread-safe.
