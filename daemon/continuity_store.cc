@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   if (store->keeper_pid() != 0) {
     const uint64_t capacity = store->capacity().value_or(0);
     const uint64_t places = capacity - std::min(capacity, kOtherPlaces);
-    it->direct_room_ = places - places / 8;  // crates have the others, for 16 times as many
+    it->direct_room_ = places - places / 16 * 2;  // crates have the others: two places, 32 segments
   }
   {
     absl::MutexLock lock(&it->mutex_);
