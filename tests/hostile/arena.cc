@@ -49,7 +49,8 @@ constexpr uint64_t kMoreResident = uint64_t{64} << 20;
 constexpr int kMoreFds = 8;
 // A hiccup of the machine does not come each time; what the daemon does under attack does.
 constexpr int kAttempts = 3;
-constexpr double kMostLockHold = 0.005;  // seconds
+// The aim is 5 ms. A thread that the scheduler interrupts holds the mutex for its next turn, too.
+constexpr double kMostLockHold = 0.02;  // seconds
 constexpr absl::Duration kRecovery = absl::Seconds(20);
 // The daemon has to end what the attackers had; the bystander is looked at for so long at least.
 constexpr absl::Duration kLeastRecovery = absl::Seconds(1);
