@@ -509,8 +509,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
                     c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
-                    c.revocation_grace,
-                    c.revocation_kill_after, c.metrics, c.audit);
+                    c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
   };
   gpumem::v1::ReloadResponse response;
   response.set_config_file(config.file);
