@@ -46,8 +46,6 @@ class ApiLine {
     absl::MutexLock lock(&mutex_);
     return duplicate_.get();
   }
-  // The number of gRPC's descriptor: its transport is named "fd:NUMBER" while it is open.
-  int number() const { return number_; }
 
  private:
   mutable absl::Mutex mutex_;

@@ -28,7 +28,7 @@ uint64_t CookieOf(int socket) {
   return cookie;
 }
 
-// What is metered of the socket with one descriptor number.
+// The meter of the socket with one descriptor number.
 class MeteredSocket {
  public:
   void Start(uint64_t cookie, std::shared_ptr<FrameBudget> budget) ABSL_LOCKS_EXCLUDED(mutex_) {
