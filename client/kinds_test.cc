@@ -86,7 +86,7 @@ class Memory {
     absl::MutexLock lock(&mutex_);
     memory_.erase(data);
   }
-  // A descriptor of it; none where it is gone.
+  // Returns a descriptor of the memory of `data`; none if it was removed.
   UniqueFd Find(const std::string& data) {
     absl::MutexLock lock(&mutex_);
     const auto found = memory_.find(data);
@@ -204,7 +204,7 @@ class KindsTest : public ::testing::Test {
   std::unique_ptr<Pool> ReplacePool(uint64_t id) {
     return std::exchange(pool_, std::make_unique<Pool>(id, &memory_));
   }
-  // Another process owns the memory from here on; until then none does.
+  // Makes another process the owner of the memory, which has had no owner before.
   void StartOwner() {
     memory_.Add(Bytes(ipc_handle_), Memfd(kBytes));
     owner_ = std::make_unique<Owner>(daemon_.runtime_dir(), &memory_);

@@ -78,7 +78,7 @@ struct Beginning {
   std::shared_ptr<Connection> connection;
 };
 
-// What became of an attempt at a session, where it failed.
+// Why an attempt to begin a session failed.
 enum class Failure {
   kFinal,   // another attempt would end in the same way
   kAbsent,  // no daemon listens

@@ -6,7 +6,7 @@
 
 namespace gpumem {
 
-// Returns the version of the CUDA toolkit that this was built with, such as "13.0"; empty where it
+// Returns the version of the CUDA toolkit that this was built with, such as "13.0"; empty if it
 // was built without one.
 std::string CudaToolkit();
 

@@ -14,7 +14,7 @@ inline constexpr char kAdminSocket[] = "admin.sock";
 // Metadata of every Broker call: the session's token.
 inline constexpr char kTokenMetadata[] = "gpumem-session-token-bin";
 
-// 2: Welcome carries the session's gRPC connection; 1 had a socket of its own for it.
+// 2: Welcome carries the session's gRPC connection. 1: gRPC had a separate socket.
 inline constexpr uint32_t kProtocolVersion = 2;
 
 // Where a daemon puts its sockets when it is told nothing: $GPUMEM_RUNTIME_DIR, else

@@ -8,7 +8,7 @@
 //
 // Kind mempool: each allocation of a pool is opened in the same way, on the same socket. The pool's
 // descriptor is an empty memfd, sealed at that size: it stands for the pool, by its inode, and no
-// process can put memory into it. An allocation is a memfd of its own, sealed at the size that its
+// process can put memory into it. An allocation is a separate memfd, sealed at the size that its
 // tenant is charged for.
 #pragma once
 

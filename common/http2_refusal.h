@@ -11,8 +11,8 @@
 
 namespace gpumem {
 
-// The bytes that say so, at most 600. `why` is RESOURCE_EXHAUSTED, or else taken for
-// PERMISSION_DENIED; what is not printable ASCII in it becomes '?'.
+// Returns the bytes of such a GOAWAY, at most 600. Every code of `why` but RESOURCE_EXHAUSTED is
+// sent as PERMISSION_DENIED. Characters that are not printable ASCII become '?'.
 std::string Http2Refusal(const absl::Status& why);
 
 // What a connection's first bytes refuse. Nothing if they are the beginning of one that is served.

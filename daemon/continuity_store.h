@@ -62,8 +62,8 @@ class ContinuityStore final : public Continuity {
 
   // How many daemons there have been, this one included.
   uint32_t generation() const { return generation_; }
-  // Whether what is in the store outlives this daemon: nothing is known to be wrong with the
-  // manager or the journal. A store that is full keeps what it has.
+  // True if the descriptors in the store outlive this daemon: no fault of the manager or the
+  // journal is known. A full store keeps the descriptors that it has.
   bool keeps_memory() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As keeps_memory, where the manager was also seen to keep something. Waits a moment for that.
   bool SeenToKeep() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,7 +74,8 @@ class ContinuityStore final : public Continuity {
   // Segments, and publications' metadata, that exist and are lost when this daemon dies, since the
   // store did not take them.
   size_t unkept() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Places of the store; 0: unknown. And how many of them this daemon uses, by its own count.
+  // Capacity of the store, in places; 0: unknown. used_places: how many this daemon uses, as it
+  // counts them.
   uint64_t places() const { return store_->capacity().value_or(0); }
   uint64_t used_places() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -156,7 +156,8 @@ class FullManager {
   std::thread thread_;
 };
 
-// Has a store of 12 places, which it `says` or not, keep 170 segments. What is wrong; 0: nothing.
+// Stores 170 segments in a store of 12 places, which announces `says` as its capacity (null:
+// nothing). Returns the number of a check that failed; 0: none.
 int Fill(const char* says, WhenStoreFull when_full, size_t room) {
   constexpr uint64_t kSegments = 170;
   const auto start = std::chrono::steady_clock::now();

@@ -26,8 +26,8 @@ using journal::Change;
 
 namespace {
 
-// Of a stage: all that it may take, which is more than one operation changes; and what of it always
-// has memory. Longer batches are few: whoever attaches to thousands of segments.
+// Pages of a stage: the maximum, which exceeds the changes of any operation; and those that always
+// have memory. Few batches need more than those: an Attach to thousands of segments.
 constexpr uint32_t kStagePages = 4096;
 constexpr uint32_t kKeptStagePages = 64;
 // Slots come and go by so many pages: a few microseconds of the kernel's.
@@ -42,7 +42,7 @@ uint32_t ChunksFor(size_t records) {
   return (pages + kChunkPages - 1) / kChunkPages * kChunkPages;
 }
 
-// Of a stage with so many records, beyond what is always kept.
+// Returns the pages that a stage of so many records needs beyond kKeptStagePages.
 uint32_t MoreStagePages(size_t records) {
   const uint32_t pages = JournalArea::PagesFor(records + 1);  // and the head
   return pages - std::min(pages, kKeptStagePages);
@@ -98,7 +98,7 @@ class JournalFile::Pages {
     absl::Status extended = Extend(fd, begin, end);
     return extended.ok() ? Give(fd, begin, end) : extended;
   }
-  // The same of an area; of its stages, what is always kept.
+  // The same for an area; of each of its stages, only the first kKeptStagePages get memory.
   absl::Status Reach(int fd, JournalArea area) {
     if (absl::Status s = Extend(fd, area.begin(), area.end()); !s.ok()) return s;
     if (absl::Status s = Give(fd, area.begin(), area.stage(0)); !s.ok()) return s;

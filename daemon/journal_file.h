@@ -100,7 +100,7 @@ class JournalFile {
   const gpumem::UniqueFd fd_;
   const std::unique_ptr<Pages> pages_;
   JournalTable table_;
-  // Of each stage, behind what is always kept: pages that have memory.
+  // Pages of each stage that have memory, beyond those that always have.
   std::array<uint32_t, 2> more_stage_pages_{};
   bool behind_ = false;
 };

@@ -148,7 +148,7 @@ uint64_t AreaPage(const JournalFile& file) {
   return page;
 }
 
-// What is there already is not copied for a batch of any length that one operation makes.
+// Existing records are not copied for a batch of any length that one operation makes.
 TEST(JournalFile, ALongBatchLeavesTheOthersWhereTheyAre) {
   std::unique_ptr<JournalFile> file = MakeJournal();
   JournalImage model;

@@ -123,8 +123,8 @@ class WayChecker {
   }
 
  private:
-  // The owner of a parent folder, and users who may write to it, can rename what is in it, unless
-  // it is sticky: then only owners can.
+  // The owner of a parent folder, and users who may write to it, can rename its entries, unless
+  // it is sticky: then only their owners can.
   absl::Status CheckFolder(const std::string& parent) const {
     struct stat found;
     if (lstat(parent.c_str(), &found) != 0) return CannotLook(parent, errno);

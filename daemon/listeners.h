@@ -50,7 +50,8 @@ class Listeners {
   Listeners& operator=(Listeners&& other) noexcept;
   ~Listeners();
 
-  // The daemon serves: what it goes on with is its own to remove.
+  // The daemon serves: after this call it also removes the files and the folder that an earlier
+  // daemon made.
   void Serves();
   // Removes the files of the sockets now: while they are still open, so that a daemon that starts
   // in this moment makes its own.

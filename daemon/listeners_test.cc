@@ -245,7 +245,7 @@ TEST_F(ListenersTest, AFolderThatOthersMayReplaceIsRefused) {
   const absl::Status others = open();
   EXPECT_EQ(others.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(others.message()), HasSubstr("any user may write to " + parent + ","));
-  // In a sticky folder, as /tmp, each can change only what is his.
+  // In a sticky folder, as /tmp, users can change only their own files.
   chmod(parent.c_str(), 01777);
   EXPECT_EQ(open(), absl::OkStatus());
   // By a link it is the same folder.
@@ -290,7 +290,7 @@ bool Write(const char* path, const std::string& text) {
   return write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// As sandboxes for ordinary users do it: nobody but the user is there.
+// As in sandboxes for ordinary users: the namespace maps only the uid of the user.
 TEST_F(ListenersTest, InAUserNamespaceWithoutRootItStartsToo) {
   constexpr int kNoNamespaces = 77;
   constexpr uid_t kUser = 12345;
@@ -298,7 +298,7 @@ TEST_F(ListenersTest, InAUserNamespaceWithoutRootItStartsToo) {
   if (child == 0) {
     const uid_t user = geteuid() == 0 ? kUser : geteuid();
     if (geteuid() == 0 && (setgid(kUser) != 0 || setuid(kUser) != 0)) _exit(kNoNamespaces);
-    // So that what is in /proc/self belongs to the user.
+    // So that the files in /proc/self belong to the user.
     prctl(PR_SET_DUMPABLE, 1);
     if (unshare(CLONE_NEWUSER) != 0 || !Write("/proc/self/setgroups", "deny") ||
         !Write("/proc/self/uid_map", absl::StrCat(user, " ", user, " 1"))) {

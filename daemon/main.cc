@@ -88,7 +88,7 @@ absl::StatusOr<Config> Load(const Flags& flags) {
   return config;
 }
 
-// gRPC writes its own messages to standard error, and waits for its reader.
+// Logs a message of gRPC. By default gRPC writes to standard error and blocks until it is read.
 void LogMessageOfGrpc(gpr_log_func_args* message) {
   const auto level = message->severity == GPR_LOG_SEVERITY_ERROR  ? spdlog::level::warn
                      : message->severity == GPR_LOG_SEVERITY_INFO ? spdlog::level::info

@@ -37,9 +37,9 @@ absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
   return fd;
 }
 
-// The daemon's word where it does not serve this connection: it looks at who connects, says why and
-// hangs up (common/http2_refusal.h). Nothing where it serves: a gRPC server that accepts a
-// connection speaks first (HTTP/2 SETTINGS).
+// Returns why the daemon does not serve this connection; nullopt if it does. The daemon checks the
+// peer's identity and, if it refuses it, sends the reason and closes (common/http2_refusal.h). A
+// gRPC server that accepts a connection sends first (HTTP/2 SETTINGS).
 std::optional<absl::Status> Refused(int fd, const std::string& path) {
   pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
   std::array<char, 1024> bytes;

@@ -40,7 +40,7 @@ class AuditLog {
   //   RESOURCE_EXHAUSTED  no further thread
   static absl::StatusOr<std::unique_ptr<AuditLog>> Start(std::unique_ptr<AuditOutput> output,
                                                          AuditLogOptions options = {});
-  // Writes what is there, until the output fails.
+  // Writes the records that the ring still has, until the output fails.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;

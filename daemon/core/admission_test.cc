@@ -138,7 +138,7 @@ class SharedDaemonTest : public AdmissionTest {
       : AdmissionTest(
             Bounds{.max_sessions = 16, .max_sessions_per_uid = 4, .reserved_sessions = 2}) {}
 
-  // Of a process of its own.
+  // Opens a session of a new process.
   absl::StatusOr<SessionId> OpenOf(uid_t uid, absl::string_view tenant) {
     SessionDetails details;
     details.peer.pid = ++pids;
@@ -206,7 +206,7 @@ TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
   ASSERT_EQ(ledger.GetTenant("a")->sessions, 1u) << "its process has the pool open";
   for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
   ExpectDenial(Open(2, 7).status(), Denial::CAUSE_DAEMON_LIMIT, "a", "", 1, 2, 2);
-  // Of its own user it does.
+  // A predecessor of the same user does.
   ASSERT_TRUE(Open(1, 10).ok());
   EXPECT_FALSE(Open(1, 11).ok());
   EXPECT_TRUE(Open(1, 7).ok());
@@ -505,7 +505,7 @@ TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
   const SessionId session = OpenSession("team"), other = OpenSession("team");
   const Operation::Item item = AcquireOne(session, kGranule);
   const Secret ticket = Share(session, item.lease);
-  // What is about to be granted counts, too.
+  // Leases of a pending operation count, too.
   const auto opening = ledger.BeginOpen(session, {ticket, ticket});
   ASSERT_TRUE(opening.ok()) << opening.status();
   const auto denied = [&] { return ledger.BeginOpen(other, {ticket, ticket}).status(); };

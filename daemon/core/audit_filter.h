@@ -57,8 +57,8 @@ class AuditFilter final : public AuditSink {
 
   AuditSink* const next_;
   const AuditFilterOptions options_;
-  // Returns the window of `*key`. Where there are too many it is the event's shared one, and `*key`
-  // becomes that one's. `told` gets what is to be told of windows that were removed.
+  // Returns the window of `*key`. If there are too many, returns the event's shared one and sets
+  // `*key` to its key. Appends the records of windows that it removed to `told`.
   Window& WindowOf(Key* key, absl::Time time, std::vector<AuditRecord>* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -47,7 +47,7 @@ class IpcEvents {
   const Event* Find(IpcEventId id) const;
 
   void Remove(IpcEventId id);
-  // One of the session's; nothing where it has none.
+  // Returns one of the session's events; nullopt if it has none.
   std::optional<IpcEventId> AnyOf(SessionId session) const;
   // Those that can no longer be found.
   std::vector<IpcEventId> LeaseEnded(LeaseId lease);

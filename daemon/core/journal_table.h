@@ -219,7 +219,7 @@ class JournalTable {
   uint32_t live_ = 0;  // records
   uint32_t staged_ = 0;
   // By slot; 0: no record.
-  std::deque<uint64_t> checksums_;  // grows without a copy of what is there
+  std::deque<uint64_t> checksums_;  // grows without copying elements
   // A bit for each slot, set where it is free; the first word that may have one.
   std::vector<uint64_t> free_;
   size_t first_free_ = 0;

@@ -22,7 +22,7 @@ enum class ReleasePolicy {
 // Whom a denial names to a worker as holders of what it asked for. Operators see all.
 enum class HoldersShown {
   kAll,
-  kOwn,  // its own tenant, and those that are with it under the same topmost tenant
+  kOwn,  // the worker's tenant, and those with it under the same topmost tenant
   kNone,
 };
 

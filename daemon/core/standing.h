@@ -70,8 +70,8 @@ struct Verdict {
   // Of kSoon: sessions that are ending may make room for it, or may not.
   bool awaits_end = false;
   std::vector<SegmentId> victims;  // to be taken back; of kRevoked
-  // A limit of its own tenant, or of one that this is under, blocks it: whatever becomes of the
-  // device changes nothing.
+  // True if a limit of the request's tenant, or of an ancestor, blocks it: no change on the
+  // device unblocks it.
   bool kept_by_tenants = false;
   // Blocked whatever is taken back: only less firm use or fewer claims can change that.
   bool blocked_firmly = false;

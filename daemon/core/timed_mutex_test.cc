@@ -30,7 +30,7 @@ TEST(TimedMutex, CountsEachHold) {
     Lock lock(&mutex);
     ManualClock::Advance(std::chrono::milliseconds(ms));
   }
-  ManualClock::Advance(std::chrono::milliseconds(100));  // nobody's
+  ManualClock::Advance(std::chrono::milliseconds(100));  // not held
   const HoldTimes times = mutex.Read();
   EXPECT_EQ(times.holds.count(), 3u);
   EXPECT_EQ(times.holds.sum, absl::Milliseconds(11));

@@ -26,7 +26,7 @@ class Log {
   // `for_journal`: lines begin with the level as journald reads it (sd-daemon(3)), without a time.
   //   RESOURCE_EXHAUSTED  no further thread
   static absl::StatusOr<std::unique_ptr<Log>> Start(bool for_journal);
-  // Waits a second at most for standard error to take what is left.
+  // Waits at most a second for standard error to take the lines in the queue.
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;

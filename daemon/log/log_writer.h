@@ -22,7 +22,7 @@ namespace gpumemd {
 struct LogWriterOptions {
   size_t max_lines = 4096;  // in the queue
   size_t max_bytes = size_t{1} << 20;
-  // How long the destructor waits for the descriptor to take what is queued.
+  // How long the destructor waits for the descriptor to take the lines in the queue.
   absl::Duration end_within = absl::Seconds(1);
   // Called from the writer's thread once the queue is empty after lines were dropped, with how
   // many they were. May call Write.

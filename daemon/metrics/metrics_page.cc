@@ -183,7 +183,7 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
               "Descriptors that the service manager's store takes; 0 where that is not known.");
   page.Sample({}, facts.store_places);
   page.Family("gpumem_store_places_used", Type::kGauge,
-              "Places of the service manager's store that the daemon uses, by its own count.");
+              "Places of the service manager's store that the daemon uses, as it counts them.");
   page.Sample({}, facts.store_used);
   page.Family("gpumem_unkept_segments", Type::kGauge,
               "Segments and publications that are lost when the daemon dies, since the service "

@@ -53,7 +53,7 @@ std::vector<std::pair<std::string, Rates>>& AllRates() {
   return *all;
 }
 
-// Gives each child the descriptor of memory of its own, which the bare owner keeps.
+// Gives each child a descriptor of separate memory, which the bare owner keeps.
 void HandOutMemory(absl::Span<const Child> children) {
   const Handed memory = OrDie(
       bed->owner->Make(Kind::kVmm, kLoadBytes, static_cast<int>(children.size()), true), "memory");

@@ -68,8 +68,8 @@ class WireSession {
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path);
 // Of a connected stream socket.
 std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket);
-// The gRPC connection of a session of its own, which lives as long as the channel. Aborts where it
-// gets no session.
+// Returns the gRPC connection of a new session, which lives as long as the channel. Aborts if the
+// daemon refuses the session.
 std::shared_ptr<grpc::Channel> ChannelOfSession(const std::string& session_socket,
                                                 absl::string_view tenant = {});
 

@@ -40,7 +40,7 @@ constexpr uint32_t kStreams = 256;  // that the daemon allows on one connection
 
 class ApiTransport : public AttackTest {
  protected:
-  // The gRPC connection of a session of its own, which stays until the test ends.
+  // Returns the gRPC connection of a new session, which stays until the test ends.
   UniqueFd ConnectApi() {
     sessions_.push_back(Session("bad"));
     return sessions_.back().TakeApi();
@@ -103,7 +103,7 @@ TEST_F(ApiTransport, WhatIsNoHttp2IsClosedInTime) {
           http2::Opening(65535) + std::string(100000, '\xff'),
           http2::Opening(65535) + http2::Frame(0, 0, 1, "data of no stream") +
               http2::Frame(9, 4, 7, "a continuation of nothing")}) {
-      // A session may leave its own connection silent for as long as it lives.
+      // A session may leave its gRPC connection silent for as long as it lives.
       if (absl::string_view(name) == "api" && bytes.size() < http2::Opening(65535).size() &&
           absl::StartsWith(http2::Opening(65535), bytes)) {
         continue;

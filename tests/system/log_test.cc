@@ -32,7 +32,7 @@ using testing::DaemonProcess;
 using testing::Eventually;
 using testing::WireSession;
 
-// Sends what is no Hello, and waits for the refusal.
+// Sends bytes that are no Hello, and waits for the refusal.
 absl::Status BadGreeting(const std::string& socket) {
   WireSession session(socket);
   if (absl::Status sent = session.Send("\xff\xff\xff\xff"); !sent.ok()) return sent;

@@ -160,7 +160,7 @@ TEST_F(Startup, AFolderThatAnybodyMayWriteToIsRefused) {
 TEST_F(Startup, WhatStandsInASocketsPlaceIsNotRemoved) {
   const std::string run = dir_ + "/run";
   ASSERT_EQ(mkdir(run.c_str(), 0755), 0);
-  std::ofstream(run + "/admin.sock") << "somebody's file";
+  std::ofstream(run + "/admin.sock") << "a file of others";
   const Outcome refused = RunHostIn(run);
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.output, HasSubstr("admin.sock exists and is not a socket"));
