@@ -72,14 +72,40 @@ def gpumem_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
         **kwargs
     )
 
-def gpumem_daemon_test(name, **kwargs):
-    """A test of name.cc that runs a real gpumemd, and other processes beside it."""
+# The programs that a test can run, and the variables by which it finds them.
+_PROGRAMS = {
+    "//client/cli:gpumemctl": "GPUMEM_GPUMEMCTL",
+    "//daemon/keeper:gpumem-keeper": "GPUMEM_KEEPER",
+    "//daemon:gpumemd": "GPUMEM_GPUMEMD",
+    "//daemon:gpumemd_mortal": "GPUMEM_GPUMEMD_MORTAL",
+    "//daemon:gpumemd_next": "GPUMEM_GPUMEMD_NEXT",
+}
+
+def gpumem_daemon_test(
+        name,
+        srcs = None,
+        size = "medium",
+        programs = ["//daemon:gpumemd"],
+        data = [],
+        env = {},
+        **kwargs):
+    """A test that runs real programs of gpumem, by default gpumemd, and other processes beside them.
+
+    Args:
+      name: the test.
+      srcs: its sources; by default name.cc.
+      size: its size.
+      programs: those of _PROGRAMS that it runs.
+      data: files that it needs beside them.
+      env: environment variables beside those of the programs.
+      **kwargs: as for gpumem_cc_test.
+    """
     gpumem_cc_test(
         name = name,
-        srcs = [name + ".cc"],
-        size = "medium",
-        data = ["//daemon:gpumemd"],
-        env = {"GPUMEM_GPUMEMD": "$(rootpath //daemon:gpumemd)"},
+        srcs = srcs or [name + ".cc"],
+        size = size,
+        data = programs + data,
+        env = dict(env, **{_PROGRAMS[p]: "$(rootpath %s)" % p for p in programs}),
         **kwargs
     )
 
