@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
-#include "daemon/transport/metered_reads.h"
+#include "daemon/transport/metered_sockets.h"
 #include "daemon/transport/peer_socket.h"
 
 namespace gpumemd {

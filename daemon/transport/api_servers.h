@@ -10,7 +10,7 @@
 //   - connections whose peer does not read (options.stalled_after),
 //   - all connections of a uid and tenant that have sent more frames than frame_budget.h allows:
 //     calls that are reset at once (CVE-2023-44487), requests that do not end, SETTINGS, PING. gRPC
-//     gets nothing of them from that instant on (metered_reads.h), and new ones are refused for a
+//     gets nothing of them from that instant on (metered_sockets.h), and new ones are refused for a
 //     while.
 // A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
 //

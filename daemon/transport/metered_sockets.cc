@@ -1,4 +1,4 @@
-#include "daemon/transport/metered_reads.h"
+#include "daemon/transport/metered_sockets.h"
 
 #include <dlfcn.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "daemon/transport/metered_reads.h"
+#include "daemon/transport/metered_sockets.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -54,7 +54,7 @@ std::shared_ptr<FrameBudget> PingsAllowed(double count) {
       FrameBudgetOptions{.max_control = count, .control_per_second = 0});
 }
 
-TEST(MeteredReadsTest, ReadsFailOnceTheBudgetIsExhausted) {
+TEST(MeteredSocketsTest, ReadsFailOnceTheBudgetIsExhausted) {
   Pair pair;
   const auto budget = PingsAllowed(10);
   ASSERT_TRUE(MeterReads(pair.served.get(), budget).ok());
@@ -73,7 +73,7 @@ TEST(MeteredReadsTest, ReadsFailOnceTheBudgetIsExhausted) {
   EXPECT_TRUE(budget->exhausted());
 }
 
-TEST(MeteredReadsTest, SocketsThatShareABudgetEndTogether) {
+TEST(MeteredSocketsTest, SocketsThatShareABudgetEndTogether) {
   Pair one, two, other;
   const auto budget = PingsAllowed(10);
   ASSERT_TRUE(MeterReads(one.served.get(), budget).ok());
@@ -87,7 +87,7 @@ TEST(MeteredReadsTest, SocketsThatShareABudgetEndTogether) {
   EXPECT_EQ(one.Read(), -1);
 }
 
-TEST(MeteredReadsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
+TEST(MeteredSocketsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
   const auto budget = std::make_shared<FrameBudget>(
       FrameBudgetOptions{.max_begun_bytes = 3000, .begun_bytes_per_second = 0});
   const auto begin = [](size_t bytes) {
@@ -115,7 +115,7 @@ TEST(MeteredReadsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
   EXPECT_GT(three.Read(), 0);
 }
 
-TEST(MeteredReadsTest, WhatGetsTheNumberOfAClosedSocketIsNotMetered) {
+TEST(MeteredSocketsTest, WhatGetsTheNumberOfAClosedSocketIsNotMetered) {
   Pair old;
   const auto budget = PingsAllowed(0);
   ASSERT_TRUE(MeterReads(old.served.get(), budget).ok());
@@ -129,7 +129,7 @@ TEST(MeteredReadsTest, WhatGetsTheNumberOfAClosedSocketIsNotMetered) {
   EXPECT_EQ(budget.use_count(), 1);  // the socket that is gone does not keep it
 }
 
-TEST(MeteredReadsTest, ANumberThatIsTooHighIsRefused) {
+TEST(MeteredSocketsTest, ANumberThatIsTooHighIsRefused) {
   EXPECT_EQ(MeterReads(1 << 20, PingsAllowed(1)).code(), absl::StatusCode::kResourceExhausted);
 }
 
