@@ -167,7 +167,7 @@ check_installed() {
   expect_inside "gpumem-admin" getent group gpumem-admin
   # Nothing of ours, and nothing said by systemd for others, but that there is no journal.
   inside_quietly systemd-analyze verify --man=yes --recursive-errors=no \
-    gpumemd.service gpumemd-{session,api,admin}.socket
+    gpumemd.service gpumemd-{session,admin}.socket
   [[ ! -s $WORK/log ]] || fail "systemd-analyze verify: $(cat "$WORK/log")"
   for package in "${ALL[@]}"; do
     inside dpkg -L "$package" | grep -vE '^/\.$|/libraries' >"$WORK/list"
