@@ -135,6 +135,19 @@ make_root() {
   inside_quietly apt-get -q -y --no-install-recommends satisfy "$depends, g++, pkg-config"
 }
 
+# add_api_socket TREE: the socket unit that releases before protocol version 2 had. Its service is
+# another one, since today's daemon refuses a third socket.
+add_api_socket() {
+  local units=$1/lib/systemd/system
+  printf '[Socket]\nListenStream=/run/gpumem/api.sock\n[Install]\nWantedBy=sockets.target\n' \
+    >"$units/gpumemd-api.socket"
+  printf '[Service]\nExecStart=/bin/true\n' >"$units/gpumemd-api.service"
+  cat >>"$1/DEBIAN/postinst" <<'END'
+deb-systemd-helper enable gpumemd-api.socket >/dev/null
+[ ! -d /run/systemd/system ] || deb-systemd-invoke start gpumemd-api.socket >/dev/null
+END
+}
+
 # The packages again, as an older version would be.
 make_old_packages() {
   local package tree
@@ -145,6 +158,7 @@ make_old_packages() {
     dpkg-deb -R "$(deb_of "$package")" "$tree"
     sed -i -E "s/^Version: .*/Version: $OLD_VERSION/; s/(libgpumem1 \(= )[^)]*/\1$OLD_VERSION/" \
       "$tree/DEBIAN/control"
+    [[ $package != gpumemd ]] || add_api_socket "$tree"
     dpkg-deb --root-owner-group -b "$tree" "$WORK/root/debs/old/" >/dev/null
   done
 }
@@ -217,6 +231,8 @@ check_life() {
   inside_quietly sh -c 'dpkg -i /debs/*.deb'
   grep -qx 'log_level = "debug"' "$WORK/root/etc/gpumem/gpumemd.toml" ||
     fail "an upgrade changes the configuration"
+  [[ -z $(find "$WORK"/root/etc/systemd "$WORK"/root/var/lib/systemd -name 'gpumemd-api*') ]] ||
+    fail "an upgrade leaves the links of an older release's socket"
   say "they upgrade, and keep the configuration"
   check_installed
   check_program_builds
@@ -322,7 +338,7 @@ check_upgrade_under_systemd() {
     return
   fi
   expect_there "" sh -c 'dpkg -i /debs/old/*.deb'
-  expect_there active systemctl is-active gpumemd.service
+  expect_there active systemctl is-active gpumemd.service gpumemd-api.socket
   there head -c 5000000 /dev/urandom >"$WORK/root/model.bin"
   expect_there "" gpumemctl publish weights --file /model.bin
   local before after socket
@@ -335,6 +351,9 @@ check_upgrade_under_systemd() {
   [[ $(property ActiveEnterTimestamp gpumemd-session.socket) == "$socket" ]] ||
     fail "an upgrade restarts the sockets, too: who connects meanwhile is refused"
   expect_there active systemctl is-active gpumemd.service gpumemd-session.socket
+  [[ $(property ActiveState gpumemd-api.socket) == inactive ]] ||
+    fail "an upgrade leaves the socket unit of an older release"
+  there test ! -e /run/gpumem/api.sock || fail "an upgrade leaves the socket of an older release"
   expect_there "" gpumemctl verify weights
   say "memory outlives an upgrade"
 
