@@ -75,7 +75,11 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
     server.frames = std::make_shared<FrameBudget>(
         HasFlooded(server, now) ? options_.frames.AfterFlood() : options_.frames);
   }
-  if (absl::Status metered = MeterReads(served.get(), server.frames); !metered.ok()) return metered;
+  if (server.calls == nullptr) server.calls = std::make_shared<CallWindow>(options_.calls);
+  if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls);
+      !metered.ok()) {
+    return metered;
+  }
   server.idle_since = absl::InfiniteFuture();
   server.lines.push_back(connection.line);
   grpc::AddInsecureChannelFromFd(server.server.get(), served.release());
@@ -153,6 +157,7 @@ void ApiServers::Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>
     DropClosed(server);
     CutStalled(key, server, now);
     CutFlood(key, server, now);
+    if (server.calls != nullptr) ResumeReads(*server.calls);
     if (!server.lines.empty()) {
       ++it;
       continue;

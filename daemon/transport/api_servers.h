@@ -14,6 +14,9 @@
 //     while.
 // A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
 //
+// Of each uid and tenant so many calls are worked on at a time (call_window.h); further ones wait
+// in the sockets of its clients.
+//
 // A server is there while it has connections, and for options.linger after that. One is made in
 // some 2 ms.
 #pragma once
@@ -37,6 +40,7 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/transport/api_line.h"
+#include "daemon/transport/call_window.h"
 #include "daemon/transport/frame_budget.h"
 
 namespace gpumemd {
@@ -51,6 +55,7 @@ struct ApiServersOptions {
   // Poll interval of the guard.
   absl::Duration guard_interval = absl::Milliseconds(100);
   FrameBudgetOptions frames;  // of each uid and tenant
+  CallWindowOptions calls;    // of each uid and tenant
   // How long new connections are refused after a flood; twice as long after each next one that
   // comes within ten times this time.
   absl::Duration first_pause = absl::Seconds(1);
@@ -101,6 +106,7 @@ class ApiServers {
     std::unique_ptr<grpc::Server> server;            // null: it is remembered for its pause alone
     std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
     std::shared_ptr<FrameBudget> frames;             // of the lines since the last flood
+    std::shared_ptr<CallWindow> calls;               // of all lines
     absl::Time idle_since = absl::InfiniteFuture();  // without lines
     absl::Time refused_until = absl::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();  // the last one

@@ -364,6 +364,59 @@ TEST_F(ApiServersTest, AFloodOfFramesIsCutAtTheFrameThatIsTooMuch) {
   EXPECT_TRUE(Ends(other->client_end));
 }
 
+// So many calls of WhoAmI at once, on each of the peers.
+void CallAtOnce(std::vector<Peer>& peers, int calls) {
+  grpc::CompletionQueue queue;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientAsyncResponseReader<gpumem::v1::WhoAmIResponse>>> readers;
+  const size_t all = peers.size() * static_cast<size_t>(calls);
+  std::vector<gpumem::v1::WhoAmIResponse> responses(all);
+  std::vector<grpc::Status> statuses(all);
+  for (size_t i = 0; i < all; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(peers[i % peers.size()].stub->AsyncWhoAmI(contexts.back().get(), {}, &queue));
+    readers.back()->Finish(&responses[i], &statuses[i], nullptr);
+  }
+  for (size_t i = 0; i < all; ++i) {
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+  }
+  for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(ApiServersTest, CallsBeyondTheWindowAreAnsweredInTheirTurn) {
+  // Neither time nor the guard helps those that wait.
+  Start({.guard_interval = absl::Hours(1), .calls = {.max_calls = 4, .patience = absl::Hours(1)}});
+  std::vector<Peer> peers;
+  for (int i = 0; i < 8; ++i) peers.push_back(Connect());
+  for (int i = 0; i < 20; ++i) CallAtOnce(peers, 50);
+}
+
+TEST_F(ApiServersTest, CallsThatWaitHoldUpNobodyForLong) {
+  Start({.guard_interval = absl::Milliseconds(5),
+         .calls = {.max_calls = 4, .patience = absl::Milliseconds(20)}});
+  Peer waits = Connect();
+  grpc::CompletionQueue queue;
+  grpc::ClientContext contexts[20];
+  gpumem::v1::GetUsageResponse responses[20];
+  std::unique_ptr<grpc::ClientAsyncResponseReader<gpumem::v1::GetUsageResponse>> calls[20];
+  grpc::Status statuses[20];
+  for (size_t i = 0; i < 20; ++i) {
+    calls[i] = waits.stub->AsyncGetUsage(&contexts[i], {}, &queue);
+    calls[i]->Finish(&responses[i], &statuses[i], nullptr);
+  }
+  EXPECT_TRUE(waits.Call().ok());
+  EXPECT_TRUE(Connect().Call().ok());
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (int i = 0; i < 20; ++i) {
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+  }
+  EXPECT_TRUE(waits.Call().ok());
+}
+
 TEST_F(ApiServersTest, OnceItStopsItConnectsNobody) {
   Start();
   Peer peer = Connect();

@@ -11,8 +11,8 @@
 
 namespace gpumemd {
 
-// Token buckets, full at the start. Calls themselves are not limited here: HTTP/2 limits those of
-// one connection at a time, and the broker those of one tenant.
+// Token buckets, full at the start. Calls themselves are not limited here, but by HTTP/2 (those of
+// a connection at a time), by call_window.h, and by the broker.
 struct FrameBudgetOptions {
   // Calls that are reset: at once, and a second. All waiting calls of a tenant may end in one
   // moment.

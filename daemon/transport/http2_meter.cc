@@ -6,32 +6,19 @@ namespace gpumemd {
 namespace {
 
 enum FrameType : uint8_t { kData = 0, kHeaders = 1, kRstStream = 3 };
-constexpr uint8_t kEndStream = 1;
+constexpr uint8_t kEndStream = 1;  // a flag of DATA and HEADERS
 
-using Header = std::array<uint8_t, 9>;
-
-uint32_t PayloadBytes(const Header& header) {
-  return uint32_t{header[0]} << 16 | uint32_t{header[1]} << 8 | header[2];
-}
-
-uint32_t StreamOf(const Header& header) {
-  return (uint32_t{header[5]} & 0x7f) << 24 | uint32_t{header[6]} << 16 | uint32_t{header[7]} << 8 |
-         header[8];
+FrameScanner::Frame Parse(const std::array<uint8_t, 9>& header) {
+  return {.bytes = uint32_t{header[0]} << 16 | uint32_t{header[1]} << 8 | header[2],
+          .type = header[3],
+          .flags = header[4],
+          .stream = (uint32_t{header[5]} & 0x7f) << 24 | uint32_t{header[6]} << 16 |
+                    uint32_t{header[7]} << 8 | header[8]};
 }
 
 }  // namespace
 
-FrameCounts& FrameCounts::operator+=(const FrameCounts& more) {
-  calls += more.calls;
-  resets += more.resets;
-  control += more.control;
-  begun_bytes += more.begun_bytes;
-  ended_bytes += more.ended_bytes;
-  return *this;
-}
-
-FrameCounts Http2Meter::Feed(absl::Span<const char> bytes) {
-  FrameCounts counts;
+void FrameScanner::Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show) {
   while (!bytes.empty()) {
     if (skip_ > 0) {
       const size_t skipped = std::min(skip_, bytes.size());
@@ -41,41 +28,54 @@ FrameCounts Http2Meter::Feed(absl::Span<const char> bytes) {
     }
     header_[header_size_++] = static_cast<uint8_t>(bytes.front());
     bytes.remove_prefix(1);
-    if (header_size_ < kHeaderBytes) continue;
+    if (header_size_ < header_.size()) continue;
     header_size_ = 0;
-    skip_ = PayloadBytes(header_);
-    Count(counts);
+    const Frame frame = Parse(header_);
+    skip_ = frame.bytes;
+    show(frame);
   }
+}
+
+FrameCounts& FrameCounts::operator+=(const FrameCounts& more) {
+  calls += more.calls;
+  requests += more.requests;
+  resets += more.resets;
+  control += more.control;
+  begun_bytes += more.begun_bytes;
+  ended_bytes += more.ended_bytes;
+  return *this;
+}
+
+FrameCounts Http2Meter::Feed(absl::Span<const char> bytes) {
+  FrameCounts counts;
+  scanner_.Feed(bytes, [&](const FrameScanner::Frame& frame) { Count(frame, counts); });
   return counts;
 }
 
-void Http2Meter::Count(FrameCounts& counts) {
-  const uint8_t type = header_[3];
-  const uint8_t flags = header_[4];
-  const uint32_t stream = StreamOf(header_);
-  switch (type) {
+void Http2Meter::Count(const FrameScanner::Frame& frame, FrameCounts& counts) {
+  switch (frame.type) {
     case kHeaders:
       ++counts.calls;
-      return;
+      break;
+    case kData:
+      if (frame.bytes < kSmallData) ++counts.control;
+      break;
     case kRstStream:
       ++counts.resets;
-      counts.ended_bytes += End(stream);
-      return;
-    case kData:
-      if (PayloadBytes(header_) < kSmallData) ++counts.control;
-      if ((flags & kEndStream) != 0) {
-        counts.ended_bytes += End(stream);
-        return;
-      }
-      counts.begun_bytes += PayloadBytes(header_);
-      Begin(stream, PayloadBytes(header_));
-      return;
+      return End(frame.stream, counts);
     default:
       ++counts.control;
+      return;
   }
+  if ((frame.flags & kEndStream) != 0) {
+    ++counts.requests;
+    return End(frame.stream, counts);
+  }
+  Begin(frame.stream, frame.type == kHeaders ? kCallBytes : frame.bytes, counts);
 }
 
-void Http2Meter::Begin(uint32_t stream, uint32_t bytes) {
+void Http2Meter::Begin(uint32_t stream, uint32_t bytes, FrameCounts& counts) {
+  counts.begun_bytes += bytes;
   begun_bytes_ += bytes;
   const auto found = begun_.find(stream);
   if (found != begun_.end()) {
@@ -85,13 +85,20 @@ void Http2Meter::Begin(uint32_t stream, uint32_t bytes) {
   }
 }
 
-uint64_t Http2Meter::End(uint32_t stream) {
+void Http2Meter::End(uint32_t stream, FrameCounts& counts) {
   const auto found = begun_.find(stream);
-  if (found == begun_.end()) return 0;
-  const uint64_t bytes = found->second;
+  if (found == begun_.end()) return;
+  counts.ended_bytes += found->second;
+  begun_bytes_ -= found->second;
   begun_.erase(found);
-  begun_bytes_ -= bytes;
-  return bytes;
+}
+
+uint64_t AnswerMeter::Feed(absl::Span<const char> bytes) {
+  uint64_t answers = 0;
+  scanner_.Feed(bytes, [&](const FrameScanner::Frame& frame) {
+    if (frame.type == kHeaders && (frame.flags & kEndStream) != 0) ++answers;
+  });
+  return answers;
 }
 
 }  // namespace gpumemd

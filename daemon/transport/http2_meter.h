@@ -1,4 +1,4 @@
-// Counts the frames in the byte stream that an HTTP/2 client sends (RFC 9113, section 4.1).
+// Counts the frames in the byte streams of an HTTP/2 connection (RFC 9113, section 4.1).
 #pragma once
 
 #include <array>
@@ -6,28 +6,56 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 
 namespace gpumemd {
 
+// Finds the frames of one direction. Not thread-safe.
+class FrameScanner {
+ public:
+  struct Frame {
+    uint32_t bytes;  // of its payload
+    uint8_t type;
+    uint8_t flags;
+    uint32_t stream;
+  };
+
+  // The first frame follows so many bytes: kPrefaceBytes of what a client sends, none of what a
+  // server sends (RFC 9113, section 3.4).
+  static constexpr size_t kPrefaceBytes = 24;
+  explicit FrameScanner(size_t bytes_before) : skip_(bytes_before) {}
+
+  // Shows the frames whose header ends in `bytes`, which follow those of the call before.
+  void Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show);
+
+ private:
+  size_t skip_;  // bytes until the next frame's header
+  std::array<uint8_t, 9> header_;
+  size_t header_size_ = 0;
+};
+
 struct FrameCounts {
-  uint64_t calls = 0;   // HEADERS
-  uint64_t resets = 0;  // RST_STREAM
+  uint64_t calls = 0;     // HEADERS
+  uint64_t requests = 0;  // HEADERS or DATA that end a request: gRPC can answer it
+  uint64_t resets = 0;    // RST_STREAM
   // Frames that cost the receiver work and carry next to nothing: all other types, and DATA of less
   // than kSmallData bytes.
   uint64_t control = 0;
-  // Payload of DATA that does not end its request; and that of requests that were ended or reset,
-  // as far as it was counted in `begun_bytes` before.
+  // Of requests that have not ended: payload of DATA, and kCallBytes for each HEADERS. And of those
+  // that were ended or reset, what was counted in `begun_bytes` before.
   uint64_t begun_bytes = 0;
   uint64_t ended_bytes = 0;
 
   FrameCounts& operator+=(const FrameCounts& more);
 };
 
-// Of one connection, from its first byte on. Not thread-safe.
+// What the client of one connection sends, from its first byte on. Not thread-safe.
 class Http2Meter {
  public:
   static constexpr uint32_t kSmallData = 1024;
+  // For what gRPC makes of a call before its request is there.
+  static constexpr uint32_t kCallBytes = 32 * 1024;
 
   // Returns the count of the frames whose header ends in `bytes`, which follow those of the call
   // before. What is not HTTP/2 is counted as frames of any kind.
@@ -36,21 +64,27 @@ class Http2Meter {
   uint64_t begun_bytes() const { return begun_bytes_; }
 
  private:
-  static constexpr size_t kPrefaceBytes = 24;
-  static constexpr size_t kHeaderBytes = 9;
-
   // More requests at a time than a connection may have are not told apart: their bytes do not end.
   static constexpr size_t kMaxRequests = 1024;
 
-  void Count(FrameCounts& counts);
-  void Begin(uint32_t stream, uint32_t bytes);
-  uint64_t End(uint32_t stream);
+  void Count(const FrameScanner::Frame& frame, FrameCounts& counts);
+  void Begin(uint32_t stream, uint32_t bytes, FrameCounts& counts);
+  void End(uint32_t stream, FrameCounts& counts);
 
-  size_t skip_ = kPrefaceBytes;  // bytes until the next frame's header
-  std::array<uint8_t, kHeaderBytes> header_;
-  size_t header_size_ = 0;
+  FrameScanner scanner_{FrameScanner::kPrefaceBytes};
   absl::flat_hash_map<uint32_t, uint64_t> begun_;  // bytes by stream
   uint64_t begun_bytes_ = 0;
+};
+
+// What the server of one connection sends, from its first byte on. Not thread-safe.
+class AnswerMeter {
+ public:
+  // Returns how many calls end in `bytes`, which follow those of the call before. Those that the
+  // server resets are not counted.
+  uint64_t Feed(absl::Span<const char> bytes);
+
+ private:
+  FrameScanner scanner_{0};
 };
 
 }  // namespace gpumemd

@@ -33,8 +33,9 @@ TEST(Http2MeterTest, CountsByKind) {
   EXPECT_EQ(counts.calls, 1u);
   EXPECT_EQ(counts.resets, 1u);
   EXPECT_EQ(counts.control, 5u);
-  EXPECT_EQ(counts.begun_bytes, 5u + 16384u);
-  EXPECT_EQ(counts.ended_bytes, 5u + 16384u);  // by RST_STREAM
+  EXPECT_EQ(counts.requests, 1u);
+  EXPECT_EQ(counts.begun_bytes, Http2Meter::kCallBytes + 5u + 16384u);
+  EXPECT_EQ(counts.ended_bytes, counts.begun_bytes);  // by DATA, and by RST_STREAM
 }
 
 TEST(Http2MeterTest, TellsRequestsApart) {
@@ -50,6 +51,7 @@ TEST(Http2MeterTest, TellsRequestsApart) {
   EXPECT_EQ(counts.ended_bytes, 0u);
   counts = meter.Feed(absl::StrCat(data(true, 1, 1), data(true, 1, 1)));
   EXPECT_EQ(counts.ended_bytes, 1200u);
+  EXPECT_EQ(counts.requests, 2u);
   counts = meter.Feed(data(true, 0, 3));
   EXPECT_EQ(counts.ended_bytes, 50u);
   EXPECT_EQ(meter.begun_bytes(), 0u);
@@ -73,7 +75,12 @@ TEST(Http2MeterTest, CountsTheSameHoweverItIsCut) {
     } else if (type != 0 || payload < Http2Meter::kSmallData) {
       ++sent.control;
     }
-    if (type == 0 && flags == 0) sent.begun_bytes += payload;
+    if (type > 1) continue;
+    if (flags == 1) {
+      ++sent.requests;
+    } else {
+      sent.begun_bytes += type == 1 ? Http2Meter::kCallBytes : payload;
+    }
   }
   Http2Meter meter;
   FrameCounts counted;
@@ -83,9 +90,22 @@ TEST(Http2MeterTest, CountsTheSameHoweverItIsCut) {
     at += size;
   }
   EXPECT_EQ(counted.calls, sent.calls);
+  EXPECT_EQ(counted.requests, sent.requests);
   EXPECT_EQ(counted.resets, sent.resets);
   EXPECT_EQ(counted.control, sent.control);
   EXPECT_EQ(counted.begun_bytes, sent.begun_bytes);
+}
+
+TEST(AnswerMeterTest, CountsTheEndsOfCalls) {
+  AnswerMeter meter;
+  const std::string bytes =
+      absl::StrCat(Frame(/*SETTINGS*/ 4, 0, 6), Frame(/*HEADERS, END_HEADERS*/ 1, 4, 40),
+                   Frame(/*DATA*/ 0, 0, 5000), Frame(/*HEADERS, END_STREAM too*/ 1, 5, 20),
+                   Frame(/*RST_STREAM*/ 3, 0, 4), Frame(/*SETTINGS, ACK*/ 4, 1, 0));
+  EXPECT_EQ(meter.Feed(bytes), 1u);
+  for (const char& each : bytes) {
+    EXPECT_EQ(meter.Feed({&each, 1}), &each == &bytes[9 + 6 + 9 + 40 + 9 + 5000 + 8] ? 1u : 0u);
+  }
 }
 
 }  // namespace

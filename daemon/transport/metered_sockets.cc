@@ -1,58 +1,157 @@
 #include "daemon/transport/metered_sockets.h"
 
 #include <dlfcn.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <ctime>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "daemon/transport/http2_meter.h"
 
 namespace gpumemd {
 namespace {
 
 constexpr size_t kMaxSockets = size_t{1} << 20;
 
-// The kernel's name for a socket, which no other one gets. 0: it is none.
-uint64_t CookieOf(int socket) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  if (getsockopt(socket, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return 0;
-  return cookie;
+// The C library's functions.
+template <typename Function>
+Function Next(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+ssize_t Receive(int socket, msghdr* message, int flags) {
+  static const auto next = Next<ssize_t (*)(int, msghdr*, int)>("recvmsg");
+  return next(socket, message, flags);
+}
+ssize_t Send(int socket, const msghdr* message, int flags) {
+  static const auto next = Next<ssize_t (*)(int, const msghdr*, int)>("sendmsg");
+  return next(socket, message, flags);
+}
+int Control(int epoll, int operation, int socket, epoll_event* event) {
+  static const auto next = Next<int (*)(int, int, int, epoll_event*)>("epoll_ctl");
+  return next(epoll, operation, socket, event);
+}
+
+// Some milliseconds late, and cheap.
+absl::Time Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+// Shows the bytes of a message of which `size` were transferred.
+template <typename Show>
+void ForEachPart(const msghdr& message, size_t size, Show show) {
+  for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
+    const iovec& part = message.msg_iov[i];
+    const size_t filled = std::min(part.iov_len, size);
+    show(absl::Span<const char>(static_cast<const char*>(part.iov_base), filled));
+    size -= filled;
+  }
+}
+
+bool HasData(int socket) {
+  char byte;
+  return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 // The meter of the socket with one descriptor number.
 class MeteredSocket {
  public:
-  void Start(uint64_t cookie, std::shared_ptr<FrameBudget> budget) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Start(std::shared_ptr<FrameBudget> budget, std::shared_ptr<CallWindow> window)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    cookie_ = cookie;
-    if (budget_ != nullptr && !closes_) budget_->Return(meter_.begun_bytes());
-    meter_ = {};
-    closes_ = false;
+    End();
+    received_ = {};
+    sent_ = {};
+    epoll_ = -1;
     budget_ = std::move(budget);
+    window_ = std::move(window);
   }
 
-  // False if the connection is to be closed. `message` has `size` bytes that were read from
-  // `socket`.
-  bool Count(int socket, const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // It is being closed, and its number will be another one's.
+  void Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (!IsMetered(socket)) return true;
-    FrameCounts counts;
-    for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
-      const iovec& part = message.msg_iov[i];
-      const size_t filled = std::min(part.iov_len, size);
-      counts += meter_.Feed({static_cast<const char*>(part.iov_base), filled});
-      size -= filled;
+    End();
+  }
+
+  // As recvmsg().
+  ssize_t Read(int socket, msghdr* message, int flags) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::ReleasableMutexLock lock(&mutex_);
+    if (window_ == nullptr) {
+      lock.Release();  // it may block
+      return Receive(socket, message, flags);
     }
-    switch (budget_->Charge(counts, absl::Now())) {
+    const absl::Time now = Now();
+    // Without data gRPC will be told when some come.
+    if (epoll_ >= 0 && window_->full() && HasData(socket) && !window_->MayReceive(socket, now)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    const ssize_t size = Receive(socket, message, flags);
+    if (size > 0) {
+      if (budget_ != nullptr && Count(*message, static_cast<size_t>(size), now)) return size;
+      errno = ECONNRESET;
+      return -1;
+    }
+    const int error = errno;
+    if (size == 0 || (error != EAGAIN && error != EINTR)) End();
+    errno = error;
+    return size;
+  }
+
+  // `size` bytes of `message` were written. Returns the sockets that may be read now.
+  std::vector<int> Wrote(const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (window_ == nullptr) return {};
+    uint64_t answers = 0;
+    ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      answers += sent_.Feed(bytes);
+    });
+    if (answers == 0) return {};
+    return window_->Answered(answers, Now());
+  }
+
+  // Somebody waits for `socket` with `epoll`.
+  void Awaited(int epoll, int operation, const epoll_event* event) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (window_ == nullptr) return;
+    epoll_ = operation == EPOLL_CTL_DEL ? -1 : epoll;
+    if (event != nullptr) event_ = *event;
+  }
+
+  // Has it read again.
+  void Resume(int socket) ABSL_LOCKS_EXCLUDED(mutex_) {
+    // As long as this is held it is not closed.
+    absl::MutexLock lock(&mutex_);
+    if (window_ == nullptr || epoll_ < 0) return;
+    Control(epoll_, EPOLL_CTL_MOD, socket, &event_);
+  }
+
+ private:
+  // False if the connection is to be closed.
+  bool Count(const msghdr& message, size_t size, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    FrameCounts counts;
+    ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      counts += received_.Feed(bytes);
+    });
+    window_->Received(counts.requests, now);
+    switch (budget_->Charge(counts, now)) {
       case FrameBudget::Decision::kServe:
         return true;
       case FrameBudget::Decision::kFlood:
@@ -61,34 +160,24 @@ class MeteredSocket {
         break;
     }
     // What gRPC has of it goes when it closes the connection. What else comes is not counted.
-    budget_->Return(meter_.begun_bytes());
-    closes_ = true;
+    budget_->Return(received_.begun_bytes());
+    budget_.reset();
     return false;
   }
 
-  // The peer has closed `socket`, or its connection is broken.
-  void Ended(int socket) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (!IsMetered(socket)) return;
-    if (!closes_) budget_->Return(meter_.begun_bytes());
+  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (budget_ != nullptr) budget_->Return(received_.begun_bytes());
     budget_.reset();
-  }
-
- private:
-  bool IsMetered(int socket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (budget_ != nullptr && CookieOf(socket) != cookie_) {
-      // It has been closed, and its number is another socket's now.
-      if (!closes_) budget_->Return(meter_.begun_bytes());
-      budget_.reset();
-    }
-    return budget_ != nullptr;
+    window_.reset();
   }
 
   absl::Mutex mutex_;
-  bool closes_ ABSL_GUARDED_BY(mutex_) = false;  // its bytes have been returned
-  uint64_t cookie_ ABSL_GUARDED_BY(mutex_) = 0;
-  Http2Meter meter_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<FrameBudget> budget_ ABSL_GUARDED_BY(mutex_);
+  Http2Meter received_ ABSL_GUARDED_BY(mutex_);
+  AnswerMeter sent_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CallWindow> window_ ABSL_GUARDED_BY(mutex_);   // null: it is not metered
+  std::shared_ptr<FrameBudget> budget_ ABSL_GUARDED_BY(mutex_);  // null: it is to be closed
+  int epoll_ ABSL_GUARDED_BY(mutex_) = -1;                       // with which gRPC waits for it
+  epoll_event event_ ABSL_GUARDED_BY(mutex_) = {};
 };
 
 // By descriptor number. They are made once and never freed, so that a reader needs no lock to find
@@ -100,11 +189,17 @@ MeteredSocket* Find(int socket) {
   return metered_sockets[static_cast<size_t>(socket)].load(std::memory_order_acquire);
 }
 
-using RecvMsg = ssize_t (*)(int, msghdr*, int);
+// A socket that has got one of these numbers since is looked at in vain.
+void Resume(const std::vector<int>& sockets) {
+  for (const int socket : sockets) {
+    if (MeteredSocket* const metered = Find(socket)) metered->Resume(socket);
+  }
+}
 
 }  // namespace
 
-absl::Status MeterReads(int socket, std::shared_ptr<FrameBudget> budget) {
+absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
+                         std::shared_ptr<CallWindow> window) {
   if (socket < 0 || static_cast<size_t>(socket) >= kMaxSockets) {
     return absl::ResourceExhaustedError(
         absl::StrCat("descriptor ", socket, " is beyond those that can be metered"));
@@ -117,25 +212,40 @@ absl::Status MeterReads(int socket, std::shared_ptr<FrameBudget> budget) {
       metered = made.release();
     }
   }
-  metered->Start(CookieOf(socket), std::move(budget));
+  metered->Start(std::move(budget), std::move(window));
   return absl::OkStatus();
 }
+
+void ResumeReads(CallWindow& window) { Resume(window.Answered(0, Now())); }
 
 }  // namespace gpumemd
 
 extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
-  static const auto next = reinterpret_cast<gpumemd::RecvMsg>(dlsym(RTLD_NEXT, "recvmsg"));
-  const ssize_t size = next(socket, message, flags);
-  if ((flags & MSG_PEEK) != 0) return size;
   gpumemd::MeteredSocket* const metered = gpumemd::Find(socket);
-  if (metered == nullptr) return size;
-  if (size > 0) {
-    if (metered->Count(socket, *message, static_cast<size_t>(size))) return size;
-    errno = ECONNRESET;
-    return -1;
+  if (metered == nullptr || (flags & MSG_PEEK) != 0) {
+    return gpumemd::Receive(socket, message, flags);
   }
-  const int error = errno;
-  if (size == 0 || (error != EAGAIN && error != EINTR)) metered->Ended(socket);
-  errno = error;
+  return metered->Read(socket, message, flags);
+}
+
+extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
+  const ssize_t size = gpumemd::Send(socket, message, flags);
+  gpumemd::MeteredSocket* const metered = size > 0 ? gpumemd::Find(socket) : nullptr;
+  if (metered != nullptr) {
+    gpumemd::Resume(metered->Wrote(*message, static_cast<size_t>(size)));
+  }
   return size;
+}
+
+extern "C" int epoll_ctl(int epoll, int operation, int socket, epoll_event* event) noexcept {
+  const int result = gpumemd::Control(epoll, operation, socket, event);
+  gpumemd::MeteredSocket* const metered = result == 0 ? gpumemd::Find(socket) : nullptr;
+  if (metered != nullptr) metered->Awaited(epoll, operation, event);
+  return result;
+}
+
+extern "C" int close(int descriptor) {
+  if (gpumemd::MeteredSocket* const metered = gpumemd::Find(descriptor)) metered->Closed();
+  // Not by dlsym(): it is called before and after everything else in a program.
+  return static_cast<int>(syscall(SYS_close, descriptor));
 }

@@ -1,14 +1,16 @@
 #include "daemon/transport/metered_sockets.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/unique_fd.h"
 
 namespace gpumemd {
@@ -54,10 +56,14 @@ std::shared_ptr<FrameBudget> PingsAllowed(double count) {
       FrameBudgetOptions{.max_control = count, .control_per_second = 0});
 }
 
+absl::Status Meter(int socket, std::shared_ptr<FrameBudget> budget) {
+  return MeterSocket(socket, std::move(budget), std::make_shared<CallWindow>(CallWindowOptions()));
+}
+
 TEST(MeteredSocketsTest, ReadsFailOnceTheBudgetIsExhausted) {
   Pair pair;
   const auto budget = PingsAllowed(10);
-  ASSERT_TRUE(MeterReads(pair.served.get(), budget).ok());
+  ASSERT_TRUE(Meter(pair.served.get(), budget).ok());
   const std::string allowed = Opening() + Pings(10);
   pair.Send(allowed);
   EXPECT_EQ(pair.Read(MSG_PEEK), static_cast<ssize_t>(allowed.size()));
@@ -76,9 +82,9 @@ TEST(MeteredSocketsTest, ReadsFailOnceTheBudgetIsExhausted) {
 TEST(MeteredSocketsTest, SocketsThatShareABudgetEndTogether) {
   Pair one, two, other;
   const auto budget = PingsAllowed(10);
-  ASSERT_TRUE(MeterReads(one.served.get(), budget).ok());
-  ASSERT_TRUE(MeterReads(two.served.get(), budget).ok());
-  ASSERT_TRUE(MeterReads(other.served.get(), PingsAllowed(10)).ok());
+  ASSERT_TRUE(Meter(one.served.get(), budget).ok());
+  ASSERT_TRUE(Meter(two.served.get(), budget).ok());
+  ASSERT_TRUE(Meter(other.served.get(), PingsAllowed(10)).ok());
   for (Pair* pair : {&one, &two, &other}) pair->Send(Opening() + Pings(6));
   EXPECT_GT(one.Read(), 0);
   EXPECT_EQ(two.Read(), -1);
@@ -95,14 +101,14 @@ TEST(MeteredSocketsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
     return Opening() + frame + std::string(bytes, 'x');
   };
   auto gone = std::make_unique<Pair>();
-  ASSERT_TRUE(MeterReads(gone->served.get(), budget).ok());
+  ASSERT_TRUE(Meter(gone->served.get(), budget).ok());
   gone->Send(begin(2048));
   EXPECT_GT(gone->Read(), 0);
   gone->peer = {};
   EXPECT_EQ(gone->Read(), 0);  // its bytes come back
   Pair one, two, three;
   for (Pair* pair : {&one, &two, &three}) {
-    ASSERT_TRUE(MeterReads(pair->served.get(), budget).ok());
+    ASSERT_TRUE(Meter(pair->served.get(), budget).ok());
   }
   one.Send(begin(2048));
   EXPECT_GT(one.Read(), 0);
@@ -116,21 +122,98 @@ TEST(MeteredSocketsTest, TheConnectionWhoseRequestsAreTooLargeEndsAlone) {
 }
 
 TEST(MeteredSocketsTest, WhatGetsTheNumberOfAClosedSocketIsNotMetered) {
-  Pair old;
+  Pair old, made;
   const auto budget = PingsAllowed(0);
-  ASSERT_TRUE(MeterReads(old.served.get(), budget).ok());
+  ASSERT_TRUE(Meter(old.served.get(), budget).ok());
   const int number = old.served.get();
-  Pair made;
-  ASSERT_EQ(dup2(made.served.get(), number), number);  // closes the old one
-  made.served = std::move(old.served);
+  old.served = {};
+  EXPECT_EQ(budget.use_count(), 1);
+  ASSERT_EQ(fcntl(made.served.get(), F_DUPFD_CLOEXEC, number), number);
+  made.served = UniqueFd(number);
   made.Send(Opening() + Pings(20));
   EXPECT_GT(made.Read(), 0);
   EXPECT_FALSE(budget->exhausted());
-  EXPECT_EQ(budget.use_count(), 1);  // the socket that is gone does not keep it
+}
+
+// HEADERS that end a request, or an answer.
+std::string Ends(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += std::string({0, 0, 0, 1, /*END_STREAM*/ 1, 0, 0, 0, 1});
+  return bytes;
+}
+
+// A connection whose reader is told once of what comes, as gRPC is.
+struct Awaited : Pair {
+  explicit Awaited(std::shared_ptr<CallWindow> window) {
+    EXPECT_TRUE(MeterSocket(served.get(), PingsAllowed(0), std::move(window)).ok());
+    epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u32 = 7}};
+    EXPECT_EQ(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, served.get(), &event), 0);
+  }
+  bool HasEvent() {
+    epoll_event event;
+    return epoll_wait(epoll.get(), &event, 1, 0) == 1 && event.data.u32 == 7 &&
+           (event.events & EPOLLIN) != 0;
+  }
+  void Answer(int calls) {
+    std::string bytes = Ends(calls);
+    iovec part = {.iov_base = bytes.data(), .iov_len = bytes.size()};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(sendmsg(served.get(), &message, 0), static_cast<ssize_t>(bytes.size()));
+  }
+  UniqueFd epoll{epoll_create1(EPOLL_CLOEXEC)};
+};
+
+TEST(MeteredSocketsTest, NothingIsReadWhileTheWindowIsFull) {
+  const auto window =
+      std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 4, .patience = absl::Hours(1)});
+  Awaited one(window), two(window);
+  one.Send(Opening() + Ends(5));
+  two.Send(Opening() + Ends(1));
+  EXPECT_TRUE(one.HasEvent());
+  EXPECT_GT(one.Read(), 0);
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(two.HasEvent());
+  one.Answer(2);
+  EXPECT_FALSE(two.HasEvent());
+  one.Answer(1);
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_GT(two.Read(), 0);
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(one.HasEvent());  // it was not held
+}
+
+TEST(MeteredSocketsTest, ThoseBehindCallsThatWaitAreResumed) {
+  const auto window = std::make_shared<CallWindow>(
+      CallWindowOptions{.max_calls = 4, .patience = absl::Milliseconds(20)});
+  Awaited one(window);
+  one.Send(Opening() + Ends(4));
+  EXPECT_TRUE(one.HasEvent());
+  EXPECT_GT(one.Read(), 0);
+  one.Send(Ends(4));
+  EXPECT_TRUE(one.HasEvent());
+  if (one.Read() > 0) GTEST_SKIP() << "this machine is so slow that the calls have waited already";
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!one.HasEvent() && absl::Now() < deadline) ResumeReads(*window);
+  EXPECT_GT(one.Read(), 0);
+}
+
+TEST(MeteredSocketsTest, TheEndIsReadThoughTheWindowIsFull) {
+  const auto window =
+      std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 1, .patience = absl::Hours(1)});
+  Awaited one(window);
+  one.Send(Opening() + Ends(1));
+  EXPECT_GT(one.Read(), 0);
+  one.peer = {};
+  EXPECT_EQ(one.Read(), 0);
 }
 
 TEST(MeteredSocketsTest, ANumberThatIsTooHighIsRefused) {
-  EXPECT_EQ(MeterReads(1 << 20, PingsAllowed(1)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Meter(1 << 20, PingsAllowed(1)).code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace
