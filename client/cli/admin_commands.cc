@@ -17,7 +17,7 @@ namespace {
 
 using v1::Admin;
 
-absl::StatusOr<DeviceList> Devices(Admin::Stub& admin) {
+absl::StatusOr<DeviceList> Devices(AdminConnection& admin) {
   auto status = Call(admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
   if (!status.ok()) return status.status();
   return DeviceList(status->devices().begin(), status->devices().end());
@@ -26,7 +26,7 @@ absl::StatusOr<DeviceList> Devices(Admin::Stub& admin) {
 size_t Width(const GlobalOptions& options) { return Stdout(options.no_color).columns; }
 
 // Replaces the device that the user named by its UUID; nothing named stays nothing.
-absl::Status Resolve(Admin::Stub& admin, std::string* device) {
+absl::Status Resolve(AdminConnection& admin, std::string* device) {
   if (device->empty()) return absl::OkStatus();
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();
@@ -36,7 +36,8 @@ absl::Status Resolve(Admin::Stub& admin, std::string* device) {
   return absl::OkStatus();
 }
 
-absl::Status PrintPools(Admin::Stub& admin, const PoolList& pools, const GlobalOptions& options) {
+absl::Status PrintPools(AdminConnection& admin, const PoolList& pools,
+                        const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();
   Print(PoolsView(pools, *devices, options.exact));
@@ -58,7 +59,7 @@ absl::Status RunOnPool(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*,
   return absl::OkStatus();
 }
 
-absl::Status PrintQuota(Admin::Stub& admin, const v1::GetQuotaResponse& response,
+absl::Status PrintQuota(AdminConnection& admin, const v1::GetQuotaResponse& response,
                         const GlobalOptions& options) {
   absl::StatusOr<DeviceList> devices = Devices(admin);
   if (!devices.ok()) return devices.status();

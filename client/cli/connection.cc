@@ -9,12 +9,17 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/endpoints.h"
 #include "common/http2_refusal.h"
 #include "common/unix_channel.h"
 
 namespace gpumem::cli {
 namespace {
+
+// A daemon that refuses says why. One that ends may close a connection that it has just accepted.
+constexpr int kMostHangUps = 3;
+constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 absl::Status AdminRefusal(const std::string& path) {
   return absl::PermissionDeniedError(
@@ -37,15 +42,16 @@ absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
   return fd;
 }
 
-// Returns why the daemon does not serve this connection; nullopt if it does. The daemon checks the
-// peer's identity and, if it refuses it, sends the reason and closes (common/http2_refusal.h). A
-// gRPC server that accepts a connection sends first (HTTP/2 SETTINGS).
+// Returns why the daemon does not serve this connection; nullopt if it does. UNAVAILABLE: it was
+// closed without a reason. The daemon checks the peer's identity and, if it refuses it, sends the
+// reason and closes (common/http2_refusal.h). A gRPC server that accepts a connection sends first
+// (HTTP/2 SETTINGS).
 std::optional<absl::Status> Refused(int fd, const std::string& path) {
   pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
   std::array<char, 1024> bytes;
   if (poll(&event, 1, 5000) <= 0) return std::nullopt;
   const ssize_t size = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
-  if (size <= 0) return AdminRefusal(path);
+  if (size <= 0) return absl::UnavailableError(absl::StrCat("the daemon closed ", path));
   const std::optional<absl::Status> why =
       ParseHttp2Refusal({bytes.data(), static_cast<size_t>(size)});
   if (!why) return std::nullopt;
@@ -63,13 +69,36 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<v1::Admin::Stub>> ConnectAdmin(const std::string& runtime_dir) {
-  absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir) {
   const std::string path = SocketPath(runtime_dir, kAdminSocket);
-  if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
-  if (!fd.ok()) return fd.status();
-  if (std::optional<absl::Status> refused = Refused(fd->get(), path)) return *refused;
-  return v1::Admin::NewStub(MakeChannel(*std::move(fd)));
+  for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
+    if (hang_ups > 0) absl::SleepFor(kPause);
+    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
+    if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
+    if (!fd.ok()) return fd.status();
+    const std::optional<absl::Status> refused = Refused(fd->get(), path);
+    if (!refused) {
+      return std::make_unique<AdminConnection>(runtime_dir,
+                                               v1::Admin::NewStub(MakeChannel(*std::move(fd))));
+    }
+    if (!absl::IsUnavailable(*refused)) return *refused;
+  }
+  // Daemons of protocol version 1 refuse without a reason.
+  return AdminRefusal(path);
+}
+
+absl::Status AdminConnection::Reconnect() {
+  absl::SleepFor(kPause);
+  absl::StatusOr<std::unique_ptr<AdminConnection>> next = ConnectAdmin(runtime_dir_);
+  if (next.ok()) stub_ = std::move((*next)->stub_);
+  return next.status();
+}
+
+absl::Status MayBeDone(const absl::Status& end) {
+  return absl::UnavailableError(
+      absl::StrCat("the daemon ended during the call and may have carried it out or not: look, and "
+                   "repeat it if it has not (",
+                   end.message(), ")"));
 }
 
 }  // namespace gpumem::cli

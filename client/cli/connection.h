@@ -7,35 +7,70 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/grpc_status.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
 namespace gpumem::cli {
 
-// How long any call may take.
-inline constexpr std::chrono::seconds kCallTimeout{30};
+// How long any call may take, with the wait for the next daemon.
+inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 
-// The service that operators call.
+// A connection to the service that operators call.
+class AdminConnection {
+ public:
+  AdminConnection(std::string runtime_dir, std::unique_ptr<v1::Admin::Stub> stub)
+      : runtime_dir_(std::move(runtime_dir)), stub_(std::move(stub)) {}
+
+  v1::Admin::Stub& stub() { return *stub_; }
+  // Connects anew, after a short pause. Statuses as ConnectAdmin.
+  absl::Status Reconnect();
+
+ private:
+  const std::string runtime_dir_;
+  std::unique_ptr<v1::Admin::Stub> stub_;
+};
+
+// Connects to the daemon in `runtime_dir`. Waits for one while its socket listens without it, as
+// with systemd's socket units and gpumem-keeper.
 //   UNAVAILABLE        no daemon there
 //   PERMISSION_DENIED  this user may not use it
 //   RESOURCE_EXHAUSTED  it has no room for another connection
-absl::StatusOr<std::unique_ptr<v1::Admin::Stub>> ConnectAdmin(const std::string& runtime_dir);
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir);
 
-// One call: Call(*stub, &v1::Admin::Stub::GetStatus, request).
-template <typename Stub, typename Request, typename Response>
-absl::StatusOr<Response> Call(Stub& stub,
-                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                           Response*),
+// Returns the error of a call that changes something and whose daemon ended: UNAVAILABLE.
+absl::Status MayBeDone(const absl::Status& end);
+
+// Makes one call: Call(*admin, &v1::Admin::Stub::GetStatus, request). If the daemon ends during it,
+// repeats a call that changes nothing (Get…, List…) with the next daemon. Others it cannot repeat:
+// gRPC does not say whether the daemon has carried them out.
+template <typename Request, typename Response>
+absl::StatusOr<Response> Call(AdminConnection& admin,
+                              grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                      const Request&, Response*),
                               const Request& request) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
-  Response response;
-  grpc::Status status = (stub.*method)(&context, request, &response);
-  if (!status.ok()) return FromGrpcStatus(status);
-  return response;
+  const std::string& name = Request::descriptor()->name();
+  const bool repeatable = absl::StartsWith(name, "Get") || absl::StartsWith(name, "List");
+  const absl::Time deadline = absl::Now() + kCallTimeout;
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    Response response;
+    const absl::Status status =
+        FromGrpcStatus((admin.stub().*method)(&context, request, &response));
+    if (status.ok()) return response;
+    // A server that shuts down cancels the calls that it has not begun.
+    if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
+    if (!repeatable) return MayBeDone(status);
+    if (absl::Now() >= deadline) return status;
+    if (absl::Status again = admin.Reconnect(); !again.ok()) return again;
+  }
 }
 
 }  // namespace gpumem::cli

@@ -17,7 +17,7 @@ namespace {
 
 using v1::Admin;
 
-absl::StatusOr<Snapshot> Take(Admin::Stub& admin) {
+absl::StatusOr<Snapshot> Take(AdminConnection& admin) {
   Snapshot snapshot;
   absl::Status first;
   const auto ask = [&](auto method, auto request, auto* answer) {

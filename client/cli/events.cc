@@ -22,7 +22,7 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir);
   if (!admin.ok()) return admin.status();
   grpc::ClientContext context;
-  auto reader = (*admin)->WatchEvents(&context, command.request);
+  auto reader = (*admin)->stub().WatchEvents(&context, command.request);
 
   // A signal ends the call; so does the end of the call that thread.
   std::atomic<bool> done = false, stopped = false;

@@ -49,7 +49,7 @@ class Source {
   }
 
   const std::string runtime_dir_;
-  std::unique_ptr<Admin::Stub> admin_;
+  std::unique_ptr<AdminConnection> admin_;
 };
 
 std::string JsonLine(const TopData& data) {

@@ -1,5 +1,6 @@
 // The daemon is restarted for an upgrade, again and again, while clients call it at every step of
-// its end: a real gpumemd under gpumem-keeper on the host backend. Not one call may be refused.
+// its end: a real gpumemd under gpumem-keeper on the host backend. Not one call may be refused, and
+// no gpumemctl that only reads may fail.
 //
 //   GPUMEM_RESTARTS  how often it is restarted (CI: 16; restart_long_test: 1000)
 #include <gmock/gmock.h>
@@ -20,6 +21,7 @@
 #include "client/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/kept_daemon.h"
 
 namespace gpumem {
@@ -30,6 +32,7 @@ using testing::Eventually;
 using testing::Hear;
 using testing::KeptDaemon;
 using testing::PatientOptions;
+using testing::ProgramPath;
 using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -91,9 +94,13 @@ uid = )toml",
   Mistakes mistakes_;
 };
 
-TEST_F(RestartTest, NoCallIsRefusedAtAnyStep) {
+int Restarts() {
   const char* wanted = std::getenv("GPUMEM_RESTARTS");
-  const int restarts = wanted == nullptr ? 16 : std::atoi(wanted);
+  return wanted == nullptr ? 16 : std::atoi(wanted);
+}
+
+TEST_F(RestartTest, NoCallIsRefusedAtAnyStep) {
+  const int restarts = Restarts();
   std::vector<Child> workers;
   for (int i = 0; i < 2; ++i) {
     workers.push_back(Child::Self({"--role", "work", daemon_->runtime_dir(), "3"}));
@@ -159,6 +166,33 @@ TEST_F(RestartTest, NoCallIsRefusedAtAnyStep) {
   watch->reset();
   EXPECT_THAT(mistakes_.all(), ::testing::IsEmpty()) << daemon_->Log();
   std::cout << restarts << " restarts, " << sessions << " sessions begun meanwhile\n";
+}
+
+TEST_F(RestartTest, NoGpumemctlThatReadsFails) {
+  const std::string look = absl::StrCat("exec ", ProgramPath("gpumemctl"), " --runtime-dir ",
+                                        daemon_->runtime_dir(), " status >/dev/null");
+  std::atomic<bool> stop = false;
+  std::atomic<int> looks = 0;
+  std::vector<std::thread> operators;
+  for (int i = 0; i < 4; ++i) {
+    operators.emplace_back([&] {
+      while (!stop) {
+        if (const int code = Child({"/bin/sh", "-c", look}).Wait(); code != 0) {
+          mistakes_.Add("gpumemctl status", absl::UnknownError(absl::StrCat("exit code ", code)));
+        }
+        ++looks;
+      }
+    });
+  }
+  for (int i = 0; i < Restarts() && mistakes_.all().empty(); ++i) {
+    // Those that waited for this daemon are over, and others have begun.
+    const int before = looks;
+    EXPECT_TRUE(Eventually([&] { return looks > before + 16; }));
+    EXPECT_EQ(daemon_->Restart(), absl::OkStatus());
+  }
+  stop = true;
+  for (std::thread& each : operators) each.join();
+  EXPECT_THAT(mistakes_.all(), ::testing::IsEmpty());
 }
 
 }  // namespace
