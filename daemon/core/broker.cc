@@ -18,6 +18,7 @@ bool MakesContextBound(const DeviceInfo& info) {
 
 // A queue of thousands is not to hold the mutex for seconds.
 constexpr size_t kGrantsAtOnce = 16;
+constexpr size_t kJudgedAtOnce = 256;
 
 // Of long lists the mutex is held for so many entries at a time: what changes meanwhile is in a
 // list as it was or as it is.
@@ -117,7 +118,7 @@ void Broker::Pump() {
   // What was never made is gone at once, and may let others in.
   bool moved = true;
   while (std::exchange(moved, false)) {
-    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce)) {
+    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce, kJudgedAtOnce)) {
       const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
       if (!admitted.operation.ok()) {
         admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());

@@ -26,7 +26,7 @@ Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<abs
       now_(std::move(now)),
       device_accounts_(devices_.size()),
       reclaimed_(devices_.size(), 0),
-      bounds_of_(devices_.size()) {}
+      limits_(devices_.size() + 1) {}
 
 // Segments refund the accounts of tenants and devices, so they go first.
 Ledger::~Ledger() { segments_.clear(); }
@@ -153,7 +153,7 @@ void Ledger::ContinueEnding(SessionId id, size_t& steps) {
   }
   if (ending_.erase(id) > 0 && ending_.empty() && !waiters_.empty()) {
     // Waiters that do not fit yet were neither refused nor was anything taken back for them.
-    queue_whole_ = queue_moves_ = true;
+    WakeAwaitingEnd();
   }
   ForgetIfDone(id, session);
 }

@@ -78,6 +78,7 @@
 #include "daemon/core/journal_records.h"
 #include "daemon/core/ledger_records.h"
 #include "daemon/core/measures.h"
+#include "daemon/core/queue_line.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/rules.h"
@@ -261,16 +262,16 @@ class Ledger {
   absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
 
   // What has become of waiters since the last call: after each change to the ledger. Their calls
-  // are in flight again. After so many grants it stops; what it would have gone on with is looked
-  // at in the next call (QueueMoves). Refused are those whose session has ended (ABORTED), all
-  // while draining (UNAVAILABLE), and with the denial those whose turn it is and who have too many
-  // leases by now, and those who did not ask to wait where it no longer looks as if it would fit
-  // soon.
+  // are in flight again. After so many grants, or so many waiters that were judged, it stops; the
+  // next call goes on with it (QueueMoves). Refused are those whose session has ended (ABORTED),
+  // all while draining (UNAVAILABLE), and with the denial those whose turn it is and who have too
+  // many leases by now, and those who did not ask to wait where it no longer looks as if it would
+  // fit soon.
   struct Admitted {
     WaiterId waiter{};
     absl::StatusOr<Operation> operation;
   };
-  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX);
+  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX, size_t max_judged = SIZE_MAX);
   bool QueueMoves() const { return queue_moves_; }
 
   // The waiter goes, its call is in flight again. The denial, as things stand, where the wait has
@@ -732,12 +733,16 @@ class Ledger {
                                 const Tenant* limited = nullptr);
   std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
 
-  // The queue (ledger_queue.cc).
+  // The queue (ledger_queue.cc, ledger_waiting.cc).
   // Grants the request if it fits now; else says how it stands.
   //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
   absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
                                                     const Claims& claims, Verdict* verdict);
   Operation Grant(SessionId session, const Request& request, std::vector<SegmentId> reused);
+  // Where its tenant has segments of the request's size that nobody uses, and how many of these it
+  // would get.
+  static RetainedPool& PoolFor(const Request& request);
+  static uint32_t Reusable(const Request& request);
   // Of what is guaranteed to the tenant and those it is under, what nobody holds, while that is
   // enough for the request; else 0.
   static uint64_t Deficit(const Request& request);
@@ -745,52 +750,68 @@ class Ledger {
   std::vector<WaiterId> WaitersInOrder() const;
   // How each of them stands, in that order, until `visit` says false.
   void JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const;
-  static records::Rank RankOf(const Request& request);
-  bool GoesLast(const records::Rank& rank) const;
-  // What those claim who go before the request, or before the waiter.
-  Claims ClaimsBefore(const Request& request) const;
+  static QueueRank RankOf(const Request& request);
+  static QueuePlace PlaceOf(WaiterId id, const Waiter& waiter) { return {waiter.rank, id}; }
+  // What those claim who go before the place, where nothing is reused.
+  Claims ClaimsBefore(const QueuePlace& place, const Request& request) const;
   Claims ClaimsBefore(WaiterId id) const;
-  // `verdict`: by which it waits; `claims`: of those before it.
-  void AddWaiter(WaiterId id, Waiter added, const Verdict& verdict, const Claims& claims);
+  // `verdict`: by which it waits.
+  void AddWaiter(WaiterId id, Waiter added, const Verdict& verdict);
   void RemoveWaiter(WaiterId id);
-  // A waiter, by the order in which they are served.
-  struct QueuePlace {
-    records::Rank rank;  // Waiter::rank
-    WaiterId id{};
-    bool operator<(const QueuePlace& other) const {
-      return rank != other.rank ? rank > other.rank : id < other.id;
-    }
-  };
-  // Those of the tenants that are under one which is under none.
+  // Waiters of the tenants that are under one which is under none.
   struct QueueTree {
     absl::btree_set<QueuePlace> waiters;
-    absl::btree_set<size_t> restless;  // devices any change of which may serve one of them
-    uint64_t seen = 0;                 // VersionOf it when they were last judged
+    absl::btree_set<QueuePlace> loose;  // of these, all but those asleep at the device's limit
+    uint64_t seen = 0;                  // VersionOf it when they were last woken
+    std::optional<QueuePlace> changed;  // one that claims more or less, or has gone
+    bool all_behind = false;            // have to be judged for that, not only the loose ones
+    // In this sweep all behind this place were woken.
+    std::optional<QueuePlace> woken;
+    uint64_t woken_sweep = 0;
   };
-  // What keeps out all those on a device whom no limit of their tenants does.
-  struct QueueBounds {
-    uint64_t least_firm = 0;              // while so much is used firmly, …
-    uint64_t least_need = 0;              // … so much needed, …
-    uint64_t most_segments = UINT64_MAX;  // … and no more segments are there
+  // Waiters that no limit of their tenants keeps out, at a limit that belongs to no tenant: a
+  // device's, or, the last, the daemon's of segments.
+  struct QueueLimit {
+    QueueLine line;
+    absl::btree_set<QueuePlace> restless;  // of these, that any change there may serve
+    uint64_t seen = 0;                     // VersionOf it when these were last woken
+    std::optional<QueuePlace> changed;     // one that claims more or less, or has gone
+  };
+  // Where AdmitWaiting has come to, and what those before claim of their tenants' limits.
+  struct Sweep {
+    Claims claims;
+    absl::flat_hash_map<const Tenant*, QueuePlace> counted;  // up to whom, of each tree
   };
   static const Tenant* TreeOf(const Tenant& tenant);
-  uint64_t VersionOf(const Tenant& top, const QueueTree& tree) const;
-  // True if all_claims_ and what each waiter remembers are as things stand.
-  bool ClaimsAreCurrent() const;
-  void SetClaims(Waiter& waiter, const Verdict& verdict);
-  void SetRank(Waiter& waiter, std::optional<records::Rank> rank);
-  // At the end of the queue, behind those with these claims.
-  void SetPlace(WaiterId id, Waiter& waiter, const Claims& claims);
-  // Remembers what would have to change for it to be served. True if that may be anything.
-  bool NoteBounds(const Waiter& waiter, const Verdict& verdict);
-  bool WholeQueueMoves();
-  enum class Passed { kToTheEnd, kEnoughGranted, kNeedsWhole };
-  // Judges the waiters of one tree, or all; grants and refuses.
-  Passed PassOver(const Tenant* tree, size_t max_grants, size_t& grants,
-                  std::vector<Admitted>& admitted);
-  // True if a grant to this request changes nothing for those who were passed by.
-  bool IsAlone(const Request& request, SessionId session,
-               const absl::flat_hash_set<const Tenant*>& passed_by) const;
+  static uint64_t VersionOf(const Tenant& top);
+  uint64_t VersionOf(size_t limit) const;  // a device's index, or devices_.size(): the daemon's
+  QueueLine::Left LeftAt(size_t limit) const;
+  // After quotas have changed: each gets its place anew, and is to be judged.
+  void PlaceAll();
+  // Puts the waiter where its rank is now, with what is known of it.
+  void Move(WaiterId id, Waiter& waiter, const QueueRank& rank);
+  // Takes it out of all that is told by places but its tree.
+  void TakeOut(const QueuePlace& place, const Waiter& waiter, QueueTree& tree);
+  // Keeps in mind by what verdict it waits, and who has to be judged for that.
+  void SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict);
+  void SetEntry(size_t limit, const QueuePlace& place, const QueueLine::Entry& entry);
+  void NoteChange(std::optional<QueuePlace>& changed, const QueuePlace& place);
+  // Wakes those that a change since the last call may serve. In a sweep, `at`: those before it had
+  // their turn, and have it again in the next one.
+  void Wake(const std::optional<QueuePlace>& at);
+  void WakeTree(const Tenant& top, QueueTree& tree, const std::optional<QueuePlace>& at);
+  void WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at);
+  // Of processes that hold leases of a sort that their waiters did not ask for.
+  void WakeSorted();
+  // Whom no ending session keeps waiting any more.
+  void WakeAwaitingEnd();
+  // The next to be judged, behind swept_.
+  std::optional<QueuePlace> NextAwake() const;
+  // Judges one; grants or refuses it, or it waits on. True if it was granted.
+  bool JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitted>& admitted);
+  void BeginSweep(Sweep& sweep);
+  // True if the grant to one that had this place changes nothing for those before it.
+  bool WasAlone(const QueuePlace& place, const Request& request, SessionId session) const;
   absl::Status CheckWaiting(Tenant& tenant);
   absl::Status CheckQueue() const;  // of CheckInvariants
 
@@ -966,14 +987,17 @@ class Ledger {
   uint64_t next_waiter_ = 1;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
   bool queue_moves_ = false;  // since it was last looked at somebody may fit
-  // What the passes over the queue have left behind (ledger_queue.cc).
-  Claims all_claims_;                      // of all waiters
-  std::map<records::Rank, size_t> ranks_;  // how many waiters have each
+  // What is remembered of them so that few are judged again (ledger_queue.cc).
   absl::flat_hash_map<const Tenant*, QueueTree> trees_;
-  std::vector<QueueBounds> bounds_of_;  // by device
-  bool queue_stale_ = false;            // quotas have changed: none of that is right
-  bool queue_whole_ = false;            // it takes a pass over the whole queue, or one is under way
-  bool queue_restless_ = false;         // any change may serve one of them
+  std::vector<QueueLimit> limits_;       // of the devices, and of the daemon
+  absl::btree_set<QueuePlace> awake_;    // to be judged
+  absl::btree_set<QueuePlace> roused_;   // by the sweep itself: in the next one
+  std::optional<QueuePlace> swept_;      // up to here, if a sweep is under way
+  uint64_t sweeps_ = 0;                  // that were begun
+  uint64_t woken_at_ = 0;                // the sum of all devices' versions when Wake had looked
+  bool queue_changed_ = false;           // a tree or a limit has changed
+  bool queue_stale_ = false;             // quotas have changed: none of that is right
+  absl::btree_set<WaiterId> await_end_;  // that an ending session keeps from a verdict
   std::map<ProcessKey, absl::btree_set<WaiterId>> waiting_processes_;
   std::vector<ProcessKey> sorted_processes_;  // of these, that have begun to hold leases
   uint64_t judged_ = 0;

@@ -26,7 +26,10 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
     if (retained.Take(id, segment.kind, segment.charge.bytes())) Doom(id, segment);
     // Those who have its pool open keep the memory all the same.
     Pool& pool = PoolOf(segment);
-    if (pool.idle.Take(id, segment.kind, segment.charge.bytes())) pool.lost.insert(id);
+    if (!pool.idle.Take(id, segment.kind, segment.charge.bytes())) continue;
+    pool.lost.insert(id);
+    auto waiting = trees_.find(TreeOf(*segment.tenant));
+    if (waiting != trees_.end()) waiting->second.seen = 0;  // they would have reused it
   }
   if (lost.empty()) return 0;
   AuditLost(lost);

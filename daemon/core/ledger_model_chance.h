@@ -15,7 +15,10 @@ namespace gpumemd {
 
 class Chance {
  public:
-  explicit Chance(uint64_t seed) : random_(seed) {}
+  explicit Chance(uint64_t seed) : random_(seed), long_queues_(In100(35)) {}
+
+  // True if many wait, come and go, in this episode.
+  bool long_queues() const { return long_queues_; }
 
   uint64_t Below(uint64_t n) { return random_() % n; }
   bool In100(uint64_t percent) { return Below(100) < percent; }
@@ -52,19 +55,20 @@ class Chance {
     const auto leases = [&](uint32_t least) {
       return few_leases ? least + static_cast<uint32_t>(Below(40)) : UINT32_MAX;
     };
-    return {.max_sessions = 6 + static_cast<uint32_t>(Below(4)),
-            .max_segments = 12 + static_cast<uint32_t>(Below(25)),
-            .max_leases_per_session = leases(5),
-            .max_leases_per_tenant = leases(8),
-            .max_leases = leases(12),
-            .max_waiting = 2 + static_cast<uint32_t>(Below(4)),
-            .max_events = 6 + static_cast<uint32_t>(Below(6)),
-            .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
-            .max_events_per_session = 2 + static_cast<uint32_t>(Below(3)),
-            .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3)),
-            .max_publications = 3 + static_cast<uint32_t>(Below(5)),
-            .max_metadata_bytes = 60 + Below(100),
-            .max_metadata_bytes_per_tenant = 40 + Below(60)};
+    return {
+        .max_sessions = (long_queues_ ? 12 : 6) + static_cast<uint32_t>(Below(4)),
+        .max_segments = (long_queues_ && In100(70) ? 500 : 12) + static_cast<uint32_t>(Below(25)),
+        .max_leases_per_session = leases(5),
+        .max_leases_per_tenant = leases(8),
+        .max_leases = leases(12),
+        .max_waiting = (long_queues_ ? 40 : 2) + static_cast<uint32_t>(Below(4)),
+        .max_events = 6 + static_cast<uint32_t>(Below(6)),
+        .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),
+        .max_events_per_session = 2 + static_cast<uint32_t>(Below(3)),
+        .max_events_per_segment = 1 + static_cast<uint32_t>(Below(3)),
+        .max_publications = 3 + static_cast<uint32_t>(Below(5)),
+        .max_metadata_bytes = 60 + Below(100),
+        .max_metadata_bytes_per_tenant = 40 + Below(60)};
   }
 
   // `sound`: all that is guaranteed can be had at the same time.
@@ -76,7 +80,7 @@ class Chance {
     if (In100(12)) quota.kind = static_cast<Kind>(Below(4));
     if (In100(8)) quota.scrub = true;
     if (In100(8)) quota.revocable = true;
-    if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(3));
+    if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(long_queues_ ? 12 : 3));
     if (In100(25)) quota.max_publications = static_cast<uint32_t>(Below(4));
     if (In100(30)) quota.limit_bytes = Below(60);
     if (In100(15)) quota.device_limits[Device()] = Below(60);
@@ -120,7 +124,7 @@ class Chance {
       if (In100(95)) spec.device_uuid.clear();
       if (In100(30)) spec.among.push_back(In100(2) ? "elsewhere" : Device());
     }
-    spec.waits = In100(25);
+    spec.waits = In100(long_queues_ ? 90 : 25);
     spec.revocable = In100(10);
     return spec;
   }
@@ -146,6 +150,7 @@ class Chance {
 
  private:
   std::mt19937_64 random_;
+  const bool long_queues_;
   uint64_t secrets_ = 0;
 };
 

@@ -114,7 +114,7 @@ class ModelCourse {
   }
   // As after each call that the broker makes.
   absl::Status AdmitWaiting() {
-    const std::vector<Ledger::Admitted> admitted = ledger_.AdmitWaiting();
+    std::vector<Ledger::Admitted> admitted = AdmitInSlices();
     for (const Ledger::Admitted& each : admitted) {
       const absl::Status& status = each.operation.status();
       const std::string told = status.ok() ? "granted" : Tell(status);
@@ -124,6 +124,18 @@ class ModelCourse {
     }
     if (absl::Status same = model_.AdmitWaiting(admitted, now_); !same.ok()) return same;
     return model_.NobodyWaitsInVain();
+  }
+  // In one go, or judging only so many at a time, which comes to the same.
+  std::vector<Ledger::Admitted> AdmitInSlices() {
+    if (chance_.In100(60)) return ledger_.AdmitWaiting();
+    std::vector<Ledger::Admitted> admitted;
+    do {
+      for (Ledger::Admitted& each : ledger_.AdmitWaiting(SIZE_MAX, 1 + chance_.Below(3))) {
+        admitted.push_back(std::move(each));
+      }
+      if (ledger_.QueueMoves()) Met("judged in slices");
+    } while (ledger_.QueueMoves());
+    return admitted;
   }
   void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
   std::string Tell(const absl::Status& status) {

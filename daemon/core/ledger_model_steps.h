@@ -22,6 +22,8 @@ class ModelSteps : public ModelOperators {
  protected:
   using ModelOperators::ModelOperators;
 
+  static constexpr size_t kMany = 10;  // waiters
+
   absl::Status OpenSession(const std::string& tenant, const PeerIdentity& peer) {
     const std::string client = absl::StrCat("c", calls_);
     const Secret token = chance_.NewSecret();
@@ -232,12 +234,23 @@ class ModelSteps : public ModelOperators {
 
   absl::Status EndWait() {
     if (model_.waiters().empty()) return absl::OkStatus();
+    if (model_.waiters().size() >= kMany) Met("one of many gives up");
     return EndWait(chance_.Of(model_.waiters()).first, chance_.In100(50));
   }
   absl::Status EndWait(WaiterId waiter, bool expired) {
     const absl::Status answer = ledger_.EndWait(waiter, expired);
     return After(model_.EndWait(waiter, expired, answer), "EndWait ", ToInt(waiter), " -> ",
                  Tell(answer));
+  }
+
+  // What is done to a long queue: they come and go, alone or with their sessions.
+  absl::Status StirQueue() {
+    const uint64_t die = chance_.Below(100);
+    if (model_.waiters().size() < kMany || die < 50) return Acquire();
+    if (die < 80) return EndWait();
+    const SessionId session = chance_.Of(model_.waiters()).second.session;
+    Met("a session ends while many wait");
+    return die < 90 ? SocketClosed(session) : ProcessGone(session);
   }
 
   absl::Status LetTimePass(absl::Duration time) {

@@ -180,7 +180,12 @@ class Episode : public ModelRestarts {
   absl::Status Step() {
     if (model_.operations().size() > 6) return FinishOperation();
     if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
-    if (chance_.Below(350) == 0 || WorthAKill()) return Restart();
+    if (chance_.long_queues()) {
+      if (chance_.In100(25)) return StirQueue();
+      if (chance_.Below(2000) == 0) return Restart();  // after which nobody waits
+    } else if (chance_.Below(350) == 0 || WorthAKill()) {
+      return Restart();
+    }
     if (ledger_.HasEnding() && chance_.In100(25)) return ContinueEnding();
     if (AnyAttachToRegrant() && chance_.In100(10)) return RegrantAttach();
     if (!model_.regrants().empty() && chance_.In100(5)) {
@@ -311,6 +316,9 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
                            "waits",
                            "waits a moment",
                            "revokes",
+                           "one of many gives up",
+                           "a session ends while many wait",
+                           "judged in slices",
                            "waited, then granted",
                            "waited, then ABORTED",
                            "waited, then CAUSE_QUEUE",

@@ -7,25 +7,30 @@
 // first only where that is one of its tenants' own: while a tenant waits for itself, memory of the
 // device is free for others.
 //
-// A pass over the whole queue costs a look at each waiter, and most changes serve none. So each
-// pass leaves behind what would have to change for its outcome to change:
+// The outcome is that of a sweep that judges every waiter, in order, after every change, and begins
+// anew after every grant. But a change serves few, so a sweep judges only waiters that are awake,
+// and goes past those whose verdict cannot be another one. By what keeps it as it is:
 //
-//   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree
-//     alone (QueueTree): of a tenant that is under none, and of all those under it. After a change
-//     in one tree only the waiters there are judged again.
-//   - One that the device blocks depends also on how much is used firmly there (QueueBounds).
-//     None is judged while that stays above what lets the first of them in.
-//   - All others, which wait for what is on its way, depend on all that happens on their device
-//     (QueueTree::restless).
+//   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree: of
+//     a tenant that is under none, and of all those under it. And on what those before it in that
+//     tree claim there (QueueTree).
+//   - One that the device blocks firmly depends on its tree's accounts, and sleeps while what is
+//     firmly used there, what it asks for and what those before it claim are more than the
+//     capacity; or the same of what is needed. QueueLine knows these sums, and the first waiter
+//     that they do not keep out any more.
+//   - All others, which wait for what is on its way, depend on their tree, and on all that happens
+//     on their device (QueueLimit::restless). So do those that the daemon's limit of segments keeps
+//     out on all that happens on any device.
 //
-// Changes that these do not cover (quotas, guarantees, a waiter in the midst of the queue that
-// goes) take a pass over the whole queue (queue_whole_).
+// A waiter that comes, goes, or claims more or less than before changes the sums for those behind
+// it, and wakes of its tree those behind it that sums alone do not keep asleep. It wakes others
+// only where they are restless, or the sums let them in now.
+//
+// Nobody is judged beyond what one call is allowed to: the next one goes on from there. Meanwhile
+// waiters that are awake claim what they did, so nobody else gets it.
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/denial.h"
 #include "daemon/core/ledger.h"
 
 namespace gpumemd {
@@ -35,21 +40,6 @@ using gpumem::v1::Denial;
 
 ClaimKey DeviceKey(size_t device) { return {Denial::CAUSE_CAPACITY, nullptr, device}; }
 constexpr ClaimKey kSegmentsKey = {Denial::CAUSE_DAEMON_LIMIT, nullptr, kAllDevices};
-
-Claim ClaimAt(const Claims& claims, const ClaimKey& key) {
-  auto it = claims.find(key);
-  return it == claims.end() ? Claim{} : it->second;
-}
-
-// Of what belongs to no tenant.
-std::vector<std::pair<ClaimKey, Claim>> Common(
-    const std::vector<std::pair<ClaimKey, Claim>>& claims) {
-  std::vector<std::pair<ClaimKey, Claim>> common;
-  for (const auto& each : claims) {
-    if (std::get<1>(each.first) == nullptr) common.push_back(each);
-  }
-  return common;
-}
 
 }  // namespace
 
@@ -73,11 +63,9 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
     return past;
   }
 
+  if (queue_stale_) PlaceAll();
   Verdict verdict;
-  const bool last = ClaimsAreCurrent() && GoesLast(RankOf(request));
-  Claims before;
-  if (!last) before = ClaimsBefore(request);
-  const Claims& claims = last ? all_claims_ : before;
+  const Claims claims = ClaimsBefore({RankOf(request), WaiterId{next_waiter_}}, request);
   absl::StatusOr<std::optional<Operation>> granted =
       TryGrant(session_id, request, claims, &verdict);
   if (!granted.ok()) return granted.status();
@@ -96,10 +84,7 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
                    .asked_to = spec.waits,
                    .since = now_(),
                    .revokes = verdict.fit == Fit::kRevoked},
-            verdict, claims);
-  // It may go before others, which then wait for their own tenants alone and claim less.
-  if (!last) queue_whole_ = true;
-  queue_moves_ = true;
+            verdict);
   if (spec.waits) {
     CountWaiting(tenant, 1);
     --(*session)->in_flight;
@@ -121,13 +106,22 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
                    "too many requests wait already; ask again later");
 }
 
+RetainedPool& Ledger::PoolFor(const Request& request) {
+  Tenant& tenant = *request.tenant;
+  return request.kind == Kind::kMempool ? tenant.pools[request.device].idle
+                                        : tenant.retained[request.device];
+}
+
+uint32_t Ledger::Reusable(const Request& request) {
+  if (request.tenant->quota.scrub) return 0;
+  const size_t there = PoolFor(request).Fits(request.kind, request.bytes);
+  return static_cast<uint32_t>(std::min<size_t>(there, request.count));
+}
+
 absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, const Request& request,
                                                           const Claims& claims, Verdict* verdict) {
-  Tenant& tenant = *request.tenant;
-  RetainedPool& reusable = request.kind == Kind::kMempool ? tenant.pools[request.device].idle
-                                                          : tenant.retained[request.device];
-  const size_t there = tenant.quota.scrub ? 0 : reusable.Fits(request.kind, request.bytes);
-  const auto reused = static_cast<uint32_t>(std::min<size_t>(there, request.count));
+  const uint32_t reused = Reusable(request);
+  RetainedPool& reusable = PoolFor(request);
   *verdict = Judge(request, reused, claims);
   if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
     return std::optional<Operation>();
@@ -191,17 +185,12 @@ uint64_t Ledger::Deficit(const Request& request) {
   return request.bytes * request.count <= unused ? unused : 0;
 }
 
-records::Rank Ledger::RankOf(const Request& request) {
+QueueRank Ledger::RankOf(const Request& request) {
   return {Deficit(request), request.tenant->quota.priority};
 }
 
-// True if none of those who wait would be served after it.
-bool Ledger::GoesLast(const records::Rank& rank) const {
-  return ranks_.empty() || rank <= ranks_.begin()->first;
-}
-
 std::vector<WaiterId> Ledger::WaitersInOrder() const {
-  std::vector<std::pair<records::Rank, WaiterId>> ranked;
+  std::vector<std::pair<QueueRank, WaiterId>> ranked;
   ranked.reserve(waiters_.size());
   for (const auto& [id, waiter] : waiters_) ranked.emplace_back(RankOf(waiter.request), id);
   std::stable_sort(ranked.begin(), ranked.end(),  // they are by arrival already
@@ -212,322 +201,68 @@ std::vector<WaiterId> Ledger::WaitersInOrder() const {
   return waiters;
 }
 
-void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
-  Claims claims;
-  for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
-    Verdict verdict = Judge(waiter.request, 0, claims);
-    AddClaims(verdict.standings, waiter.claims, claims);
-    if (!visit(id, waiter, verdict)) return;
-  }
-}
-
 const Ledger::Tenant* Ledger::TreeOf(const Tenant& tenant) {
   const Tenant* top = &tenant;
   while (top->parent != nullptr) top = top->parent;
   return top;
 }
 
-uint64_t Ledger::VersionOf(const Tenant& top, const QueueTree& tree) const {
+uint64_t Ledger::VersionOf(const Tenant& top) {
   uint64_t version = 0;
   for (const Account& account : top.accounts) version += account.version();
-  for (size_t device : tree.restless) version += device_accounts_[device].version();
   return version;
 }
 
-bool Ledger::ClaimsAreCurrent() const {
-  return !queue_stale_ && !queue_whole_ &&
-         std::all_of(trees_.begin(), trees_.end(), [this](const auto& each) {
-           return each.second.seen == VersionOf(*each.first, each.second);
-         });
+uint64_t Ledger::VersionOf(size_t limit) const {
+  if (limit < devices_.size()) return device_accounts_[limit].version();
+  uint64_t version = 0;
+  for (const Account& account : device_accounts_) version += account.version();
+  return version;
 }
 
-Claims Ledger::ClaimsBefore(const Request& request) const {
+QueueLine::Left Ledger::LeftAt(size_t limit) const {
+  const auto left = [](uint64_t all, uint64_t taken) { return all - std::min(all, taken); };
+  if (limit == devices_.size()) return {.room = left(bounds_.max_segments, segments_.size())};
+  const Account& account = device_accounts_[limit];
+  const uint64_t capacity = devices_[limit].capacity_bytes;
+  return {.use = left(capacity, account.firm()), .need = left(capacity, account.need())};
+}
+
+Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) const {
   Claims claims;
-  const Tenant* tree = TreeOf(*request.tenant);
-  const records::Rank rank = RankOf(request);
-  for (const auto& [id, waiter] : waiters_) {
-    // What it claims of its own tenants and its own device bears on no others.
-    const bool bears = waiter.request.device == request.device ||
-                       TreeOf(*waiter.request.tenant) == tree ||
-                       (!waiter.claimed.empty() && waiter.claimed.back().first == kSegmentsKey);
-    if (!bears || rank > RankOf(waiter.request)) continue;
-    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
+  if (auto tree = trees_.find(TreeOf(*request.tenant)); tree != trees_.end()) {
+    for (const QueuePlace& each : tree->second.waiters) {
+      if (!(each < place)) break;
+      for (const auto& [key, claim, plain_need] : waiters_.at(each.id).claimed) {
+        Claim& sum = claims[key];
+        sum.asked += claim.asked;  // of each at most a device's capacity
+        sum.need += plain_need;
+      }
+    }
   }
+  const QueueLine::Sums device = limits_[request.device].line.Before(place);
+  const QueueLine::Sums daemon = limits_.back().line.Before(place);
+  claims[DeviceKey(request.device)] = {device.asked, device.plain_need};
+  claims[kSegmentsKey] = {daemon.asked, daemon.plain_need};
   return claims;
 }
 
-Claims Ledger::ClaimsBefore(WaiterId id) const {
-  Claims claims;
-  const Waiter& waiter = waiters_.at(id);
-  if (!ClaimsAreCurrent() || queue_restless_) {
-    for (WaiterId each : WaitersInOrder()) {
-      if (each == id) break;
-      const Waiter& before = waiters_.at(each);
-      AddClaims(StandingsOf(before.request, 0), before.claims, claims);
-    }
-    return claims;
-  }
-  for (const QueuePlace& each : trees_.at(waiter.tree).waiters) {
-    if (each.id == id) break;
-    for (const auto& [key, claim] : waiters_.at(each.id).claimed) {
-      Claim& sum = claims[key];
-      sum.asked = Plus(sum.asked, claim.asked);
-      sum.need = Plus(sum.need, claim.need);
-    }
-  }
-  claims[DeviceKey(waiter.request.device)] = waiter.device_before;
-  claims[kSegmentsKey] = waiter.daemon_before;
-  return claims;
-}
+// --- Places and what is remembered -----------------------------------------------------------
 
-void Ledger::SetClaims(Waiter& waiter, const Verdict& verdict) {
-  for (const auto& [key, claim] : waiter.claimed) {
-    auto it = all_claims_.find(key);
-    it->second.asked -= claim.asked;
-    it->second.need -= claim.need;
-    if (it->second == Claim{}) all_claims_.erase(it);
-  }
-  waiter.claims = verdict.claims;
-  // Where it would reuse what its tenant's pool has, its need is less for now.
-  waiter.claimed = waiter.request.kind == Kind::kMempool
-                       ? ClaimsOf(StandingsOf(waiter.request, 0), verdict.claims)
-                       : ClaimsOf(verdict.standings, verdict.claims);
-  for (const auto& [key, claim] : waiter.claimed) {
-    Claim& sum = all_claims_[key];
-    sum.asked += claim.asked;  // of each at most a device's capacity
-    sum.need += claim.need;
-  }
-}
-
-void Ledger::SetRank(Waiter& waiter, std::optional<records::Rank> rank) {
-  if (waiter.tree != nullptr) {
-    auto it = ranks_.find(waiter.rank);
-    if (--it->second == 0) ranks_.erase(it);
-    waiter.tree = nullptr;
-  }
-  if (!rank) return;
-  waiter.rank = *rank;
-  waiter.tree = TreeOf(*waiter.request.tenant);
-  ++ranks_[*rank];
-}
-
-void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict, const Claims& claims) {
+void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
   Waiter& waiter = waiters_.emplace(id, std::move(added)).first->second;
   Session& session = *sessions_.at(waiter.session);
   session.waiters.insert(id);
   waiting_processes_[ProcessOf(session)].insert(id);
-  SetRank(waiter, RankOf(waiter.request));
-  SetPlace(id, waiter, claims);
-  NoteBounds(waiter, verdict);
-  SetClaims(waiter, verdict);
+  waiter.rank = RankOf(waiter.request);
+  waiter.tree = TreeOf(*waiter.request.tenant);
+  QueueTree& tree = trees_[waiter.tree];
   // Others of its tree may have been judged at another state of it: then they are again.
-  QueueTree& tree = trees_.at(waiter.tree);
-  if (tree.waiters.size() == 1) tree.seen = VersionOf(*waiter.tree, tree);
-}
-
-void Ledger::SetPlace(WaiterId id, Waiter& waiter, const Claims& claims) {
-  trees_[waiter.tree].waiters.insert(QueuePlace{waiter.rank, id});
-  waiter.device_before = ClaimAt(claims, DeviceKey(waiter.request.device));
-  waiter.daemon_before = ClaimAt(claims, kSegmentsKey);
-}
-
-bool Ledger::NoteBounds(const Waiter& waiter, const Verdict& verdict) {
-  if (verdict.kept_by_tenants) return false;
-  const Request& request = waiter.request;
-  QueueBounds& bounds = bounds_of_[request.device];
-  // What it would reuse there counts less than what ClaimsBefore says of it.
-  const RetainedPool& idle = request.tenant->pools[request.device].idle;
-  queue_restless_ |= request.kind == Kind::kMempool && idle.Fits(request.kind, request.bytes) > 0;
-  const uint64_t segments = Plus(request.count, waiter.daemon_before.asked);
-  if (Plus(segments_.size(), segments) > bounds_.max_segments) {
-    queue_restless_ = true;
-  } else {
-    bounds.most_segments = std::min(bounds.most_segments, bounds_.max_segments - segments);
-  }
-  // The least of what is used, or needed, that keeps it out.
-  const auto least = [limit = devices_[request.device].capacity_bytes](uint64_t more) {
-    return more > limit ? 0 : limit - more + 1;
-  };
-  const Standing& device = verdict.standings[verdict.standings.size() - 2];
-  const Account& account = device_accounts_[request.device];
-  const uint64_t firm = least(Plus(device.asked, waiter.device_before.asked));
-  const uint64_t need = least(Plus(device.more_need, waiter.device_before.need));
-  if (verdict.blocked_firmly && account.firm() >= firm) {
-    bounds.least_firm = std::max(bounds.least_firm, firm);
-    return false;
-  }
-  if (verdict.blocked_firmly && device.more_need > 0 && account.need() >= need) {
-    bounds.least_need = std::max(bounds.least_need, need);
-    return false;
-  }
-  trees_.at(waiter.tree).restless.insert(request.device);
-  return true;
-}
-
-bool Ledger::WholeQueueMoves() {
-  for (const ProcessKey& process : std::exchange(sorted_processes_, {})) {
-    auto it = waiting_processes_.find(process);
-    if (it == waiting_processes_.end()) continue;
-    queue_whole_ |= std::any_of(it->second.begin(), it->second.end(), [this](WaiterId id) {
-      const Waiter& waiter = waiters_.at(id);
-      return !CheckSort(*sessions_.at(waiter.session), waiter.request.revocable).ok();
-    });
-  }
-  if (queue_stale_ || queue_whole_ || queue_restless_) return true;
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    const QueueBounds& bounds = bounds_of_[d];
-    const Account& account = device_accounts_[d];
-    if (account.firm() < bounds.least_firm || account.need() < bounds.least_need ||
-        segments_.size() > bounds.most_segments) {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants) {
-  std::vector<Admitted> admitted;
-  for (auto& [id, status] : std::exchange(refused_, {}))
-    admitted.push_back({id, std::move(status)});
-  if (!std::exchange(queue_moves_, false) || waiters_.empty()) return admitted;
-  size_t grants = 0;
-  absl::flat_hash_set<const Tenant*> passed_over;
-  while (true) {
-    const Tenant* tree = nullptr;
-    bool whole = WholeQueueMoves();
-    for (auto it = trees_.begin(); !whole && it != trees_.end(); ++it) {
-      if (it->second.seen == VersionOf(*it->first, it->second)) continue;
-      // Of several the order in which they are served is that of the whole queue.
-      whole = tree != nullptr;
-      tree = it->first;
-    }
-    if (!whole && tree == nullptr) break;
-    // Where one tree's turn changes what another waits for, they do not take turns, but all once.
-    whole = whole || !passed_over.insert(tree).second;
-    const Passed passed = PassOver(whole ? nullptr : tree, max_grants, grants, admitted);
-    if (passed == Passed::kEnoughGranted) {
-      queue_moves_ = true;
-      return admitted;
-    }
-    if (whole) break;
-    if (passed == Passed::kNeedsWhole) queue_whole_ = true;
-  }
-  queue_moves_ = false;  // what this itself has set in motion comes back by Destroyed()
-  return admitted;
-}
-
-Ledger::Passed Ledger::PassOver(const Tenant* tree, size_t max_grants, size_t& grants,
-                                std::vector<Admitted>& admitted) {
-  const bool whole = tree == nullptr;
-  std::vector<WaiterId> waiting;
-  Claims claims;
-  absl::flat_hash_set<const Tenant*> passed_by;  // trees of those who go on waiting
-  bool restless = false;                         // one of them
-  // False where they are served in another order now: none is judged by the old one, since that
-  // gives up memory for it.
-  const auto begin = [&] {
-    claims.clear();
-    passed_by.clear();
-    restless = false;
-    waiting.clear();
-    if (!whole) {
-      auto it = trees_.find(tree);
-      if (it == trees_.end()) return true;
-      for (const QueuePlace& place : it->second.waiters) {
-        if (RankOf(waiters_.at(place.id).request) != place.rank) return false;
-        waiting.push_back(place.id);
-      }
-      it->second.restless.clear();
-      return true;
-    }
-    queue_whole_ = true;  // until it has come to its end
-    queue_restless_ = false;
-    trees_.clear();
-    for (QueueBounds& bounds : bounds_of_) bounds = {};
-    waiting = WaitersInOrder();
-    return true;
-  };
-  if (!begin()) return Passed::kNeedsWhole;
-  for (size_t next = 0; next < waiting.size();) {
-    const WaiterId id = waiting[next++];
-    Waiter& waiter = waiters_.at(id);
-    const Request request = waiter.request;
-    const SessionId session = waiter.session;
-    ++judged_;
-    if (!whole) {
-      claims[DeviceKey(request.device)] = waiter.device_before;
-      claims[kSegmentsKey] = waiter.daemon_before;
-    }
-    absl::Status sort =
-        draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
-    if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
-    if (!sort.ok()) {
-      RemoveWaiter(id);
-      admitted.push_back({id, std::move(sort)});
-      if (!whole && queue_whole_) return Passed::kNeedsWhole;
-      continue;
-    }
-    Verdict verdict;
-    absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
-    if (granted.ok() && granted->has_value()) {
-      const bool alone = !restless && IsAlone(request, session, passed_by);
-      RemoveWaiter(id);
-      admitted.push_back({id, **std::move(granted)});
-      if (++grants == max_grants) return Passed::kEnoughGranted;
-      if (!whole && queue_whole_) return Passed::kNeedsWhole;
-      // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
-      // sort now: others may go first, or no more, and those passed over claim something else.
-      // Where none of that can be, it goes on from here.
-      if (whole && alone) continue;
-      if (!begin()) return Passed::kNeedsWhole;
-      next = 0;
-      continue;
-    }
-    // Where a limit was lowered, waiting may have become useless.
-    absl::Status denied = granted.status();
-    if (denied.ok() && (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked))) {
-      denied = Deny(*request.tenant, Explain(request, verdict));
-    }
-    if (!denied.ok()) {
-      RemoveWaiter(id);
-      admitted.push_back({id, std::move(denied)});
-      if (!whole && queue_whole_) return Passed::kNeedsWhole;
-      continue;
-    }
-    const auto before = whole ? std::vector<std::pair<ClaimKey, Claim>>() : Common(waiter.claimed);
-    waiter.revokes |= verdict.fit == Fit::kRevoked;
-    if (whole) {
-      SetRank(waiter, RankOf(request));
-      SetPlace(id, waiter, claims);
-      passed_by.insert(waiter.tree);
-    }
-    restless |= NoteBounds(waiter, verdict);
-    SetClaims(waiter, verdict);
-    AddClaims(verdict.standings, verdict.claims, claims);
-    if (!whole && Common(waiter.claimed) != before) return Passed::kNeedsWhole;
-  }
-  if (!whole) {
-    auto it = trees_.find(tree);
-    if (it != trees_.end()) it->second.seen = VersionOf(*tree, it->second);
-    return Passed::kToTheEnd;
-  }
-  queue_whole_ = queue_stale_ = false;
-  for (auto& [top, each] : trees_) each.seen = VersionOf(*top, each);
-  return Passed::kToTheEnd;
-}
-
-bool Ledger::IsAlone(const Request& request, SessionId session,
-                     const absl::flat_hash_set<const Tenant*>& passed_by) const {
-  const Tenant* tree = TreeOf(*request.tenant);
-  auto process = waiting_processes_.find(ProcessOf(*sessions_.at(session)));
-  return !passed_by.contains(tree) && !queue_restless_ &&
-         std::none_of(
-             bounds_of_.begin(), bounds_of_.end(),
-             [&](const QueueBounds& bounds) { return segments_.size() > bounds.most_segments; }) &&
-         std::all_of(tree->accounts.begin(), tree->accounts.end(),
-                     [](const Account& account) { return account.least_need() == 0; }) &&
-         (process == waiting_processes_.end() || process->second.size() == 1);
+  if (tree.waiters.empty()) tree.seen = VersionOf(*waiter.tree);
+  tree.waiters.insert(PlaceOf(id, waiter));
+  tree.woken.reset();
+  SetVerdict(id, waiter, verdict);
+  queue_moves_ = true;
 }
 
 void Ledger::RemoveWaiter(WaiterId id) {
@@ -544,116 +279,354 @@ void Ledger::RemoveWaiter(WaiterId id) {
   process->second.erase(id);
   if (process->second.empty()) waiting_processes_.erase(process);
 
-  // What it claimed is there for those after it: of its own tenants for its tree, of the device for
-  // all.
-  const bool last = GoesLast(waiter.rank) && id == waiters_.rbegin()->first;
-  queue_whole_ |= !last && !Common(waiter.claimed).empty();
-  if (auto tree = trees_.find(waiter.tree); tree != trees_.end()) {
-    tree->second.waiters.erase(QueuePlace{waiter.rank, id});
-    tree->second.seen = 0;
-    if (tree->second.waiters.empty()) trees_.erase(tree);
+  const QueuePlace place = PlaceOf(id, waiter);
+  auto tree = trees_.find(waiter.tree);
+  TakeOut(place, waiter, tree->second);
+  for (size_t limit : {waiter.request.device, devices_.size()}) {
+    const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
+    if (entry && entry->claims && !limits_[limit].restless.empty() &&
+        place < *limits_[limit].restless.rbegin()) {
+      NoteChange(limits_[limit].changed, place);
+    }
   }
-  SetClaims(waiter, {});
-  SetRank(waiter, std::nullopt);
+  tree->second.waiters.erase(place);
+  if (!waiter.claimed.empty() && !tree->second.loose.empty() &&
+      place < *tree->second.loose.rbegin()) {
+    NoteChange(tree->second.changed, place);
+  }
+  if (tree->second.waiters.empty()) trees_.erase(tree);
+  await_end_.erase(id);
   waiters_.erase(it);
   queue_moves_ = true;
 }
 
-absl::Status Ledger::CheckQueue() const {
-  Claims claims;
-  std::map<records::Rank, size_t> ranks;
-  std::map<ProcessKey, absl::btree_set<WaiterId>> processes;
-  // A pass over the whole queue gives each its place anew.
-  const bool placed = !queue_whole_ && !queue_stale_;
-  for (const auto& [id, waiter] : waiters_) {
-    for (const auto& [key, claim] : waiter.claimed) {
-      claims[key].asked += claim.asked;
-      claims[key].need += claim.need;
+void Ledger::TakeOut(const QueuePlace& place, const Waiter& waiter, QueueTree& tree) {
+  tree.loose.erase(place);
+  limits_[waiter.request.device].restless.erase(place);
+  limits_.back().restless.erase(place);
+  awake_.erase(place);
+  roused_.erase(place);
+}
+
+void Ledger::Move(WaiterId id, Waiter& waiter, const QueueRank& rank) {
+  const QueuePlace from = PlaceOf(id, waiter), to = {rank, id};
+  QueueTree& tree = trees_.at(waiter.tree);
+  TakeOut(from, waiter, tree);
+  tree.waiters.erase(from);
+  tree.waiters.insert(to);
+  waiter.rank = rank;
+  for (size_t limit : {waiter.request.device, devices_.size()}) {
+    const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(from);
+    if (!entry) continue;
+    limits_[limit].line.Set(to, *entry);
+    if (entry->claims) NoteChange(limits_[limit].changed, std::min(from, to));
+  }
+}
+
+void Ledger::PlaceAll() {
+  queue_stale_ = false;
+  for (auto& [id, waiter] : waiters_) {
+    trees_.at(waiter.tree).loose.clear();  // what is judged anew says who is
+    Move(id, waiter, RankOf(waiter.request));
+  }
+  trees_.clear();
+  for (auto& [id, waiter] : waiters_) {
+    waiter.tree = TreeOf(*waiter.request.tenant);
+    trees_[waiter.tree].waiters.insert(PlaceOf(id, waiter));
+    awake_.insert(PlaceOf(id, waiter));
+  }
+  for (auto& [top, tree] : trees_) tree.seen = VersionOf(*top);
+  swept_.reset();
+  roused_.clear();
+}
+
+void Ledger::NoteChange(std::optional<QueuePlace>& changed, const QueuePlace& place) {
+  if (!changed || place < *changed) changed = place;
+  queue_changed_ = true;
+}
+
+void Ledger::SetEntry(size_t limit, const QueuePlace& place, const QueueLine::Entry& entry) {
+  QueueLimit& at = limits_[limit];
+  const bool claims_change = at.line.Set(place, entry);
+  if (entry.asleep == QueueLine::Asleep::kNot) {
+    if (at.restless.empty()) at.seen = VersionOf(limit);
+    at.restless.insert(place);
+  }
+  if (claims_change && !at.restless.empty() && place < *at.restless.rbegin()) {
+    NoteChange(at.changed, place);
+  }
+}
+
+void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
+  using Asleep = QueueLine::Asleep;
+  const Request& request = waiter.request;
+  const QueuePlace place = PlaceOf(id, waiter);
+  QueueTree& tree = trees_.at(waiter.tree);
+  const bool reuses = request.kind == Kind::kMempool && Reusable(request) > 0;
+  std::vector<Standing> plain;
+  if (reuses) plain = StandingsOf(request, 0);
+  const auto plain_need = [&](size_t i) {
+    return reuses ? plain[i].more_need : verdict.standings[i].more_need;
+  };
+
+  const size_t on_device = verdict.standings.size() - 2, on_daemon = on_device + 1;
+  std::vector<Waiter::Claimed> claimed;
+  for (size_t i = 0; i < std::min(verdict.claims, on_device); ++i) {
+    const Standing& standing = verdict.standings[i];
+    claimed.push_back({.key = {standing.cause, standing.whose, standing.device},
+                       .claim = {standing.asked, standing.more_need},
+                       .plain_need = plain_need(i)});
+  }
+  if (claimed != waiter.claimed) {
+    tree.all_behind = true;
+    NoteChange(tree.changed, place);
+    waiter.claimed = std::move(claimed);
+  }
+  waiter.claims = verdict.claims;
+  if (verdict.awaits_end && !(waiter.asked_to && verdict.blocked_firmly)) {
+    await_end_.insert(id);
+  } else {
+    await_end_.erase(id);
+  }
+
+  QueueLimit& device = limits_[request.device];
+  QueueLimit& daemon = limits_.back();
+  device.restless.erase(place);
+  daemon.restless.erase(place);
+  if (verdict.kept_by_tenants) {
+    tree.loose.insert(place);
+    for (size_t limit : {request.device, devices_.size()}) {
+      const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
+      if (entry && entry->claims) NoteChange(limits_[limit].changed, place);
     }
-    ++ranks[waiter.rank];
-    processes[ProcessOf(*sessions_.at(waiter.session))].insert(id);
-    if (!placed) continue;
-    auto tree = trees_.find(TreeOf(*waiter.request.tenant));
-    if (tree == trees_.end() || !tree->second.waiters.contains(QueuePlace{waiter.rank, id})) {
-      return absl::InternalError(absl::StrCat("waiter ", ToInt(id), " has no place in the queue"));
+    return;
+  }
+  const Standing& standing = verdict.standings[on_device];
+  QueueLine::Entry entry = {.asked = standing.asked,
+                            .need = standing.more_need,
+                            .plain_need = plain_need(on_device),
+                            .claims = verdict.claims > on_device};
+  // What would be reused is held, too.
+  if (verdict.blocked_firmly && !reuses) {
+    const QueueLine::Sums before = device.line.Before(place);
+    const QueueLine::Left left = LeftAt(request.device);
+    if (Plus(before.asked, entry.asked) > left.use) {
+      entry.asleep = Asleep::kByUse;
+    } else if (entry.need > 0 && Plus(before.need, entry.need) > left.need) {
+      entry.asleep = Asleep::kByNeed;
     }
   }
-  if (claims != all_claims_) return absl::InternalError("the queue's claims do not add up");
-  if (ranks != ranks_) return absl::InternalError("the queue's ranks are miscounted");
-  if (processes != waiting_processes_) {
-    return absl::InternalError("a process does not know what it waits for");
+  if (entry.asleep == Asleep::kNot) {
+    tree.loose.insert(place);
+  } else {
+    tree.loose.erase(place);
   }
-  size_t places = 0;
-  for (const auto& [top, tree] : trees_) places += tree.waiters.size();
-  if (placed && places != waiters_.size()) {
-    return absl::InternalError("a waiter has two places in the queue, or has outlived its own");
-  }
-  return absl::OkStatus();
+  SetEntry(request.device, place, entry);
+  const uint64_t segments = Plus(request.count, daemon.line.Before(place).asked);
+  SetEntry(devices_.size(), place,
+           {.asked = request.count,
+            .claims = verdict.claims > on_daemon,
+            .asleep = segments <= LeftAt(devices_.size()).room ? Asleep::kWithRoom : Asleep::kNot});
 }
 
-std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
-  const Request& request = waiters_.at(id).request;
-  const Verdict verdict = Judge(request, 0, ClaimsBefore(id));
-  if (verdict.fit != Fit::kBlocked) return std::nullopt;
-  return Explain(request, verdict);
-}
+// --- Who is to be judged -----------------------------------------------------------------------
 
-bool Ledger::IsBlocked(WaiterId id) const {
-  return Judge(waiters_.at(id).request, 0, ClaimsBefore(id)).fit == Fit::kBlocked;
-}
-
-std::vector<absl::Status> Ledger::EndExpiredWaits(absl::Span<const WaiterId> waiters) {
-  std::vector<Denial> denials;
-  for (WaiterId id : waiters) {
-    const Request& request = waiters_.at(id).request;
-    denials.push_back(Explain(request, Judge(request, 0, ClaimsBefore(id))));
+void Ledger::WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at) {
+  if (at && !(*at < place)) {
+    roused_.insert(place);
+  } else {
+    awake_.insert(place);
   }
-  std::vector<absl::Status> ends;
-  for (size_t i = 0; i < waiters.size(); ++i) {
-    Tenant& tenant = *waiters_.at(waiters[i]).request.tenant;
-    RemoveWaiter(waiters[i]);
-    ends.push_back(Deny(tenant, denials[i]));
-  }
-  return ends;
 }
 
-absl::Status Ledger::EndWait(WaiterId id, bool expired) {
-  if (expired) return EndExpiredWaits({id}).front();
-  RemoveWaiter(id);
-  return absl::CancelledError("the client has given up the request");
+void Ledger::WakeTree(const Tenant& top, QueueTree& tree, const std::optional<QueuePlace>& at) {
+  const std::vector<QueuePlace> places(tree.waiters.begin(), tree.waiters.end());
+  for (const QueuePlace& place : places) {
+    Waiter& waiter = waiters_.at(place.id);
+    const QueueRank rank = RankOf(waiter.request);
+    if (rank == place.rank) {
+      WakeOne(place, at);
+    } else {
+      Move(place.id, waiter, rank);
+      awake_.insert({rank, place.id});
+    }
+  }
+  tree.seen = VersionOf(top);
+  tree.changed.reset();
+  tree.woken = *tree.waiters.begin();
+  tree.woken_sweep = sweeps_;
 }
 
-absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view tenant,
-                                                            absl::string_view device) const {
-  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
-  if (!device.empty()) {
-    if (auto index = FindDevice(device); !index.ok()) return index.status();
+void Ledger::Wake(const std::optional<QueuePlace>& at) {
+  const uint64_t version = VersionOf(devices_.size());
+  if (at && !queue_changed_ && version == woken_at_) return;
+  woken_at_ = version;
+  for (auto& [top, tree] : trees_) {
+    if (tree.seen != VersionOf(*top)) WakeTree(*top, tree, at);
+    const std::optional<QueuePlace> changed = std::exchange(tree.changed, std::nullopt);
+    const bool all_behind = std::exchange(tree.all_behind, false);
+    if (!changed) continue;
+    if (at && tree.woken_sweep == sweeps_ && tree.woken && !(*changed < *tree.woken)) continue;
+    const auto& behind = all_behind ? tree.waiters : tree.loose;
+    for (auto it = behind.upper_bound(*changed); it != behind.end(); ++it) WakeOne(*it, at);
+    if (!all_behind) continue;
+    tree.woken = *changed;
+    tree.woken_sweep = sweeps_;
   }
-  std::vector<WaiterView> views;
-  std::vector<uint32_t> positions(devices_.size(), 0);
-  JudgeWaiters([&](WaiterId id, const Waiter& waiter, Verdict& verdict) {
-    const Request& request = waiter.request;
-    const uint32_t position = ++positions[request.device];
-    if (!tenant.empty() && request.tenant->name != tenant) return true;
-    if (!device.empty() && devices_[request.device].uuid != device) return true;
-    views.push_back({.id = id,
-                     .session = waiter.session,
-                     .tenant = request.tenant->name,
-                     .device_uuid = devices_[request.device].uuid,
-                     .kind = request.kind,
-                     .bytes = request.bytes,
-                     .count = request.count,
-                     .revocable = request.revocable,
-                     .asked_to = waiter.asked_to,
-                     .position = position,
-                     .age = now_() - waiter.since,
-                     .blocked_by = Explain(request, verdict)});
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    QueueLimit& limit = limits_[i];
+    const std::optional<QueuePlace> changed = std::exchange(limit.changed, std::nullopt);
+    const uint64_t now = VersionOf(i);
+    const bool all = std::exchange(limit.seen, now) != now;
+    if (!all && !changed) continue;
+    auto it = all ? limit.restless.begin() : limit.restless.upper_bound(*changed);
+    for (; it != limit.restless.end(); ++it) WakeOne(*it, at);
+  }
+  queue_changed_ = false;
+}
+
+void Ledger::WakeSorted() {
+  for (const ProcessKey& process : std::exchange(sorted_processes_, {})) {
+    auto it = waiting_processes_.find(process);
+    if (it == waiting_processes_.end()) continue;
+    for (WaiterId id : it->second) {
+      const Waiter& waiter = waiters_.at(id);
+      const Session& session = *sessions_.at(waiter.session);
+      if (!CheckSort(session, waiter.request.revocable).ok()) awake_.insert(PlaceOf(id, waiter));
+    }
+  }
+}
+
+void Ledger::WakeAwaitingEnd() {
+  for (WaiterId id : std::exchange(await_end_, {})) awake_.insert(PlaceOf(id, waiters_.at(id)));
+  queue_moves_ = true;
+}
+
+std::optional<QueuePlace> Ledger::NextAwake() const {
+  std::optional<QueuePlace> first;
+  const auto consider = [&](const std::optional<QueuePlace>& place) {
+    if (place && (!first || *place < *first)) first = place;
+  };
+  auto it = swept_ ? awake_.upper_bound(*swept_) : awake_.begin();
+  if (it != awake_.end()) consider(*it);
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    consider(limits_[i].line.FirstAwake(swept_, LeftAt(i)));
+  }
+  return first;
+}
+
+void Ledger::BeginSweep(Sweep& sweep) {
+  sweep = {};
+  swept_.reset();
+  ++sweeps_;
+}
+
+std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max_judged) {
+  std::vector<Admitted> admitted;
+  for (auto& [id, status] : std::exchange(refused_, {}))
+    admitted.push_back({id, std::move(status)});
+  if (waiters_.empty()) swept_.reset();
+  if (!std::exchange(queue_moves_, false) || waiters_.empty()) return admitted;
+  if (queue_stale_) PlaceAll();
+  WakeSorted();
+  // Those that a sweep itself has woken are judged with the next change, not in turn for ever.
+  if (!swept_) awake_.merge(std::exchange(roused_, {}));
+  ++sweeps_;
+  Wake(std::nullopt);
+  Sweep sweep;
+  for (size_t grants = 0, judged = 0; true;) {
+    const std::optional<QueuePlace> next = NextAwake();
+    if (!next && !swept_) break;
+    if (!next) {
+      BeginSweep(sweep);
+      continue;
+    }
+    if (grants == max_grants || judged++ == max_judged) {
+      queue_moves_ = true;
+      return admitted;
+    }
+    swept_ = next;
+    if (JudgeOne(*next, sweep, admitted)) ++grants;
+    Wake(swept_);
+  }
+  queue_moves_ = false;  // what this itself has set in motion comes back by Destroyed()
+  return admitted;
+}
+
+bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitted>& admitted) {
+  const WaiterId id = place.id;
+  Waiter& waiter = waiters_.at(id);
+  const Request request = waiter.request;
+  const SessionId session = waiter.session;
+  ++judged_;
+  awake_.erase(place);
+  const auto refuse = [&](absl::Status status) {
+    RemoveWaiter(id);
+    admitted.push_back({id, std::move(status)});
+    return false;
+  };
+  absl::Status sort = draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
+  if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
+  if (!sort.ok()) return refuse(std::move(sort));
+
+  // Of its tenants' limits, those before it in its tree have claimed this.
+  const auto& waiters = trees_.at(waiter.tree).waiters;
+  auto counted = sweep.counted.find(waiter.tree);
+  auto each =
+      counted == sweep.counted.end() ? waiters.begin() : waiters.lower_bound(counted->second);
+  for (; *each < place; ++each) {
+    for (const auto& [key, claim, plain_need] : waiters_.at(each->id).claimed) {
+      Claim& sum = sweep.claims[key];
+      sum.asked += claim.asked;  // of each at most a device's capacity
+      sum.need += claim.need;
+    }
+  }
+  sweep.counted[waiter.tree] = place;
+  const QueueLine::Sums device = limits_[request.device].line.Before(place);
+  const QueueLine::Sums daemon = limits_.back().line.Before(place);
+  sweep.claims[DeviceKey(request.device)] = {device.asked, device.need};
+  sweep.claims[kSegmentsKey] = {daemon.asked, daemon.need};
+
+  Verdict verdict;
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(session, request, sweep.claims, &verdict);
+  if (granted.ok() && granted->has_value()) {
+    RemoveWaiter(id);
+    admitted.push_back({id, **std::move(granted)});
+    // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
+    // sort now: others may go first, or no more, and those passed over claim something else.
+    // Where none of that can be, it goes on from here.
+    if (WasAlone(place, request, session)) return true;
+    awake_.merge(std::exchange(roused_, {}));
+    BeginSweep(sweep);
+    WakeSorted();
     return true;
-  });
-  std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
-    return *FindDevice(a.device_uuid) < *FindDevice(b.device_uuid);
-  });
-  return views;
+  }
+  // Where a limit was lowered, waiting may have become useless.
+  if (!granted.ok()) return refuse(granted.status());
+  if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
+    return refuse(Deny(*request.tenant, Explain(request, verdict)));
+  }
+  waiter.revokes |= verdict.fit == Fit::kRevoked;
+  SetVerdict(id, waiter, verdict);
+  return false;
+}
+
+bool Ledger::WasAlone(const QueuePlace& place, const Request& request, SessionId session) const {
+  const Tenant* top = TreeOf(*request.tenant);
+  auto tree = trees_.find(top);
+  auto process = waiting_processes_.find(ProcessOf(*sessions_.at(session)));
+  const std::optional<QueuePlace> crowded =
+      limits_.back().line.FirstAwake(std::nullopt, LeftAt(devices_.size()));
+  return roused_.empty() && (tree == trees_.end() || place < *tree->second.waiters.begin()) &&
+         std::none_of(limits_.begin(), limits_.end(),
+                      [&](const QueueLimit& limit) {
+                        return !limit.restless.empty() && *limit.restless.begin() < place;
+                      }) &&
+         (!crowded || place < *crowded) &&
+         std::all_of(top->accounts.begin(), top->accounts.end(),
+                     [](const Account& account) { return account.least_need() == 0; }) &&
+         process == waiting_processes_.end();
 }
 
 }  // namespace gpumemd

@@ -11,6 +11,7 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -266,15 +267,16 @@ TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
 class ManyWaitersTest : public LedgerQueueTest {
  protected:
   static constexpr int kTenants = 16, kEach = 16;
-  // As many waiters of each of 16 tenants, with 1 to 16 of what they may have.
-  void WaitAll(uint64_t granules) {
+  static constexpr int kMost = 255;  // so that there is room for others
+  // As many waiters of each of 16 tenants.
+  void WaitAll(uint64_t granules, int each = kEach) {
     for (int t = 0; t < kTenants; ++t) {
       sessions.push_back(Open(absl::StrCat("tenant-", t)));
     }
     for (const SessionId session : sessions) {
-      for (int i = 0; i < kEach; ++i) {
+      for (int i = 0; i < each; ++i) {
         EXPECT_TRUE(ledger.BeginCall(session).ok());
-        Wait(session, granules);
+        waiters.push_back(Wait(session, granules));
       }
     }
     EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
@@ -292,7 +294,21 @@ class ManyWaitersTest : public LedgerQueueTest {
     return ledger.judged() - before;
   }
 
+  // How many waiters AdmitWaiting judges now, where none of them can be served.
+  uint64_t Judged() {
+    const uint64_t before = ledger.judged();
+    for (const Ledger::Admitted& each : ledger.AdmitWaiting()) {
+      EXPECT_TRUE(absl::IsAborted(each.operation.status())) << each.operation.status();
+    }
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    return ledger.judged() - before;
+  }
+  void Cancel(size_t waiter) {
+    EXPECT_TRUE(absl::IsCancelled(ledger.EndWait(waiters[waiter], /*expired=*/false)));
+  }
+
   std::vector<SessionId> sessions;
+  std::vector<WaiterId> waiters;
 };
 
 TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
@@ -355,6 +371,106 @@ TEST_F(ManyWaitersTest, OneThatGoesAtTheEndCostsNothing) {
   EXPECT_FALSE(ledger.EndWait(last_one, /*expired=*/false).ok());
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   EXPECT_EQ(ledger.judged(), before);
+}
+
+TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1024);
+  WaitAll(512, kMost);
+  // The second, whose claim stands between the first and all others.
+  for (const size_t gone : {1, 2000, 0, 300, 4079}) {
+    Cancel(gone);
+    EXPECT_LE(Judged(), uint64_t{kMost}) << gone;
+  }
+  EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
+  Empty();
+  EXPECT_THAT(Admit(), ElementsAre(waiters[2], waiters[3]));
+}
+
+TEST_F(ManyWaitersTest, OneThatGoesLetsInThoseBehindIt) {
+  const SessionId a = Open("a");
+  Fill(a, 1000);
+  const WaiterId large = Wait(a, 1024);
+  WaitAll(4, kMost);
+  const uint64_t before = ledger.judged();
+  EXPECT_FALSE(ledger.EndWait(large, /*expired=*/false).ok());
+  EXPECT_THAT(Admit(), ElementsAreArray(waiters.begin(), waiters.begin() + 6));
+  EXPECT_LE(ledger.judged() - before, uint64_t{8 * kMost});
+}
+
+TEST_F(ManyWaitersTest, ThoseOfASessionThatEndsCostOthersNothing) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1024);
+  WaitAll(512, kMost);
+  for (const size_t session : {0, 7, 15}) {
+    ledger.ProcessGone(sessions[session]);
+    EXPECT_EQ(Judged(), 0u);
+  }
+  EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
+  Empty();
+  EXPECT_THAT(Admit(), ElementsAre(waiters[kMost], waiters[kMost + 1]));
+}
+
+TEST_F(ManyWaitersTest, ASessionThatEndsInPartsCostsThemNothing) {
+  const SessionId a = Open("a"), b = Open("b");
+  Acquire(b, kGranule, 100);
+  Fill(a, 924);
+  WaitAll(512, kMost);
+  ledger.ProcessGone(b, 10);
+  ASSERT_TRUE(ledger.HasEnding());
+  uint64_t judged = Judged();
+  ledger.ContinueEnding(SIZE_MAX);
+  judged += Judged();
+  EXPECT_FALSE(ledger.HasEnding());
+  EXPECT_EQ(judged, 0u);
+}
+
+TEST_F(ManyWaitersTest, OneThatGoesBeforeThemCostsThemNothing) {
+  ledger.Configure({{"high", {.priority = 5}}}, {});
+  const SessionId a = Open("a"), high = Open("high");
+  Fill(a, 1024);
+  WaitAll(512, kMost);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(ledger.BeginCall(high).ok());
+    const WaiterId first = Wait(high, 600);
+    EXPECT_EQ(Judged(), 0u);
+    EXPECT_FALSE(ledger.EndWait(first, /*expired=*/false).ok());
+    EXPECT_EQ(Judged(), 0u);
+  }
+}
+
+// As its tenant uses more or less of what is guaranteed to it, it has another place in the queue.
+TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
+  ledger.Configure({{"owner", {.guarantee_bytes = 600 * kGranule}}}, {});
+  const SessionId a = Open("a"), owner = Open("owner");
+  Fill(owner, 500);
+  Fill(a, 424);
+  const WaiterId last_one = [&] {
+    WaitAll(412, kMost);
+    return Wait(owner, 200);
+  }();
+  const auto position = [&] { return (*ledger.ListWaiting("owner", ""))[0].position; };
+  EXPECT_EQ(position(), kTenants * kMost + 1u);
+  const uint64_t before = ledger.judged();
+  Release(owner, {held[0].second});  // its guarantee covers the request again
+  EXPECT_EQ(position(), 1u);
+  EXPECT_THAT(Admit(), ElementsAre(last_one));
+  EXPECT_LE(ledger.judged() - before, 8u);
+}
+
+TEST_F(ManyWaitersTest, OneOfAnotherSortIsRefusedAlone) {
+  const SessionId a = Open("a"), b = Open("b");
+  Fill(a, 1000);
+  const WaiterId firm = Wait(b, 500);
+  WaitAll(512, kMost);
+  const auto granted = Ask(b, {.device_uuid = "GPU-2", .bytes = kGranule, .revocable = true});
+  ASSERT_TRUE(granted.ok() && *granted) << granted.status();
+  const uint64_t before = ledger.judged();
+  const auto admitted = ledger.AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_EQ(admitted[0].waiter, firm);
+  EXPECT_TRUE(absl::IsFailedPrecondition(admitted[0].operation.status()));
+  EXPECT_LE(ledger.judged() - before, 1u);
 }
 
 TEST_F(ManyWaitersTest, WhoseTimeIsUpTogetherAreAllTold) {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/account.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/queue_line.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/retained_pool.h"
 #include "daemon/core/standing.h"
@@ -159,8 +160,6 @@ struct Request {
   bool revocable = false;
   uint64_t request_id = 0;
 };
-// By which waiters are served, the higher first: what is left of its guarantee, and its priority.
-using Rank = std::pair<uint64_t, int64_t>;
 struct Waiter {
   SessionId session{};
   Request request;
@@ -170,12 +169,16 @@ struct Waiter {
   // How many of its standings it claims: later ones get nothing there that it waits for.
   size_t claims = 0;
 
-  // What is remembered so that not every change takes a pass over the whole queue
-  // (ledger_queue.cc).
-  std::vector<std::pair<ClaimKey, Claim>> claimed;  // what it adds to Ledger::all_claims_
-  Rank rank{};
-  const Tenant* tree = nullptr;        // its tenant, or the topmost of those that this is under
-  Claim device_before, daemon_before;  // what those before it claim of its device, of segments
+  // What is remembered so that a change costs a look at few others (ledger_queue.cc).
+  struct Claimed {
+    ClaimKey key;
+    Claim claim;
+    uint64_t plain_need = 0;  // of the claim, where nothing is reused
+    bool operator==(const Claimed&) const = default;
+  };
+  std::vector<Claimed> claimed;  // of the limits of its tenant and of those that this is under
+  QueueRank rank{};
+  const Tenant* tree = nullptr;  // its tenant, or the topmost of those that this is under
 };
 // Who waits for a version of a publication, which need not be there yet under any version.
 struct AttachWaiter {

@@ -13,7 +13,7 @@ void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
                                   [](const UnbrokeredBytes& use) { return use.denies; });
   if (waiters_.empty()) return;
   queue_moves_ = true;
-  queue_whole_ |= denies;
+  queue_stale_ |= denies;
 }
 
 // On whatever device: what the tenant has too much of is memory that nobody has granted it.
