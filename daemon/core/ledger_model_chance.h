@@ -15,7 +15,7 @@ namespace gpumemd {
 
 class Chance {
  public:
-  explicit Chance(uint64_t seed) : random_(seed), long_queues_(In100(35)) {}
+  explicit Chance(uint64_t seed) : random_(seed), long_queues_(In100(15)) {}
 
   // True if many wait, come and go, in this episode.
   bool long_queues() const { return long_queues_; }
