@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -21,6 +22,9 @@ using gpumem::UniqueFd;
 
 // Connections of one uid and tenant that were cut and that gRPC has yet to close.
 constexpr size_t kMaxClosing = 256;
+
+// A uid and tenant that has made no call for so long leaves the processors to others.
+constexpr absl::Duration kActive = absl::Seconds(1);
 
 }  // namespace
 
@@ -75,11 +79,15 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
     server.frames = std::make_shared<FrameBudget>(
         HasFlooded(server, now) ? options_.frames.AfterFlood() : options_.frames);
   }
-  if (server.calls == nullptr) server.calls = std::make_shared<CallWindow>(options_.calls);
+  if (server.calls == nullptr) {
+    // What the windows belong to outlives this: no call of gRPC's is left then.
+    server.calls = std::make_shared<CallWindow>(options_.calls, [this] { look_.Signal(); });
+  }
   if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls);
       !metered.ok()) {
     return metered;
   }
+  if (servers_.size() == 1) look_.Signal();
   server.idle_since = absl::InfiniteFuture();
   server.lines.push_back(connection.line);
   grpc::AddInsecureChannelFromFd(server.server.get(), served.release());
@@ -95,6 +103,7 @@ void ApiServers::Shutdown(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    look_.Signal();
   }
   if (guard_.joinable()) guard_.join();
   std::map<Key, Server> ended;
@@ -124,26 +133,28 @@ size_t ApiServers::server_count() const {
 }
 
 void ApiServers::Guard() {
-  absl::Duration pause = absl::InfiniteDuration();
+  absl::Time next_look = absl::InfinitePast();
   absl::Time next_trim = absl::InfinitePast();
   while (true) {
     std::vector<std::unique_ptr<grpc::Server>> ended;
     bool trim = false;
     {
-      const auto wake = [this, pause]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || (pause == absl::InfiniteDuration() && !servers_.empty());
-      };
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&wake), pause);
+      absl::Time now = absl::Now();
+      while (!stopping_ && (servers_.empty() || now < next_look)) {
+        absl::Duration pause = servers_.empty() ? absl::InfiniteDuration() : next_look - now;
+        if (ResumeHeld()) pause = std::min(pause, options_.calls.patience);
+        look_.WaitWithTimeout(&mutex_, pause);
+        now = absl::Now();
+      }
       if (stopping_) return;
-      const absl::Time now = absl::Now();
       Look(now, ended);
+      next_look = now + options_.guard_interval;
       if (closed_some_ && now >= next_trim) {
         trim = true;
         closed_some_ = false;
         next_trim = now + options_.trim_interval;
       }
-      pause = servers_.empty() ? absl::InfiniteDuration() : options_.guard_interval;
     }
     for (auto& server : ended) server->Shutdown(std::chrono::system_clock::now());
     ended.clear();
@@ -151,13 +162,36 @@ void ApiServers::Guard() {
   }
 }
 
+bool ApiServers::ResumeHeld() {
+  bool held = false;
+  for (auto& [key, server] : servers_) {
+    if (server.calls == nullptr || !server.calls->any_held()) continue;
+    ResumeReads(server.calls);
+    held = held || server.calls->any_held();
+  }
+  return held;
+}
+
+void ApiServers::ShareWindows(absl::Time now) {
+  int active = 0;
+  for (auto& [key, server] : servers_) {
+    if (server.calls == nullptr) continue;
+    const uint64_t calls = server.calls->received();
+    if (std::exchange(server.calls_seen, calls) != calls) server.called_at = now;
+    if (now - server.called_at < kActive) ++active;
+  }
+  for (auto& [key, server] : servers_) {
+    if (server.calls != nullptr) server.calls->SetAlone(active <= 1);
+  }
+}
+
 void ApiServers::Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>& ended) {
+  ShareWindows(now);
   for (auto it = servers_.begin(); it != servers_.end();) {
     auto& [key, server] = *it;
     DropClosed(server);
     CutStalled(key, server, now);
     CutFlood(key, server, now);
-    if (server.calls != nullptr) ResumeReads(*server.calls);
     if (!server.lines.empty()) {
       ++it;
       continue;

@@ -107,6 +107,8 @@ class ApiServers {
     std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
     std::shared_ptr<FrameBudget> frames;             // of the lines since the last flood
     std::shared_ptr<CallWindow> calls;               // of all lines
+    uint64_t calls_seen = 0;                         // of calls->received()
+    absl::Time called_at = absl::InfinitePast();     // when the guard last saw new ones
     absl::Time idle_since = absl::InfiniteFuture();  // without lines
     absl::Time refused_until = absl::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();  // the last one
@@ -116,6 +118,10 @@ class ApiServers {
   static bool HasFlooded(const Server& server, absl::Time now);
 
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has those read that are held, where there is room again. True if some are held still.
+  bool ResumeHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the windows whether there is more than one that gets calls.
+  void ShareWindows(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One look at all servers. `ended` gets those that are to be shut down without the mutex.
   void Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,6 +137,7 @@ class ApiServers {
   const ApiServersOptions options_;
 
   mutable absl::Mutex mutex_;
+  absl::CondVar look_;  // of the guard; a signal that is lost is made up for by its interval
   bool connecting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<Key, Server> servers_ ABSL_GUARDED_BY(mutex_);

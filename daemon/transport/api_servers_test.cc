@@ -387,15 +387,15 @@ void CallAtOnce(std::vector<Peer>& peers, int calls) {
 
 TEST_F(ApiServersTest, CallsBeyondTheWindowAreAnsweredInTheirTurn) {
   // Neither time nor the guard helps those that wait.
-  Start({.guard_interval = absl::Hours(1), .calls = {.max_calls = 4, .patience = absl::Hours(1)}});
+  Start({.guard_interval = absl::Hours(1),
+         .calls = {.max_calls = 4, .max_calls_alone = 4, .patience = absl::Hours(1)}});
   std::vector<Peer> peers;
   for (int i = 0; i < 8; ++i) peers.push_back(Connect());
   for (int i = 0; i < 20; ++i) CallAtOnce(peers, 50);
 }
 
 TEST_F(ApiServersTest, CallsThatWaitHoldUpNobodyForLong) {
-  Start({.guard_interval = absl::Milliseconds(5),
-         .calls = {.max_calls = 4, .patience = absl::Milliseconds(20)}});
+  Start({.guard_interval = absl::Hours(1), .calls = {.max_calls = 4, .max_calls_alone = 4}});
   Peer waits = Connect();
   grpc::CompletionQueue queue;
   grpc::ClientContext contexts[20];

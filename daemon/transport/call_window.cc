@@ -1,6 +1,7 @@
 #include "daemon/transport/call_window.h"
 
-#include <algorithm>
+#include <thread>
+#include <utility>
 
 namespace gpumemd {
 namespace {
@@ -10,29 +11,36 @@ constexpr int kAges = 8;
 
 }  // namespace
 
-CallWindow::CallWindow(const CallWindowOptions& options) : options_(options) {}
+uint64_t CallWindowOptions::Share() {
+  return std::max<uint64_t>(4, 2 * std::thread::hardware_concurrency());
+}
+
+CallWindow::CallWindow(const CallWindowOptions& options, std::function<void()> on_held)
+    : options_(options), on_held_(std::move(on_held)), max_calls_(options.max_calls) {}
 
 bool CallWindow::MayReceive(int socket, absl::Time now) {
-  if (!full()) return true;
+  if (room() > 0) return true;
   absl::MutexLock lock(&mutex_);
   ForgetThoseThatWait(now);
-  if (!full()) return true;
-  held_.insert(socket);
+  if (room() > 0) return true;
+  if (std::find(held_.begin(), held_.end(), socket) == held_.end()) held_.push_back(socket);
+  if (!any_held_.exchange(true) && on_held_) on_held_();
   return false;
 }
 
 void CallWindow::Received(uint64_t calls, absl::Time now) {
   if (calls == 0) return;
+  received_ += calls;
   absl::MutexLock lock(&mutex_);
+  ForgetThoseThatWait(now);
   if (calls_.empty() || now - calls_.back().since > options_.patience / kAges) {
     calls_.push_back({.since = now, .count = 0});
   }
   calls_.back().count += calls;
   count_ += calls;
-  ForgetThoseThatWait(now);
 }
 
-std::vector<int> CallWindow::Answered(uint64_t calls, absl::Time now) {
+void CallWindow::Answered(uint64_t calls, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   ForgetThoseThatWait(now);
   while (calls > 0 && !calls_.empty()) {
@@ -43,11 +51,17 @@ std::vector<int> CallWindow::Answered(uint64_t calls, absl::Time now) {
     count_ -= answered;
     if (oldest.count == 0) calls_.pop_front();
   }
-  full_.store(count_ >= options_.max_calls, std::memory_order_release);
-  if (held_.empty() || count_ > options_.max_calls / 2) return {};
-  const std::vector<int> freed(held_.begin(), held_.end());
-  held_.clear();
-  return freed;
+}
+
+std::optional<int> CallWindow::NextToRead(absl::Time now) {
+  if (!any_held_) return std::nullopt;
+  absl::MutexLock lock(&mutex_);
+  ForgetThoseThatWait(now);
+  if (held_.empty() || count_ > max_calls_ / 2) return std::nullopt;
+  const int next = held_.front();
+  held_.pop_front();
+  any_held_ = !held_.empty();
+  return next;
 }
 
 void CallWindow::ForgetThoseThatWait(absl::Time now) {
@@ -55,7 +69,6 @@ void CallWindow::ForgetThoseThatWait(absl::Time now) {
     count_ -= calls_.front().count;
     calls_.pop_front();
   }
-  full_.store(count_ >= options_.max_calls, std::memory_order_release);
 }
 
 }  // namespace gpumemd

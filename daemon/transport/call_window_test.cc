@@ -1,19 +1,16 @@
 #include "daemon/transport/call_window.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <optional>
 #include <random>
-#include <set>
 
 #include "absl/time/clock.h"
 
 namespace gpumemd {
 namespace {
-
-using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAre;
 
 constexpr CallWindowOptions kTen = {.max_calls = 10, .patience = absl::Milliseconds(80)};
 
@@ -21,15 +18,23 @@ TEST(CallWindowTest, SocketsAreHeldWhileItIsFull) {
   CallWindow window(kTen);
   const absl::Time now = absl::Now();
   window.Received(9, now);
-  EXPECT_TRUE(window.MayReceive(1, now));
+  EXPECT_TRUE(window.MayReceive(2, now));
+  EXPECT_EQ(window.room(), 1u);
   window.Received(250, now);  // by one read
+  EXPECT_EQ(window.room(), 0u);
+  EXPECT_FALSE(window.MayReceive(2, now));
   EXPECT_FALSE(window.MayReceive(1, now));
   EXPECT_FALSE(window.MayReceive(2, now));
-  EXPECT_FALSE(window.MayReceive(2, now));
-  EXPECT_THAT(window.Answered(253, now), IsEmpty());
-  EXPECT_THAT(window.Answered(1, now), UnorderedElementsAre(1, 2));
-  EXPECT_TRUE(window.MayReceive(1, now));
-  EXPECT_THAT(window.Answered(1, now), IsEmpty());  // they are held no longer
+  window.Answered(253, now);
+  EXPECT_EQ(window.NextToRead(now), std::nullopt);
+  window.Answered(1, now);
+  EXPECT_EQ(window.NextToRead(now), 2);
+  EXPECT_TRUE(window.MayReceive(2, now));
+  window.Received(1, now);
+  EXPECT_EQ(window.NextToRead(now), std::nullopt);
+  window.Answered(1, now);
+  EXPECT_EQ(window.NextToRead(now), 1);
+  EXPECT_EQ(window.NextToRead(now), std::nullopt);  // none is held any more
 }
 
 TEST(CallWindowTest, CallsThatWaitLeaveIt) {
@@ -37,8 +42,8 @@ TEST(CallWindowTest, CallsThatWaitLeaveIt) {
   const absl::Time start = absl::Now();
   window.Received(10, start);
   EXPECT_FALSE(window.MayReceive(1, start + absl::Milliseconds(80)));
-  EXPECT_THAT(window.Answered(0, start + absl::Milliseconds(80)), IsEmpty());
-  EXPECT_THAT(window.Answered(0, start + absl::Milliseconds(81)), UnorderedElementsAre(1));
+  EXPECT_EQ(window.NextToRead(start + absl::Milliseconds(80)), std::nullopt);
+  EXPECT_EQ(window.NextToRead(start + absl::Milliseconds(81)), 1);
   EXPECT_TRUE(window.MayReceive(1, start + absl::Milliseconds(81)));
   // Nobody has to ask in between.
   window.Received(10, start + absl::Milliseconds(82));
@@ -50,9 +55,30 @@ TEST(CallWindowTest, AnswersToCallsThatHaveLeftItCountForNothing) {
   const absl::Time start = absl::Now();
   window.Received(10, start);
   const absl::Time later = start + absl::Seconds(1);
-  EXPECT_THAT(window.Answered(1000, later), IsEmpty());
+  window.Answered(1000, later);
   window.Received(10, later);
   EXPECT_FALSE(window.MayReceive(1, later));
+}
+
+TEST(CallWindowTest, WhoeverIsAloneMayHaveMore) {
+  int held = 0;
+  CallWindow window({.max_calls = 10, .max_calls_alone = 100}, [&held] { ++held; });
+  const absl::Time now = absl::Now();
+  window.Received(50, now);
+  EXPECT_EQ(window.received(), 50u);
+  EXPECT_FALSE(window.MayReceive(1, now));
+  EXPECT_FALSE(window.MayReceive(2, now));
+  EXPECT_EQ(held, 1);
+  EXPECT_TRUE(window.any_held());
+  window.SetAlone(true);
+  EXPECT_EQ(window.room(), 50u);
+  EXPECT_TRUE(window.MayReceive(3, now));
+  EXPECT_EQ(window.NextToRead(now), 1);
+  EXPECT_EQ(window.NextToRead(now), 2);
+  EXPECT_FALSE(window.any_held());
+  window.SetAlone(false);
+  EXPECT_FALSE(window.MayReceive(3, now));
+  EXPECT_EQ(held, 2);
 }
 
 // A list of all calls that leave after `patience`.
@@ -79,7 +105,7 @@ TEST(CallWindowTest, RandomCalls) {
   std::mt19937 random(3);
   CallWindow window(kTen);
   Calls most(kTen.patience), least(kTen.patience * 7 / 8);
-  std::set<int> held;
+  std::deque<int> held;
   int freed_often = 0, held_often = 0;
   absl::Time now = absl::Now();
   for (int step = 0; step < 100'000; ++step) {
@@ -91,19 +117,21 @@ TEST(CallWindowTest, RandomCalls) {
       least.Receive(count, now);
     } else if (random() % 2 == 0) {
       const size_t count = random() % 3;
-      const std::vector<int> freed = window.Answered(count, now);
+      window.Answered(count, now);
       most.Answer(count, now);
       least.Answer(count, now);
+      const std::optional<int> next = window.NextToRead(now);
       if (most.Count(now) <= kTen.max_calls / 2) {
-        EXPECT_EQ(freed.size(), held.size()) << step;
+        EXPECT_EQ(next.has_value(), !held.empty()) << step;
       }
       if (least.Count(now) > kTen.max_calls / 2) {
-        EXPECT_THAT(freed, IsEmpty()) << step;
+        EXPECT_EQ(next, std::nullopt) << step;
       }
-      if (freed.empty()) continue;
+      if (!next) continue;
       ++freed_often;
-      EXPECT_EQ(std::set<int>(freed.begin(), freed.end()), held) << step;
-      held.clear();
+      ASSERT_FALSE(held.empty()) << step;
+      EXPECT_EQ(*next, held.front()) << step;
+      held.pop_front();
     } else {
       const int socket = static_cast<int>(random() % 4);
       const bool may = window.MayReceive(socket, now);
@@ -115,7 +143,7 @@ TEST(CallWindowTest, RandomCalls) {
       }
       if (may) continue;
       ++held_often;
-      held.insert(socket);
+      if (std::find(held.begin(), held.end(), socket) == held.end()) held.push_back(socket);
     }
   }
   EXPECT_GT(freed_often, 500);

@@ -28,6 +28,8 @@ class FrameScanner {
 
   // Shows the frames whose header ends in `bytes`, which follow those of the call before.
   void Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show);
+  // Before the header of the next frame.
+  size_t bytes_to_come() const { return skip_; }
 
  private:
   size_t skip_;  // bytes until the next frame's header
@@ -60,6 +62,8 @@ class Http2Meter {
   // Returns the count of the frames whose header ends in `bytes`, which follow those of the call
   // before. What is not HTTP/2 is counted as frames of any kind.
   FrameCounts Feed(absl::Span<const char> bytes);
+  // Of the frame whose header was fed last.
+  size_t bytes_to_come() const { return scanner_.bytes_to_come(); }
   // Of all frames so far, those of requests that have neither ended nor been reset.
   uint64_t begun_bytes() const { return begun_bytes_; }
 

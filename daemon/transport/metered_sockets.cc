@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -64,9 +64,52 @@ void ForEachPart(const msghdr& message, size_t size, Show show) {
   }
 }
 
+// One read brings not many more calls than the window has room for: so many bytes for each, about
+// twice those of the smallest call, and kLeastBytes at least.
+constexpr size_t kCallBytes = 64;
+constexpr size_t kLeastBytes = 128;
+
+// As recvmsg(), but reads at most so many bytes.
+ssize_t ReceiveUpTo(size_t bytes, int socket, msghdr* message, int flags) {
+  std::array<iovec, 64> parts;
+  msghdr less = *message;
+  less.msg_iov = parts.data();
+  less.msg_iovlen = 0;
+  for (size_t i = 0; i < message->msg_iovlen && i < parts.size() && bytes > 0; ++i) {
+    parts[i] = message->msg_iov[i];
+    parts[i].iov_len = std::min(parts[i].iov_len, bytes);
+    bytes -= parts[i].iov_len;
+    ++less.msg_iovlen;
+  }
+  const ssize_t size = Receive(socket, &less, flags);
+  message->msg_namelen = less.msg_namelen;
+  message->msg_controllen = less.msg_controllen;
+  message->msg_flags = less.msg_flags;
+  return size;
+}
+
 bool HasData(int socket) {
   char byte;
   return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+// Also if its end can be read.
+bool IsReadable(int socket) {
+  char byte;
+  return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 ||
+         (errno != EAGAIN && errno != EINTR);
+}
+
+// A socket that may be read now.
+struct Turn {
+  int socket;
+  std::shared_ptr<CallWindow> window;
+};
+
+std::optional<Turn> NextTurn(const std::shared_ptr<CallWindow>& window, absl::Time now) {
+  const std::optional<int> socket = window->NextToRead(now);
+  if (!socket) return std::nullopt;
+  return Turn{.socket = *socket, .window = window};
 }
 
 // The meter of the socket with one descriptor number.
@@ -83,47 +126,66 @@ class MeteredSocket {
     window_ = std::move(window);
   }
 
-  // It is being closed, and its number will be another one's.
-  void Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // It is being closed, and its number will be another one's. Whoever has a turn then is to be
+  // resumed: this one may have been, and has not been read since.
+  std::optional<Turn> Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    if (window_ == nullptr) return std::nullopt;
+    std::optional<Turn> turn = NextTurn(window_, Now());
     End();
+    return turn;
   }
 
-  // As recvmsg().
-  ssize_t Read(int socket, msghdr* message, int flags) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // As recvmsg(). Whoever has a turn then is to be resumed.
+  ssize_t Read(int socket, msghdr* message, int flags, std::optional<Turn>& turn)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReleasableMutexLock lock(&mutex_);
     if (window_ == nullptr) {
       lock.Release();  // it may block
       return Receive(socket, message, flags);
     }
     const absl::Time now = Now();
-    // Without data gRPC will be told when some come.
-    if (epoll_ >= 0 && window_->full() && HasData(socket) && !window_->MayReceive(socket, now)) {
-      errno = EAGAIN;
-      return -1;
+    const uint64_t room = window_->room();
+    size_t bytes = room > 0 ? std::max(kLeastBytes, kCallBytes * room) : 0;
+    // The end of a request that is counted already.
+    bytes += received_.bytes_to_come();
+    if (bytes == 0) {
+      // Without data gRPC will be told when some come.
+      if (epoll_ >= 0 && HasData(socket) && !window_->MayReceive(socket, now)) {
+        errno = EAGAIN;
+        return -1;
+      }
+      bytes = kLeastBytes;
     }
-    const ssize_t size = Receive(socket, message, flags);
+    const ssize_t size = ReceiveUpTo(bytes, socket, message, flags);
     if (size > 0) {
-      if (budget_ != nullptr && Count(*message, static_cast<size_t>(size), now)) return size;
+      const bool serve = budget_ != nullptr && Count(*message, static_cast<size_t>(size), now);
+      turn = NextTurn(window_, now);
+      if (serve) return size;
       errno = ECONNRESET;
       return -1;
     }
     const int error = errno;
-    if (size == 0 || (error != EAGAIN && error != EINTR)) End();
+    if (size == 0 || (error != EAGAIN && error != EINTR)) {
+      turn = NextTurn(window_, now);
+      End();
+    }
     errno = error;
     return size;
   }
 
-  // `size` bytes of `message` were written. Returns the sockets that may be read now.
-  std::vector<int> Wrote(const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // `size` bytes of `message` were written. Whoever has a turn then is to be resumed.
+  std::optional<Turn> Wrote(const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (window_ == nullptr) return {};
+    if (window_ == nullptr) return std::nullopt;
     uint64_t answers = 0;
     ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       answers += sent_.Feed(bytes);
     });
-    if (answers == 0) return {};
-    return window_->Answered(answers, Now());
+    if (answers == 0) return std::nullopt;
+    const absl::Time now = Now();
+    window_->Answered(answers, now);
+    return NextTurn(window_, now);
   }
 
   // Somebody waits for `socket` with `epoll`.
@@ -134,12 +196,13 @@ class MeteredSocket {
     if (event != nullptr) event_ = *event;
   }
 
-  // Has it read again.
-  void Resume(int socket) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Has gRPC read it. False if there is nothing to read: it has been read meanwhile, or is another
+  // socket by now.
+  bool Resume(int socket) ABSL_LOCKS_EXCLUDED(mutex_) {
     // As long as this is held it is not closed.
     absl::MutexLock lock(&mutex_);
-    if (window_ == nullptr || epoll_ < 0) return;
-    Control(epoll_, EPOLL_CTL_MOD, socket, &event_);
+    return window_ != nullptr && epoll_ >= 0 && IsReadable(socket) &&
+           Control(epoll_, EPOLL_CTL_MOD, socket, &event_) == 0;
   }
 
  private:
@@ -189,10 +252,11 @@ MeteredSocket* Find(int socket) {
   return metered_sockets[static_cast<size_t>(socket)].load(std::memory_order_acquire);
 }
 
-// A socket that has got one of these numbers since is looked at in vain.
-void Resume(const std::vector<int>& sockets) {
-  for (const int socket : sockets) {
-    if (MeteredSocket* const metered = Find(socket)) metered->Resume(socket);
+void Resume(std::optional<Turn> turn) {
+  while (turn) {
+    MeteredSocket* const metered = Find(turn->socket);
+    if (metered != nullptr && metered->Resume(turn->socket)) return;
+    turn = NextTurn(turn->window, Now());
   }
 }
 
@@ -216,7 +280,7 @@ absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
   return absl::OkStatus();
 }
 
-void ResumeReads(CallWindow& window) { Resume(window.Answered(0, Now())); }
+void ResumeReads(const std::shared_ptr<CallWindow>& window) { Resume(NextTurn(window, Now())); }
 
 }  // namespace gpumemd
 
@@ -225,7 +289,12 @@ extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
   if (metered == nullptr || (flags & MSG_PEEK) != 0) {
     return gpumemd::Receive(socket, message, flags);
   }
-  return metered->Read(socket, message, flags);
+  std::optional<gpumemd::Turn> turn;
+  const ssize_t size = metered->Read(socket, message, flags, turn);
+  const int error = errno;
+  gpumemd::Resume(std::move(turn));
+  errno = error;
+  return size;
 }
 
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
@@ -245,7 +314,9 @@ extern "C" int epoll_ctl(int epoll, int operation, int socket, epoll_event* even
 }
 
 extern "C" int close(int descriptor) {
-  if (gpumemd::MeteredSocket* const metered = gpumemd::Find(descriptor)) metered->Closed();
+  if (gpumemd::MeteredSocket* const metered = gpumemd::Find(descriptor)) {
+    gpumemd::Resume(metered->Closed());
+  }
   // Not by dlsym(): it is called before and after everything else in a program.
   return static_cast<int>(syscall(SYS_close, descriptor));
 }

@@ -32,8 +32,8 @@ namespace gpumemd {
 absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
                          std::shared_ptr<CallWindow> window);
 
-// Has gRPC read the sockets on which the window has room again for calls because others wait. To be
-// called at least every few tenths of a second. Thread-safe.
-void ResumeReads(CallWindow& window);
+// Has gRPC read the next of the sockets that the window holds, if there is room because other calls
+// wait. To be called from time to time while some are held. Thread-safe.
+void ResumeReads(const std::shared_ptr<CallWindow>& window);
 
 }  // namespace gpumemd

@@ -57,7 +57,8 @@ std::shared_ptr<FrameBudget> PingsAllowed(double count) {
 }
 
 absl::Status Meter(int socket, std::shared_ptr<FrameBudget> budget) {
-  return MeterSocket(socket, std::move(budget), std::make_shared<CallWindow>(CallWindowOptions()));
+  return MeterSocket(socket, std::move(budget),
+                     std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 256}));
 }
 
 TEST(MeteredSocketsTest, ReadsFailOnceTheBudgetIsExhausted) {
@@ -145,7 +146,7 @@ std::string Ends(int count) {
 // A connection whose reader is told once of what comes, as gRPC is.
 struct Awaited : Pair {
   explicit Awaited(std::shared_ptr<CallWindow> window) {
-    EXPECT_TRUE(MeterSocket(served.get(), PingsAllowed(0), std::move(window)).ok());
+    EXPECT_TRUE(MeterSocket(served.get(), PingsAllowed(100), std::move(window)).ok());
     epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u32 = 7}};
     EXPECT_EQ(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, served.get(), &event), 0);
   }
@@ -169,10 +170,12 @@ TEST(MeteredSocketsTest, NothingIsReadWhileTheWindowIsFull) {
   const auto window =
       std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 4, .patience = absl::Hours(1)});
   Awaited one(window), two(window);
+  two.Send(Opening());
+  EXPECT_GT(two.Read(), 0);
   one.Send(Opening() + Ends(5));
-  two.Send(Opening() + Ends(1));
   EXPECT_TRUE(one.HasEvent());
   EXPECT_GT(one.Read(), 0);
+  two.Send(Ends(1));
   EXPECT_TRUE(two.HasEvent());
   EXPECT_EQ(two.Read(), -1);
   EXPECT_EQ(errno, EAGAIN);
@@ -187,6 +190,43 @@ TEST(MeteredSocketsTest, NothingIsReadWhileTheWindowIsFull) {
   EXPECT_FALSE(one.HasEvent());  // it was not held
 }
 
+TEST(MeteredSocketsTest, TheEndOfOneThatIsHeldIsRead) {
+  const auto window =
+      std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 1, .patience = absl::Hours(1)});
+  Awaited one(window), two(window);
+  for (Awaited* each : {&one, &two}) {
+    each->Send(Opening() + Ends(each == &one ? 1 : 0));
+    EXPECT_GT(each->Read(), 0);
+  }
+  two.Send(Ends(1));
+  EXPECT_EQ(two.Read(), -1);
+  // As ApiLine::Cut() does it, beside a reader that was told at once.
+  shutdown(two.served.get(), SHUT_RDWR);
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), -1);
+  char discarded[100];
+  EXPECT_GT(recv(two.served.get(), discarded, sizeof(discarded), 0), 0);
+  EXPECT_FALSE(two.HasEvent());
+  one.Answer(1);
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), 0);
+}
+
+TEST(MeteredSocketsTest, ARequestThatIsCountedIsReadToItsEnd) {
+  const auto window =
+      std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 1, .patience = absl::Hours(1)});
+  Awaited one(window);
+  const std::string request = {0, 0, 5, /*DATA*/ 0, /*END_STREAM*/ 1, 0, 0, 0, 1};
+  one.Send(Opening() + request);
+  EXPECT_GT(one.Read(), 0);
+  one.Send("12345" + request + "12345");
+  EXPECT_EQ(one.Read(), 5);
+  EXPECT_EQ(one.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  one.Answer(1);
+  EXPECT_EQ(one.Read(), 9 + 5);
+}
+
 TEST(MeteredSocketsTest, ThoseBehindCallsThatWaitAreResumed) {
   const auto window = std::make_shared<CallWindow>(
       CallWindowOptions{.max_calls = 4, .patience = absl::Milliseconds(20)});
@@ -198,7 +238,7 @@ TEST(MeteredSocketsTest, ThoseBehindCallsThatWaitAreResumed) {
   EXPECT_TRUE(one.HasEvent());
   if (one.Read() > 0) GTEST_SKIP() << "this machine is so slow that the calls have waited already";
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!one.HasEvent() && absl::Now() < deadline) ResumeReads(*window);
+  while (!one.HasEvent() && absl::Now() < deadline) ResumeReads(window);
   EXPECT_GT(one.Read(), 0);
 }
 
