@@ -26,8 +26,10 @@ void FrameScanner::Feed(absl::Span<const char> bytes, absl::FunctionRef<void(con
       bytes.remove_prefix(skipped);
       continue;
     }
-    header_[header_size_++] = static_cast<uint8_t>(bytes.front());
-    bytes.remove_prefix(1);
+    const size_t part = std::min(header_.size() - header_size_, bytes.size());
+    std::copy_n(bytes.data(), part, header_.data() + header_size_);
+    header_size_ += part;
+    bytes.remove_prefix(part);
     if (header_size_ < header_.size()) continue;
     header_size_ = 0;
     const Frame frame = Parse(header_);
