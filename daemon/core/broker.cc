@@ -18,7 +18,7 @@ bool MakesContextBound(const DeviceInfo& info) {
 
 // A queue of thousands is not to hold the mutex for seconds.
 constexpr size_t kGrantsAtOnce = 16;
-constexpr size_t kJudgedAtOnce = 256;
+constexpr size_t kJudgedAtOnce = 128;
 
 // Of long lists the mutex is held for so many entries at a time: what changes meanwhile is in a
 // list as it was or as it is.

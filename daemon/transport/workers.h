@@ -23,16 +23,21 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  void Run(absl::AnyInvocable<void()> work);
+  // Starts one thread at most, however often it is called: those that start see whether there is
+  // work for more. So it may be called many times in a row under a lock.
+  void Run(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Work();
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  // If there is work that no thread is about to take.
+  void StartOneForWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_threads_;
   absl::Mutex mutex_;
   absl::CondVar given_;
   std::deque<absl::AnyInvocable<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;      // waiting for work, or about to wake
+  size_t starting_ ABSL_GUARDED_BY(mutex_) = 0;  // yet to look for work
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 };
