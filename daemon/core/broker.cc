@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/core/broker_update.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
@@ -91,10 +92,9 @@ Broker::~Broker() {
 
 Broker::Call::~Call() {
   if (broker_ == nullptr) return;
-  TimedLock lock(&broker_->mutex_);
+  Update update(broker_);
   if (!watch_) --broker_->calls_;
   watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
-  broker_->Pump();
 }
 
 absl::Status Broker::Call::BecomeWatch() {
@@ -114,7 +114,15 @@ void Broker::Record() {
   Failpoint("record-after");
 }
 
-void Broker::Pump() {
+Broker::Update::~Update() {
+  broker_->Settle();
+  const std::vector<std::shared_ptr<const std::function<void()>>> resumed =
+      std::exchange(broker_->resumed_, {});
+  broker_->mutex_.Unlock();
+  for (const auto& resume : resumed) (*resume)();
+}
+
+void Broker::Settle() {
   // What was never made is gone at once, and may let others in.
   bool moved = true;
   while (std::exchange(moved, false)) {
@@ -123,7 +131,7 @@ void Broker::Pump() {
       if (!admitted.operation.ok()) {
         admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());
       }
-      Resume(*waited, std::move(admitted.operation));
+      Resume(waited, std::move(admitted.operation));
     }
     for (SegmentId id : ledger_.TakeDoomed()) {
       auto it = memory_.find(id);
@@ -158,13 +166,12 @@ void Broker::Pump() {
 void Broker::CollectLost(size_t device) {
   size_t count = 0;
   {
-    TimedLock lock(&mutex_);
+    Update update(this);
     std::vector<SegmentId> lost;
     for (const auto& [id, memory] : memory_) {
       if (ledger_.PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
     }
     count = ledger_.MarkLost(lost);
-    Pump();
   }
   if (observer_ != nullptr) observer_->ContextLost(devices_[device]->info().uuid, count);
 }
@@ -203,9 +210,8 @@ void Broker::DisposeLoop(size_t lane) {
     }
     for (Doomed& doomed : batch) {
       doomed.memory.reset();  // the driver call
-      TimedLock lock(&mutex_);
+      Update update(this);
       ledger_.Destroyed(doomed.id);
-      Pump();
     }
   }
 }
@@ -221,8 +227,10 @@ void Broker::EndLoop() {
       };
       mutex_.Await(absl::Condition(&wake));
       if (stopping_) return;
-      ledger_.ContinueEnding();
-      Pump();
+    }
+    {
+      Update update(this);
+      if (!frozen_) ledger_.ContinueEnding();
     }
     absl::SleepFor(kPause);
   }
@@ -233,10 +241,9 @@ void Broker::EndLoop() {
 absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
                                                        const SessionDetails& details) {
   const Secret token = random_();
-  TimedLock lock(&mutex_);
+  Update update(this);
   absl::StatusOr<SessionId> id = ledger_.OpenSession(tenant, details, token);
   if (!id.ok()) AuditNoSession(tenant, details, id.status());
-  Pump();
   if (!id.ok()) return id.status();
   return NewSession{*id, token};
 }
@@ -259,15 +266,13 @@ void Broker::AuditNoSession(absl::string_view tenant, const SessionDetails& deta
 }
 
 void Broker::SocketClosed(SessionId session) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   ledger_.SocketClosed(session);
-  Pump();
 }
 
 void Broker::ProcessGone(SessionId session) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   ledger_.ProcessGone(session);
-  Pump();
 }
 
 absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
@@ -339,7 +344,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
         return kept;
       }
     }
-    TimedLock lock(&mutex_);
+    Update update(this);
     memory_.emplace(item.segment, *std::move(memory));
     ledger_.Created(item.segment);
   }
@@ -349,9 +354,8 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
 void Broker::Abort(const Operation& operation, bool handed_over) {
   size_t next = 0;
   for (bool done = false; !done;) {
-    TimedLock lock(&mutex_);
+    Update update(this);
     done = ledger_.Abort(operation, handed_over, next, kLeasesAtOnce);
-    Pump();
   }
 }
 
@@ -388,8 +392,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   absl::flat_hash_set<uint64_t> pools;
   for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
-    TimedLock lock(&mutex_);
-    Record();  // that its process may map them
+    Update update(this);  // writes down that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
     if (!there.ok()) return there;
   }
@@ -401,7 +404,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
   size_t next = 0;
   for (bool done = false; !done;) {
-    TimedLock lock(&mutex_);
+    Update update(this);
     if (next == 0) {
       for (const ExportedPool& pool : handover.pools) {
         pools_sent_[operation.session].insert(pool.id);
@@ -409,7 +412,6 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
       if (!handover.pools.empty()) ForgetOldPools(operation.session);
     }
     absl::StatusOr<bool> committed = ledger_.Commit(operation, next, kLeasesAtOnce);
-    Pump();
     if (!committed.ok()) return committed.status();
     done = *committed;
   }
@@ -433,11 +435,10 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     bool revocable, uint64_t request_id,
                                                     Deliver deliver) {
   absl::StatusOr<Operation> operation = [&]() -> absl::StatusOr<Operation> {
-    TimedLock lock(&mutex_);
+    Update update(this);
     const auto count = static_cast<uint32_t>(tickets.size());
     if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
     auto begun = ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
-    Pump();  // Regrant may have ended leases that others wait for
     if (!begun.ok()) return Denied(call.session(), "open", begun.status());
     return begun;
   }();
@@ -447,10 +448,8 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
 
 absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
   const Secret candidate = random_();
-  TimedLock lock(&mutex_);
-  absl::StatusOr<Secret> ticket = ledger_.Share(call.session(), lease, scope, candidate);
-  Record();
-  return ticket;
+  Update update(this);
+  return ledger_.Share(call.session(), lease, scope, candidate);
 }
 
 absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {
@@ -472,9 +471,8 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
   absl::Status released = ReleaseInParts(call.session(), {leases.begin(), leases.end()});
   if (!released.ok()) return released;
   while (!requests.empty()) {
-    TimedLock lock(&mutex_);
+    Update update(this);
     requests.remove_prefix(ledger_.DropRegrants(call.session(), requests, kLeasesAtOnce));
-    Pump();
   }
   return absl::OkStatus();
 }
@@ -493,9 +491,8 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
   }
   absl::Span<const LeaseId> left(leases);
   do {
-    TimedLock lock(&mutex_);
+    Update update(this);
     absl::Status released = ledger_.Release(session, left.subspan(0, kLeasesAtOnce));
-    Pump();
     if (!released.ok()) return released;
     left.remove_prefix(std::min(left.size(), kLeasesAtOnce));
   } while (!left.empty());
@@ -505,27 +502,22 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
 absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
                                                  absl::string_view device_uuid,
                                                  const ExportData& handle, uint64_t request_id) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   absl::StatusOr<IpcEventId> id =
       ledger_.RegisterEvent(call.session(), place, device_uuid, handle, request_id);
   if (!id.ok()) Denied(call.session(), "register-event", id.status()).IgnoreError();
-  Record();
   return id;
 }
 
 absl::StatusOr<std::vector<IpcEventView>> Broker::GetEvents(const Call& call,
                                                             const Ledger::EventPlace& place) {
-  TimedLock lock(&mutex_);
-  absl::StatusOr<std::vector<IpcEventView>> events = ledger_.GetEvents(call.session(), place);
-  Record();
-  return events;
+  Update update(this);
+  return ledger_.GetEvents(call.session(), place);
 }
 
 absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event) {
-  TimedLock lock(&mutex_);
-  absl::StatusOr<bool> handed_out = ledger_.UnregisterEvent(call.session(), event);
-  Record();
-  return handed_out;
+  Update update(this);
+  return ledger_.UnregisterEvent(call.session(), event);
 }
 
 std::vector<LeaseId> Broker::LostLeases(const Call& call) const {

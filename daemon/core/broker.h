@@ -147,8 +147,8 @@ class Broker {
     absl::Time patient_until = absl::InfinitePast();
     // Sends the descriptors. Where it `may_block` is false and it would: DEADLINE_EXCEEDED.
     std::function<absl::Status(const Handover&, bool may_block)> deliver;
-    // Called once after each Advance that left it waiting, when it can go on. Under the broker's
-    // mutex: must return at once and must not call the broker.
+    // Called once after each Advance that left it waiting, when it can go on. On the thread of
+    // whoever's call let it go on, without the mutex: must return soon.
     std::function<void()> resume;
 
    private:
@@ -403,6 +403,7 @@ class Broker {
     SegmentId id{};
     std::unique_ptr<Allocation> memory;
   };
+  class Update;  // broker_update.h
 
   // Begins it, or waits for its turn: whether it has its operation.
   absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
@@ -416,10 +417,14 @@ class Broker {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // It was granted these: how long that took.
   void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
-  void Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation)
+  // Both: it goes on once the Update has ended.
+  void Resume(const std::shared_ptr<Acquisition>& acquisition, absl::StatusOr<Operation> operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Resume(const std::shared_ptr<Attachment>& attachment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  // False when the broker stops.
+  bool AwaitWhatIsDue() ABSL_LOCKS_EXCLUDED(mutex_);
   // A waiter, as long as it waits: when the clock looks at it next, by give_up and press_again; and
   // its end.
   void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -465,8 +470,9 @@ class Broker {
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Passes on what the ledger has doomed and forgotten; after every change to it.
-  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Passes on what the ledger has doomed, forgotten and granted, and writes down what has changed.
+  // At the end of each Update.
+  void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes down what has changed. Before anybody is told of it.
   void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SessionId> FindSession(absl::string_view token) const
@@ -523,6 +529,8 @@ class Broker {
   absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<WaiterId, std::shared_ptr<Attachment>> attaching_
       ABSL_GUARDED_BY(mutex_);  // that wait for a version
+  // What the Update under way lets go on; each keeps its Acquisition or Attachment alive.
+  std::vector<std::shared_ptr<const std::function<void()>>> resumed_ ABSL_GUARDED_BY(mutex_);
   // When the clock looks at each of waiting_, and ends each of attaching_.
   absl::btree_set<std::pair<absl::Time, WaiterId>> due_ ABSL_GUARDED_BY(mutex_);
   absl::btree_set<std::pair<absl::Time, WaiterId>> attach_due_ ABSL_GUARDED_BY(mutex_);

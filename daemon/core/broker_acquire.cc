@@ -6,6 +6,7 @@
 
 #include "common/denial.h"
 #include "daemon/core/broker.h"
+#include "daemon/core/broker_update.h"
 
 namespace gpumemd {
 namespace {
@@ -37,7 +38,7 @@ constexpr uint64_t kPressTurns = 8;
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
   Acquisition& it = *acquisition;
   if (it.begun == absl::InfinitePast()) it.begun = now_();
-  TimedLock lock(&mutex_);
+  Update update(this);
   if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
   if (it.given_up) return GivenUp();
@@ -49,15 +50,9 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   it.operation = ledger_.Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
-  if (!admission.ok()) {
-    Pump();
-    return Denied(it, admission.status());
-  }
+  if (!admission.ok()) return Denied(it, admission.status());
   it.operation = std::move(admission->operation);
-  if (it.operation) {
-    Pump();
-    return true;
-  }
+  if (it.operation) return true;
   it.waiter = admission->waiter;
   it.waited = true;
   it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
@@ -65,18 +60,18 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   waiting_.emplace(*it.waiter, acquisition);
   SetDue(*it.waiter, it);
   times_changed_ = true;
-  Pump();  // may resume it at once
-  return false;
+  return false;  // it may be resumed at once
 }
 
-void Broker::Resume(Acquisition& acquisition, absl::StatusOr<Operation> operation) {
-  acquisition.waiter.reset();
+void Broker::Resume(const std::shared_ptr<Acquisition>& acquisition,
+                    absl::StatusOr<Operation> operation) {
+  acquisition->waiter.reset();
   if (operation.ok()) {
-    acquisition.operation = *std::move(operation);
+    acquisition->operation = *std::move(operation);
   } else {
-    acquisition.refused = operation.status();
+    acquisition->refused = operation.status();
   }
-  acquisition.resume();
+  resumed_.emplace_back(acquisition, &acquisition->resume);
 }
 
 Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block) {
@@ -123,18 +118,23 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     return std::nullopt;
   }
 
-  TimedLock lock(&mutex_);
+  const size_t device = operation.device;
   uint64_t asked = 0;
-  for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
-  ledger_.Abort(operation, /*handed_over=*/false);
-  Pump();
+  bool more = false;
+  {
+    Update update(this);
+    for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
+    ledger_.Abort(operation, /*handed_over=*/false);
+  }
   if (!absl::IsResourceExhausted(created) || refused) return created;
   // The ledger had room, the driver has none: others allocate past the broker, or the
   // driver is still clearing. Give it what is only retained, and try again once it has
   // all that is on its way.
-  const size_t device = operation.device;
-  const bool more = ledger_.MakeRoomOnDevice(it.session, device, asked);
-  Pump();
+  {
+    Update update(this);
+    more = ledger_.MakeRoomOnDevice(it.session, device, asked);
+  }
+  TimedLock lock(&mutex_);
   auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ledger_.releasing(device) == 0;
   };
@@ -148,30 +148,28 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
   if (leases.ok()) CountGrant(it, *leases);
-  TimedLock lock(&mutex_);
+  Update update(this);
   if (!leases.ok() || !it.given_up) return leases;
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
   ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
-  Pump();
   return GivenUp();
 }
 
 void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   acquisition->given_up = true;
   if (std::exchange(acquisition->parked, false)) {
     --parked_;
-    return Resume(*acquisition, GivenUp());
+    return Resume(acquisition, GivenUp());
   }
   if (!acquisition->waiter || TakeWaiting(*acquisition->waiter) == nullptr) return;
   ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
-  Resume(*acquisition, GivenUp());
-  Pump();
+  Resume(acquisition, GivenUp());
 }
 
 void Broker::Park() {
-  TimedLock lock(&mutex_);
+  Update update(this);
   parks_ = true;
   for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
     ledger_.EndWait(waiter, /*expired=*/false).IgnoreError();
@@ -181,7 +179,6 @@ void Broker::Park() {
   }
   due_.clear();
   ParkAttaches();
-  Pump();
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
@@ -192,7 +189,10 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
   acquisition->spec = spec;
   acquisition->wait_until = acquisition->patient_until = deadline;
   acquisition->deliver = [&](const Handover& handover, bool) { return deliver(handover); };
-  acquisition->resume = [&] { resumed = true; };
+  acquisition->resume = [&] {
+    TimedLock lock(&mutex_);
+    resumed = true;
+  };
   while (true) {
     Progress progress = Advance(acquisition, /*may_block=*/true);
     if (progress.state == Progress::State::kAnswered) return std::move(progress.leases);
@@ -231,7 +231,7 @@ absl::Time Broker::NextPulse() const {
   return last_pulse_ + (changed_ ? std::min(pulse_pause_, pulse_every_) : pulse_every_);
 }
 
-void Broker::WatchTheClock() {
+bool Broker::AwaitWhatIsDue() {
   TimedLock lock(&mutex_);
   while (!stopping_) {
     times_changed_ = false;
@@ -240,24 +240,34 @@ void Broker::WatchTheClock() {
       return stopping_ || times_changed_;
     };
     const absl::Duration pause = ledger_.QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
-    if (pause > absl::ZeroDuration() && mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) {
-      continue;
+    if (pause <= absl::ZeroDuration()) return true;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) return true;
+  }
+  return false;
+}
+
+void Broker::WatchTheClock() {
+  while (AwaitWhatIsDue()) {
+    std::vector<Ledger::Overdue> overdue;
+    {
+      Update update(this);
+      overdue = DoWhatIsDue();
     }
-    const std::vector<Ledger::Overdue> overdue = DoWhatIsDue();
     std::optional<BrokerLoad> load;
-    if (const absl::Time now = now_(); NextPulse() <= now) {
-      load = Load();
-      last_pulse_ = now;
-      changed_ = false;
+    {
+      TimedLock lock(&mutex_);
+      if (const absl::Time now = now_(); NextPulse() <= now) {
+        load = Load();
+        last_pulse_ = now;
+        changed_ = false;
+      }
     }
-    // Others have a turn, also where there is more to do at once.
-    mutex_.Unlock();
     for (const Ledger::Overdue& each : overdue) {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
     if (load) pulse_(*load);
+    // Others have a turn, also where there is more to do at once.
     std::this_thread::yield();
-    mutex_.Lock();
   }
 }
 
@@ -308,12 +318,10 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
   const std::vector<absl::Status> denials = ledger_.EndExpiredWaits(over);
   for (size_t i = 0; i < over.size(); ++i) {
     const std::shared_ptr<Acquisition> waiting = TakeWaiting(over[i]);
-    Resume(*waiting, Denied(*waiting, denials[i]));
+    Resume(waiting, Denied(*waiting, denials[i]));
   }
   EndOverduePublications(now);
-  std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
-  Pump();
-  return overdue;
+  return ledger_.TakeOverdue();
 }
 
 }  // namespace gpumemd

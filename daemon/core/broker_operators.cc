@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker.h"
+#include "daemon/core/broker_update.h"
 
 namespace gpumemd {
 
 void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                        const std::map<std::string, Quota>& overridden) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   ledger_.Configure(tenants, defaults, overridden);
-  Pump();
   if (observer_ != nullptr) observer_->QuotaChanged("");
 }
 
@@ -23,32 +23,35 @@ absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
 }
 
 absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const Quota& quota) {
-  TimedLock lock(&mutex_);
-  ledger_.OverrideQuota(tenant, quota);
-  Pump();
-  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
-  return ledger_.GetTenant(tenant);
+  {
+    Update update(this);
+    ledger_.OverrideQuota(tenant, quota);
+    if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+  }
+  return GetTenant(tenant);  // with what it was granted by the change
 }
 
 absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   absl::StatusOr<TenantView> view = ledger_.UnsetQuota(tenant, quota);
-  Pump();
   if (observer_ != nullptr) observer_->QuotaChanged(tenant);
   return view;
 }
 
 absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
                                              uint64_t keep_bytes) {
-  TimedLock lock(&mutex_);
-  absl::StatusOr<std::vector<SegmentId>> doomed = ledger_.Trim(tenant, device, keep_bytes);
-  if (!doomed.ok()) return doomed.status();
+  absl::StatusOr<std::vector<SegmentId>> doomed;
   Trimmed trimmed;
-  for (SegmentId id : *doomed) {
-    trimmed.bytes += ledger_.Describe({.segment = id}).bytes;
-    ++trimmed.segments;
+  {
+    Update update(this);
+    doomed = ledger_.Trim(tenant, device, keep_bytes);
+    if (!doomed.ok()) return doomed.status();
+    for (SegmentId id : *doomed) {
+      trimmed.bytes += ledger_.Describe({.segment = id}).bytes;
+      ++trimmed.segments;
+    }
   }
-  Pump();
+  TimedLock lock(&mutex_);
   auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::none_of(doomed->begin(), doomed->end(),
                         [&](SegmentId id) { return ledger_.HasSegment(id); });
@@ -58,10 +61,9 @@ absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::str
 }
 
 void Broker::SetDraining(bool draining) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   if (ledger_.draining() == draining) return;
   ledger_.SetDraining(draining);
-  Pump();
   if (observer_ != nullptr) observer_->DrainingChanged(draining);
 }
 
@@ -71,9 +73,8 @@ void Broker::SetHoldersShown(HoldersShown shown) {
 }
 
 void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   ledger_.SetUnbrokered(std::move(uses));
-  Pump();
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all

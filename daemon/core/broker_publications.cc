@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/core/broker.h"
+#include "daemon/core/broker_update.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
@@ -33,11 +34,10 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
   }
   absl::StatusOr<Ledger::Published> published;
   {
-    TimedLock lock(&mutex_);
+    Update update(this);
     published = ledger_.Publish(call.session(), sized);
     if (!published.ok()) Denied(call.session(), "publish", published.status()).IgnoreError();
     if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
-    Pump();
   }
   Failpoint("publish-after");
   const bool made = published.ok() && !published->again;
@@ -48,18 +48,14 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
 
 absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name,
                                            uint64_t request_id) {
-  TimedLock lock(&mutex_);
-  absl::StatusOr<uint64_t> version = ledger_.Unpublish(call.session(), name, request_id);
-  Pump();
-  return version;
+  Update update(this);
+  return ledger_.Unpublish(call.session(), name, request_id);
 }
 
 absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
                                            absl::Span<const AuditOperator> by) {
-  TimedLock lock(&mutex_);
-  absl::StatusOr<uint64_t> version = ledger_.Unpublish(full_name, by);
-  Pump();
-  return version;
+  Update update(this);
+  return ledger_.Unpublish(full_name, by);
 }
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
@@ -82,7 +78,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   Attached attached;
   std::shared_ptr<const Metadata> metadata;
   {
-    TimedLock lock(&mutex_);
+    Update update(this);
     if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
     if (it.given_up) return {State::kAnswered, GivenUp()};
     if (parks_) {
@@ -97,7 +93,6 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       admission = ledger_.BeginAttach(it.session, it.spec, kLeasesAtOnce);
     }
     if (!admission.ok()) {
-      Pump();  // RegrantAttach may have ended leases that others wait for
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
     }
     if (admission->waiter) {
@@ -105,20 +100,17 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       attaching_.emplace(*it.waiter, attachment);
       attach_due_.emplace(it.wait_until, *it.waiter);
       times_changed_ = true;
-      Pump();
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
     operation = *std::move(admission->operation);
     attached.publication = *ledger_.GetPublication(*operation.publication);
     metadata = metadata_.at(*operation.publication);
-    Pump();
   }
   while (!operation.regrant && operation.exposed < operation.items.size()) {
     absl::Status exposed;
     {
-      TimedLock lock(&mutex_);
+      Update update(this);
       exposed = ledger_.Expose(operation, kLeasesAtOnce);
-      Record();
     }
     if (exposed.ok()) continue;
     Abort(operation, /*handed_over=*/false);
@@ -150,15 +142,14 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
 }
 
 void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   attachment->given_up = true;
   if (std::exchange(attachment->parked, false)) {
     --parked_;
-    return attachment->resume();
+    return Resume(attachment);
   }
   if (!attachment->waiter) return;
   EndAttachWait(*attachment->waiter, /*expired=*/false);
-  Pump();
 }
 
 std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
@@ -169,9 +160,13 @@ std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
 
 void Broker::EndAttachWait(WaiterId waiter, bool expired) {
   const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
-  attachment->waiter.reset();
   attachment->refused = ledger_.EndAttachWait(waiter, expired);
-  attachment->resume();
+  Resume(attachment);
+}
+
+void Broker::Resume(const std::shared_ptr<Attachment>& attachment) {
+  attachment->waiter.reset();
+  resumed_.emplace_back(attachment, &attachment->resume);
 }
 
 void Broker::ParkAttaches() {
@@ -185,11 +180,7 @@ void Broker::ParkAttaches() {
 }
 
 void Broker::ResumeAttaches() {
-  for (WaiterId waiter : ledger_.TakeAttachable()) {
-    const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
-    attachment->waiter.reset();
-    attachment->resume();
-  }
+  for (WaiterId waiter : ledger_.TakeAttachable()) Resume(TakeAttaching(waiter));
 }
 
 void Broker::DropEndedPublications() {

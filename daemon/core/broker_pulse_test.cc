@@ -100,8 +100,9 @@ TEST_F(BrokerPulseTest, SaysWhatHasChangedAndIsQuietThen) {
   ASSERT_TRUE(Acquire(*session, Kind::kVmm).ok());
   ASSERT_TRUE(Acquire(*session, Kind::kPinned).ok());
   EXPECT_TRUE(Await({.sessions = 1, .charged = 2 * kGranule, .pinned = kGranule}));
-  const size_t before = pulses();
-  EXPECT_FALSE(AwaitPulses(before + 1, absl::Milliseconds(20)));
+  // The ends of those calls are changes, too, and say nothing new.
+  const absl::Time end = absl::Now() + kLong;
+  while (AwaitPulses(pulses() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
 }
 
 TEST_F(BrokerPulseTest, ChangesWaitForTheirPause) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/core/broker.h"
+#include "daemon/core/broker_update.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
@@ -11,7 +12,7 @@ namespace gpumemd {
 absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
   Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
-  TimedLock lock(&mutex_);
+  Update update(this);
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);
     if (record == inheritance.image.segments.end()) continue;  // it was never granted
@@ -54,7 +55,6 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
     ledger_.KeepChanges();
     survivable_ = true;
   }
-  Pump();
   return restored;
 }
 
@@ -62,10 +62,9 @@ void Broker::Freeze() {
   // A daemon that comes next may be of an older release, which takes what a session that is ending
   // still has for what a live one has.
   while (true) {
-    TimedLock lock(&mutex_);
+    Update update(this);
     if (ledger_.HasEnding()) {
       ledger_.ContinueEnding();
-      Pump();
       continue;
     }
     survivable_ = false;
@@ -75,7 +74,7 @@ void Broker::Freeze() {
 }
 
 absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
-  TimedLock lock(&mutex_);
+  Update update(this);
   absl::StatusOr<SessionId> session = FindSession(token);
   if (!session.ok()) {
     return absl::NotFoundError(
@@ -109,10 +108,9 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
   }
   Ledger::Statement statement(leases, requests);
   while (true) {
-    TimedLock lock(&mutex_);
+    Update update(this);
     absl::StatusOr<bool> done =
         ledger_.Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
-    Pump();
     if (!done.ok()) return done.status();
     if (*done) return statement.TakeUnknown();
   }

@@ -122,7 +122,10 @@ class BrokerWaitTest : public ::testing::Test {
     client.acquisition->wait_until = absl::Now() + wait;
     client.acquisition->patient_until = absl::Now() + kLong;
     client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
-    client.acquisition->resume = [resumed = client.resumed.get()] { resumed->Notify(); };
+    client.acquisition->resume = [this, resumed = client.resumed.get()] {
+      broker_->Count();  // takes the mutex: no resume is called under it
+      resumed->Notify();
+    };
     return broker_->Advance(client.acquisition, /*may_block=*/false).state;
   }
   // Its answer, once it goes on.
