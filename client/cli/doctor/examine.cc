@@ -151,7 +151,8 @@ class Examiner {
     }
     constexpr char kMorePlaces[] =
         "raise FileDescriptorStoreMax= in the unit (or --max-fds of gpumem-keeper), and restart "
-        "the service; [daemon] when_store_full says what happens to further ones";
+        "the service once no segment is unkept: a restart loses those. [daemon] when_store_full "
+        "says what happens to further ones";
     const bool some_unkept = facts_.daemon->unkept_segments > 0;
     if (some_unkept) {
       Say(kArea, Level::kProblem,
