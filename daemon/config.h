@@ -19,8 +19,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "daemon/core/quota.h"
-#include "daemon/core/rules.h"
+#include "daemon/core/identity/rules.h"
+#include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
-#include "daemon/core/guarantees.h"
+#include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
 namespace {

@@ -23,7 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/unique_fd.h"
-#include "daemon/core/continuity.h"
+#include "daemon/core/broker/continuity.h"
 #include "daemon/fd_store/fd_crates.h"
 #include "daemon/fd_store/fd_name.h"
 #include "daemon/fd_store/fd_store.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "daemon/core/broker.h"
-#include "daemon/core/journal_image.h"
-#include "daemon/core/rules.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/identity/rules.h"
+#include "daemon/core/journal/image.h"
 #include "daemon/transport/peer.h"
 
 namespace gpumemd {

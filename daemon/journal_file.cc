@@ -17,7 +17,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "daemon/core/journal_dialect.h"
+#include "daemon/core/journal/dialect.h"
 
 namespace gpumemd {
 

@@ -2,12 +2,12 @@
 // service manager, or the keeper, has its descriptor (sd_notify(3): FDSTORE=1).
 //
 // It is one file for good: it grows by a few pages where it must, and gives those at its end back.
-// What replaces the whole state goes to other pages of the same file (journal_table.h). A batch of
-// thousands of changes gets memory for the time that it takes: the file has places for 65,535, and
-// most of these have no memory. So its descriptor is stored once, when the file is made, and no
-// moment depends on what the service manager does. The file cannot shrink (F_SEAL_SHRINK,
-// fcntl(2)): no access to the mapping can fail. Its pages are there before they are written to, so
-// that want of memory is a status and no signal.
+// What replaces the whole state goes to other pages of the same file (daemon/core/journal/table.h).
+// A batch of thousands of changes gets memory for the time that it takes: the file has places for
+// 65,535, and most of these have no memory. So its descriptor is stored once, when the file is
+// made, and no moment depends on what the service manager does. The file cannot shrink
+// (F_SEAL_SHRINK, fcntl(2)): no access to the mapping can fail. Its pages are there before they are
+// written to, so that want of memory is a status and no signal.
 //
 // Memory: 256 bytes for each record, which is 8 MiB for 10,000 segments with a lease and an
 // exposure each, and half a MiB more. What objects that are gone leave between others is used for
@@ -25,8 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/unique_fd.h"
-#include "daemon/core/journal_image.h"
-#include "daemon/core/journal_table.h"
+#include "daemon/core/journal/image.h"
+#include "daemon/core/journal/table.h"
 
 namespace gpumemd {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/core/journal_chance.h"
+#include "daemon/core/journal/testing/chance.h"
 
 namespace gpumemd {
 namespace {

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/journal_chance.h"
-#include "daemon/core/journal_table.h"
+#include "daemon/core/journal/table.h"
+#include "daemon/core/journal/testing/chance.h"
 #include "daemon/journal_file.h"
 
 namespace gpumemd {

@@ -22,7 +22,7 @@
 #include "common/version.h"
 #include "daemon/audit/audit_output.h"
 #include "daemon/config.h"
-#include "daemon/core/audit.h"
+#include "daemon/core/audit/audit.h"
 #include "daemon/device/context_process.h"
 #include "daemon/fd_store/fd_store.h"
 #include "daemon/log/log.h"

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/metrics/http_server.h"
 
 namespace gpumemd {

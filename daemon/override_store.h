@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "common/unique_fd.h"
-#include "daemon/core/overrides.h"
+#include "daemon/core/quota/overrides.h"
 
 namespace gpumemd {
 

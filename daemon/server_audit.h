@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "daemon/audit/audit_log.h"
 #include "daemon/config.h"
-#include "daemon/core/audit.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/inherit.h"
 
 namespace gpumemd {

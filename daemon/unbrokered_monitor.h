@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/config.h"
-#include "daemon/core/audit.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/unbrokered.h"
 

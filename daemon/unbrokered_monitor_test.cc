@@ -21,7 +21,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/unique_fd.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/transport/peer.h"

@@ -19,9 +19,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/audit/audit_output.h"
-#include "daemon/core/audit.h"
-#include "daemon/core/audit_filter.h"
-#include "daemon/core/audit_ring.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/audit/audit_filter.h"
+#include "daemon/core/audit/audit_ring.h"
 
 namespace gpumemd {
 

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
-#include "daemon/core/audit.h"
+#include "daemon/core/audit/audit.h"
 
 namespace gpumemd {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "daemon/core/audit.h"
+#include "daemon/core/audit/audit.h"
 
 namespace gpumemd {
 

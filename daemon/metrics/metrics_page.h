@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "daemon/core/measures.h"
+#include "daemon/core/ledger/inspect/measures.h"
 #include "daemon/metrics/process_stats.h"
 
 namespace gpumemd {

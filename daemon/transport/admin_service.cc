@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "daemon/core/quota_changes.h"
+#include "daemon/core/quota/quota_changes.h"
 #include "daemon/transport/convert.h"
 #include "daemon/transport/unary_call.h"
 #include "spdlog/spdlog.h"

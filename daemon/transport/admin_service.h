@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/core/audit.h"
-#include "daemon/core/broker.h"
-#include "daemon/core/quota_control.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/quota/quota_control.h"
 #include "daemon/transport/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/transport/watch_hub.h"
 #include "daemon/transport/workers.h"

@@ -6,10 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/core/kind_proto.h"
-#include "daemon/core/quota.h"
-#include "daemon/core/views.h"
+#include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/quota/quota.h"
 #include "proto/gpumem/v1/admin.pb.h"
 #include "proto/gpumem/v1/broker.pb.h"
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <functional>
 
-#include "daemon/core/audit_ring.h"
+#include "daemon/core/audit/audit_ring.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumemd {

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
-#include "daemon/core/rules.h"
+#include "daemon/core/identity/rules.h"
 #include "daemon/transport/api_line.h"
 
 namespace gpumemd {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/unique_fd.h"
-#include "daemon/core/rules.h"
+#include "daemon/core/identity/rules.h"
 
 namespace gpumemd {
 

@@ -14,8 +14,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/core/audit.h"
-#include "daemon/core/rules.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/identity/rules.h"
 
 namespace gpumemd {
 

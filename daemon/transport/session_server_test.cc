@@ -21,7 +21,7 @@
 #include "common/endpoints.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/device/host_device.h"
 #include "proto/gpumem/v1/session.pb.h"
 

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 
 namespace gpumemd {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/endpoints.h"
-#include "daemon/core/broker.h"
+#include "daemon/core/broker/broker.h"
 #include "daemon/device/host_device.h"
 #include "daemon/transport/broker_service.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"

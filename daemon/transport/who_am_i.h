@@ -1,7 +1,7 @@
 // What the daemon tells a process about whom it takes it for.
 #pragma once
 
-#include "daemon/core/rules.h"
+#include "daemon/core/identity/rules.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {

@@ -4,7 +4,7 @@
 //
 // One daemon serves all tests of a backend, and must be as it was after each: nothing
 // charged, no session left. Where this process itself opens memory pools, which it has open for
-// good then (daemon/core/ledger_pools.cc), the test has a daemon of its own.
+// good then (daemon/core/ledger/pools.cc), the test has a daemon of its own.
 #pragma once
 
 #include <gmock/gmock.h>

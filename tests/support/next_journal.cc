@@ -1,5 +1,5 @@
 // Makes the daemon that it is linked into one of a version that is not there yet, which writes more
-// into the journal than this one does (daemon/core/journal_dialect.h). What, is the first word of
+// into the journal than this one does (daemon/core/journal/dialect.h). What, is the first word of
 // the file $GPUMEM_NEXT_JOURNAL_FILE:
 //
 //   nothing   what this version writes, as one that has something new and does not use it
@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string>
 
-#include "daemon/core/journal_layout.h"
+#include "daemon/core/journal/layout.h"
 
 namespace gpumemd {
 namespace {

@@ -1,6 +1,6 @@
 // The audit of a real daemon: each event once, by whom it was, and in a form that its documentation
 // knows (docs/audit.md, which a unit test compares with AuditKinds).
-#include "daemon/core/audit.h"
+#include "daemon/core/audit/audit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,115 @@
+#include "daemon/core/admission/account.h"
+
+#include <optional>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+class AccountTest : public ::testing::Test {
+ protected:
+  AccountTest() { tenant.SetParent(&device); }
+
+  // That both accounts hold exactly this, all of it in one state.
+  void ExpectBoth(uint64_t bytes, uint64_t segments, SegmentState state) {
+    for (const Account* account : {&tenant, &device}) {
+      EXPECT_EQ(account->charged(), bytes);
+      EXPECT_EQ(account->segments(), segments);
+      for (size_t i = 0; i < kSegmentStates; ++i) {
+        const auto other = static_cast<SegmentState>(i);
+        EXPECT_EQ(account->bytes(other), other == state ? bytes : 0) << "state " << i;
+        EXPECT_EQ(account->segments(other), other == state ? segments : 0) << "state " << i;
+      }
+    }
+  }
+
+  Account device, tenant;
+};
+
+TEST_F(AccountTest, AChargeIsPendingAndRefundsItself) {
+  {
+    const Charge charge(&tenant, 512);
+    EXPECT_EQ(charge.bytes(), 512u);
+    EXPECT_EQ(charge.state(), SegmentState::kPending);
+    ExpectBoth(512, 1, SegmentState::kPending);
+  }
+  ExpectBoth(0, 0, SegmentState::kPending);
+  EXPECT_EQ(tenant.peak(), 512u);
+}
+
+TEST_F(AccountTest, AChargeCountsInFullInEveryState) {
+  Charge charge(&tenant, 512);
+  for (const auto state : {SegmentState::kLeased, SegmentState::kLingering, SegmentState::kRetained,
+                           SegmentState::kRetained, SegmentState::kReleasing}) {
+    charge.MoveTo(state);
+    EXPECT_EQ(charge.state(), state);
+    ExpectBoth(512, 1, state);
+  }
+}
+
+TEST_F(AccountTest, ADestroyedChargeRefundsTheStateThatItIsIn) {
+  std::optional<Charge> charge(std::in_place, &tenant, 512);
+  charge->MoveTo(SegmentState::kLingering);
+  charge.reset();
+  ExpectBoth(0, 0, SegmentState::kLingering);
+}
+
+TEST_F(AccountTest, MovingHandsTheChargeOn) {
+  Charge from(&tenant, 512);
+  from.MoveTo(SegmentState::kLeased);
+  {
+    const Charge to = std::move(from);
+    EXPECT_EQ(to.state(), SegmentState::kLeased);
+    EXPECT_EQ(to.bytes(), 512u);
+    ExpectBoth(512, 1, SegmentState::kLeased);
+  }
+  ExpectBoth(0, 0, SegmentState::kLeased);
+  from.MoveTo(SegmentState::kRetained);  // NOLINT: it is empty, and charges nobody
+  EXPECT_EQ(from.bytes(), 0u);
+  ExpectBoth(0, 0, SegmentState::kLeased);
+}
+
+TEST_F(AccountTest, AssigningRefundsWhatWasThere) {
+  Charge charge(&tenant, 512);
+  charge = Charge(&tenant, 64);
+  ExpectBoth(64, 1, SegmentState::kPending);
+  charge = Charge();
+  ExpectBoth(0, 0, SegmentState::kPending);
+  EXPECT_EQ(tenant.peak(), 576u);  // for a moment it was both
+}
+
+TEST_F(AccountTest, AssigningToItselfChangesNothing) {
+  Charge charge(&tenant, 512);
+  charge.MoveTo(SegmentState::kRetained);
+  Charge& itself = charge;
+  charge = std::move(itself);
+  EXPECT_EQ(charge.bytes(), 512u);
+  ExpectBoth(512, 1, SegmentState::kRetained);
+}
+
+TEST_F(AccountTest, AnEmptyChargeChargesNobody) {
+  Charge empty;
+  empty.MoveTo(SegmentState::kLeased);
+  EXPECT_EQ(empty.bytes(), 0u);
+}
+
+TEST_F(AccountTest, ManyChargesOfSeveralTenantsAddUp) {
+  Account other;
+  const Charge first(&tenant, 512);
+  Charge second(&tenant, 256);
+  other.SetParent(&device);
+  const Charge foreign(&other, 128);
+  second.MoveTo(SegmentState::kLeased);
+  EXPECT_EQ(tenant.charged(), 768u);
+  EXPECT_EQ(tenant.bytes(SegmentState::kPending), 512u);
+  EXPECT_EQ(tenant.bytes(SegmentState::kLeased), 256u);
+  EXPECT_EQ(tenant.segments(), 2u);
+  EXPECT_EQ(device.charged(), 896u);
+  EXPECT_EQ(device.segments(SegmentState::kPending), 2u);
+  EXPECT_EQ(other.charged(), 128u);
+}
+
+}  // namespace
+}  // namespace gpumemd

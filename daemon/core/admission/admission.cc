@@ -1,0 +1,268 @@
+// What can be asked for at all, and the bounds on counts. Whether there is room for it:
+// room.cc.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes.h"
+#include "common/denial.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::v1::Denial;
+
+std::string KindNames(const std::vector<Kind>& kinds) {
+  return absl::StrJoin(kinds, ", ",
+                       [](std::string* out, Kind kind) { absl::StrAppend(out, KindName(kind)); });
+}
+
+}  // namespace
+
+absl::Status Ledger::Draining() {
+  return absl::UnavailableError(
+      "the daemon is draining: it admits nothing new; what is held stays held");
+}
+
+absl::Status Ledger::NoSuchTenant(absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("no tenant \"", name, "\" is configured, holds memory or has a session"));
+}
+
+absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
+  ++tenant.denials[denial.cause()];
+  return gpumem::DenialError(denial);
+}
+
+void Ledger::HideHolders(SessionId session, HoldersShown shown, Denial& denial) const {
+  if (shown == HoldersShown::kAll) return;
+  auto asks = sessions_.find(session);
+  const Tenant* tree = asks == sessions_.end() ? nullptr : TreeOf(*asks->second->tenant);
+  const auto hidden = [&](const Denial::Holder& holder) {
+    const Tenant* tenant = FindTenant(holder.tenant());
+    return shown == HoldersShown::kNone || tenant == nullptr || TreeOf(*tenant) != tree;
+  };
+  auto& holders = *denial.mutable_holders();
+  holders.erase(std::remove_if(holders.begin(), holders.end(), hidden), holders.end());
+}
+
+absl::Status Ledger::DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
+                               uint64_t limit, absl::string_view help, const Tenant* limited) {
+  Denial denial;
+  if (limited != nullptr && limited != &tenant) denial.set_limited_tenant(limited->name);
+  denial.set_cause(cause);
+  denial.set_tenant(tenant.name);
+  denial.set_asked(asked);
+  denial.set_used(used);
+  denial.set_limit(limit);
+  denial.set_help(std::string(help));
+  return Deny(tenant, denial);
+}
+
+absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].uuid == uuid) return i;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("this node has no device \"", uuid, "\"; gpumemctl devices lists those it has"));
+}
+
+bool Ledger::Makes(size_t device, Kind kind) const {
+  const std::vector<Kind>& kinds = devices_[device].kinds;
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+absl::Status Ledger::DoesNotMake(size_t device, Kind kind) const {
+  std::string help = absl::StrCat("it makes ", KindNames(devices_[device].kinds));
+  for (size_t other = 0; other < devices_.size(); ++other) {
+    if (!Makes(other, kind)) continue;
+    absl::StrAppend(&help, "; ", devices_[other].uuid, " makes that kind");
+    break;
+  }
+  return absl::UnimplementedError(absl::StrCat("device ", devices_[device].uuid,
+                                               " does not make segments of kind ", KindName(kind),
+                                               "; ", help));
+}
+
+// The kind that a request names, or the tenant's, or the device's own default. What a tenant
+// prefers is meant for GPUs: host memory has one kind.
+Kind Ledger::KindOf(const Tenant& tenant, const AcquireSpec& spec, size_t device) const {
+  if (spec.kind) return *spec.kind;
+  if (tenant.quota.kind && !IsPinnedMemory(devices_[device])) return *tenant.quota.kind;
+  return devices_[device].kinds.front();
+}
+
+// The device that a request names, or means.
+absl::StatusOr<size_t> Ledger::ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const {
+  if (devices_.empty()) return absl::NotFoundError("this node has no device");
+  if (!spec.device_uuid.empty()) {
+    if (spec.most_free) {
+      return absl::InvalidArgumentError(
+          "a request names a device or asks for the one with most free memory, not both");
+    }
+    absl::StatusOr<size_t> device = FindDevice(spec.device_uuid);
+    if (device.ok() && !Makes(*device, KindOf(tenant, spec, *device))) {
+      return DoesNotMake(*device, KindOf(tenant, spec, *device));
+    }
+    return device;
+  }
+  for (const std::string& uuid : spec.among) {
+    if (absl::StatusOr<size_t> device = FindDevice(uuid); !device.ok()) return device;
+  }
+  const Kind kind = KindOf(tenant, spec, 0);
+  std::optional<size_t> chosen;
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    if (!Makes(device, kind)) continue;
+    const bool among =
+        std::find(spec.among.begin(), spec.among.end(), devices_[device].uuid) != spec.among.end();
+    if (spec.most_free && !spec.among.empty() && !among) continue;
+    if (!chosen || (spec.most_free && Obtainable(tenant, device) > Obtainable(tenant, *chosen))) {
+      chosen = device;
+    }
+  }
+  if (!chosen)
+    return DoesNotMake(*FindDevice(spec.among.empty() ? devices_[0].uuid : spec.among[0]), kind);
+  return *chosen;
+}
+
+absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
+                                                       const AcquireSpec& spec) const {
+  AcquireTerms terms;
+  absl::StatusOr<size_t> device = ChooseDevice(tenant, spec);
+  if (!device.ok()) return device.status();
+  terms.device = *device;
+  const DeviceInfo& info = devices_[terms.device];
+  terms.kind = KindOf(tenant, spec, terms.device);
+  if (terms.kind == Kind::kMempool && (spec.revocable || tenant.quota.revocable)) {
+    return absl::UnimplementedError(
+        "segments of kind mempool cannot be revocable: CUDA keeps their memory until every process "
+        "that has used the tenant's pool has ended; use kind vmm");
+  }
+  if (spec.count < 1 || spec.count > kMaxSegmentsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("one Acquire makes 1 to ", kMaxSegmentsPerCall,
+                                                   " segments; this asks for ", spec.count));
+  }
+  if (spec.bytes == 0) {
+    return absl::InvalidArgumentError(
+        "a segment of 0 bytes cannot be acquired; ask for at least 1");
+  }
+  if (spec.bytes > info.capacity_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a segment of ", spec.bytes,
+                                                   " bytes is more than device ", info.uuid,
+                                                   " has (", info.capacity_bytes, " bytes)"));
+  }
+  absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, GranularityOf(info, terms.kind));
+  if (!rounded.ok()) return rounded.status();
+  terms.bytes = *rounded;
+  return terms;
+}
+
+absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
+                                       std::optional<SessionId> predecessor) {
+  const uint32_t replaced = predecessor ? 1 : 0;
+  const bool of_same_user = predecessor && sessions_.at(*predecessor)->details.peer.uid == uid;
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
+    const uint64_t used = each->tree_sessions - replaced;
+    if (used < limit) continue;
+    return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, used, limit,
+                     "close sessions that are not needed (gpumemctl ps lists them)", each);
+  }
+  const auto own = sessions_of_uid_.find(uid);
+  const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - (of_same_user ? 1 : 0);
+  if (of_user >= bounds_.max_sessions_per_uid) {
+    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_user, bounds_.max_sessions_per_uid,
+                     "the processes of one user have only so many sessions "
+                     "(daemon.max_sessions_per_uid); close those that are not needed");
+  }
+  const uint64_t of_all = sessions_.size() - replaced;
+  if (of_all >= bounds_.max_sessions) {
+    return DenyCount(
+        tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_sessions,
+        "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
+  }
+  if (of_user > 0 && of_all + bounds_.reserved_sessions >= bounds_.max_sessions) {
+    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all,
+                     bounds_.max_sessions - bounds_.reserved_sessions,
+                     "the last of the daemon's sessions (daemon.max_sessions) are for users who "
+                     "have none");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Ledger::CheckRoomForSession(absl::string_view name, const SessionDetails& details) {
+  if (draining_) return Draining();
+  const ProcessKey process = {details.peer.pid, details.peer.start_time};
+  // That session ends as the new one begins.
+  if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
+  Tenant& tenant = EnsureTenant(name);
+  absl::Status room =
+      CheckSessionCount(tenant, details.peer.uid, Predecessor(tenant, details.peer));
+  ForgetIfIdle(tenant);
+  return room;
+}
+
+absl::Status Ledger::CheckInFlight(Tenant& tenant) {
+  const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
+  if (tenant.in_flight < limit) return absl::OkStatus();
+  return DenyCount(tenant, Denial::CAUSE_MAX_IN_FLIGHT, 1, tenant.in_flight, limit,
+                   "wait for an answer before the next call, or put more segments into one call");
+}
+
+absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
+  struct Limit {
+    absl::string_view of;
+    uint64_t used;
+    uint32_t limit;
+  };
+  const Limit limits[] = {
+      {"a session holds", session.leases.size() + session.arriving, bounds_.max_leases_per_session},
+      {"a tenant holds", session.tenant->leases, bounds_.max_leases_per_tenant},
+      {"the daemon keeps", lease_count_, bounds_.max_leases},
+  };
+  for (const Limit& limit : limits) {
+    if (limit.used + more <= limit.limit) continue;
+    return DenyCount(*session.tenant, Denial::CAUSE_DAEMON_LIMIT, more, limit.used, limit.limit,
+                     absl::StrCat(limit.of,
+                                  " only so many leases; release those that are not "
+                                  "needed, and open a segment once in each process"));
+  }
+  return absl::OkStatus();
+}
+
+void Ledger::CountLeases(Tenant& tenant, int64_t change) {
+  tenant.leases += static_cast<uint64_t>(change);
+  lease_count_ += static_cast<uint64_t>(change);
+}
+
+bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {
+  auto it = sessions_.find(session);
+  Tenant& tenant = *it->second->tenant;  // there: the caller's call is in flight
+  const Account& account = device_accounts_[device];
+  while (account.bytes(SegmentState::kReleasing) < bytes) {
+    if (DoomOldest(tenant, device)) continue;
+    Tenant* other = RichestRetainer(device);
+    if (other == nullptr) break;
+    DoomOldest(*other, device);
+  }
+  return account.bytes(SegmentState::kReleasing) > 0;
+}
+
+absl::Status Ledger::DriverDenial(SessionId session, size_t device, uint64_t bytes,
+                                  absl::string_view driver_says) {
+  Tenant& tenant = *sessions_.at(session)->tenant;
+  Denial denial;
+  denial.set_cause(Denial::CAUSE_DRIVER);
+  denial.set_tenant(tenant.name);
+  denial.set_device_uuid(devices_[device].uuid);
+  denial.set_asked(bytes);
+  denial.set_used(device_accounts_[device].charged());
+  denial.set_limit(devices_[device].capacity_bytes);
+  denial.set_help(absl::StrCat("the driver has no memory left for it (", driver_says,
+                               "): processes that allocate past the broker may hold it "
+                               "(nvidia-smi shows them)"));
+  return Deny(tenant, denial);
+}
+
+}  // namespace gpumemd

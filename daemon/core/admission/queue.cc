@@ -1,0 +1,632 @@
+// Acquiring, and the queue of those who have to wait for it.
+//
+// Waiters are served by guarantee (who has most left of what is guaranteed to him, if that covers
+// the request), then by the tenant's priority, then by arrival. Whoever comes later gets nothing
+// that one before him waits for, so a large request is not starved by small ones: a waiter claims
+// what it asked for on each of its limits up to the last one that stands in its way; but up to the
+// first only where that is one of its tenants' own: while a tenant waits for itself, memory of the
+// device is free for others.
+//
+// The outcome is that of a sweep that judges every waiter, in order, after every change, and begins
+// anew after every grant. But a change serves few, so a sweep judges only waiters that are awake,
+// and goes past those whose verdict cannot be another one. By what keeps it as it is:
+//
+//   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree: of
+//     a tenant that is under none, and of all those under it. And on what those before it in that
+//     tree claim there (QueueTree).
+//   - One that the device blocks firmly depends on its tree's accounts, and sleeps while what is
+//     firmly used there, what it asks for and what those before it claim are more than the
+//     capacity; or the same of what is needed. QueueLine knows these sums, and the first waiter
+//     that they do not keep out any more.
+//   - All others, which wait for what is on its way, depend on their tree, and on all that happens
+//     on their device (QueueLimit::restless). So do those that the daemon's limit of segments keeps
+//     out on all that happens on any device.
+//
+// A waiter that comes, goes, or claims more or less than before changes the sums for those behind
+// it, and wakes of its tree those behind it that sums alone do not keep asleep. It wakes others
+// only where they are restless, or the sums let them in now.
+//
+// Nobody is judged beyond what one call is allowed to: the next one goes on from there. Meanwhile
+// waiters that are awake claim what they did, so nobody else gets it.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::v1::Denial;
+
+ClaimKey DeviceKey(size_t device) { return {Denial::CAUSE_CAPACITY, nullptr, device}; }
+constexpr ClaimKey kSegmentsKey = {Denial::CAUSE_DAEMON_LIMIT, nullptr, kAllDevices};
+
+}  // namespace
+
+absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const AcquireSpec& spec) {
+  if (draining_) return Draining();
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  Tenant& tenant = *(*session)->tenant;
+  absl::StatusOr<AcquireTerms> terms = CheckSpec(tenant, spec);
+  if (!terms.ok()) return terms.status();
+  if (absl::Status room = CheckLeaseCount(**session, spec.count); !room.ok()) return room;
+  const Request request{.tenant = &tenant,
+                        .device = terms->device,
+                        .kind = terms->kind,
+                        .bytes = terms->bytes,
+                        .count = spec.count,
+                        .revocable = spec.revocable || tenant.quota.revocable,
+                        .request_id = spec.request_id};
+  if (absl::Status sort = CheckSort(**session, request.revocable); !sort.ok()) return sort;
+  if (absl::Status past = CheckUnbrokered(tenant, terms->bytes * spec.count); !past.ok()) {
+    return past;
+  }
+
+  if (queue_stale_) PlaceAll();
+  Verdict verdict;
+  const Claims claims = ClaimsBefore({RankOf(request), WaiterId{next_waiter_}}, request);
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(session_id, request, claims, &verdict);
+  if (!granted.ok()) return granted.status();
+  if (*granted) return Admission{.operation = *std::move(granted)};
+  // What no holder can make room for is not worth waiting for.
+  if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
+    return Deny(tenant, Explain(request, verdict));
+  }
+  if (spec.waits) {
+    if (absl::Status room = CheckWaiting(tenant); !room.ok()) return room;
+  }
+  const WaiterId id{next_waiter_++};
+  AddWaiter(id,
+            Waiter{.session = session_id,
+                   .request = request,
+                   .asked_to = spec.waits,
+                   .since = now_(),
+                   .revokes = verdict.fit == Fit::kRevoked},
+            verdict);
+  if (spec.waits) {
+    CountWaiting(tenant, 1);
+    --(*session)->in_flight;
+    --tenant.in_flight;
+  }
+  return Admission{.waiter = id};
+}
+
+absl::Status Ledger::CheckWaiting(Tenant& tenant) {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t limit = each->quota.max_waiting.value_or(UINT32_MAX);
+    if (each->tree_waiting < limit) continue;
+    return DenyCount(tenant, Denial::CAUSE_MAX_WAITING, 1, each->tree_waiting, limit,
+                     "wait until one of them is served, or ask for more in one call", each);
+  }
+  const uint64_t of_all = waiters_.size() + attach_waiters_.size();
+  if (of_all < bounds_.max_waiting) return absl::OkStatus();
+  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_waiting,
+                   "too many requests wait already; ask again later");
+}
+
+RetainedPool& Ledger::PoolFor(const Request& request) {
+  Tenant& tenant = *request.tenant;
+  return request.kind == Kind::kMempool ? tenant.pools[request.device].idle
+                                        : tenant.retained[request.device];
+}
+
+uint32_t Ledger::Reusable(const Request& request) {
+  if (request.tenant->quota.scrub) return 0;
+  const size_t there = PoolFor(request).Fits(request.kind, request.bytes);
+  return static_cast<uint32_t>(std::min<size_t>(there, request.count));
+}
+
+absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, const Request& request,
+                                                          const Claims& claims, Verdict* verdict) {
+  const uint32_t reused = Reusable(request);
+  RetainedPool& reusable = PoolFor(request);
+  *verdict = Judge(request, reused, claims);
+  if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
+    return std::optional<Operation>();
+  }
+  if (verdict->fit == Fit::kNow) {
+    // There may be more leases than when a waiter came.
+    absl::Status room = CheckLeaseCount(*sessions_.at(session), request.count);
+    if (!room.ok()) return room;
+  }
+  std::vector<SegmentId> segments;
+  while (segments.size() < reused) {
+    segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
+  }
+  if (verdict->fit == Fit::kNow) {
+    return std::optional(Grant(session, request, std::move(segments)));
+  }
+  // Making room for the others must not give them away. Their charges stay as they are: to move
+  // them there and back would count as a change of the device, and two waiters that each do so
+  // would be judged in turn for ever.
+  TrimForShortfall(request, request.count - reused, claims);
+  for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
+  Revoke(verdict->victims, request);
+  return std::optional<Operation>();
+}
+
+Operation Ledger::Grant(SessionId session, const Request& request, std::vector<SegmentId> reused) {
+  Operation operation;
+  operation.id = OperationId{next_operation_++};
+  operation.session = session;
+  operation.device = request.device;
+  operation.kind = request.kind;
+  operation.revocable = request.revocable;
+  operation.request_id = request.request_id;
+  for (SegmentId id : reused) {
+    Charge& charge = segments_.at(id)->charge;
+    charge.MoveTo(SegmentState::kPending);
+    charge.SetRevocable(request.revocable);
+    Touch(id);
+    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
+  }
+  while (operation.items.size() < request.count) {
+    SegmentId id{next_segment_++};
+    auto segment = std::make_unique<Segment>();
+    segment->tenant = request.tenant;
+    segment->device = request.device;
+    segment->kind = request.kind;
+    segment->charge =
+        Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
+    segment->created = now_();
+    segments_.emplace(id, std::move(segment));
+    Touch(id);
+    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
+  }
+  Pin(operation, *sessions_.at(session));
+  return operation;
+}
+
+uint64_t Ledger::Deficit(const Request& request) {
+  if (request.revocable) return 0;
+  const uint64_t unused = request.tenant->accounts[request.device].unused_guarantees();
+  return request.bytes * request.count <= unused ? unused : 0;
+}
+
+QueueRank Ledger::RankOf(const Request& request) {
+  return {Deficit(request), request.tenant->quota.priority};
+}
+
+std::vector<WaiterId> Ledger::WaitersInOrder() const {
+  std::vector<std::pair<QueueRank, WaiterId>> ranked;
+  ranked.reserve(waiters_.size());
+  for (const auto& [id, waiter] : waiters_) ranked.emplace_back(RankOf(waiter.request), id);
+  std::stable_sort(ranked.begin(), ranked.end(),  // they are by arrival already
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<WaiterId> waiters;
+  waiters.reserve(ranked.size());
+  for (const auto& [rank, id] : ranked) waiters.push_back(id);
+  return waiters;
+}
+
+const Ledger::Tenant* Ledger::TreeOf(const Tenant& tenant) {
+  const Tenant* top = &tenant;
+  while (top->parent != nullptr) top = top->parent;
+  return top;
+}
+
+uint64_t Ledger::VersionOf(const Tenant& top) {
+  uint64_t version = 0;
+  for (const Account& account : top.accounts) version += account.version();
+  return version;
+}
+
+uint64_t Ledger::VersionOf(size_t limit) const {
+  if (limit < devices_.size()) return device_accounts_[limit].version();
+  uint64_t version = 0;
+  for (const Account& account : device_accounts_) version += account.version();
+  return version;
+}
+
+QueueLine::Left Ledger::LeftAt(size_t limit) const {
+  const auto left = [](uint64_t all, uint64_t taken) { return all - std::min(all, taken); };
+  if (limit == devices_.size()) return {.room = left(bounds_.max_segments, segments_.size())};
+  const Account& account = device_accounts_[limit];
+  const uint64_t capacity = devices_[limit].capacity_bytes;
+  return {.use = left(capacity, account.firm()), .need = left(capacity, account.need())};
+}
+
+Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) const {
+  Claims claims;
+  if (auto tree = trees_.find(TreeOf(*request.tenant)); tree != trees_.end()) {
+    for (const QueuePlace& each : tree->second.waiters) {
+      if (!(each < place)) break;
+      for (const auto& [key, claim, plain_need] : waiters_.at(each.id).claimed) {
+        Claim& sum = claims[key];
+        sum.asked += claim.asked;  // of each at most a device's capacity
+        sum.need += plain_need;
+      }
+    }
+  }
+  const QueueLine::Sums device = limits_[request.device].line.Before(place);
+  const QueueLine::Sums daemon = limits_.back().line.Before(place);
+  claims[DeviceKey(request.device)] = {device.asked, device.plain_need};
+  claims[kSegmentsKey] = {daemon.asked, daemon.plain_need};
+  return claims;
+}
+
+// --- Places and what is remembered -----------------------------------------------------------
+
+void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
+  Waiter& waiter = waiters_.emplace(id, std::move(added)).first->second;
+  Session& session = *sessions_.at(waiter.session);
+  session.waiters.insert(id);
+  waiting_processes_[ProcessOf(session)].insert(id);
+  waiter.rank = RankOf(waiter.request);
+  waiter.tree = TreeOf(*waiter.request.tenant);
+  QueueTree& tree = trees_[waiter.tree];
+  // Others of its tree may have been judged at another state of it: then they are again.
+  if (tree.waiters.empty()) tree.seen = VersionOf(*waiter.tree);
+  tree.waiters.insert(PlaceOf(id, waiter));
+  tree.woken.reset();
+  SetVerdict(id, waiter, verdict);
+  queue_moves_ = true;
+}
+
+void Ledger::RemoveWaiter(WaiterId id) {
+  auto it = waiters_.find(id);
+  Waiter& waiter = it->second;
+  Session& session = *sessions_.at(waiter.session);
+  session.waiters.erase(id);
+  if (waiter.asked_to) {
+    CountWaiting(*session.tenant, -1);
+    ++session.in_flight;
+    ++session.tenant->in_flight;
+  }
+  auto process = waiting_processes_.find(ProcessOf(session));
+  process->second.erase(id);
+  if (process->second.empty()) waiting_processes_.erase(process);
+
+  const QueuePlace place = PlaceOf(id, waiter);
+  auto tree = trees_.find(waiter.tree);
+  TakeOut(place, waiter, tree->second);
+  for (size_t limit : {waiter.request.device, devices_.size()}) {
+    const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
+    if (entry && entry->claims && !limits_[limit].restless.empty() &&
+        place < *limits_[limit].restless.rbegin()) {
+      NoteChange(limits_[limit].changed, place);
+    }
+  }
+  tree->second.waiters.erase(place);
+  if (!waiter.claimed.empty() && !tree->second.loose.empty() &&
+      place < *tree->second.loose.rbegin()) {
+    NoteChange(tree->second.changed, place);
+  }
+  if (tree->second.waiters.empty()) trees_.erase(tree);
+  await_end_.erase(id);
+  waiters_.erase(it);
+  queue_moves_ = true;
+}
+
+void Ledger::TakeOut(const QueuePlace& place, const Waiter& waiter, QueueTree& tree) {
+  tree.loose.erase(place);
+  limits_[waiter.request.device].restless.erase(place);
+  limits_.back().restless.erase(place);
+  awake_.erase(place);
+  roused_.erase(place);
+}
+
+void Ledger::Move(WaiterId id, Waiter& waiter, const QueueRank& rank) {
+  const QueuePlace from = PlaceOf(id, waiter), to = {rank, id};
+  QueueTree& tree = trees_.at(waiter.tree);
+  TakeOut(from, waiter, tree);
+  tree.waiters.erase(from);
+  tree.waiters.insert(to);
+  waiter.rank = rank;
+  for (size_t limit : {waiter.request.device, devices_.size()}) {
+    const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(from);
+    if (!entry) continue;
+    limits_[limit].line.Set(to, *entry);
+    if (entry->claims) NoteChange(limits_[limit].changed, std::min(from, to));
+  }
+}
+
+void Ledger::PlaceAll() {
+  queue_stale_ = false;
+  for (auto& [id, waiter] : waiters_) {
+    trees_.at(waiter.tree).loose.clear();  // what is judged anew says who is
+    Move(id, waiter, RankOf(waiter.request));
+  }
+  trees_.clear();
+  for (auto& [id, waiter] : waiters_) {
+    waiter.tree = TreeOf(*waiter.request.tenant);
+    trees_[waiter.tree].waiters.insert(PlaceOf(id, waiter));
+    awake_.insert(PlaceOf(id, waiter));
+  }
+  for (auto& [top, tree] : trees_) tree.seen = VersionOf(*top);
+  swept_.reset();
+  roused_.clear();
+}
+
+void Ledger::NoteChange(std::optional<QueuePlace>& changed, const QueuePlace& place) {
+  if (!changed || place < *changed) changed = place;
+  queue_changed_ = true;
+}
+
+void Ledger::SetEntry(size_t limit, const QueuePlace& place, const QueueLine::Entry& entry) {
+  QueueLimit& at = limits_[limit];
+  const bool claims_change = at.line.Set(place, entry);
+  if (entry.asleep == QueueLine::Asleep::kNot) {
+    if (at.restless.empty()) at.seen = VersionOf(limit);
+    at.restless.insert(place);
+  }
+  if (claims_change && !at.restless.empty() && place < *at.restless.rbegin()) {
+    NoteChange(at.changed, place);
+  }
+}
+
+void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
+  using Asleep = QueueLine::Asleep;
+  const Request& request = waiter.request;
+  const QueuePlace place = PlaceOf(id, waiter);
+  QueueTree& tree = trees_.at(waiter.tree);
+  const bool reuses = request.kind == Kind::kMempool && Reusable(request) > 0;
+  std::vector<Standing> plain;
+  if (reuses) plain = StandingsOf(request, 0);
+  const auto plain_need = [&](size_t i) {
+    return reuses ? plain[i].more_need : verdict.standings[i].more_need;
+  };
+
+  const size_t on_device = verdict.standings.size() - 2, on_daemon = on_device + 1;
+  std::vector<Waiter::Claimed> claimed;
+  for (size_t i = 0; i < std::min(verdict.claims, on_device); ++i) {
+    const Standing& standing = verdict.standings[i];
+    claimed.push_back({.key = {standing.cause, standing.whose, standing.device},
+                       .claim = {standing.asked, standing.more_need},
+                       .plain_need = plain_need(i)});
+  }
+  if (claimed != waiter.claimed) {
+    tree.all_behind = true;
+    NoteChange(tree.changed, place);
+    waiter.claimed = std::move(claimed);
+  }
+  waiter.claims = verdict.claims;
+  if (verdict.awaits_end && !(waiter.asked_to && verdict.blocked_firmly)) {
+    await_end_.insert(id);
+  } else {
+    await_end_.erase(id);
+  }
+
+  QueueLimit& device = limits_[request.device];
+  QueueLimit& daemon = limits_.back();
+  device.restless.erase(place);
+  daemon.restless.erase(place);
+  if (verdict.kept_by_tenants) {
+    tree.loose.insert(place);
+    for (size_t limit : {request.device, devices_.size()}) {
+      const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
+      if (entry && entry->claims) NoteChange(limits_[limit].changed, place);
+    }
+    return;
+  }
+  const Standing& standing = verdict.standings[on_device];
+  QueueLine::Entry entry = {.asked = standing.asked,
+                            .need = standing.more_need,
+                            .plain_need = plain_need(on_device),
+                            .claims = verdict.claims > on_device};
+  // What would be reused is held, too.
+  if (verdict.blocked_firmly && !reuses) {
+    const QueueLine::Sums before = device.line.Before(place);
+    const QueueLine::Left left = LeftAt(request.device);
+    if (Plus(before.asked, entry.asked) > left.use) {
+      entry.asleep = Asleep::kByUse;
+    } else if (entry.need > 0 && Plus(before.need, entry.need) > left.need) {
+      entry.asleep = Asleep::kByNeed;
+    }
+  }
+  if (entry.asleep == Asleep::kNot) {
+    tree.loose.insert(place);
+  } else {
+    tree.loose.erase(place);
+  }
+  SetEntry(request.device, place, entry);
+  const uint64_t segments = Plus(request.count, daemon.line.Before(place).asked);
+  SetEntry(devices_.size(), place,
+           {.asked = request.count,
+            .claims = verdict.claims > on_daemon,
+            .asleep = segments <= LeftAt(devices_.size()).room ? Asleep::kWithRoom : Asleep::kNot});
+}
+
+// --- Who is to be judged -----------------------------------------------------------------------
+
+void Ledger::WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at) {
+  if (at && !(*at < place)) {
+    roused_.insert(place);
+  } else {
+    awake_.insert(place);
+  }
+}
+
+void Ledger::WakeTree(const Tenant& top, QueueTree& tree, const std::optional<QueuePlace>& at) {
+  const std::vector<QueuePlace> places(tree.waiters.begin(), tree.waiters.end());
+  for (const QueuePlace& place : places) {
+    Waiter& waiter = waiters_.at(place.id);
+    const QueueRank rank = RankOf(waiter.request);
+    if (rank == place.rank) {
+      WakeOne(place, at);
+    } else {
+      Move(place.id, waiter, rank);
+      awake_.insert({rank, place.id});
+    }
+  }
+  tree.seen = VersionOf(top);
+  tree.changed.reset();
+  tree.woken = *tree.waiters.begin();
+  tree.woken_sweep = sweeps_;
+}
+
+void Ledger::Wake(const std::optional<QueuePlace>& at) {
+  const uint64_t version = VersionOf(devices_.size());
+  if (at && !queue_changed_ && version == woken_at_) return;
+  woken_at_ = version;
+  for (auto& [top, tree] : trees_) {
+    if (tree.seen != VersionOf(*top)) WakeTree(*top, tree, at);
+    const std::optional<QueuePlace> changed = std::exchange(tree.changed, std::nullopt);
+    const bool all_behind = std::exchange(tree.all_behind, false);
+    if (!changed) continue;
+    if (at && tree.woken_sweep == sweeps_ && tree.woken && !(*changed < *tree.woken)) continue;
+    const auto& behind = all_behind ? tree.waiters : tree.loose;
+    for (auto it = behind.upper_bound(*changed); it != behind.end(); ++it) WakeOne(*it, at);
+    if (!all_behind) continue;
+    tree.woken = *changed;
+    tree.woken_sweep = sweeps_;
+  }
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    QueueLimit& limit = limits_[i];
+    const std::optional<QueuePlace> changed = std::exchange(limit.changed, std::nullopt);
+    const uint64_t now = VersionOf(i);
+    const bool all = std::exchange(limit.seen, now) != now;
+    if (!all && !changed) continue;
+    auto it = all ? limit.restless.begin() : limit.restless.upper_bound(*changed);
+    for (; it != limit.restless.end(); ++it) WakeOne(*it, at);
+  }
+  queue_changed_ = false;
+}
+
+void Ledger::WakeSorted() {
+  for (const ProcessKey& process : std::exchange(sorted_processes_, {})) {
+    auto it = waiting_processes_.find(process);
+    if (it == waiting_processes_.end()) continue;
+    for (WaiterId id : it->second) {
+      const Waiter& waiter = waiters_.at(id);
+      const Session& session = *sessions_.at(waiter.session);
+      if (!CheckSort(session, waiter.request.revocable).ok()) awake_.insert(PlaceOf(id, waiter));
+    }
+  }
+}
+
+void Ledger::WakeAwaitingEnd() {
+  for (WaiterId id : std::exchange(await_end_, {})) awake_.insert(PlaceOf(id, waiters_.at(id)));
+  queue_moves_ = true;
+}
+
+std::optional<QueuePlace> Ledger::NextAwake() const {
+  std::optional<QueuePlace> first;
+  const auto consider = [&](const std::optional<QueuePlace>& place) {
+    if (place && (!first || *place < *first)) first = place;
+  };
+  auto it = swept_ ? awake_.upper_bound(*swept_) : awake_.begin();
+  if (it != awake_.end()) consider(*it);
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    consider(limits_[i].line.FirstAwake(swept_, LeftAt(i)));
+  }
+  return first;
+}
+
+void Ledger::BeginSweep(Sweep& sweep) {
+  sweep = {};
+  swept_.reset();
+  ++sweeps_;
+}
+
+std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max_judged) {
+  std::vector<Admitted> admitted;
+  for (auto& [id, status] : std::exchange(refused_, {}))
+    admitted.push_back({id, std::move(status)});
+  if (waiters_.empty()) swept_.reset();
+  if (!std::exchange(queue_moves_, false) || waiters_.empty()) return admitted;
+  if (queue_stale_) PlaceAll();
+  WakeSorted();
+  // Those that a sweep itself has woken are judged with the next change, not in turn for ever.
+  if (!swept_) awake_.merge(std::exchange(roused_, {}));
+  ++sweeps_;
+  Wake(std::nullopt);
+  Sweep sweep;
+  for (size_t grants = 0, judged = 0; true;) {
+    const std::optional<QueuePlace> next = NextAwake();
+    if (!next && !swept_) break;
+    if (!next) {
+      BeginSweep(sweep);
+      continue;
+    }
+    if (grants == max_grants || judged++ == max_judged) {
+      queue_moves_ = true;
+      return admitted;
+    }
+    swept_ = next;
+    if (JudgeOne(*next, sweep, admitted)) ++grants;
+    Wake(swept_);
+  }
+  queue_moves_ = false;  // what this itself has set in motion comes back by Destroyed()
+  return admitted;
+}
+
+bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitted>& admitted) {
+  const WaiterId id = place.id;
+  Waiter& waiter = waiters_.at(id);
+  const Request request = waiter.request;
+  const SessionId session = waiter.session;
+  ++judged_;
+  awake_.erase(place);
+  const auto refuse = [&](absl::Status status) {
+    RemoveWaiter(id);
+    admitted.push_back({id, std::move(status)});
+    return false;
+  };
+  absl::Status sort = draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
+  if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
+  if (!sort.ok()) return refuse(std::move(sort));
+
+  // Of its tenants' limits, those before it in its tree have claimed this.
+  const auto& waiters = trees_.at(waiter.tree).waiters;
+  auto counted = sweep.counted.find(waiter.tree);
+  auto each =
+      counted == sweep.counted.end() ? waiters.begin() : waiters.lower_bound(counted->second);
+  for (; *each < place; ++each) {
+    for (const auto& [key, claim, plain_need] : waiters_.at(each->id).claimed) {
+      Claim& sum = sweep.claims[key];
+      sum.asked += claim.asked;  // of each at most a device's capacity
+      sum.need += claim.need;
+    }
+  }
+  sweep.counted[waiter.tree] = place;
+  const QueueLine::Sums device = limits_[request.device].line.Before(place);
+  const QueueLine::Sums daemon = limits_.back().line.Before(place);
+  sweep.claims[DeviceKey(request.device)] = {device.asked, device.need};
+  sweep.claims[kSegmentsKey] = {daemon.asked, daemon.need};
+
+  Verdict verdict;
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(session, request, sweep.claims, &verdict);
+  if (granted.ok() && granted->has_value()) {
+    RemoveWaiter(id);
+    admitted.push_back({id, **std::move(granted)});
+    // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
+    // sort now: others may go first, or no more, and those passed over claim something else.
+    // Where none of that can be, it goes on from here.
+    if (WasAlone(place, request, session)) return true;
+    awake_.merge(std::exchange(roused_, {}));
+    BeginSweep(sweep);
+    WakeSorted();
+    return true;
+  }
+  // Where a limit was lowered, waiting may have become useless.
+  if (!granted.ok()) return refuse(granted.status());
+  if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
+    return refuse(Deny(*request.tenant, Explain(request, verdict)));
+  }
+  waiter.revokes |= verdict.fit == Fit::kRevoked;
+  SetVerdict(id, waiter, verdict);
+  return false;
+}
+
+bool Ledger::WasAlone(const QueuePlace& place, const Request& request, SessionId session) const {
+  const Tenant* top = TreeOf(*request.tenant);
+  auto tree = trees_.find(top);
+  auto process = waiting_processes_.find(ProcessOf(*sessions_.at(session)));
+  const std::optional<QueuePlace> crowded =
+      limits_.back().line.FirstAwake(std::nullopt, LeftAt(devices_.size()));
+  return roused_.empty() && (tree == trees_.end() || place < *tree->second.waiters.begin()) &&
+         std::none_of(limits_.begin(), limits_.end(),
+                      [&](const QueueLimit& limit) {
+                        return !limit.restless.empty() && *limit.restless.begin() < place;
+                      }) &&
+         (!crowded || place < *crowded) &&
+         std::all_of(top->accounts.begin(), top->accounts.end(),
+                     [](const Account& account) { return account.least_need() == 0; }) &&
+         process == waiting_processes_.end();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,207 @@
+// Taking back what was leased as revocable.
+//
+// A process holds leases of one sort: firm ones or revocable ones. So whoever is ended because it
+// does not give up what is taken back loses nothing that it was promised to keep.
+//
+// Memory is taken back for a request that is covered by a guarantee, from anybody; and for one of
+// a tenant with a higher priority. The holders with the lowest priority lose theirs first, and
+// among them what was made last, since least work is lost with it.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+
+Ledger::ProcessKey Ledger::ProcessOf(const Session& session) {
+  return {session.details.peer.pid, session.details.peer.start_time};
+}
+
+absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
+  if (revocable && !session.details.certain) {
+    return absl::FailedPreconditionError(
+        "a process that has only just started cannot hold revocable leases: on a kernel older than "
+        "6.5 the daemon is not certain whom it would end; connect again in a second");
+  }
+  auto it = processes_.find(ProcessOf(session));
+  if (it == processes_.end() || it->second.revocable == revocable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      revocable
+          ? "this process holds leases that are not revocable, and would lose them with "
+            "those that are: release them, or use another process for revocable ones"
+          : "this process holds revocable leases, and may be ended to take them back: release "
+            "them, ask for this one as revocable, too, or use another process");
+}
+
+bool Ledger::MayRevokeFrom(const Request& request, const Tenant& tenant) const {
+  return Deficit(request) > 0 || request.tenant->quota.priority > tenant.quota.priority;
+}
+
+std::vector<SegmentId> Ledger::Victims(const Request& request,
+                                       const std::vector<Standing>& standings,
+                                       const Claims& claims) const {
+  struct Shortage {
+    const Tenant* whose;
+    size_t device;
+    uint64_t bytes;
+  };
+  // A limit over all devices does not count pinned memory.
+  const auto counts = [this](const Shortage& shortage, const Segment& segment) {
+    return (shortage.device == kAllDevices ? !IsPinnedMemory(devices_[segment.device])
+                                           : shortage.device == segment.device) &&
+           (shortage.whose == nullptr || IsUnder(*segment.tenant, *shortage.whose));
+  };
+  std::vector<Shortage> shortages;
+  for (const Standing& standing : standings) {
+    const Claim claim = ClaimOn(claims, standing);
+    if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
+    const uint64_t wanted =
+        standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
+    shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
+  }
+  // Before all segments are looked at: is there anybody to take from?
+  const bool any = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& entry) {
+    return MayRevokeFrom(request, *entry.second) &&
+           std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
+                       [](const Account& on) { return on.revocable() > on.revoking(); });
+  });
+  if (!any) return {};
+  std::vector<std::pair<SegmentId, const Segment*>> candidates;
+  for (const auto& [id, segment] : segments_) {
+    const SegmentState state = segment->charge.state();
+    const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
+    if (held && segment->charge.revocable() && !segment->charge.revoking() && !segment->stuck &&
+        MayRevokeFrom(request, *segment->tenant)) {
+      candidates.emplace_back(id, segment.get());
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return std::make_tuple(a.second->tenant->quota.priority, b.first) <
+           std::make_tuple(b.second->tenant->quota.priority, a.first);
+  });
+  std::vector<SegmentId> victims;
+  for (const auto& [id, segment] : candidates) {
+    bool helps = false;
+    for (Shortage& shortage : shortages) {
+      if (shortage.bytes == 0 || !counts(shortage, *segment)) continue;
+      shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
+      helps = true;
+    }
+    if (helps) victims.push_back(id);
+  }
+  const bool enough = std::all_of(shortages.begin(), shortages.end(),
+                                  [](const Shortage& shortage) { return shortage.bytes == 0; });
+  return enough ? victims : std::vector<SegmentId>();
+}
+
+// By its request's measure: without the segment it would have to take back another one.
+bool Ledger::IsWaitedFor(Segment& segment) const {
+  const auto revokes = [](const auto& each) { return each.second.revokes; };
+  if (std::none_of(waiters_.begin(), waiters_.end(), revokes)) return false;
+  segment.charge.SetRevoking(false);
+  bool needed = false;
+  Claims claims;
+  for (WaiterId id : WaitersInOrder()) {
+    const Waiter& waiter = waiters_.at(id);
+    needed =
+        waiter.revokes && Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
+    if (needed) break;
+    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
+  }
+  segment.charge.SetRevoking(true);
+  return needed;
+}
+
+void Ledger::Revoke(absl::Span<const SegmentId> segments, const Request& request) {
+  AuditRevocation(AuditEvent::kRevoking, segments,
+                  absl::StrCat("tenant ", request.tenant->name, " goes first, and waits for ",
+                               gpumem::FormatBytes(request.bytes * request.count)));
+  for (SegmentId id : segments) {
+    Segment& segment = *segments_.at(id);
+    segment.charge.SetRevoking(true);
+    segment.due = now_() + revocation_times_.grace;
+    segment.revocation = Segment::Revocation::kTold;
+    revoking_.insert(id);
+    for (const auto& [session, times] : segment.exposures) revoked_.insert(session);
+  }
+}
+
+void Ledger::EndRevocation(SegmentId id, Segment& segment) {
+  if (revoking_.erase(id) == 0) return;
+  segment.charge.SetRevoking(false);
+  AuditRevocation(AuditEvent::kRevoked, {id},
+                  segment.revocation == Segment::Revocation::kTold
+                      ? "its holders gave it up, or have ended"
+                      : "the processes that held it were told to end");
+}
+
+std::vector<SessionId> Ledger::TakeRevoked() {
+  std::vector<SessionId> sessions(revoked_.begin(), revoked_.end());
+  revoked_.clear();
+  return sessions;
+}
+
+Ledger::Revoked Ledger::RevokedLeases(SessionId id) const {
+  Revoked revoked;
+  RevokedLeases(id, LeaseId{}, SIZE_MAX, revoked);
+  return revoked;
+}
+
+std::optional<LeaseId> Ledger::RevokedLeases(SessionId id, LeaseId next, size_t count,
+                                             Revoked& revoked) const {
+  auto session = sessions_.find(id);
+  if (session == sessions_.end() || revoking_.empty()) return std::nullopt;
+  auto it = session->second->leases.lower_bound(next);
+  for (; it != session->second->leases.end() && count > 0; ++it, --count) {
+    const Segment& segment = *segments_.at(leases_.at(*it).segment);
+    if (!segment.charge.revoking()) continue;
+    revoked.leases.push_back(*it);
+    revoked.until = std::min(revoked.until, segment.due);
+  }
+  return it == session->second->leases.end() ? std::nullopt : std::optional(*it);
+}
+
+absl::Time Ledger::NextOverdue() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (SegmentId id : revoking_) next = std::min(next, segments_.at(id)->due);
+  return next;
+}
+
+std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
+  using Revocation = Segment::Revocation;
+  const absl::Time now = now_();
+  absl::btree_map<SessionId, bool> overdue;
+  const absl::btree_set<SegmentId> all = revoking_;
+  for (SegmentId id : all) {
+    Segment& segment = *segments_.at(id);
+    if (now < segment.due) continue;
+    const bool ended = segment.revocation == Revocation::kEnded;
+    if (ended || !IsWaitedFor(segment)) {
+      // Where its holders do not even end by force, others are asked instead; where whoever wanted
+      // it has gone, they may keep it.
+      segment.stuck = ended;
+      revoking_.erase(id);
+      segment.charge.SetRevoking(false);
+      AuditRevocation(AuditEvent::kRevocationEnded, {id},
+                      ended ? "the processes that hold it do not end, not even by force"
+                            : "nobody waits for it any more");
+      queue_moves_ = true;
+      continue;
+    }
+    const bool kill = segment.revocation == Revocation::kAskedToEnd;
+    segment.revocation = kill ? Revocation::kEnded : Revocation::kAskedToEnd;
+    // From now on, not from when it was due: whoever is asked to end has the time for it.
+    segment.due = now + revocation_times_.kill_after;
+    for (const auto& [session, times] : segment.exposures) {
+      if (!sessions_.at(session)->process_gone) overdue[session] |= kill;
+    }
+  }
+  std::vector<Overdue> list;
+  for (const auto& [session, kill] : overdue) list.push_back({session, kill});
+  return list;
+}
+
+}  // namespace gpumemd

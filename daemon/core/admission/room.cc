@@ -1,0 +1,442 @@
+// Is there room for it? Every limit in bytes or segments that can stand in the way of a request,
+// and the making of room.
+//
+// A request is measured against the limits of its tenant, of those that this one is under, of the
+// device and of the daemon. For each, what is used counts in parts: what only its holders can give
+// up; what can be taken back from them after a notice (revocable); and what comes back without them
+// (retained segments, which can be doomed at once, releasing ones, which the driver is about to
+// take, and what is being taken back already). A request is blocked where the first part alone
+// leaves too little room. Else it fits, now or soon; retained segments are doomed until it does,
+// the requester's own before other tenants', the oldest first.
+//
+// Beside what is used, a firm request must leave room for all that is guaranteed (Account::need).
+// A revocable one need not: it can be taken back for that.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "common/denial.h"
+#include "daemon/core/ledger/ledger.h"
+#include "daemon/core/quota/guarantees.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::FormatBytes;
+using gpumem::v1::Denial;
+
+constexpr uint64_t kUnlimited = UINT64_MAX;
+
+// What of an account comes back without its holders.
+uint64_t Recoverable(const Account& account) {
+  return account.bytes(SegmentState::kRetained) + account.bytes(SegmentState::kReleasing);
+}
+
+uint64_t RecoverableSegments(const Account& account) {
+  return account.segments(SegmentState::kRetained) + account.segments(SegmentState::kReleasing);
+}
+
+// What stays where nobody gives anything up: all but what is releasing.
+uint64_t Staying(const Account& account) {
+  return account.charged() - account.bytes(SegmentState::kReleasing);
+}
+
+uint64_t StayingSegments(const Account& account) {
+  return account.segments() - account.segments(SegmentState::kReleasing);
+}
+
+template <typename Measure>
+uint64_t SumOver(const std::vector<Account>& accounts, Measure measure) {
+  uint64_t sum = 0;
+  for (const Account& account : accounts) sum += measure(account);
+  return sum;
+}
+
+// Over all devices but pinned memory, which limits on devices do not count.
+template <typename Measure>
+uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<Account>& accounts,
+                     Measure measure) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!IsPinnedMemory(devices[i])) sum += measure(accounts[i]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+uint64_t Ledger::TotalCharged(const Tenant& tenant) const {
+  return SumUnpinned(devices_, tenant.accounts,
+                     [](const Account& account) { return account.charged(); });
+}
+
+uint64_t Ledger::TotalSegments(const Tenant& tenant) {
+  return SumOver(tenant.accounts, [](const Account& account) { return account.segments(); });
+}
+
+uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
+  return std::min(gpumemd::LimitOn(tenant.quota, devices_[device]),
+                  devices_[device].capacity_bytes);
+}
+
+uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
+  auto it = tenant.quota.device_max_retained.find(devices_[device].uuid);
+  if (it != tenant.quota.device_max_retained.end()) return it->second;
+  return tenant.quota.max_retained_bytes.value_or(kUnlimited);
+}
+
+uint64_t Ledger::GuaranteeOn(const Tenant& tenant, size_t device) const {
+  return gpumemd::GuaranteeOn(tenant.quota, devices_[device]);
+}
+
+bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const bool within =
+        Staying(each->accounts[device]) <= LimitOn(*each, device) &&
+        (IsPinnedMemory(devices_[device]) ||
+         SumUnpinned(devices_, each->accounts, Staying) <=
+             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
+        SumOver(each->accounts, StayingSegments) <= each->quota.max_segments.value_or(kUnlimited);
+    if (!within) return false;
+  }
+  return true;
+}
+
+uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
+  const auto held = [](const Account& account) { return account.charged() - Recoverable(account); };
+  const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
+  uint64_t least = left(devices_[device].capacity_bytes, held(device_accounts_[device]));
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    least = std::min(least, left(LimitOn(*each, device), held(each->accounts[device])));
+    if (IsPinnedMemory(devices_[device])) continue;
+    least = std::min(least, left(each->quota.total_limit_bytes.value_or(kUnlimited),
+                                 SumUnpinned(devices_, each->accounts, held)));
+  }
+  // What is guaranteed to others and nobody holds is not to be had firmly.
+  if (tenant.quota.revocable) return least;
+  const Account& own = tenant.accounts[device];
+  const uint64_t guaranteed = own.unused_guarantees();
+  const uint64_t uncommitted =
+      left(devices_[device].capacity_bytes, device_accounts_[device].need());
+  return std::min(least, Plus(guaranteed, uncommitted));
+}
+
+std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reused) const {
+  const size_t device = request.device;
+  const bool pinned = IsPinnedMemory(devices_[device]);
+  // No overflow: bytes is at most a device's capacity, count at most 253.
+  const uint64_t asked = request.bytes * request.count;
+  // What is reused is charged already. It counts as asked for, so not as used, nor as what can be
+  // had back. Of a memory pool it is held, too: lingering.
+  const uint64_t taken = request.bytes * reused;
+  const bool of_pool = request.kind == Kind::kMempool;
+  const uint64_t from_retained = of_pool ? 0 : taken;
+  const uint32_t segments_from_retained = of_pool ? 0 : reused;
+  const auto charged = [](const Account& account) { return account.charged(); };
+  const auto segments = [](const Account& account) { return account.segments(); };
+  const uint64_t capacity = devices_[device].capacity_bytes;
+
+  std::vector<Standing> standings;
+  standings.reserve(8);
+  uint64_t more = request.revocable ? 0 : asked - (of_pool ? taken : 0);
+  uint64_t least_more = request.revocable ? 0 : asked;
+  const auto need_of = [&](const Account& account, Standing& standing) {
+    standing.need = account.need();
+    standing.more_need = more = account.NeedWith(more) - account.need();
+    if (request.revocable) return;
+    const uint64_t least = account.LeastNeedWith(least_more);
+    least_more = least - account.least_need();
+    if (least_more > 0) standing.least = least;
+  };
+  for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
+    const Account& account = each->accounts[device];
+    const uint64_t limit = LimitOn(*each, device);
+    Standing on_device = {.cause = Denial::CAUSE_DEVICE_LIMIT,
+                          .whose = each,
+                          .device = device,
+                          .asked = asked,
+                          .used = account.charged() - taken,
+                          .recoverable = Recoverable(account) - from_retained,
+                          .revocable = account.revocable(),
+                          .revoking = account.revoking(),
+                          // Where it is the capacity that limits the tenant, that shall be the
+                          // cause.
+                          .limit = limit < capacity ? limit : kUnlimited};
+    need_of(account, on_device);
+    standings.push_back(on_device);
+    if (!pinned && each->quota.total_limit_bytes) {
+      standings.push_back(
+          {.cause = Denial::CAUSE_TOTAL_LIMIT,
+           .whose = each,
+           .device = kAllDevices,
+           .asked = asked,
+           .used = SumUnpinned(devices_, each->accounts, charged) - taken,
+           .recoverable = SumUnpinned(devices_, each->accounts, Recoverable) - from_retained,
+           .revocable = SumUnpinned(devices_, each->accounts,
+                                    [](const Account& on) { return on.revocable(); }),
+           .revoking = SumUnpinned(devices_, each->accounts,
+                                   [](const Account& on) { return on.revoking(); }),
+           .limit = *each->quota.total_limit_bytes});
+      // Those under it must leave each other what is guaranteed on any device.
+      if (each != request.tenant) {
+        standings.back().need =
+            SumUnpinned(devices_, each->accounts, [](const Account& on) { return on.need(); });
+        standings.back().more_need = more;
+        if (least_more > 0) {
+          standings.back().least =
+              least_more + SumUnpinned(devices_, each->accounts,
+                                       [](const Account& on) { return on.least_need(); });
+        }
+      }
+    }
+    if (each->quota.max_segments) {
+      standings.push_back(
+          {.cause = Denial::CAUSE_MAX_SEGMENTS,
+           .whose = each,
+           .device = kAllDevices,
+           .asked = request.count,
+           .used = SumOver(each->accounts, segments) - reused,
+           .recoverable = SumOver(each->accounts, RecoverableSegments) - segments_from_retained,
+           .limit = *each->quota.max_segments});
+    }
+  }
+  const Account& all = device_accounts_[device];
+  Standing on_device = {.cause = Denial::CAUSE_CAPACITY,
+                        .device = device,
+                        .asked = asked,
+                        .used = all.charged() - taken,
+                        .recoverable = Recoverable(all) - from_retained,
+                        .revocable = all.revocable(),
+                        .revoking = all.revoking(),
+                        .limit = capacity};
+  need_of(all, on_device);
+  standings.push_back(on_device);
+  standings.push_back(
+      {.cause = Denial::CAUSE_DAEMON_LIMIT,
+       .device = kAllDevices,
+       .asked = request.count,
+       .used = segments_.size() - reused,
+       .recoverable = SumOver(device_accounts_, RecoverableSegments) - segments_from_retained,
+       .limit = bounds_.max_segments});
+  return standings;
+}
+
+Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& claims,
+                      bool exactly) const {
+  Verdict verdict{.standings = StandingsOf(request, reused)};
+  for (size_t i = 0; i < verdict.standings.size(); ++i) {
+    const Standing& standing = verdict.standings[i];
+    const Claim claim = ClaimOn(claims, standing);
+    const Fit fit = FitOf(standing, claim, !request.revocable);
+    if (fit == Fit::kNow) continue;
+    // What a limit of tenants keeps from it, only they can give it: it claims nothing above that.
+    if (!verdict.kept_by_tenants) verdict.claims = i + 1;
+    verdict.kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
+    const bool hopeless = fit == Fit::kBlocked && standing.hopeless();
+    if (verdict.worst && fit <= verdict.fit && (!hopeless || verdict.hopeless)) continue;
+    verdict.worst = i;
+    verdict.worst_claim = claim;
+    verdict.fit = fit;
+    verdict.hopeless |= hopeless;
+  }
+  verdict.blocked_firmly = verdict.fit == Fit::kBlocked;
+  if (!exactly && HasEnding() && !verdict.hopeless && verdict.fit >= Fit::kRevoked) {
+    verdict.fit = Fit::kSoon;
+    verdict.awaits_end = true;
+  }
+  if (verdict.fit == Fit::kRevoked) {
+    verdict.victims = Victims(request, verdict.standings, claims);
+    if (verdict.victims.empty()) verdict.fit = Fit::kBlocked;
+  }
+  return verdict;
+}
+
+gpumem::v1::Denial Ledger::Explain(const Request& request, const Verdict& verdict) const {
+  if (!verdict.worst) return {};
+  return DenialFor(request, verdict.standings[*verdict.worst], verdict.worst_claim, verdict.fit);
+}
+
+gpumem::v1::Denial Ledger::DenialFor(const Request& request, const Standing& standing,
+                                     const Claim& claim, Fit fit) const {
+  Denial denial;
+  denial.set_cause(standing.cause);
+  denial.set_tenant(request.tenant->name);
+  if (standing.device != kAllDevices) denial.set_device_uuid(devices_[standing.device].uuid);
+  if (standing.whose != nullptr && standing.whose != request.tenant) {
+    denial.set_limited_tenant(standing.whose->name);
+  }
+  denial.set_asked(standing.asked);
+  denial.set_limit(standing.limit);
+  if (fit == Fit::kSoon || fit == Fit::kRevoked) {
+    denial.set_used(standing.used);
+    denial.set_help(
+        fit == Fit::kSoon
+            ? "memory that makes room for it is on its way back to the driver; ask again"
+            : "leases that may be taken back for it are; wait for it");
+    return denial;
+  }
+  denial.set_used(standing.used - standing.recoverable);
+  if (standing.more_need > 0 && Plus(standing.need, standing.more_need) > standing.limit &&
+      Plus(denial.used() - standing.revocable, denial.asked()) <= standing.limit) {
+    denial.set_cause(Denial::CAUSE_GUARANTEES);
+    denial.set_used(standing.need - std::min(standing.need, standing.asked - standing.more_need));
+  } else if (FitOf(standing, {}, /*may_revoke=*/false) < Fit::kBlocked && claim.asked > 0) {
+    denial.set_cause(Denial::CAUSE_QUEUE);
+    denial.set_used(Plus(denial.used(), claim.asked));
+  }
+  if (denial.cause() != Denial::CAUSE_QUEUE) AddHolders(standing, denial);
+  denial.set_help(HelpFor(*request.tenant, denial));
+  return denial;
+}
+
+void Ledger::AddHolders(const Standing& standing, Denial& denial) const {
+  constexpr size_t kFew = 4;
+  if (standing.device == kAllDevices || standing.whose == nullptr
+          ? standing.cause != Denial::CAUSE_CAPACITY
+          : standing.whose->children == 0) {
+    return;
+  }
+  std::vector<std::pair<uint64_t, const std::string*>> holders;
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant->children > 0) continue;  // those under it are named
+    if (standing.whose != nullptr && !IsUnder(*tenant, *standing.whose)) continue;
+    const uint64_t held = tenant->accounts[standing.device].held();
+    if (held > 0) holders.emplace_back(held, &name);
+  }
+  const size_t few = std::min(kFew, holders.size());
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(few), holders.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first > b.first : *a.second < *b.second;
+                    });
+  for (size_t i = 0; i < few; ++i) {
+    Denial::Holder& holder = *denial.add_holders();
+    holder.set_tenant(*holders[i].second);
+    holder.set_used(holders[i].first);
+  }
+}
+
+std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const {
+  switch (denial.cause()) {
+    case Denial::CAUSE_DEVICE_LIMIT:
+    case Denial::CAUSE_TOTAL_LIMIT: {
+      const auto device = FindDevice(denial.device_uuid());
+      const bool pinned = device.ok() && IsPinnedMemory(devices_[*device]);
+      const std::string& limited =
+          denial.limited_tenant().empty() ? tenant.name : denial.limited_tenant();
+      const std::string raise =
+          absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", limited,
+                       denial.cause() == Denial::CAUSE_TOTAL_LIMIT ? " --total-limit"
+                       : pinned                                    ? " --pinned-limit"
+                                                                   : " --limit",
+                       " SIZE)");
+      if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
+      const uint64_t idle =
+          IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
+      return absl::StrCat(
+          "release ", FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
+          idle == 0 ? ""
+                    : absl::StrCat("end the processes that have used kind mempool (CUDA keeps ",
+                                   FormatBytes(idle), " that were released until then), or "),
+          raise);
+    }
+    case Denial::CAUSE_MAX_SEGMENTS:
+      return absl::StrCat(
+          "use fewer and larger segments, or ask an operator for more (gpumemctl "
+          "quota set ",
+          denial.limited_tenant().empty() ? tenant.name : denial.limited_tenant(),
+          " --max-segments N)");
+    case Denial::CAUSE_CAPACITY:
+      if (denial.asked() > denial.limit()) {
+        return "ask for less, or spread it over several devices";
+      }
+      return "release memory, or wait until other tenants do (gpumemctl segments shows who holds "
+             "it), or "
+             "use another device";
+    case Denial::CAUSE_GUARANTEES:
+      return "wait until others release, use another device, or ask for it as revocable: what is "
+             "guaranteed to others and idle can be had that way";
+    case Denial::CAUSE_QUEUE:
+      return "wait for it, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
+             "device";
+    default:
+      return "the daemon has as many segments as it is configured for (daemon.max_segments)";
+  }
+}
+
+void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims) {
+  Tenant& tenant = *request.tenant;
+  const size_t device = request.device;
+  const uint64_t bytes = request.bytes * fresh;
+  const auto over = [](uint64_t used, uint64_t more, uint64_t limit) {
+    return Plus(used, more) > limit;
+  };
+  const auto claimed = [&](Denial::Cause cause, const Tenant* whose, size_t where) {
+    auto it = claims.find({cause, whose, where});
+    return it == claims.end() ? 0 : it->second.asked;
+  };
+  const auto doom_anywhere = [this](Tenant& from, bool pinned_too = true) {
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      if (!pinned_too && IsPinnedMemory(devices_[d])) continue;
+      if (DoomOldest(from, d)) return true;
+    }
+    return false;
+  };
+  // On the device, the tenant's own first, then that of others under `above`.
+  const auto doom_on_device = [&](const Tenant* above) {
+    if (DoomOldest(tenant, device)) return true;
+    Tenant* other = RichestRetainer(device, above);
+    return other != nullptr && DoomOldest(*other, device);
+  };
+  const auto doom_under = [&](const Tenant* above, bool pinned_too) {
+    if (doom_anywhere(tenant, pinned_too)) return true;
+    Tenant* other = nullptr;
+    for (size_t d = 0; d < devices_.size() && other == nullptr; ++d) {
+      if (pinned_too || !IsPinnedMemory(devices_[d])) other = RichestRetainer(d, above);
+    }
+    return other != nullptr && doom_anywhere(*other, pinned_too);
+  };
+
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t more = Plus(bytes, claimed(Denial::CAUSE_DEVICE_LIMIT, each, device));
+    while (over(Staying(each->accounts[device]), more, LimitOn(*each, device)) &&
+           doom_on_device(each)) {
+    }
+    const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
+    const uint64_t more_in_all = Plus(bytes, claimed(Denial::CAUSE_TOTAL_LIMIT, each, kAllDevices));
+    while (!IsPinnedMemory(devices_[device]) && total_limit != kUnlimited &&
+           over(SumUnpinned(devices_, each->accounts, Staying), more_in_all, total_limit) &&
+           doom_under(each, /*pinned_too=*/false)) {
+    }
+    const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
+    const uint64_t more_segments =
+        Plus(fresh, claimed(Denial::CAUSE_MAX_SEGMENTS, each, kAllDevices));
+    while (max_segments != kUnlimited &&
+           over(SumOver(each->accounts, StayingSegments), more_segments, max_segments) &&
+           doom_under(each, /*pinned_too=*/true)) {
+    }
+  }
+  const uint64_t more = Plus(bytes, claimed(Denial::CAUSE_CAPACITY, nullptr, device));
+  while (over(Staying(device_accounts_[device]), more, devices_[device].capacity_bytes) &&
+         doom_on_device(nullptr)) {
+  }
+  const uint64_t more_segments =
+      Plus(fresh, claimed(Denial::CAUSE_DAEMON_LIMIT, nullptr, kAllDevices));
+  while (over(SumOver(device_accounts_, StayingSegments), more_segments, bounds_.max_segments) &&
+         doom_under(nullptr, /*pinned_too=*/true)) {
+  }
+}
+
+Ledger::Tenant* Ledger::RichestRetainer(size_t device, const Tenant* above) {
+  Tenant* richest = nullptr;
+  uint64_t most = 0;
+  for (auto& [name, tenant] : tenants_) {
+    const uint64_t retained = tenant->retained[device].bytes();
+    if (retained > most && (above == nullptr || IsUnder(*tenant, *above))) {
+      most = retained;
+      richest = tenant.get();
+    }
+  }
+  return richest;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,143 @@
+// All events that there are. docs/audit.md says the same for people, and a test compares them.
+#include <syslog.h>
+
+#include "daemon/core/audit/audit.h"
+
+namespace gpumemd {
+
+absl::Span<const AuditKind> AuditKinds() {
+  using Fields = std::vector<absl::string_view>;
+  static const auto* const kinds = [] {
+    // Who a session's process is, and what is added to that.
+    const auto session = [](const Fields& more) {
+      Fields fields = {"tenant", "session", "pid", "uid", "client?", "command?"};
+      fields.insert(fields.end(), more.begin(), more.end());
+      return fields;
+    };
+    // What an operator did: nobody is named where it was nobody's process that asked for it.
+    const auto by = [](Fields fields) {
+      fields.insert(fields.end(), {"by_uid?", "by_pid?"});
+      return fields;
+    };
+    const Fields memory = {"device", "kind", "bytes", "count", "segment"};
+    const auto with_memory = [&](Fields fields, const Fields& more) {
+      fields.insert(fields.end(), memory.begin(), memory.end());
+      fields.insert(fields.end(), more.begin(), more.end());
+      return fields;
+    };
+    return new std::vector<AuditKind>{
+        {AuditEvent::kStarted,
+         "started",
+         LOG_NOTICE,
+         "f6db7e4afaf6406b9f0ed4b2664117c9",
+         "The daemon is about to serve.",
+         {"daemon_version", "backend", "config?", "generation?"}},
+        {AuditEvent::kRestored,
+         "restored",
+         LOG_NOTICE,
+         "b5c4996b0b8b4de1968dd423cb0d0904",
+         "A daemon before this one was there, and has been killed or restarted: what was taken "
+         "over from it.",
+         {"generation", "sessions", "gone", "count", "publications"}},
+        {AuditEvent::kStopped, "stopped", LOG_NOTICE, "606c897af4b148ed9e281092b73fca85",
+         "The daemon has ended in order.", by({"why?"})},
+        {AuditEvent::kReloaded, "reloaded", LOG_NOTICE, "3199ec1fcd38473b836cbd2b6ea55638",
+         "The configuration was read again and taken over.", by({"config", "change?"})},
+        {AuditEvent::kReloadRefused, "reload-refused", LOG_WARNING,
+         "cddf9df21c2440cd8a58228b17022ae1",
+         "The configuration was read again and has a mistake: nothing was changed.", by({"why"})},
+        {AuditEvent::kQuotaSet, "quota-set", LOG_NOTICE, "275e4312efee4041bc6fc712645f7a9f",
+         "An operator changed a tenant's quota.", by({"tenant", "change?"})},
+        {AuditEvent::kQuotaUnset, "quota-unset", LOG_NOTICE, "94ee9f73c85745629cc9fe635273921d",
+         "An operator gave a tenant the quota of the configuration again.",
+         by({"tenant", "change?"})},
+        {AuditEvent::kDraining, "draining", LOG_NOTICE, "dbbe48763af1410f8dbbf35262f5bd65",
+         "An operator has the daemon admit nothing new.", by({})},
+        {AuditEvent::kAdmitting, "admitting", LOG_NOTICE, "44b3c0342d8d4e78a8394431c5c2e3c0",
+         "An operator has it admit requests again.", by({})},
+        {AuditEvent::kTrimmed, "trimmed", LOG_NOTICE, "15d9a6d633b1458baf9d257d5ff6cff9",
+         "An operator had retained memory given back to the driver.",
+         by({"tenant?", "device?", "bytes", "count"})},
+        {AuditEvent::kPoolSet, "pool-set", LOG_NOTICE, "b9bb9d94cdd14dcda9dd5f827bec07d0",
+         "An operator changed the memory pool of a tenant.", by({"tenant", "device", "change?"})},
+        {AuditEvent::kPoolTrimmed, "pool-trimmed", LOG_NOTICE, "d21289a4a88c4059ab810fa8669cb97d",
+         "An operator had the unused memory of a tenant's memory pool given back.",
+         by({"tenant", "device"})},
+        {AuditEvent::kRefused,
+         "refused",
+         LOG_WARNING,
+         "b904770818ed467da2f90ea36bd384ac",
+         "A connection that no rule admits, or a ticket that is for another tenant.",
+         {"pid", "uid", "command?", "tenant?", "session?", "client?", "call", "why"}},
+        {AuditEvent::kSessionOpened, "session-opened", LOG_INFO, "7297f4d14d324573be19f2f0ec9b6590",
+         "A process has connected.", session({"rule"})},
+        {AuditEvent::kSessionResumed, "session-resumed", LOG_INFO,
+         "7a19ab3dda32496aa0dc191295a89ece",
+         "The process of a session that an earlier daemon began has come back.", session({})},
+        {AuditEvent::kSessionEnded, "session-ended", LOG_INFO, "cea326f1215045b49d652e127e386ea8",
+         "A session has ended, and with it all its leases: this is what it still held.",
+         session({"bytes", "count", "why"})},
+        {AuditEvent::kGranted, "granted", LOG_INFO, "2ba0899c7b8e460093126ed562b601ca",
+         "Memory was leased: made or used again (acquire), opened by a ticket (open), or attached "
+         "to (attach).",
+         with_memory(session({}), {"lease", "call", "owner?", "publication?", "version?"})},
+        {AuditEvent::kReleased, "released", LOG_INFO, "32d7bd4334a8472daf602f70b17b6d6c",
+         "Leases were given back by their session.",
+         with_memory(session({}), {"lease", "owner?", "why?"})},
+        {AuditEvent::kDenied,
+         "denied",
+         LOG_WARNING,
+         "0d4aa9de3df543d187417a3dcbcc2c3c",
+         "A request was denied memory, or one more of something that is counted.",
+         {"tenant", "session?", "pid", "uid", "client?", "command?", "call", "cause", "asked",
+          "used", "limit", "device?", "limited?", "why"}},
+        {AuditEvent::kPublished, "published", LOG_INFO, "9672927ac76746e3983059265119c543",
+         "Segments were published: from now on they need no lease to stay.",
+         session({"publication", "version", "bytes", "count"})},
+        {AuditEvent::kPublicationEnded, "publication-ended", LOG_INFO,
+         "13a3156949a04461abd0157cf54e79ea", "A publication is no longer there.",
+         by({"tenant", "publication", "version", "bytes", "count", "why"})},
+        {AuditEvent::kLost,
+         "lost",
+         LOG_ERR,
+         "3e95865ad5cc4254a0a7a4113624675d",
+         "Memory, or a publication, cannot be opened any more.",
+         {"tenant", "device?", "kind?", "bytes?", "count?", "segment?", "holder?", "publication?",
+          "version?", "why"}},
+        {AuditEvent::kRevoking, "revoking", LOG_NOTICE, "9c7cd1d8919145fbbd81cba9aa65d299",
+         "Revocable memory is being taken back: its holders are told.",
+         with_memory({"tenant"}, {"holder?", "why"})},
+        {AuditEvent::kSignalled,
+         "signalled",
+         LOG_WARNING,
+         "7ed08808d9884684999b2a500a1dd5c0",
+         "A process was asked to end (SIGTERM) or was ended (SIGKILL) for memory that it did not "
+         "give up, or took past the daemon.",
+         {"tenant?", "session", "pid?", "uid?", "command?", "device?", "bytes?", "signal", "why"}},
+        {AuditEvent::kRevoked, "revoked", LOG_NOTICE, "894fc9f0e93f413594f6e4dff9a9669a",
+         "What was being taken back is back.", with_memory({"tenant"}, {"why"})},
+        {AuditEvent::kRevocationEnded, "revocation-ended", LOG_NOTICE,
+         "c7e056c3d5f14cb4899395856215c75b", "What was being taken back stays with its holders.",
+         with_memory({"tenant"}, {"why"})},
+        {AuditEvent::kReclaimed, "reclaimed", LOG_NOTICE, "bdd9a9bf04ef48ba8874f42946f494de",
+         "The process of a session has ended, and this memory, which nobody else maps, is there "
+         "for others.",
+         with_memory(session({}), {"owner?"})},
+        {AuditEvent::kSuppressed,
+         "suppressed",
+         LOG_NOTICE,
+         "d35865ef5e0e415bbab0a4e6e72f755a",
+         "So many more records of this event and tenant than are written in a second.",
+         {"tenant?", "uid?", "of", "count", "bytes?"}},
+        {AuditEvent::kMissed,
+         "missed",
+         LOG_ERR,
+         "041bc5df60d44194858f88eaf346603a",
+         "Records came faster than they could be written, and are lost.",
+         {"count"}},
+    };
+  }();
+  return *kinds;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,327 @@
+// An Acquire from its beginning to its answer. It may have to wait for its turn, for minutes where
+// it asks to: no thread waits with it.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/denial.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/update.h"
+
+namespace gpumemd {
+namespace {
+
+// Two requests that each get half of what the driver has would try for ever.
+constexpr int kDriverAttempts = 4;
+
+// How soon those who could help are asked again while somebody waits. The broker asks ever less
+// often by itself (pressure.cc).
+constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
+
+absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
+
+// Whether what is on its way has come.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+
+// A queue of thousands is not to hold the mutex for long: so many waiters are looked at at once,
+// and of those of one tenant on one device one in this time finds out whom to press; or several,
+// where there is nobody to press for the first of them.
+constexpr size_t kDueAtOnce = 64;
+constexpr absl::Duration kPressPause = absl::Milliseconds(20);
+constexpr absl::Duration kLookPause = absl::Milliseconds(5);
+constexpr size_t kQuietRemembered = 256;
+// Those of one tenant that come at the same time have their next turns at so many times.
+constexpr uint64_t kPressTurns = 8;
+
+}  // namespace
+
+absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
+  Acquisition& it = *acquisition;
+  if (it.begun == absl::InfinitePast()) it.begun = now_();
+  Update update(this);
+  if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
+  if (it.operation) return true;
+  if (it.given_up) return GivenUp();
+  if (parks_) {
+    it.parked = true;
+    ++parked_;
+    return false;
+  }
+  it.operation = ledger_.Regrant(it.session, it.spec.request_id, it.spec.count);
+  if (it.operation) return true;
+  absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
+  if (!admission.ok()) return Denied(it, admission.status());
+  it.operation = std::move(admission->operation);
+  if (it.operation) return true;
+  it.waiter = admission->waiter;
+  it.waited = true;
+  it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
+  it.press_again = now_();
+  waiting_.emplace(*it.waiter, acquisition);
+  SetDue(*it.waiter, it);
+  times_changed_ = true;
+  return false;  // it may be resumed at once
+}
+
+void Broker::Resume(const std::shared_ptr<Acquisition>& acquisition,
+                    absl::StatusOr<Operation> operation) {
+  acquisition->waiter.reset();
+  if (operation.ok()) {
+    acquisition->operation = *std::move(operation);
+  } else {
+    acquisition->refused = operation.status();
+  }
+  resumed_.emplace_back(acquisition, &acquisition->resume);
+}
+
+Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block) {
+  using State = Progress::State;
+  Acquisition& it = *acquisition;
+  while (true) {
+    absl::StatusOr<bool> reserved = Reserve(acquisition);
+    if (!reserved.ok()) return {State::kAnswered, reserved.status()};
+    if (!*reserved) return {State::kWaits, absl::UnavailableError("it waits")};
+    const bool makes = std::any_of(it.operation->items.begin(), it.operation->items.end(),
+                                   [](const auto& item) { return item.fresh; });
+    if (!may_block) {
+      if (makes) return {State::kNeedsAThread, absl::UnavailableError("memory has to be made")};
+      const Operation operation = *std::exchange(it.operation, std::nullopt);
+      absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
+          operation, [&](const Handover& handover) { return it.deliver(handover, false); });
+      // The client is slow to take them; or they were lost meanwhile, and others have to be made.
+      if (absl::IsDeadlineExceeded(leases.status()) ||
+          absl::IsFailedPrecondition(leases.status())) {
+        return {State::kNeedsAThread, leases.status()};
+      }
+      return {State::kAnswered, Taken(it, std::move(leases))};
+    }
+    if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
+      return {State::kAnswered, Taken(it, *std::move(leases))};
+  }
+}
+
+std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition& it) {
+  const Operation operation = *std::exchange(it.operation, std::nullopt);
+  bool refused = false;
+  absl::Status created = Create(operation, &refused);
+  if (created.ok()) {
+    absl::StatusOr<std::vector<LeaseView>> leases =
+        HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
+    if (!absl::IsFailedPrecondition(leases.status())) return leases;
+    created = absl::UnavailableError(leases.status().message());
+  } else if (absl::IsUnavailable(created)) {
+    Abort(operation, /*handed_over=*/false);
+  }
+  // The context went meanwhile: the next attempt gets another.
+  if (absl::IsUnavailable(created)) {
+    if (it.attempt++ == kDriverAttempts) return created;
+    return std::nullopt;
+  }
+
+  const size_t device = operation.device;
+  uint64_t asked = 0;
+  bool more = false;
+  {
+    Update update(this);
+    for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
+    ledger_.Abort(operation, /*handed_over=*/false);
+  }
+  if (!absl::IsResourceExhausted(created) || refused) return created;
+  // The ledger had room, the driver has none: others allocate past the broker, or the
+  // driver is still clearing. Give it what is only retained, and try again once it has
+  // all that is on its way.
+  {
+    Update update(this);
+    more = ledger_.MakeRoomOnDevice(it.session, device, asked);
+  }
+  TimedLock lock(&mutex_);
+  auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ledger_.releasing(device) == 0;
+  };
+  if (!more || it.attempt++ == kDriverAttempts ||
+      !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
+    return Denied(it, ledger_.DriverDenial(it.session, device, asked, created.message()));
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
+    Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
+  if (leases.ok()) CountGrant(it, *leases);
+  Update update(this);
+  if (!leases.ok() || !it.given_up) return leases;
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
+  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
+  return GivenUp();
+}
+
+void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
+  Update update(this);
+  acquisition->given_up = true;
+  if (std::exchange(acquisition->parked, false)) {
+    --parked_;
+    return Resume(acquisition, GivenUp());
+  }
+  if (!acquisition->waiter || TakeWaiting(*acquisition->waiter) == nullptr) return;
+  ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
+  Resume(acquisition, GivenUp());
+}
+
+void Broker::Park() {
+  Update update(this);
+  parks_ = true;
+  for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
+    ledger_.EndWait(waiter, /*expired=*/false).IgnoreError();
+    acquisition->waiter.reset();
+    acquisition->parked = true;
+    ++parked_;
+  }
+  due_.clear();
+  ParkAttaches();
+}
+
+absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
+                                                       absl::Time deadline, Deliver deliver) {
+  bool resumed = false;  // under mutex_
+  auto acquisition = std::make_shared<Acquisition>();
+  acquisition->session = call.session();
+  acquisition->spec = spec;
+  acquisition->wait_until = acquisition->patient_until = deadline;
+  acquisition->deliver = [&](const Handover& handover, bool) { return deliver(handover); };
+  acquisition->resume = [&] {
+    TimedLock lock(&mutex_);
+    resumed = true;
+  };
+  while (true) {
+    Progress progress = Advance(acquisition, /*may_block=*/true);
+    if (progress.state == Progress::State::kAnswered) return std::move(progress.leases);
+    TimedLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&resumed));
+    resumed = false;
+  }
+}
+
+// --- The clock -----------------------------------------------------------------------
+
+void Broker::SetDue(WaiterId id, Acquisition& it) {
+  due_.erase({it.due, id});
+  it.due = it.spec.without_pressure ? it.give_up : std::min(it.give_up, it.press_again);
+  due_.emplace(it.due, id);
+}
+
+std::shared_ptr<Broker::Acquisition> Broker::TakeWaiting(WaiterId id) {
+  auto it = waiting_.find(id);
+  if (it == waiting_.end()) return nullptr;
+  std::shared_ptr<Acquisition> acquisition = std::move(it->second);
+  waiting_.erase(it);
+  due_.erase({acquisition->due, id});
+  return acquisition;
+}
+
+absl::Time Broker::NextTime() const {
+  absl::Time next = std::min(ledger_.NextOverdue(), ledger_.NextExpiry());
+  if (!due_.empty()) next = std::min(next, due_.begin()->first);
+  if (!attach_due_.empty()) next = std::min(next, attach_due_.begin()->first);
+  return std::min(next, NextPulse());
+}
+
+absl::Time Broker::NextPulse() const {
+  if (pulse_ == nullptr) return absl::InfiniteFuture();
+  return last_pulse_ + (changed_ ? std::min(pulse_pause_, pulse_every_) : pulse_every_);
+}
+
+bool Broker::AwaitWhatIsDue() {
+  TimedLock lock(&mutex_);
+  while (!stopping_) {
+    times_changed_ = false;
+    watched_expiry_ = ledger_.NextExpiry();
+    const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || times_changed_;
+    };
+    const absl::Duration pause = ledger_.QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
+    if (pause <= absl::ZeroDuration()) return true;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) return true;
+  }
+  return false;
+}
+
+void Broker::WatchTheClock() {
+  while (AwaitWhatIsDue()) {
+    std::vector<Ledger::Overdue> overdue;
+    {
+      Update update(this);
+      overdue = DoWhatIsDue();
+    }
+    std::optional<BrokerLoad> load;
+    {
+      TimedLock lock(&mutex_);
+      if (const absl::Time now = now_(); NextPulse() <= now) {
+        load = Load();
+        last_pulse_ = now;
+        changed_ = false;
+      }
+    }
+    for (const Ledger::Overdue& each : overdue) {
+      if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
+    }
+    if (load) pulse_(*load);
+    // Others have a turn, also where there is more to do at once.
+    std::this_thread::yield();
+  }
+}
+
+void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
+  if (quiet_until_.size() > kQuietRemembered) {
+    absl::erase_if(quiet_until_, [now](const auto& entry) { return entry.second <= now; });
+  }
+  absl::Time& until =
+      quiet_until_[{ledger_.TenantOf(it.session).value_or(""), ledger_.DeviceOf(id)}];
+  if (now < until && until <= now + kPressPause) {  // else the clock was set back
+    // Soon, and not again in step with the one that was looked at.
+    it.press_again = now + kPressPause * (1 + ToInt(id) % kPressTurns);
+    return;
+  }
+  it.press_again = now + kPressAgain;
+  const std::optional<gpumem::v1::Denial> why = ledger_.BlockedBy(id);
+  until = now + (why ? kPressPause : kLookPause);
+  if (why) Press(*why, it.give_up);
+}
+
+std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
+  const absl::Time now = now_();
+  std::vector<WaiterId> over;
+  // The clock's thread goes on with the others once others have had the mutex.
+  for (size_t looked = 0; looked < kDueAtOnce && !due_.empty() && due_.begin()->first <= now;
+       ++looked) {
+    const WaiterId id = due_.begin()->second;
+    Acquisition& waiting = *waiting_.at(id);
+    if (waiting.give_up <= now) {
+      // What is taken back comes when its holders are gone.
+      if (ledger_.Revokes(id) && !std::exchange(waiting.counts_on_revocation, true)) {
+        const Ledger::RevocationTimes& times = ledger_.revocation_times();
+        waiting.patient_until += times.grace + times.kill_after;
+      }
+      // Who asked to wait is not worse off for it: what is on its way he gets as others do.
+      if (now < waiting.patient_until && !ledger_.IsBlocked(id)) {
+        waiting.give_up = std::min(waiting.patient_until, now + kLookAgain);
+      } else {
+        over.push_back(id);
+        due_.erase(due_.begin());
+        continue;
+      }
+    } else {
+      PressFor(id, waiting, now);
+    }
+    SetDue(id, waiting);
+  }
+  const std::vector<absl::Status> denials = ledger_.EndExpiredWaits(over);
+  for (size_t i = 0; i < over.size(); ++i) {
+    const std::shared_ptr<Acquisition> waiting = TakeWaiting(over[i]);
+    Resume(waiting, Denied(*waiting, denials[i]));
+  }
+  EndOverduePublications(now);
+  return ledger_.TakeOverdue();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,367 @@
+// The broker under devices that fail and stall: every failure is undone, and nobody
+// waits for somebody else's driver call.
+#include "daemon/core/broker/broker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/denial.h"
+#include "daemon/device/fault_injection.h"
+#include "daemon/device/host_device.h"
+
+namespace gpumemd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kGranule = 2 << 20;
+
+class Observer : public BrokerObserver {
+ public:
+  void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
+  void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
+  void DrainingChanged(bool draining) override { drained.push_back(draining); }
+  void SegmentsLost(SessionId) override {}
+  void Pressed(const Pressure& pressure) override { pressures.push_back(pressure); }
+  void Revoked(SessionId session) override { revoked.push_back(session); }
+  void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
+  void ContextLost(const std::string&, size_t) override {}
+  std::vector<SessionId> forgotten, revoked;
+  std::vector<std::pair<SessionId, bool>> ended;
+  std::vector<std::string> quotas;
+  std::vector<bool> drained;
+  std::vector<Pressure> pressures;
+};
+
+class BrokerTest : public ::testing::Test {
+ protected:
+  // A device of ten granules; plan_ is asked before each of its operations.
+  void SetUp() override {
+    BrokerOptions options;
+    options.devices.push_back(
+        InjectFaults(*MakeHostDevice({.capacity_bytes = 10 * kGranule}),
+                     [this](const DeviceOp& op) { return plan_ ? plan_(op) : absl::OkStatus(); }));
+    options.random = [this] {
+      Secret secret{};
+      secret[0] = static_cast<uint8_t>(++randoms_);
+      return secret;
+    };
+    options.observer = &observer_;
+    options.now = [this] { return now_.value_or(absl::Now()); };
+    broker_ = std::make_unique<Broker>(std::move(options));
+    session_ = Open("a");
+  }
+
+  void TearDown() override {
+    EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+    broker_->ProcessGone(session_.id);
+  }
+
+  Broker::NewSession Open(const std::string& tenant) {
+    auto session = broker_->OpenSession(tenant, {});
+    EXPECT_TRUE(session.ok());
+    return *session;
+  }
+
+  Broker::Call CallOf(const Broker::NewSession& session) {
+    auto call = broker_->Authenticate(
+        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
+    EXPECT_TRUE(call.ok()) << call.status();
+    return *std::move(call);
+  }
+
+  absl::StatusOr<std::vector<LeaseView>> Acquire(uint64_t granules, uint32_t count = 1,
+                                                 absl::Status delivered = absl::OkStatus()) {
+    return broker_->Acquire(CallOf(session_), {.bytes = granules * kGranule, .count = count},
+                            absl::Now() + absl::Seconds(30), [&](const Broker::Handover& handover) {
+                              for (const auto& item : handover.items) EXPECT_GE(item.fd, 0);
+                              return delivered;
+                            });
+  }
+
+  void Release(const std::vector<LeaseView>& leases) {
+    std::vector<LeaseId> ids;
+    for (const LeaseView& lease : leases) ids.push_back(lease.lease);
+    EXPECT_EQ(broker_->Release(CallOf(session_), ids), absl::OkStatus());
+  }
+
+  uint64_t Charged() { return broker_->Devices(false)[0].charged; }
+  // What is charged once retained memory is given up and the disposal thread, which is
+  // what this waits for, has nothing left to do.
+  uint64_t Held() {
+    EXPECT_TRUE(broker_->Trim("", "", 0).ok());
+    const auto releasing = [&] {
+      const auto segments = broker_->ListSegments("", "");
+      for (const SegmentView& segment : *segments) {
+        if (segment.state == SegmentState::kReleasing) return true;
+      }
+      return false;
+    };
+    while (releasing()) std::this_thread::yield();
+    return Charged();
+  }
+
+  // Whatever a plan refers to is a member: the disposal thread asks it until the broker
+  // is gone, which is after the test's own body.
+  FaultPlan plan_;
+  Gate gate_;
+  std::atomic<int> creates_ = 0, destroyed_ = 0, refused_ = 0;
+  Observer observer_;
+  std::optional<absl::Time> now_;
+  int randoms_ = 0;
+  std::unique_ptr<Broker> broker_;
+  Broker::NewSession session_;
+};
+
+TEST_F(BrokerTest, AFailedCreateIsUndone) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kCreate && ++creates_ == 3) {
+      return absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE");
+    }
+    return absl::OkStatus();
+  };
+  auto leases = Acquire(1, 5);
+  EXPECT_EQ(leases.status(), absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE"));
+  EXPECT_EQ(Held(), 0u);
+  EXPECT_TRUE(broker_->ListSegments("", "")->empty());
+  EXPECT_TRUE(Acquire(10).ok());
+}
+
+TEST_F(BrokerTest, AFailedDeliveryIsUndone) {
+  auto leases = Acquire(4, 2, absl::UnavailableError("socket closed"));
+  EXPECT_EQ(leases.status(), absl::UnavailableError("socket closed"));
+  EXPECT_EQ(Held(), 0u);
+  EXPECT_TRUE(Acquire(10).ok());
+}
+
+TEST_F(BrokerTest, AFailedDeliveryOfRetainedMemoryKeepsIt) {
+  Release(*Acquire(4));
+  EXPECT_FALSE(Acquire(4, 1, absl::UnavailableError("socket closed")).ok());
+  auto again = Acquire(4);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->front().reused);
+}
+
+TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kCreate) gate_.Pass();
+    return absl::OkStatus();
+  };
+  absl::Status status;
+  std::thread acquiring([&] { status = Acquire(10).status(); });
+  gate_.AwaitArrivals(1);
+  // Charged while it is being made, and nobody waits for the driver.
+  EXPECT_EQ(Charged(), 10 * kGranule);
+  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  broker_->ProcessGone(session_.id);
+  EXPECT_TRUE(observer_.forgotten.empty()) << "its call is still being answered";
+  gate_.Open();
+  acquiring.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(observer_.forgotten, ::testing::ElementsAre(session_.id));
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
+    return absl::OkStatus();
+  };
+  Release(*Acquire(6));  // retained
+  // Six retained granules stand in the way of ten: they are given up, and waited for.
+  absl::StatusOr<std::vector<LeaseView>> leases = absl::UnknownError("not yet");
+  std::thread acquiring([&] { leases = Acquire(10); });
+  gate_.AwaitArrivals(1);
+  EXPECT_EQ(Charged(), 6 * kGranule) << "charged until the driver has it back";
+  gate_.Open();
+  acquiring.join();
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  EXPECT_EQ(Charged(), 10 * kGranule);
+}
+
+TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
+    return absl::OkStatus();
+  };
+  Release(*Acquire(6));
+  const auto denied = broker_->Acquire(CallOf(session_), {.bytes = 10 * kGranule},
+                                       absl::Now() + absl::Milliseconds(20),
+                                       [](const Broker::Handover&) { return absl::OkStatus(); });
+  EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(gpumem::DenialOf(denied.status()).has_value());
+  gate_.Open();
+}
+
+TEST_F(BrokerTest, ADriverThatIsFullGetsRetainedMemoryFirst) {
+  auto kept = Acquire(3);
+  Release(*Acquire(2));
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
+    // The driver has room only once something was given back to it.
+    if (op.type == DeviceOp::Type::kCreate && destroyed_ == 0) {
+      ++refused_;
+      return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(Acquire(4).ok());
+  EXPECT_EQ(refused_, 1);
+  EXPECT_EQ(destroyed_, 1);
+}
+
+TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type != DeviceOp::Type::kCreate) return absl::OkStatus();
+    ++creates_;
+    return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
+  };
+  const absl::Status status = Acquire(4).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const auto denial = gpumem::DenialOf(status);
+  ASSERT_TRUE(denial.has_value());
+  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_DRIVER);
+  EXPECT_EQ(denial->asked(), 4 * kGranule);
+  EXPECT_THAT(denial->help(), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
+  EXPECT_EQ(creates_, 1) << "nothing could have come back";
+  EXPECT_EQ(broker_->GetTenant("a")->denials, 1u);
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST_F(BrokerTest, TwoDevicesWorthOfRacersStayWithinIt) {
+  std::vector<std::thread> threads;
+  std::atomic<int> granted = 0;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        auto leases = Acquire(1 + i % 4, 1 + i % 2);
+        EXPECT_LE(Charged(), 10 * kGranule);
+        if (!leases.ok()) {
+          EXPECT_EQ(leases.status().code(), absl::StatusCode::kResourceExhausted);
+          continue;
+        }
+        ++granted;
+        Release(*leases);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(granted, 200);
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST_F(BrokerTest, TokensAreChecked) {
+  EXPECT_EQ(broker_->Authenticate("").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(broker_->Authenticate("short").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(broker_->Authenticate(std::string(32, 'x')).status().code(),
+            absl::StatusCode::kUnauthenticated);
+  broker_->SocketClosed(session_.id);
+  EXPECT_EQ(broker_
+                ->Authenticate(
+                    absl::string_view(reinterpret_cast<const char*>(session_.token.data()), 32))
+                .status()
+                .code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(BrokerTest, ObserversAreTold) {
+  EXPECT_TRUE(broker_->OverrideQuota("a", {.limit_bytes = kGranule}).ok());
+  EXPECT_THAT(observer_.quotas, ::testing::ElementsAre("a"));
+  EXPECT_EQ(Acquire(2).status().code(), absl::StatusCode::kResourceExhausted);
+  broker_->SetDraining(true);
+  broker_->SetDraining(true);
+  EXPECT_THAT(observer_.drained, ::testing::ElementsAre(true));
+  EXPECT_EQ(Acquire(1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(broker_->OpenSession("b", {}).status().code(), absl::StatusCode::kUnavailable);
+  broker_->SetDraining(false);
+  EXPECT_TRUE(Acquire(1).ok());
+}
+
+TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
+  now_ = absl::UnixEpoch();
+  const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
+  const Broker::NewSession other = Open("b");
+  EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule, .max_segments = 2}).ok());
+  const auto ask = [&](const Broker::NewSession& session, uint64_t granules) {
+    return broker_
+        ->Acquire(CallOf(session), {.bytes = granules * kGranule, .count = 1}, absl::InfinitePast(),
+                  [](const auto&) { return absl::OkStatus(); })
+        .status()
+        .code();
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(ask(other, 3), StatusCode::kOk);
+  EXPECT_EQ(ask(other, 5), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(observer_.pressures.empty()) << "nobody can help with more than the limit";
+  // Its own limit: its tenant's other sessions could.
+  EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 1u);
+  EXPECT_EQ(observer_.pressures[0].tenant, "b");
+  EXPECT_EQ(observer_.pressures[0].device_uuid, broker_->Devices(false)[0].info.uuid);
+  EXPECT_EQ(observer_.pressures[0].bytes, 2 * kGranule);
+  EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 1u) << "not over and over";
+  // The device is full: everybody could.
+  EXPECT_EQ(ask(session_, 9), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 2u);
+  EXPECT_EQ(observer_.pressures[1].tenant, "");
+  EXPECT_EQ(observer_.pressures[1].bytes, 2 * kGranule);
+  later();
+  EXPECT_EQ(ask(other, 2), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 3u) << "but again after a while";
+  // Of counts nothing is given back.
+  later();
+  EXPECT_EQ(ask(other, 1), StatusCode::kOk);
+  EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(broker_->OverrideQuota("b", {.max_segments = 2}).ok());
+  EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
+  EXPECT_EQ(observer_.pressures.size(), 3u);
+  // The driver has none left: everybody could.
+  plan_ = [](const DeviceOp& op) {
+    const bool create = op.type == DeviceOp::Type::kCreate;
+    return create ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+  };
+  EXPECT_EQ(ask(session_, 1), StatusCode::kResourceExhausted);
+  ASSERT_EQ(observer_.pressures.size(), 4u);
+  EXPECT_EQ(observer_.pressures[3].tenant, "");
+  EXPECT_EQ(observer_.pressures[3].bytes, kGranule);
+  broker_->ProcessGone(other.id);
+}
+
+TEST_F(BrokerTest, WhoIsDeniedOverAndOverPressesLessAndLess) {
+  now_ = absl::UnixEpoch();
+  const auto leases = Acquire(5);
+  ASSERT_TRUE(leases.ok());
+  const auto denied = [&] {
+    EXPECT_EQ(Acquire(9).status().code(), absl::StatusCode::kResourceExhausted);
+  };
+  // After 0, 20, 60, 140, 300, 620 and 1260 ms.
+  for (int i = 0; i < 100; ++i) {
+    denied();
+    now_ = *now_ + absl::Milliseconds(20);
+  }
+  EXPECT_EQ(observer_.pressures.size(), 7u);
+  // As a second at most passes between them, so it is once in each of these.
+  for (int i = 0; i < 5; ++i) {
+    now_ = *now_ + absl::Seconds(1);
+    denied();
+  }
+  EXPECT_EQ(observer_.pressures.size(), 12u);
+  // All is forgotten after a while without any.
+  now_ = *now_ + absl::Seconds(3);
+  denied();
+  now_ = *now_ + absl::Milliseconds(20);
+  denied();
+  EXPECT_EQ(observer_.pressures.size(), 14u);
+  Release(*leases);
+}
+
+}  // namespace
+}  // namespace gpumemd

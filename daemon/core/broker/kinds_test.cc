@@ -1,0 +1,193 @@
+// What the broker does for kinds that live in a context: hands pools over once, tells of
+// losses.
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/broker/broker.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr uint64_t kGranule = 2 << 20;
+
+// A device whose context a test can lose. Its memory is none; whoever is given it looks at
+// numbers alone.
+class ContextDevice : public Device {
+ public:
+  ContextDevice()
+      : info_{.uuid = "GPU-1",
+              .capacity_bytes = 16 * kGranule,
+              .granularity_bytes = kGranule,
+              .kinds = {Kind::kIpc, Kind::kMempool}} {}
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
+    specs.push_back(spec);
+    return std::make_unique<Memory>(context_, spec.kind);
+  }
+  absl::StatusOr<uint64_t> DriverFreeBytes() const override { return 0; }
+  void OnContextLost(std::function<void()> on_lost) override { on_lost_ = std::move(on_lost); }
+
+  void Lose() {
+    *std::exchange(context_, std::make_shared<std::atomic<bool>>(false)) = true;
+    on_lost_();
+  }
+
+  std::vector<CreateSpec> specs;
+
+ private:
+  class Memory : public Allocation {
+   public:
+    Memory(std::shared_ptr<std::atomic<bool>> lost, Kind kind)
+        : lost_(std::move(lost)), kind_(kind) {}
+    std::optional<ExportData> export_data() const override { return ExportData{1, 2, 3}; }
+    std::optional<ExportedPool> pool() const override {
+      if (kind_ != Kind::kMempool) return std::nullopt;
+      return ExportedPool{.id = 7, .fd = STDIN_FILENO};
+    }
+    bool lost() const override { return *lost_; }
+
+   private:
+    const std::shared_ptr<std::atomic<bool>> lost_;
+    const Kind kind_;
+  };
+
+  const DeviceInfo info_;
+  std::shared_ptr<std::atomic<bool>> context_ = std::make_shared<std::atomic<bool>>(false);
+  std::function<void()> on_lost_;
+};
+
+class Observer : public BrokerObserver {
+ public:
+  void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
+  void QuotaChanged(absl::string_view) override {}
+  void DrainingChanged(bool) override {}
+  void Pressed(const Pressure&) override {}
+  void SegmentsLost(SessionId session) override { bereaved.push_back(session); }
+  void Revoked(SessionId session) override { revoked.push_back(session); }
+  void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
+  void ContextLost(const std::string& uuid, size_t segments) override {
+    losses.emplace_back(uuid, segments);
+  }
+  std::vector<std::pair<std::string, size_t>> losses;
+  std::vector<SessionId> bereaved;
+  std::vector<SessionId> forgotten, revoked;
+  std::vector<std::pair<SessionId, bool>> ended;
+};
+
+class BrokerKindsTest : public testing::Test {
+ protected:
+  BrokerKindsTest() {
+    auto device = std::make_unique<ContextDevice>();
+    device_ = device.get();
+    BrokerOptions options;
+    options.devices.push_back(std::move(device));
+    options.random = [this] { return Secret{++randoms_}; };
+    options.observer = &observer_;
+    broker_ = std::make_unique<Broker>(std::move(options));
+    broker_->Configure({{"a", {.limit_bytes = 4 * kGranule}}}, {});
+  }
+  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+
+  Broker::NewSession Open() { return broker_->OpenSession("a", {}).value(); }
+  Broker::Call CallOf(const Broker::NewSession& session) {
+    return broker_
+        ->Authenticate({reinterpret_cast<const char*>(session.token.data()), session.token.size()})
+        .value();
+  }
+  // What is handed over; `meanwhile` happens just before it is sent.
+  absl::StatusOr<Broker::Handover> Acquire(
+      const Broker::NewSession& session, Kind kind, std::function<void()> meanwhile = [] {}) {
+    Broker::Handover handed;
+    auto leases = broker_->Acquire(CallOf(session), {.bytes = 1, .kind = kind},
+                                   absl::InfiniteFuture(), [&](const Broker::Handover& handover) {
+                                     meanwhile();
+                                     handed = handover;
+                                     return absl::OkStatus();
+                                   });
+    if (!leases.ok()) return leases.status();
+    return handed;
+  }
+  std::vector<uint64_t> PoolsOf(const Broker::Handover& handover) {
+    std::vector<uint64_t> ids;
+    for (const ExportedPool& pool : handover.pools) ids.push_back(pool.id);
+    return ids;
+  }
+
+  Observer observer_;
+  uint8_t randoms_ = 0;
+  ContextDevice* device_;
+  std::unique_ptr<Broker> broker_;
+};
+
+TEST_F(BrokerKindsTest, APoolsDescriptorIsSentOnceInASession) {
+  const Broker::NewSession session = Open();
+  const auto first = Acquire(session, Kind::kMempool);
+  EXPECT_THAT(PoolsOf(*first), ElementsAre(7));
+  EXPECT_EQ(first->items[0].lease.pool_id, 7u);
+  EXPECT_EQ(first->items[0].fd, -1);
+  EXPECT_EQ(first->items[0].lease.export_data, (ExportData{1, 2, 3}));
+  EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
+  EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kIpc)), IsEmpty());
+  EXPECT_THAT(PoolsOf(*Acquire(Open(), Kind::kMempool)), ElementsAre(7));
+}
+
+TEST_F(BrokerKindsTest, ASessionThatIsReplacedIsForgottenAtOnce) {
+  const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
+  const Broker::NewSession first = broker_->OpenSession("a", process).value();
+  const auto made = Acquire(first, Kind::kMempool);
+  ASSERT_EQ(broker_->Release(CallOf(first), {made->items[0].lease.lease}), absl::OkStatus());
+  broker_->SocketClosed(first.id);
+  EXPECT_THAT(observer_.forgotten, IsEmpty()) << "its process has the pool open";
+  ASSERT_TRUE(broker_->OpenSession("a", process).ok());
+  EXPECT_THAT(observer_.forgotten, ElementsAre(first.id));
+}
+
+TEST_F(BrokerKindsTest, APoolIsMadeForTheTenantAndItsLimit) {
+  ASSERT_TRUE(Acquire(Open(), Kind::kMempool).ok());
+  EXPECT_EQ(device_->specs.back().tenant, "a");
+  EXPECT_EQ(device_->specs.back().limit_bytes, 4 * kGranule);
+}
+
+TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
+  const Broker::NewSession holder = Open(), other = Open();
+  const auto held = Acquire(holder, Kind::kIpc);
+  ASSERT_TRUE(held.ok());
+  device_->Lose();
+  EXPECT_THAT(observer_.bereaved, ElementsAre(holder.id));
+  EXPECT_THAT(observer_.losses, ElementsAre(std::pair<std::string, size_t>("GPU-1", 1)));
+  EXPECT_THAT(broker_->LostLeases(CallOf(holder)), ElementsAre(held->items[0].lease.lease));
+  EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
+  // The next one lives in a new context.
+  ASSERT_TRUE(Acquire(other, Kind::kIpc).ok());
+  EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
+}
+
+TEST_F(BrokerKindsTest, WhatIsLostOnItsWayIsTold) {
+  const Broker::NewSession session = Open();
+  ASSERT_TRUE(Acquire(session, Kind::kIpc, [this] { device_->Lose(); }).ok());
+  EXPECT_THAT(observer_.bereaved, ElementsAre(session.id));
+}
+
+TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {
+  const Broker::NewSession session = Open();
+  const auto released = Acquire(session, Kind::kIpc);
+  ASSERT_EQ(broker_->Release(CallOf(session), {released->items[0].lease.lease}), absl::OkStatus());
+  device_->Lose();
+  const auto next = Acquire(session, Kind::kIpc);
+  EXPECT_FALSE(next->items[0].lease.reused);
+  EXPECT_NE(next->items[0].lease.segment, released->items[0].lease.segment);
+  EXPECT_THAT(observer_.bereaved, IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,201 @@
+// Publications, and an Attach from its beginning to its answer. It may have to wait for a version
+// that is not there yet, for hours: no thread waits with it.
+#include <utility>
+
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/update.h"
+#include "daemon/core/failpoint.h"
+
+namespace gpumemd {
+namespace {
+
+absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
+
+}  // namespace
+
+absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& spec,
+                                         absl::string_view bytes) {
+  PublishSpec sized = spec;
+  sized.metadata_bytes = bytes.size();
+  // What is too large is refused by the ledger; it is not worth a copy.
+  absl::StatusOr<Metadata> metadata =
+      Metadata::Make(bytes.size() > kMaxMetadataBytes ? absl::string_view() : bytes);
+  if (!metadata.ok()) return metadata.status();
+  auto kept = std::make_shared<const Metadata>(*std::move(metadata));
+  if (continuity_ != nullptr) {
+    // Before anything is written down that needs it.
+    {
+      TimedLock lock(&mutex_);
+      sized.id = ledger_.NewPublicationId();
+    }
+    Failpoint("publish-before");
+    if (kept->fd() >= 0) continuity_->Keep(sized.id, kept->fd());
+    Failpoint("publish-kept");
+  }
+  absl::StatusOr<Ledger::Published> published;
+  {
+    Update update(this);
+    published = ledger_.Publish(call.session(), sized);
+    if (!published.ok()) Denied(call.session(), "publish", published.status()).IgnoreError();
+    if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
+  }
+  Failpoint("publish-after");
+  const bool made = published.ok() && !published->again;
+  if (continuity_ != nullptr && !made && kept->fd() >= 0) continuity_->LetGo(sized.id);
+  if (!published.ok()) return published.status();
+  return published->version;
+}
+
+absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name,
+                                           uint64_t request_id) {
+  Update update(this);
+  return ledger_.Unpublish(call.session(), name, request_id);
+}
+
+absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
+                                           absl::Span<const AuditOperator> by) {
+  Update update(this);
+  return ledger_.Unpublish(full_name, by);
+}
+
+absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
+    const Call& call, absl::string_view tenant) const {
+  TimedLock lock(&mutex_);
+  return ledger_.ListAttachable(call.session(), tenant);
+}
+
+absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
+    absl::string_view tenant) const {
+  TimedLock lock(&mutex_);
+  return ledger_.ListPublications(tenant);
+}
+
+Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,
+                                       bool may_block) {
+  using State = Progress::State;
+  Attachment& it = *attachment;
+  Operation operation;
+  Attached attached;
+  std::shared_ptr<const Metadata> metadata;
+  {
+    Update update(this);
+    if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
+    if (it.given_up) return {State::kAnswered, GivenUp()};
+    if (parks_) {
+      it.parked = true;
+      ++parked_;
+      return {State::kWaits, absl::UnavailableError("it waits")};
+    }
+    absl::StatusOr<Admission> admission;
+    if (auto regrant = ledger_.RegrantAttach(it.session, it.spec.request_id)) {
+      admission = Admission{.operation = std::move(regrant)};
+    } else {
+      admission = ledger_.BeginAttach(it.session, it.spec, kLeasesAtOnce);
+    }
+    if (!admission.ok()) {
+      return {State::kAnswered, Denied(it.session, "attach", admission.status())};
+    }
+    if (admission->waiter) {
+      it.waiter = admission->waiter;
+      attaching_.emplace(*it.waiter, attachment);
+      attach_due_.emplace(it.wait_until, *it.waiter);
+      times_changed_ = true;
+      return {State::kWaits, absl::UnavailableError("it waits")};
+    }
+    operation = *std::move(admission->operation);
+    attached.publication = *ledger_.GetPublication(*operation.publication);
+    metadata = metadata_.at(*operation.publication);
+  }
+  while (!operation.regrant && operation.exposed < operation.items.size()) {
+    absl::Status exposed;
+    {
+      Update update(this);
+      exposed = ledger_.Expose(operation, kLeasesAtOnce);
+    }
+    if (exposed.ok()) continue;
+    Abort(operation, /*handed_over=*/false);
+    return {State::kAnswered, exposed};
+  }
+  absl::StatusOr<std::string> bytes = metadata->Read();
+  if (!bytes.ok()) {
+    Abort(operation, /*handed_over=*/false);
+    return {State::kAnswered, bytes.status()};
+  }
+  attached.metadata = *std::move(bytes);
+  absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
+      operation, [&](const Handover& handover) { return it.deliver(handover, may_block); });
+  if (!may_block && absl::IsDeadlineExceeded(leases.status())) {
+    return {State::kNeedsAThread, leases.status()};
+  }
+  if (!leases.ok()) return {State::kAnswered, leases.status()};
+  attached.leases = *std::move(leases);
+
+  {
+    TimedLock lock(&mutex_);
+    if (!it.given_up) return {State::kAnswered, std::move(attached)};
+  }
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : attached.leases) ids.push_back(lease.lease);
+  ReleaseInParts(it.session, std::move(ids))
+      .IgnoreError();  // or they have ended with their session
+  return {State::kAnswered, GivenUp()};
+}
+
+void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
+  Update update(this);
+  attachment->given_up = true;
+  if (std::exchange(attachment->parked, false)) {
+    --parked_;
+    return Resume(attachment);
+  }
+  if (!attachment->waiter) return;
+  EndAttachWait(*attachment->waiter, /*expired=*/false);
+}
+
+std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
+  std::shared_ptr<Attachment> attachment = attaching_.extract(id).mapped();
+  attach_due_.erase({attachment->wait_until, id});
+  return attachment;
+}
+
+void Broker::EndAttachWait(WaiterId waiter, bool expired) {
+  const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
+  attachment->refused = ledger_.EndAttachWait(waiter, expired);
+  Resume(attachment);
+}
+
+void Broker::Resume(const std::shared_ptr<Attachment>& attachment) {
+  attachment->waiter.reset();
+  resumed_.emplace_back(attachment, &attachment->resume);
+}
+
+void Broker::ParkAttaches() {
+  for (auto& [waiter, attachment] : std::exchange(attaching_, {})) {
+    ledger_.EndAttachWait(waiter, /*expired=*/false).IgnoreError();
+    attachment->waiter.reset();
+    attachment->parked = true;
+    ++parked_;
+  }
+  attach_due_.clear();
+}
+
+void Broker::ResumeAttaches() {
+  for (WaiterId waiter : ledger_.TakeAttachable()) Resume(TakeAttaching(waiter));
+}
+
+void Broker::DropEndedPublications() {
+  for (PublicationId id : ledger_.TakeEndedPublications()) {
+    ended_metadata_.emplace_back(id, metadata_.extract(id).mapped());
+  }
+  // The clock's thread is to look at it anew.
+  times_changed_ |= ledger_.NextExpiry() < watched_expiry_;
+}
+
+void Broker::EndOverduePublications(absl::Time now) {
+  ledger_.ExpirePublications();
+  while (!attach_due_.empty() && attach_due_.begin()->first <= now) {
+    EndAttachWait(attach_due_.begin()->second, /*expired=*/true);
+  }
+}
+
+}  // namespace gpumemd

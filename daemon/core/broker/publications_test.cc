@@ -1,0 +1,269 @@
+// Publications as the broker carries them out: what is sent and undone, who waits without a
+// thread, what the clock ends, and which descriptors stay open.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/device/host_device.h"
+
+namespace gpumemd {
+namespace {
+
+using ::testing::SizeIs;
+using State = Broker::Progress::State;
+
+constexpr uint64_t kGranule = 2 << 20;
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+size_t OpenFds() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+class BrokerPublicationsTest : public ::testing::Test {
+ protected:
+  BrokerPublicationsTest() {
+    BrokerOptions options;
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 600 * kGranule}));
+    options.random = [this] {
+      Secret secret{};
+      secret[0] = static_cast<uint8_t>(++randoms_);
+      return secret;
+    };
+    broker_ = std::make_unique<Broker>(std::move(options));
+    session_ = Open();
+  }
+  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+
+  Broker::NewSession Open() {
+    SessionDetails details;
+    details.peer.pid = ++pids_;
+    auto session = broker_->OpenSession("a", details);
+    EXPECT_TRUE(session.ok()) << session.status();
+    return session.value_or(Broker::NewSession{});
+  }
+  Broker::Call CallOf(const Broker::NewSession& session) {
+    auto call = broker_->Authenticate(
+        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
+    EXPECT_TRUE(call.ok()) << call.status();
+    return *std::move(call);
+  }
+  std::vector<LeaseId> Acquire(uint32_t count) {
+    std::vector<LeaseId> leases;
+    while (count > 0) {
+      const uint32_t some = std::min(count, kMaxSegmentsPerCall);
+      const auto views = broker_->Acquire(CallOf(session_), {.bytes = kGranule, .count = some},
+                                          absl::Now() + kLong,
+                                          [](const Broker::Handover&) { return absl::OkStatus(); });
+      EXPECT_TRUE(views.ok()) << views.status();
+      if (!views.ok()) break;
+      for (const LeaseView& view : *views) leases.push_back(view.lease);
+      count -= some;
+    }
+    return leases;
+  }
+  uint64_t Publish(const PublishSpec& spec, const std::string& metadata = "") {
+    const auto version = broker_->Publish(CallOf(session_), spec, metadata);
+    EXPECT_TRUE(version.ok()) << version.status();
+    return version.value_or(0);
+  }
+
+  // An Attach as the service makes it; `send` stands for the socket.
+  struct Attaching {
+    explicit Attaching(Broker::Call whose) : call(std::move(whose)) {}
+
+    Broker::Call call;
+    std::shared_ptr<Broker::Attachment> attachment;
+    absl::Mutex mutex;
+    int resumed ABSL_GUARDED_BY(mutex) = 0;
+
+    void AwaitResumed(int times) {
+      absl::MutexLock lock(&mutex);
+      const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return resumed >= times; };
+      EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&enough), kLong));
+    }
+    int Resumed() {
+      absl::MutexLock lock(&mutex);
+      return resumed;
+    }
+  };
+  using Send = std::function<absl::Status(const Broker::Handover&, bool may_block)>;
+  static absl::Status Sent(const Broker::Handover&, bool) { return absl::OkStatus(); }
+  std::unique_ptr<Attaching> NewAttach(const AttachSpec& spec, Send send = Sent,
+                                       absl::Duration wait = kLong) {
+    auto it = std::make_unique<Attaching>(CallOf(session_));
+    it->attachment = std::make_shared<Broker::Attachment>();
+    it->attachment->session = session_.id;
+    it->attachment->spec = spec;
+    it->attachment->wait_until = absl::Now() + wait;
+    it->attachment->deliver = std::move(send);
+    it->attachment->resume = [raw = it.get()] {
+      absl::MutexLock lock(&raw->mutex);
+      ++raw->resumed;
+    };
+    return it;
+  }
+  Broker::AttachProgress Advance(const Attaching& it, bool may_block = true) {
+    return broker_->Advance(it.attachment, may_block);
+  }
+  uint32_t LeasesOfSession() { return broker_->ListSessions("a")->at(0).leases; }
+
+  int randoms_ = 0;
+  pid_t pids_ = 0;
+  std::unique_ptr<Broker> broker_;
+  Broker::NewSession session_;
+};
+
+TEST_F(BrokerPublicationsTest, AttachingSendsAllDescriptorsInOrder) {
+  const std::vector<LeaseId> leases = Acquire(300);
+  Publish({.name = "w", .leases = leases}, "what it is");
+  std::vector<int> fds;
+  const auto it = NewAttach({.name = "w"}, [&](const Broker::Handover& handover, bool) {
+    for (const auto& item : handover.items) fds.push_back(item.fd);
+    return absl::OkStatus();
+  });
+  const auto progress = Advance(*it, /*may_block=*/false);
+  ASSERT_EQ(progress.state, State::kAnswered);
+  ASSERT_TRUE(progress.attached.ok()) << progress.attached.status();
+  EXPECT_EQ(progress.attached->metadata, "what it is");
+  EXPECT_EQ(progress.attached->publication.version, 1u);
+  EXPECT_THAT(progress.attached->leases, SizeIs(300));
+  EXPECT_THAT(fds, SizeIs(300));
+  EXPECT_THAT(fds, ::testing::Each(::testing::Ge(0)));
+  EXPECT_EQ(LeasesOfSession(), 600u);
+}
+
+TEST_F(BrokerPublicationsTest, NothingStaysOfWhatCouldNotBeSent) {
+  Publish({.name = "w", .leases = Acquire(2)});
+  const auto it = NewAttach({.name = "w"}, [](const Broker::Handover&, bool) {
+    return absl::UnavailableError("the socket is closed");
+  });
+  EXPECT_TRUE(absl::IsUnavailable(Advance(*it).attached.status()));
+  EXPECT_EQ(LeasesOfSession(), 2u);
+  EXPECT_EQ(broker_->ListPublications("")->at(0).attached, 0u);
+}
+
+// Its process may map what it was sent: that stays charged until it is gone.
+TEST_F(BrokerPublicationsTest, WhatWasSentInPartLingers) {
+  const std::vector<LeaseId> leases = Acquire(1);
+  Publish({.name = "w", .leases = leases});
+  const Broker::NewSession publisher = std::exchange(session_, Open());
+  broker_->SocketClosed(publisher.id);
+  broker_->ProcessGone(publisher.id);
+  const auto it = NewAttach({.name = "w"}, [](const Broker::Handover& handover, bool) {
+    handover.partly_sent = true;
+    return absl::UnavailableError("the socket was closed in between");
+  });
+  EXPECT_TRUE(absl::IsUnavailable(Advance(*it).attached.status()));
+  ASSERT_TRUE(broker_->Unpublish("a/w").ok());
+  EXPECT_EQ(broker_->GetTenant("a")->devices[0].lingering, kGranule);
+}
+
+TEST_F(BrokerPublicationsTest, AClientThatDoesNotReadAtOnceNeedsAThread) {
+  Publish({.name = "w", .leases = Acquire(1)});
+  const auto it = NewAttach({.name = "w"}, [](const Broker::Handover&, bool may_block) {
+    return may_block ? absl::OkStatus() : absl::DeadlineExceededError("no room");
+  });
+  EXPECT_EQ(Advance(*it, /*may_block=*/false).state, State::kNeedsAThread);
+  EXPECT_EQ(LeasesOfSession(), 1u);
+  EXPECT_TRUE(Advance(*it).attached.ok());
+}
+
+TEST_F(BrokerPublicationsTest, WaitsWithoutAThreadUntilTheVersionIsThere) {
+  const auto it = NewAttach({.name = "w", .version = 2});
+  EXPECT_EQ(Advance(*it).state, State::kWaits);
+  const std::vector<LeaseId> leases = Acquire(1);
+  Publish({.name = "w", .leases = leases});
+  EXPECT_EQ(it->Resumed(), 0);
+  Publish({.name = "w", .leases = leases});
+  EXPECT_EQ(it->Resumed(), 1);
+  const auto progress = Advance(*it);
+  ASSERT_TRUE(progress.attached.ok()) << progress.attached.status();
+  EXPECT_EQ(progress.attached->publication.version, 2u);
+}
+
+TEST_F(BrokerPublicationsTest, TheClockEndsAWait) {
+  const auto it = NewAttach({.name = "w", .version = 1}, Sent, absl::Milliseconds(20));
+  EXPECT_EQ(Advance(*it).state, State::kWaits);
+  it->AwaitResumed(1);
+  const auto progress = Advance(*it);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(progress.attached.status())) << progress.attached.status();
+}
+
+TEST_F(BrokerPublicationsTest, WhoGivesUpHoldsNothing) {
+  const auto waits = NewAttach({.name = "w", .version = 1});
+  EXPECT_EQ(Advance(*waits).state, State::kWaits);
+  broker_->GiveUp(waits->attachment);
+  EXPECT_EQ(waits->Resumed(), 1);
+  EXPECT_TRUE(absl::IsCancelled(Advance(*waits).attached.status()));
+  EXPECT_EQ(broker_->GetTenant("a")->waiting, 0u);
+
+  Publish({.name = "w", .leases = Acquire(1)});
+  std::shared_ptr<Broker::Attachment> attachment;
+  const auto late = NewAttach({.name = "w"}, [&](const Broker::Handover&, bool) {
+    broker_->GiveUp(attachment);  // while it is being sent
+    return absl::OkStatus();
+  });
+  attachment = late->attachment;
+  EXPECT_TRUE(absl::IsCancelled(Advance(*late).attached.status()));
+  EXPECT_EQ(LeasesOfSession(), 1u);
+}
+
+TEST_F(BrokerPublicationsTest, ASessionThatEndsEndsItsWaits) {
+  const auto it = NewAttach({.name = "w", .version = 1});
+  EXPECT_EQ(Advance(*it).state, State::kWaits);
+  broker_->SocketClosed(session_.id);
+  EXPECT_EQ(it->Resumed(), 1);
+  EXPECT_TRUE(absl::IsAborted(Advance(*it).attached.status()));
+}
+
+TEST_F(BrokerPublicationsTest, TheClockEndsWhatNobodyIsAttachedTo) {
+  const std::vector<LeaseId> leases = Acquire(1);
+  Publish({.name = "later", .leases = leases, .expire_after = absl::Hours(1)});
+  Publish({.name = "soon", .leases = leases, .expire_after = absl::Milliseconds(20)});
+  const absl::Time patience = absl::Now() + kLong;
+  while (broker_->ListPublications("")->size() > 1 && absl::Now() < patience) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const auto left = *broker_->ListPublications("");
+  ASSERT_THAT(left, SizeIs(1));
+  EXPECT_EQ(left[0].name, "later");
+}
+
+TEST_F(BrokerPublicationsTest, MetadataIsKeptForAsLongAsItsVersion) {
+  const std::vector<LeaseId> leases = Acquire(1);
+  const size_t before = OpenFds();
+  const PublishSpec spec = {.name = "w", .leases = leases, .request = 7};
+  Publish(spec, "one");
+  EXPECT_EQ(OpenFds(), before + 1);
+  Publish(spec, "one");  // the same request: nothing new
+  Publish({.name = "w", .leases = leases}, std::string(kMaxMetadataBytes, 'x'));
+  Publish({.name = "none", .leases = leases}, "");
+  const auto too_much = broker_->Publish(CallOf(session_), {.name = "w", .leases = leases},
+                                         std::string(kMaxMetadataBytes + 1, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(too_much.status())) << too_much.status();
+  const absl::Time patience = absl::Now() + kLong;
+  while (OpenFds() > before + 1 && absl::Now() < patience) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(OpenFds(), before + 1);
+  {
+    const auto progress = Advance(*NewAttach({.name = "w"}));
+    ASSERT_TRUE(progress.attached.ok());
+    EXPECT_EQ(progress.attached->publication.version, 2u);
+    EXPECT_TRUE(progress.attached->metadata == std::string(kMaxMetadataBytes, 'x'));
+  }
+  ASSERT_TRUE(broker_->Unpublish(CallOf(session_), "w").ok());
+  while (OpenFds() > before && absl::Now() < patience) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(OpenFds(), before);
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,143 @@
+// The broker's pulse: a watchdog's sign of life, and what is shown of a running daemon.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/device/fault_injection.h"
+#include "daemon/device/host_device.h"
+#include "daemon/device/pinned_device.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr uint64_t kGranule = 2 << 20;
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+// Whom the broker calls under its mutex.
+class Observer : public BrokerObserver {
+ public:
+  Gate gate;
+
+  void SessionForgotten(SessionId) override {}
+  void QuotaChanged(absl::string_view) override { gate.Pass(); }
+  void DrainingChanged(bool) override {}
+  void SegmentsLost(SessionId) override {}
+  void ContextLost(const std::string&, size_t) override {}
+  void Pressed(const Pressure&) override {}
+  void Revoked(SessionId) override {}
+  void EndProcess(SessionId, bool) override {}
+};
+
+class BrokerPulseTest : public ::testing::Test {
+ protected:
+  void Start(absl::Duration every, absl::Duration pause, FaultPlan plan = nullptr) {
+    BrokerOptions options;
+    std::unique_ptr<Device> device = *MakeHostDevice({.capacity_bytes = 10 * kGranule});
+    if (plan != nullptr) device = InjectFaults(std::move(device), std::move(plan));
+    options.devices.push_back(std::move(device));
+    options.devices.push_back(*MakePinnedDevice(8 * kGranule));
+    options.random = [this] {
+      Secret secret{};
+      secret[0] = ++randoms_;
+      return secret;
+    };
+    options.observer = &observer_;
+    options.pulse = [this](const BrokerLoad& load) {
+      absl::MutexLock lock(&mutex_);
+      pulses_.push_back(load);
+    };
+    options.pulse_every = every;
+    options.pulse_pause = pause;
+    broker_ = std::make_unique<Broker>(std::move(options));
+  }
+  size_t pulses() {
+    absl::MutexLock lock(&mutex_);
+    return pulses_.size();
+  }
+  // Whether there are so many of them, now or soon.
+  bool AwaitPulses(size_t count, absl::Duration patience = kLong) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [&] { return pulses_.size() >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&enough), patience);
+  }
+  // Whether one says this, now or soon.
+  bool Await(const BrokerLoad& load) {
+    absl::MutexLock lock(&mutex_);
+    const auto said = [&] { return !pulses_.empty() && pulses_.back() == load; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&said), kLong);
+  }
+  absl::StatusOr<std::vector<LeaseView>> Acquire(const Broker::NewSession& session, Kind kind) {
+    auto call = broker_->Authenticate(
+        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
+    return broker_->Acquire(*call, {.bytes = kGranule, .kind = kind}, absl::Now() + kLong,
+                            [](const Broker::Handover&) { return absl::OkStatus(); });
+  }
+
+  Observer observer_;
+  uint8_t randoms_ = 0;
+  absl::Mutex mutex_;
+  std::vector<BrokerLoad> pulses_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Broker> broker_;  // ends before what it calls
+};
+
+TEST_F(BrokerPulseTest, ComesAtTheStartAndAgainAndAgain) {
+  Start(absl::Milliseconds(1), absl::Milliseconds(1));
+  EXPECT_TRUE(AwaitPulses(20));
+}
+
+TEST_F(BrokerPulseTest, SaysWhatHasChangedAndIsQuietThen) {
+  Start(absl::InfiniteDuration(), absl::ZeroDuration());
+  EXPECT_TRUE(Await({}));
+  const auto session = broker_->OpenSession("a", {});
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_TRUE(Await({.sessions = 1}));
+  ASSERT_TRUE(Acquire(*session, Kind::kVmm).ok());
+  ASSERT_TRUE(Acquire(*session, Kind::kVmm).ok());
+  ASSERT_TRUE(Acquire(*session, Kind::kPinned).ok());
+  EXPECT_TRUE(Await({.sessions = 1, .charged = 2 * kGranule, .pinned = kGranule}));
+  // The ends of those calls are changes, too, and say nothing new.
+  const absl::Time end = absl::Now() + kLong;
+  while (AwaitPulses(pulses() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
+}
+
+TEST_F(BrokerPulseTest, ChangesWaitForTheirPause) {
+  Start(absl::InfiniteDuration(), absl::Hours(1));
+  EXPECT_TRUE(Await({}));
+  ASSERT_TRUE(broker_->OpenSession("a", {}).ok());
+  EXPECT_FALSE(AwaitPulses(2, absl::Milliseconds(20)));
+}
+
+TEST_F(BrokerPulseTest, GoesOnWhileTheDriverHangs) {
+  Gate driver;
+  Start(absl::Milliseconds(1), absl::Milliseconds(1), [&](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kCreate) driver.Pass();
+    return absl::OkStatus();
+  });
+  const auto session = broker_->OpenSession("a", {});
+  ASSERT_TRUE(session.ok()) << session.status();
+  std::thread caller([&] { EXPECT_TRUE(Acquire(*session, Kind::kVmm).ok()); });
+  driver.AwaitArrivals(1);
+  EXPECT_TRUE(AwaitPulses(pulses() + 10));
+  driver.Open();
+  caller.join();
+}
+
+TEST_F(BrokerPulseTest, StopsWhileSomebodyKeepsTheMutex) {
+  Start(absl::Milliseconds(1), absl::Milliseconds(1));
+  EXPECT_TRUE(AwaitPulses(2));
+  std::thread stuck([&] { (void)broker_->OverrideQuota("a", {}); });
+  observer_.gate.AwaitArrivals(1);
+  const size_t before = pulses();
+  EXPECT_FALSE(AwaitPulses(before + 2, absl::Milliseconds(50)));  // one may have been on its way
+  observer_.gate.Open();
+  stuck.join();
+  EXPECT_TRUE(AwaitPulses(before + 10));
+}
+
+}  // namespace
+}  // namespace gpumemd

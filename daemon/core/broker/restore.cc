@@ -1,0 +1,119 @@
+// Going on where an earlier broker ended.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/update.h"
+#include "daemon/core/failpoint.h"
+
+namespace gpumemd {
+
+absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
+  std::vector<std::pair<SegmentId, absl::Status>> refused;
+  Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
+  Update update(this);
+  for (auto& [id, fd] : inheritance.memory) {
+    auto record = inheritance.image.segments.find(id);
+    if (record == inheritance.image.segments.end()) continue;  // it was never granted
+    const journal::Segment& segment = record->second;
+    const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const auto& each) {
+      return each->info().uuid == segment.device_uuid.view();
+    });
+    if (device == devices_.end()) continue;  // it is gone
+    absl::StatusOr<std::unique_ptr<Allocation>> memory =
+        (*device)->Adopt({.kind = segment.kind, .bytes = segment.bytes}, std::move(fd));
+    if (!memory.ok()) {
+      refused.emplace_back(id, memory.status());
+      continue;
+    }
+    memory_.emplace(id, *std::move(memory));
+    survivors.memory.insert(id);
+  }
+  for (auto& [id, fd] : inheritance.metadata) {
+    auto record = inheritance.image.publications.find(id);
+    if (record == inheritance.image.publications.end()) continue;
+    metadata_.emplace(
+        id, std::make_shared<const Metadata>(std::move(fd), record->second.metadata_bytes));
+    survivors.metadata.insert(id);
+  }
+  for (const auto& [id, record] : inheritance.image.publications) {
+    if (record.metadata_bytes > 0) continue;
+    metadata_.emplace(id, std::make_shared<const Metadata>(gpumem::UniqueFd(), 0));
+  }
+  Restored restored{ledger_.Restore(inheritance.image, survivors), std::move(refused)};
+  absl::erase_if(memory_, [this](const auto& memory) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !ledger_.HasSegment(memory.first);
+  });
+  absl::erase_if(metadata_, [this](const auto& metadata) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !ledger_.GetPublication(metadata.first).ok();
+  });
+  if (continuity_ != nullptr) {
+    Failpoint("begin-before");
+    if (absl::Status begun = continuity_->Begin(ledger_.Image()); !begun.ok()) return begun;
+    Failpoint("begin-after");
+    ledger_.KeepChanges();
+    survivable_ = true;
+  }
+  return restored;
+}
+
+void Broker::Freeze() {
+  // A daemon that comes next may be of an older release, which takes what a session that is ending
+  // still has for what a live one has.
+  while (true) {
+    Update update(this);
+    if (ledger_.HasEnding()) {
+      ledger_.ContinueEnding();
+      continue;
+    }
+    survivable_ = false;
+    frozen_ = true;
+    return;
+  }
+}
+
+absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
+  Update update(this);
+  absl::StatusOr<SessionId> session = FindSession(token);
+  if (!session.ok()) {
+    return absl::NotFoundError(
+        "this daemon does not know the session, or has ended it: connect for a new one");
+  }
+  if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
+  // What it was sent went with its connection.
+  pools_sent_.erase(*session);
+  return Resumed{*session, *ledger_.TenantOf(*session)};
+}
+
+absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
+                                                       absl::Span<const LeaseId> leases,
+                                                       absl::Span<const uint64_t> requests) {
+  std::optional<Call> call;
+  {
+    TimedLock lock(&mutex_);
+    absl::StatusOr<SessionId> session = FindSession(token);
+    if (!session.ok()) return session.status();
+    absl::Status few = CheckNamed(*session, leases.size(), requests.size());
+    if (!few.ok()) return few;
+    if (ledger_.presence(*session) == Presence::kAway) {
+      return absl::UnauthenticatedError(
+          "the session's client has to come back for it first, with a Hello on the session socket");
+    }
+    if (absl::Status begun = ledger_.BeginReconcile(*session); !begun.ok()) {
+      return Denied(*session, "call", std::move(begun));
+    }
+    ++calls_;
+    call.emplace(Call(this, *session));
+  }
+  Ledger::Statement statement(leases, requests);
+  while (true) {
+    Update update(this);
+    absl::StatusOr<bool> done =
+        ledger_.Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
+    if (!done.ok()) return done.status();
+    if (*done) return statement.TakeUnknown();
+  }
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,79 @@
+#include "daemon/core/broker/timed_mutex.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+// Goes on only where a test says so.
+struct ManualClock {
+  using duration = std::chrono::nanoseconds;
+  using time_point = std::chrono::time_point<ManualClock, duration>;
+  static time_point now() { return time_point(duration(nanoseconds.load())); }
+  static void Advance(std::chrono::milliseconds by) {
+    nanoseconds += std::chrono::duration_cast<duration>(by).count();
+  }
+  static std::atomic<int64_t> nanoseconds;
+};
+std::atomic<int64_t> ManualClock::nanoseconds = 0;
+
+using Mutex = BasicTimedMutex<ManualClock>;
+using Lock = BasicTimedLock<ManualClock>;
+
+TEST(TimedMutex, CountsEachHold) {
+  Mutex mutex;
+  for (int ms : {1, 7, 3}) {
+    Lock lock(&mutex);
+    ManualClock::Advance(std::chrono::milliseconds(ms));
+  }
+  ManualClock::Advance(std::chrono::milliseconds(100));  // not held
+  const HoldTimes times = mutex.Read();
+  EXPECT_EQ(times.holds.count(), 3u);
+  EXPECT_EQ(times.holds.sum, absl::Milliseconds(11));
+  EXPECT_EQ(times.longest, absl::Milliseconds(7));
+}
+
+TEST(TimedMutex, AWaitIsNoHold) {
+  Mutex mutex;
+  bool waits = false, go_on = false;
+  std::thread waiter([&] {
+    Lock lock(&mutex);
+    waits = true;
+    ManualClock::Advance(std::chrono::milliseconds(2));
+    mutex.Await(absl::Condition(&go_on));
+    ManualClock::Advance(std::chrono::milliseconds(5));
+  });
+  for (bool done = false; !done;) {
+    Lock lock(&mutex);
+    done = waits;
+  }
+  ManualClock::Advance(std::chrono::seconds(60));
+  {
+    Lock lock(&mutex);
+    go_on = true;
+  }
+  waiter.join();
+  EXPECT_EQ(mutex.Read().longest, absl::Milliseconds(5));
+}
+
+TEST(TimedMutex, WhereThereIsNothingToWaitForTheHoldGoesOn) {
+  Mutex mutex;
+  bool there = true, never = false;
+  {
+    Lock lock(&mutex);
+    ManualClock::Advance(std::chrono::milliseconds(2));
+    mutex.Await(absl::Condition(&there));
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&there), absl::ZeroDuration()));
+    ManualClock::Advance(std::chrono::milliseconds(2));
+    EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&never), absl::ZeroDuration()));
+    EXPECT_FALSE(mutex.AwaitWithDeadline(absl::Condition(&never), absl::InfinitePast()));
+  }
+  EXPECT_EQ(mutex.Read().longest, absl::Milliseconds(4));
+}
+
+}  // namespace
+}  // namespace gpumemd

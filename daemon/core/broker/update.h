@@ -1,0 +1,25 @@
+// A change of the broker's ledger. For the broker's own files.
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "daemon/core/broker/broker.h"
+
+namespace gpumemd {
+
+// Holds the broker's mutex. Its end settles what the change led to (Broker::Settle), releases the
+// mutex, and then resumes the requests that can go on: hundreds may, and each resume wakes a
+// thread. Code that only reads the ledger takes a TimedLock.
+class ABSL_SCOPED_LOCKABLE Broker::Update {
+ public:
+  explicit Update(Broker* broker) ABSL_EXCLUSIVE_LOCK_FUNCTION(broker->mutex_) : broker_(broker) {
+    broker_->mutex_.Lock();
+  }
+  ~Update() ABSL_UNLOCK_FUNCTION();
+  Update(const Update&) = delete;
+  Update& operator=(const Update&) = delete;
+
+ private:
+  Broker* const broker_;
+};
+
+}  // namespace gpumemd

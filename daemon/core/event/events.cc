@@ -1,0 +1,137 @@
+// Interprocess events: who may register and find which (ipc_events.h keeps them).
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr size_t kMaxEventName = 64;
+
+absl::Status CheckName(absl::string_view name) {
+  const bool printable = std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  if (!name.empty() && name.size() <= kMaxEventName && printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name of an event is 1 to ", kMaxEventName, " printable characters"));
+}
+
+}  // namespace
+
+absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const EventPlace& place,
+                                                 absl::string_view device_uuid,
+                                                 const ExportData& handle, uint64_t request_id) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (const std::optional<uint64_t> event = AnswerTo(**session, request_id)) {
+    return IpcEventId{*event};
+  }
+  if (draining_) return Draining();
+  IpcEvents::Event event{.session = session_id,
+                         .device_uuid = std::string(device_uuid),
+                         .handle = handle,
+                         .tenant = (*session)->tenant->name};
+  if (auto device = FindDevice(device_uuid); !device.ok()) return device.status();
+  if (place.lease) {
+    if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
+    event.lease = place.lease;
+    event.segment = leases_.at(*place.lease).segment;
+  } else {
+    if (absl::Status named = CheckName(place.name); !named.ok()) return named;
+    event.name = place.name;
+  }
+  struct Limit {
+    absl::string_view of;
+    size_t used;
+    uint32_t limit;
+  };
+  const Limit limits[] = {
+      {"a segment", place.lease ? events_.CountBeside(event.segment) : 0,
+       bounds_.max_events_per_segment},
+      {"a session", events_.CountOf(session_id), bounds_.max_events_per_session},
+      {"a tenant", events_.CountOf(event.tenant), bounds_.max_events_per_tenant},
+      {"the node", events_.size(), bounds_.max_events},
+  };
+  for (const Limit& limit : limits) {
+    if (limit.used < limit.limit) continue;
+    return DenyCount(
+        *(*session)->tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, limit.used, limit.limit,
+        absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
+  }
+  // An event of a session that is ending has no name any more.
+  IpcEventId old{};
+  const IpcEvents::Event* named =
+      place.lease ? nullptr : events_.FindByName(event.tenant, event.name, &old);
+  if (named != nullptr && !sessions_.at(named->session)->live) {
+    events_.Remove(old);
+    Touch(old);
+  }
+  std::optional<IpcEventId> id = events_.Add(std::move(event));
+  if (id) {
+    Touch(*id);
+    Answer(session_id, **session, request_id, ToInt(*id));
+    return *id;
+  }
+  return absl::AlreadyExistsError(absl::StrCat("tenant ", (*session)->tenant->name,
+                                               " has an event named \"", place.name,
+                                               "\" already; choose another name"));
+}
+
+absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id,
+                                                            const EventPlace& place) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  std::vector<std::pair<IpcEventId, IpcEvents::Event*>> found;
+  if (place.lease) {
+    if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
+    found = events_.FindBySegment(leases_.at(*place.lease).segment);
+    // A process can open no event of its own; and those of sessions that are ending are no more.
+    std::erase_if(found, [&](const auto& entry) {
+      const SessionId owner = entry.second->session;
+      return owner == session_id || !sessions_.at(owner)->live;
+    });
+    if (found.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "no other session has an event beside the segment of lease ", ToInt(*place.lease)));
+    }
+  } else {
+    IpcEventId id{};
+    IpcEvents::Event* event = events_.FindByName((*session)->tenant->name, place.name, &id);
+    if (event == nullptr || !sessions_.at(event->session)->live) {
+      return absl::NotFoundError(absl::StrCat("tenant ", (*session)->tenant->name,
+                                              " has no event of that name; it ends with the "
+                                              "session that made it"));
+    }
+    found.emplace_back(id, event);
+  }
+  std::vector<IpcEventView> views;
+  for (auto& [id, event] : found) {
+    if (!event->handed_out && event->session != session_id) {
+      event->handed_out = true;
+      Touch(id);
+    }
+    views.push_back({.id = id,
+                     .session = event->session,
+                     .device_uuid = event->device_uuid,
+                     .handle = event->handle});
+  }
+  return views;
+}
+
+absl::StatusOr<bool> Ledger::UnregisterEvent(SessionId session_id, IpcEventId id) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  const IpcEvents::Event* event = events_.Find(id);
+  if (event == nullptr || event->session != session_id) {
+    return absl::NotFoundError(absl::StrCat("this session has registered no event ", ToInt(id)));
+  }
+  const bool handed_out = event->handed_out;
+  events_.Remove(id);
+  Touch(id);
+  return handed_out;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,42 @@
+// The ledger's state as the journal has it: what all changes so far together make. No I/O.
+// Not thread-safe.
+#pragma once
+
+#include "absl/container/btree_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "daemon/core/journal/records.h"
+
+namespace gpumemd {
+
+struct JournalImage {
+  template <typename T>
+  using Map = absl::btree_map<typename T::Key, T>;
+
+  Map<journal::Session> sessions;
+  Map<journal::Segment> segments;
+  Map<journal::Lease> leases;
+  Map<journal::Exposure> exposures;
+  Map<journal::PoolImport> pool_imports;
+  Map<journal::Publication> publications;
+  Map<journal::PublicationItem> publication_items;  // of one publication, in order
+  Map<journal::IpcEvent> ipc_events;
+  Map<journal::Answer> answers;
+  journal::Counters counters;  // at least the highest number that was ever put
+
+  // To erase what is not there changes nothing. Counters never go down.
+  void Apply(const journal::Change& change);
+
+  // Whether all that objects refer to is there, and each publication has items 0 to n - 1 or
+  // none. True between batches; within one it need not be.
+  //   DATA_LOSS  names the first that does not
+  absl::Status CheckReferences() const;
+
+  // All of it, Counters first; how many there are.
+  void ForEach(absl::FunctionRef<void(const journal::Object&)> visit) const;
+  size_t size() const;
+
+  bool operator==(const JournalImage&) const = default;
+};
+
+}  // namespace gpumemd

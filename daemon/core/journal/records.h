@@ -1,0 +1,361 @@
+// What the journal remembers of the ledger: plain values, one record each.
+//
+// The ledger (ledger.h) goes from one consistent state to the next by a batch of changes; the
+// journal (table.h) keeps each batch whole or not at all, and a JournalImage
+// (image.h) is the state that all of them together make. A change puts a whole object,
+// as it is now, in place of the one with the same key, or erases the one with that key.
+//
+// Each object takes one record of kRecordBytes, whatever its type: then a record is found by its
+// number, is never split over two pages, and is written over by another without any bookkeeping.
+// 256 bytes are the smallest power of two that the largest ones (sessions: a token and three
+// names; interprocess events: a handle and two) fit into, and 10,000 segments with a lease and an
+// exposure each take 7.4 MiB. The layout is codec.h's.
+//
+// Times are Unix times in nanoseconds, sizes are in bytes. Ids of 0 mean none.
+#pragma once
+
+#include <sys/types.h>
+
+#include <algorithm>
+#include <array>
+#include <compare>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "daemon/core/ids.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd::journal {
+
+// A string of at most kMost bytes, any bytes, inside the object.
+template <size_t kMost>
+class Text {
+ public:
+  static_assert(kMost <= 255);
+  static constexpr size_t kMaxBytes = kMost;
+
+  constexpr Text() = default;
+  // The caller has checked its length: a name that were cut would be another's name.
+  template <std::convertible_to<absl::string_view> S>
+  Text(const S& text) : Text(absl::string_view(text), 0) {}
+  // For what only people read.
+  static Text Cut(absl::string_view text) { return text.substr(0, kMost); }
+
+  absl::string_view view() const { return {bytes_.data(), size_}; }
+  bool empty() const { return size_ == 0; }
+
+  friend bool operator==(const Text& a, const Text& b) { return a.view() == b.view(); }
+  friend std::strong_ordering operator<=>(const Text& a, const Text& b) {
+    return a.view().compare(b.view()) <=> 0;
+  }
+
+ private:
+  Text(absl::string_view text, int) : size_(static_cast<uint8_t>(text.size())) {
+    if (text.size() > kMost) abort();
+    std::copy(text.begin(), text.end(), bytes_.begin());
+  }
+
+  uint8_t size_ = 0;
+  std::array<char, kMost> bytes_{};
+};
+
+using TenantName = Text<63>;  // daemon/config_forms.cc allows no more
+using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so far
+using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
+using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end
+
+// As they are on disk: a number that was used once never means anything else.
+enum class Type : uint8_t {
+  kCounters = 1,
+  kSession = 2,
+  kSegment = 3,
+  kLease = 4,
+  kExposure = 5,
+  kPoolImport = 6,
+  kPublication = 7,
+  kPublicationItem = 8,
+  kIpcEvent = 9,
+  kAnswer = 10,
+};
+inline constexpr uint8_t kLastType = 10;
+
+// Each type has a Key, which tells its objects apart, key(), and its Type. OfKey makes an object
+// of which only the key counts. Fields visits what is kept, in the order on disk: first what the
+// key is made of. A type is never changed so that its old records read differently
+// (table.h, "Versions").
+
+// The highest number of each sort that was ever given out, so that none is given out twice: what
+// is erased leaves no other trace. So with the versions of publications' names: the highest of all
+// names that have ended is enough for the next version of each of them to be a higher one. There is
+// one of it, which cannot be erased. Every put of an object raises the number of its sort by
+// itself; only numbers that were given out and never put need to be put here, where that matters.
+struct Counters {
+  static constexpr Type kType = Type::kCounters;
+  using Key = std::monostate;
+
+  uint64_t session = 0, segment = 0, lease = 0, publication = 0, ipc_event = 0;
+  uint64_t ended_version = 0;  // of publications
+
+  Key key() const { return {}; }
+  static constexpr void KeyFields(auto&, auto&&) {}
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.segment), visit(self.lease), visit(self.publication),
+        visit(self.ipc_event), visit(self.ended_version);
+  }
+
+  // Of the sort that a type's objects are; null where they have keys of other objects' numbers.
+  uint64_t* Of(Type type) {
+    switch (type) {
+      case Type::kSession:
+        return &session;
+      case Type::kSegment:
+        return &segment;
+      case Type::kLease:
+        return &lease;
+      case Type::kPublication:
+        return &publication;
+      case Type::kIpcEvent:
+        return &ipc_event;
+      default:
+        return nullptr;
+    }
+  }
+  void RaiseTo(const Counters& other) {
+    session = std::max(session, other.session);
+    segment = std::max(segment, other.segment);
+    lease = std::max(lease, other.lease);
+    publication = std::max(publication, other.publication);
+    ipc_event = std::max(ipc_event, other.ipc_event);
+    ended_version = std::max(ended_version, other.ended_version);
+  }
+  bool operator==(const Counters&) const = default;
+};
+
+struct Session {
+  static constexpr Type kType = Type::kSession;
+  using Key = SessionId;
+
+  SessionId id{};
+  Secret token{};
+  // Of its process (PeerIdentity, rules.h).
+  pid_t pid = 0;
+  uint64_t start_time = 0;  // in clock ticks since boot; 0: unknown
+  uid_t uid = 0;
+  gid_t gid = 0;
+  int64_t opened_ns = 0;
+  bool certain = true;     // SessionDetails::certain
+  bool ended = false;      // its socket was closed; its process may still map something
+  bool revocable = false;  // its process's leases are, if it has any (records::Process)
+  TenantName tenant;
+  Name client_name;
+  Command command;
+  uint32_t connect_id = 0;  // SessionDetails::connect_id
+
+  Key key() const { return id; }
+  static Session OfKey(Key key) { return {.id = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.token), visit(self.pid), visit(self.start_time), visit(self.uid), visit(self.gid),
+        visit(self.opened_ns), visit(self.certain), visit(self.ended), visit(self.revocable),
+        visit(self.tenant), visit(self.client_name), visit(self.command), visit(self.connect_id);
+  }
+  bool operator==(const Session&) const = default;
+};
+
+struct Segment {
+  static constexpr Type kType = Type::kSegment;
+  using Key = SegmentId;
+
+  SegmentId id{};
+  uint64_t bytes = 0;
+  int64_t created_ns = 0;
+  Kind kind = Kind::kVmm;
+  bool made = false;  // its memory is there
+  bool lost = false;
+  bool shared_out = false;  // another tenant's process was given it
+  bool revocable = false;
+  TenantName tenant;
+  DeviceUuid device_uuid;
+
+  Key key() const { return id; }
+  static Segment OfKey(Key key) { return {.id = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.bytes), visit(self.created_ns), visit(self.kind), visit(self.made), visit(self.lost),
+        visit(self.shared_out), visit(self.revocable), visit(self.tenant), visit(self.device_uuid);
+  }
+  bool operator==(const Segment&) const = default;
+};
+
+struct Lease {
+  static constexpr Type kType = Type::kLease;
+  using Key = LeaseId;
+
+  LeaseId id{};
+  SessionId session{};
+  SegmentId segment{};
+  PublicationId publication{};  // that it was attached by, which may have ended; 0: none
+  uint64_t request_id = 0;      // of the call that made it; 0: none
+  std::array<std::optional<Secret>, 2> tickets;  // by TicketScope
+
+  Key key() const { return id; }
+  static Lease OfKey(Key key) { return {.id = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.segment), visit(self.publication), visit(self.request_id),
+        visit(self.tickets[0]), visit(self.tickets[1]);
+  }
+  bool operator==(const Lease&) const = default;
+};
+
+// How many handed-over leases of a segment the session's process may still map. None: erased.
+struct Exposure {
+  static constexpr Type kType = Type::kExposure;
+  using Key = std::pair<SessionId, SegmentId>;
+
+  SessionId session{};
+  SegmentId segment{};
+  uint32_t count = 0;
+
+  Key key() const { return {session, segment}; }
+  static Exposure OfKey(Key key) { return {.session = key.first, .segment = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.segment);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.count); }
+  bool operator==(const Exposure&) const = default;
+};
+
+// How often the session's process was handed something of its tenant's memory pool there.
+struct PoolImport {
+  static constexpr Type kType = Type::kPoolImport;
+  using Key = std::pair<SessionId, DeviceUuid>;
+
+  SessionId session{};
+  DeviceUuid device_uuid;
+  uint32_t count = 0;
+
+  Key key() const { return {session, device_uuid}; }
+  static PoolImport OfKey(const Key& key) {
+    return {.session = key.first, .device_uuid = key.second};
+  }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.device_uuid);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.count); }
+  bool operator==(const PoolImport&) const = default;
+};
+
+struct Publication {
+  static constexpr Type kType = Type::kPublication;
+  using Key = PublicationId;
+
+  PublicationId id{};
+  uint64_t version = 0;
+  bool persistent = false;      // goes on when its publisher's session has ended
+  bool any_tenant = false;      // may attach to it
+  int64_t expire_after_ns = 0;  // without attachers; 0: never
+  SessionId publisher{};        // 0: its session has ended
+  int64_t created_ns = 0;
+  int64_t idle_since_ns = 0;    // 0: somebody is attached
+  uint32_t metadata_bytes = 0;  // they are in a file of their own
+  TenantName tenant;
+  Name name;
+
+  Key key() const { return id; }
+  static Publication OfKey(Key key) { return {.id = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.version), visit(self.persistent), visit(self.any_tenant),
+        visit(self.expire_after_ns), visit(self.publisher), visit(self.created_ns),
+        visit(self.idle_since_ns), visit(self.metadata_bytes), visit(self.tenant), visit(self.name);
+  }
+  bool operator==(const Publication&) const = default;
+};
+
+// The segment at a place of a publication's list.
+struct PublicationItem {
+  static constexpr Type kType = Type::kPublicationItem;
+  using Key = std::pair<PublicationId, uint32_t>;
+
+  PublicationId publication{};
+  uint32_t index = 0;
+  SegmentId segment{};
+
+  Key key() const { return {publication, index}; }
+  static PublicationItem OfKey(Key key) { return {.publication = key.first, .index = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.publication), visit(self.index);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.segment); }
+  bool operator==(const PublicationItem&) const = default;
+};
+
+struct IpcEvent {
+  static constexpr Type kType = Type::kIpcEvent;
+  using Key = IpcEventId;
+
+  IpcEventId id{};
+  SessionId session{};
+  LeaseId lease{};  // that it is beside; 0: it has a name, or its lease has ended
+  bool handed_out = false;
+  Name name;
+  DeviceUuid device_uuid;
+  ExportData handle{};
+
+  Key key() const { return id; }
+  static IpcEvent OfKey(Key key) { return {.id = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.lease), visit(self.handed_out), visit(self.name),
+        visit(self.device_uuid), visit(self.handle);
+  }
+  bool operator==(const IpcEvent&) const = default;
+};
+
+// What one of a session's requests was answered (records::Session::Answer).
+struct Answer {
+  static constexpr Type kType = Type::kAnswer;
+  using Key = std::pair<SessionId, uint64_t>;
+
+  SessionId session{};
+  uint64_t request_id = 0;
+  uint64_t number = 0;
+
+  Key key() const { return {session, request_id}; }
+  static Answer OfKey(Key key) { return {.session = key.first, .request_id = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.request_id);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.number); }
+  bool operator==(const Answer&) const = default;
+};
+
+using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
+                            PublicationItem, IpcEvent, Answer>;
+
+enum class Op : uint8_t { kPut = 1, kErase = 2 };
+
+// One change. Of an object that is erased only the key counts.
+struct Change {
+  Op op = Op::kPut;
+  Object object;
+};
+
+template <typename T>
+Change Put(T object) {
+  return {Op::kPut, std::move(object)};
+}
+// Erase<journal::Lease>(id), Erase<journal::Exposure>({session, segment}).
+template <typename T>
+requires(!std::same_as<T, Counters>) Change Erase(const typename T::Key& key) {
+  return {Op::kErase, T::OfKey(key)};
+}
+
+}  // namespace gpumemd::journal

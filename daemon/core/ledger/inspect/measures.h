@@ -1,0 +1,64 @@
+// What the broker has measured of itself at one moment: plain values, for the metrics.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "daemon/core/admission/account.h"
+#include "daemon/core/latency.h"
+#include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd {
+
+inline constexpr size_t kKinds = 4;  // of Kind
+
+// What the ledger knows, all of the same moment.
+struct LedgerMeasures {
+  struct OnDevice {
+    // With what the tenants under it have.
+    std::array<uint64_t, kSegmentStates> charged{};  // bytes, by SegmentState
+    uint64_t limit = 0;
+    uint64_t guarantee = 0;
+    uint64_t revocable = 0;
+    uint32_t waiting = 0;     // requests that asked to
+    uint64_t waited_for = 0;  // bytes
+    // Of its own processes alone.
+    uint64_t unbrokered = 0;
+    bool ever_charged = false;
+  };
+  struct Tenant {
+    std::string name;
+    std::string parent;             // empty: none
+    std::vector<OnDevice> devices;  // as Device
+    uint32_t sessions = 0;          // these with those of the tenants under it …
+    uint64_t segments = 0;
+    uint32_t publications = 0;
+    std::map<gpumem::v1::Denial::Cause, uint64_t> denials;  // … and these without
+  };
+  struct Device {
+    uint64_t charged = 0;
+    uint64_t reclaimed = 0;  // bytes, since the daemon began
+  };
+  std::vector<Tenant> tenants;  // by name
+  std::vector<Device> devices;
+  bool draining = false;
+};
+
+struct Measures : LedgerMeasures {
+  std::vector<DeviceInfo> device_infos;
+  struct Acquires {
+    Kind kind = Kind::kVmm;
+    bool waited = false;
+    LatencyCounts latency;  // from the request to the moment when its client had its descriptors
+  };
+  std::vector<Acquires> acquires;  // of all kinds that the devices make
+  // How long the broker's mutex was held, each time and at most.
+  LatencyCounts lock_holds;
+  absl::Duration longest_lock_hold;
+};
+
+}  // namespace gpumemd

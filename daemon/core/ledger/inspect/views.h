@@ -1,0 +1,191 @@
+// What the ledger shows of itself: plain values, copied out, for the services to
+// translate and for tests to compare.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/core/admission/account.h"
+#include "daemon/core/identity/rules.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/quota/quota.h"
+#include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd {
+
+// What is known of a session's client, for people and for the audit.
+struct SessionDetails {
+  PeerIdentity peer;
+  std::string client_name;
+  std::string command;  // the process's name when it connected
+  std::string rule;     // which rule named the tenant
+  bool certain = true;  // the daemon can tell the process from any other, and so may end it
+  // Of the process's choice, for its attempts to begin this one session; 0: none.
+  uint32_t connect_id = 0;
+};
+
+// Where a session's client is.
+enum class Presence {
+  kHere,
+  kAway,       // the daemon that it was connected to is gone, and it has not come back
+  kReturning,  // it has connected, and has not said what it has (Reconcile)
+};
+
+struct LeaseView {
+  LeaseId lease{};
+  SegmentId segment{};
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;
+  std::string tenant;  // the segment's owner
+  bool reused = false;
+  bool revocable = false;
+  // By the memory's own word (daemon/device/device.h), added by the broker.
+  std::optional<ExportData> export_data;
+  uint64_t pool_id = 0;
+};
+
+struct DeviceUsageView {
+  std::string device_uuid;
+  uint64_t leased = 0;
+  uint64_t retained = 0;
+  uint64_t lingering = 0;
+  uint64_t charged = 0;
+  uint64_t limit = 0;
+  uint64_t peak = 0;
+  uint64_t guarantee = 0;
+  uint64_t borrowed = 0;   // held above it
+  uint64_t revocable = 0;  // held
+  uint64_t waited_for = 0;
+  uint32_t waiting = 0;
+  uint64_t unbrokered = 0;
+};
+
+struct TenantView {
+  std::string name;
+  bool configured = false;
+  Quota quota;
+  std::vector<DeviceUsageView> devices;
+  uint64_t charged = 0;  // but for pinned memory
+  uint64_t segments = 0;
+  uint32_t sessions = 0;
+  uint32_t in_flight = 0;
+  uint32_t waiting = 0;
+  uint32_t publications = 0;
+  uint64_t denials = 0;
+  std::map<gpumem::v1::Denial::Cause, uint64_t> denials_by_cause;
+  std::vector<std::string> above;  // the tenants that it is under, the nearest first
+};
+
+struct SessionView {
+  SessionId id{};
+  std::string tenant;
+  bool live = true;
+  Presence presence = Presence::kHere;
+  SessionDetails details;
+  uint32_t leases = 0;
+  uint64_t leased_bytes = 0;
+  uint64_t unbrokered = 0;  // over all devices
+  absl::Duration age;
+};
+
+// What a session's process has taken from a device past the broker.
+struct UnbrokeredBytes {
+  SessionId session{};
+  std::string device_uuid;
+  uint64_t bytes = 0;
+  bool denies = false;  // its tenant gets nothing new for as long as it is there
+};
+
+struct SegmentView {
+  SegmentId id{};
+  std::string tenant;
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;
+  SegmentState state = SegmentState::kPending;
+  std::vector<SessionId> sessions;
+  uint32_t leases = 0;
+  uint32_t publications = 0;  // that it is in
+  bool lost = false;
+  bool revocable = false;
+  absl::Duration age;
+};
+
+// Who holds a segment: a session by a lease.
+struct LeaseHolderView {
+  LeaseId id{};
+  SegmentId segment{};
+  SessionId session{};
+  std::string tenant;          // the session's
+  bool attached = false;       // through a publication
+  std::string publication;     // "TENANT/NAME" of it; empty where it has ended
+  uint64_t version = 0;        // of it; 0 where it has ended
+  bool shared = false;         // has a ticket for the segment's own tenant
+  bool shared_to_any = false;  // has one for whoever has it
+};
+
+// And a publication by what it was sealed with.
+struct PublicationHolderView {
+  std::string tenant;
+  std::string name;
+  uint64_t version = 0;
+  std::vector<SegmentId> segments;
+};
+
+struct HoldersView {
+  std::vector<LeaseHolderView> leases;
+  std::vector<PublicationHolderView> publications;
+};
+
+struct WaiterView {
+  WaiterId id{};
+  SessionId session{};
+  std::string tenant;
+  std::string device_uuid;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;  // of each
+  uint32_t count = 0;
+  bool revocable = false;
+  bool asked_to = false;  // false: only for what is on its way
+  uint32_t position = 0;  // from 1, on its device
+  absl::Duration age;
+  gpumem::v1::Denial blocked_by;
+};
+
+// The newest version under a name.
+struct PublicationView {
+  PublicationId id{};
+  std::string tenant;
+  std::string name;
+  uint64_t version = 0;
+  uint32_t segments = 0;
+  uint64_t bytes = 0;
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;  // every tenant may attach to it
+  bool ephemeral = false;
+  uint32_t attached = 0;  // sessions
+  absl::Duration age;
+  absl::Duration expire_after = absl::InfiniteDuration();
+  absl::Duration expires_in = absl::InfiniteDuration();  // as things stand
+  SessionId publisher{};
+  pid_t publisher_pid = 0;
+  std::string publisher_name;
+  bool publisher_alive = false;
+};
+
+struct IpcEventView {
+  IpcEventId id{};
+  SessionId session{};
+  std::string device_uuid;
+  ExportData handle{};
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,238 @@
+// What kinds of segments bring to the ledger, by example: sentences, pinned memory, losses,
+// events. The model test has the rest.
+#include "daemon/core/ledger/ledger.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+using absl::StatusCode;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint64_t kGranule = 2 << 20;
+
+class LedgerKindsTest : public testing::Test {
+ protected:
+  LedgerKindsTest()
+      : ledger_({{.uuid = "GPU-1",
+                  .capacity_bytes = 16 * kGranule,
+                  .granularity_bytes = kGranule,
+                  .kinds = {Kind::kVmm, Kind::kMempool}},
+                 {.uuid = "GPU-2",
+                  .capacity_bytes = 16 * kGranule,
+                  .granularity_bytes = kGranule,
+                  .kinds = {Kind::kVmm, Kind::kIpc}},
+                 {.uuid = "PINNED-0",
+                  .capacity_bytes = 16 * kGranule,
+                  .granularity_bytes = kGranule,
+                  .kinds = {Kind::kPinned}}},
+                {}, [] { return absl::UnixEpoch(); }) {
+    session_ = Open("a", 1);
+  }
+  void TearDown() override { EXPECT_EQ(ledger_.CheckInvariants(), absl::OkStatus()); }
+
+  SessionId Open(absl::string_view tenant, uint8_t token) {
+    return ledger_.OpenSession(tenant, {}, Secret{token}).value();
+  }
+  absl::StatusOr<Operation> Acquire(const AcquireSpec& spec) {
+    auto begun = ledger_.BeginAcquire(session_, spec);
+    if (!begun.ok()) return begun.status();
+    EXPECT_EQ(ledger_.Commit(*begun->operation), absl::OkStatus());
+    return *begun->operation;
+  }
+
+  Ledger ledger_;
+  SessionId session_{};
+};
+
+TEST_F(LedgerKindsTest, ARequestGoesToTheFirstDeviceThatMakesItsKind) {
+  EXPECT_EQ(Acquire({.bytes = 1})->device, 0u);
+  EXPECT_EQ(Acquire({.bytes = 1, .kind = Kind::kIpc})->device, 1u);
+  EXPECT_EQ(Acquire({.bytes = 1, .kind = Kind::kPinned})->device, 2u);
+}
+
+TEST_F(LedgerKindsTest, WhatADeviceDoesNotMakeIsRefusedWithWhatItMakes) {
+  const auto refused = Acquire({.device_uuid = "GPU-1", .bytes = 1, .kind = Kind::kIpc});
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(refused.status().message(),
+            "device GPU-1 does not make segments of kind ipc; it makes vmm, mempool; GPU-2 makes "
+            "that kind");
+}
+
+TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
+  EXPECT_EQ(Acquire({.bytes = 3 * kGranule, .most_free = true})->device, 0u);
+  EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 1u);
+  // A limit on that device, and the first is the better one again.
+  ledger_.OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
+  EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
+  EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .most_free = true}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
+  ledger_.OverrideQuota(
+      "a",
+      {.limit_bytes = kGranule, .total_limit_bytes = kGranule, .pinned_limit_bytes = 2 * kGranule});
+  EXPECT_TRUE(Acquire({.bytes = 2 * kGranule, .kind = Kind::kPinned}).ok());
+  const auto denied = Acquire({.bytes = 1, .kind = Kind::kPinned});
+  EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(denied.status().message()), HasSubstr("quota set a --pinned-limit SIZE"));
+  EXPECT_TRUE(Acquire({.bytes = kGranule}).ok());  // and is not counted by the others
+  EXPECT_EQ(ledger_.GetTenant("a")->charged, kGranule);
+}
+
+TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
+  const LeaseId lease = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0].lease;
+  const auto refused = ledger_.Share(session_, lease, TicketScope::kAny, Secret{7});
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("use kind vmm or ipc"));
+  EXPECT_TRUE(ledger_.Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
+}
+
+// What follows is about the tenant's memory pool on a device.
+
+TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePoolOpen) {
+  const SessionId opener = Open("a", 2);
+  const Operation::Item made = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const Operation::Item kept = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const auto opened = ledger_.BeginOpen(
+      opener, {*ledger_.Share(session_, made.lease, TicketScope::kTenant, Secret{7})});
+  ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(session_, {made.lease, kept.lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(opener, {opened->items[0].lease}), absl::OkStatus());
+  ledger_.ProcessGone(session_);
+  // The opener never had the second, and keeps it all the same.
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  EXPECT_EQ(ledger_.GetTenant("a")->devices[0].lingering, 2 * kGranule);
+  EXPECT_THAT(ledger_.ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
+  ledger_.ProcessGone(opener);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(made.segment, kept.segment));
+  ledger_.Destroyed(made.segment);
+  ledger_.Destroyed(kept.segment);
+}
+
+TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
+  ledger_.OverrideQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0});
+  const Operation::Item item = Acquire({.bytes = kGranule, .kind = Kind::kMempool})->items[0];
+  ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  const auto denied = Acquire({.bytes = 2 * kGranule});
+  EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(denied.status().message()),
+              HasSubstr("end the processes that have used kind mempool (CUDA keeps 2.00 MiB that "
+                        "were released until then)"));
+  const auto again = Acquire({.bytes = kGranule, .kind = Kind::kMempool});
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->items[0].segment, item.segment);
+  EXPECT_TRUE(again->items[0].reused);
+}
+
+TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
+  const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const auto begin = [&] {
+    return *ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool})->operation;
+  };
+  const Operation unmade = begin();
+  ledger_.Abort(unmade, /*handed_over=*/false);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(unmade.items[0].segment));
+  ledger_.Destroyed(unmade.items[0].segment);
+  const Operation made = begin();
+  ledger_.Created(made.items[0].segment);
+  ledger_.Abort(made, /*handed_over=*/false);
+  EXPECT_TRUE(ledger_.TakeDoomed().empty()) << "its pool would not give it back";
+  EXPECT_EQ(begin().items[0].segment, made.items[0].segment);
+  ledger_.ProcessGone(session_);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(held.segment));
+  ledger_.Destroyed(held.segment);
+}
+
+TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
+  ledger_.OverrideQuota("a", {.max_sessions = 2});
+  const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
+  SegmentId segment{};
+  for (uint8_t i = 2; i < 9; ++i) {
+    session_ = ledger_.OpenSession("a", process, Secret{i}).value();
+    const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+    EXPECT_EQ(item.reused, i > 2);
+    segment = item.segment;
+    ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+    ledger_.SocketClosed(session_);
+    EXPECT_EQ(ledger_.session_count(), 2u);  // the fixture's, and the latest of these
+  }
+  // Another process of the same pid is another process.
+  EXPECT_EQ(
+      ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9}).status().code(),
+      StatusCode::kResourceExhausted);
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  ledger_.ProcessGone(session_);
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(segment));
+  ledger_.Destroyed(segment);
+  EXPECT_EQ(ledger_.session_count(), 1u);
+}
+
+TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
+  const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
+  const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});
+  ledger_.MarkLost({item.segment});
+  EXPECT_THAT(ledger_.TakeBereaved(), ElementsAre(session_));
+  EXPECT_TRUE(ledger_.TakeBereaved().empty());
+  EXPECT_THAT(ledger_.LostLeases(session_), ElementsAre(item.lease));
+  EXPECT_EQ(ledger_.BeginOpen(Open("b", 2), {ticket}).status().code(),
+            StatusCode::kFailedPrecondition);
+  // Charged until it is let go of, and then given up rather than kept.
+  EXPECT_EQ(ledger_.charged(1), kGranule);
+  EXPECT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
+  ledger_.Destroyed(item.segment);
+  EXPECT_EQ(ledger_.charged(1), 0u);
+}
+
+TEST_F(LedgerKindsTest, WhatAnotherTenantHasHadIsNotReused) {
+  const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
+  const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});
+  const SessionId other = Open("b", 2);
+  const auto opened = ledger_.BeginOpen(other, {ticket});
+  ASSERT_TRUE(opened.ok());
+  ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(other, {opened->items[0].lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  // It may have kept the handle, which would open what the next holder writes.
+  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
+  ledger_.Destroyed(item.segment);
+}
+
+TEST_F(LedgerKindsTest, EventsEndWithTheirLeaseOrSession) {
+  const Operation::Item item = Acquire({.bytes = 1})->items[0];
+  ASSERT_TRUE(ledger_.RegisterEvent(session_, {.lease = item.lease}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger_.RegisterEvent(session_, {.name = "done"}, "GPU-1", {}).ok());
+  const SessionId other = Open("a", 2);
+  EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"})->size(), 1u);
+  EXPECT_EQ(ledger_.RegisterEvent(other, {.name = "done"}, "GPU-1", {}).status().code(),
+            StatusCode::kAlreadyExists);
+  EXPECT_EQ(ledger_.GetEvents(Open("b", 3), {.name = "done"}).status().code(),
+            StatusCode::kNotFound);  // another tenant's name
+  ledger_.ProcessGone(session_);
+  EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
+}
+
+// What only the process that is gone kept in a pool goes in parts, too.
+TEST_F(LedgerKindsTest, AnIdlePoolEndsInParts) {
+  const auto made = Acquire({.bytes = kGranule, .kind = Kind::kMempool, .count = 5});
+  ASSERT_TRUE(made.ok()) << made.status();
+  std::vector<LeaseId> leases;
+  for (const Operation::Item& item : made->items) leases.push_back(item.lease);
+  ASSERT_TRUE(ledger_.Release(session_, leases).ok());
+  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  ledger_.ProcessGone(session_, /*steps=*/2);
+  std::vector<size_t> doomed;
+  for (; ledger_.HasEnding(); ledger_.ContinueEnding(/*steps=*/2)) {
+    EXPECT_EQ(ledger_.CheckInvariants(), absl::OkStatus());
+    doomed.push_back(ledger_.TakeDoomed().size());
+  }
+  doomed.push_back(ledger_.TakeDoomed().size());
+  EXPECT_EQ(doomed, (std::vector<size_t>{2, 2, 1, 0}));
+}
+
+}  // namespace
+}  // namespace gpumemd

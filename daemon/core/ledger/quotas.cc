@@ -1,0 +1,64 @@
+// What operators change of quotas, and what is checked of it.
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/ledger.h"
+#include "daemon/core/quota/guarantees.h"
+
+namespace gpumemd {
+
+absl::Status Ledger::CheckDevices(const Quota& quota) const {
+  for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
+    for (const auto& [uuid, bytes] : *by_device) {
+      absl::StatusOr<size_t> device = FindDevice(uuid);
+      if (!device.ok()) return device.status();
+      if (!IsPinnedMemory(devices_[*device])) continue;
+      return absl::InvalidArgumentError(
+          by_device == &quota.device_limits
+              ? absl::StrCat(
+                    uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes")
+              : absl::StrCat(uuid, " is host memory, of which nothing can be guaranteed"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) const {
+  if (quota.revocable && quota.kind == Kind::kMempool) {
+    return absl::InvalidArgumentError(
+        "memory of kind mempool cannot be taken back; choose another kind for a tenant all of "
+        "whose leases are revocable");
+  }
+  std::map<std::string, Quota> quotas;
+  for (const auto& [other, tenant] : tenants_) {
+    Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
+    // Who names a tenant that nobody has configured is under none.
+    each.parent = tenant->parent == nullptr ? "" : tenant->parent->name;
+  }
+  quotas.emplace(name, quota);  // where it is not there yet
+  std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, devices_);
+  if (!problem) return absl::OkStatus();
+  const std::string sentence = Tell(*problem);
+  return problem->what == GuaranteeProblem::What::kAboveLimit
+             ? absl::InvalidArgumentError(sentence)
+             : absl::FailedPreconditionError(sentence);
+}
+
+void Ledger::OverrideQuota(absl::string_view name, const Quota& quota) {
+  Tenant& tenant = EnsureTenant(name);
+  tenant.quota_set = true;
+  ApplyQuota(tenant, quota);
+}
+
+absl::StatusOr<TenantView> Ledger::UnsetQuota(absl::string_view name, const Quota& quota) {
+  Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  tenant->quota_set = false;
+  ApplyQuota(*tenant, quota);
+  TenantView view = View(*tenant);
+  ForgetIfIdle(*tenant);
+  return view;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,284 @@
+// Sessions that come back after the daemon's end: what they are granted once more, and what ends.
+#include "daemon/core/ledger/testing/restart_fixture.h"
+
+namespace gpumemd {
+namespace {
+
+using absl::StatusCode;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class LedgerReconcileTest : public LedgerRestartFixture {
+ protected:
+  // By one request, committed.
+  std::vector<Operation::Item> AcquireBy(SessionId session, uint64_t request, uint32_t count) {
+    return AcquireAs(session, {.bytes = kGranule, .count = count, .request_id = request}).items;
+  }
+  static std::vector<LeaseId> Leases(const std::vector<Operation::Item>& items) {
+    std::vector<LeaseId> leases;
+    for (const Operation::Item& item : items) leases.push_back(item.lease);
+    return leases;
+  }
+  // What does not change by an operation that hands leases over once more.
+  void ExpectUnchanged() {
+    Record();
+    EXPECT_TRUE(image == before_);
+  }
+  void Remember() {
+    Record();
+    before_ = image;
+  }
+
+ private:
+  JournalImage before_;
+};
+
+TEST_F(LedgerReconcileTest, ARequestIsGrantedOnceMoreAndOnlyOnce) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 3);
+  AcquireBy(session, 6, 1);
+  EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "by the daemon that has granted it";
+  Restart();
+  Remember();
+  const std::optional<Operation> again = ledger.Regrant(session, 5, 3);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_TRUE(again->regrant);
+  EXPECT_EQ(again->session, session);
+  EXPECT_EQ(again->request_id, 5u);
+  EXPECT_EQ(again->kind, Kind::kVmm);
+  ASSERT_EQ(again->items.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(again->items[i].lease, items[i].lease);
+    EXPECT_EQ(again->items[i].segment, items[i].segment);
+    EXPECT_FALSE(again->items[i].fresh);
+  }
+  EXPECT_FALSE(ledger.Regrant(session, 5, 3));
+  EXPECT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_FALSE(ledger.Regrant(session, 5, 3));
+  ExpectUnchanged();
+  // The answer may be lost with this daemon, too.
+  Restart();
+  EXPECT_TRUE(ledger.Regrant(session, 5, 3).has_value());
+}
+
+TEST_F(LedgerReconcileTest, AbortLeavesTheLeasesAsTheyAre) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  Restart();
+  Remember();
+  for (bool handed_over : {false, true}) {
+    const std::optional<Operation> again = ledger.Regrant(session, 5, 2);
+    ASSERT_TRUE(again.has_value());
+    ledger.Abort(*again, handed_over);
+    ExpectUnchanged();
+    EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
+    Restart();
+  }
+}
+
+TEST_F(LedgerReconcileTest, WhatWasOpenedIsGrantedOnceMoreAsOfTheSameSort) {
+  const SessionId owner = OpenSession("a"), session = OpenSession("b");
+  const Secret ticket = Share(owner, AcquireOne(owner, kGranule).lease, TicketScope::kAny);
+  const auto opened = ledger.BeginOpen(session, {ticket}, /*revocable=*/true, /*request_id=*/8);
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened->request_id, 8u);
+  Finish(*opened);
+  Restart();
+  const std::optional<Operation> again = ledger.Regrant(session, 8, 1);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_TRUE(again->revocable) << "the lease is, though the segment is not";
+  EXPECT_TRUE(ledger.Commit(*again).ok());
+}
+
+TEST_F(LedgerReconcileTest, ARequestThatWasServedAfterAWaitIsGrantedOnceMore) {
+  const SessionId holder = OpenSession("a"), session = OpenSession("a");
+  const Operation::Item item = AcquireOne(holder, kCapacity);
+  ASSERT_TRUE(ledger.BeginCall(session).ok());
+  const auto waits =
+      ledger.BeginAcquire(session, {.bytes = kCapacity, .waits = true, .request_id = 4});
+  ASSERT_TRUE(waits.ok() && waits->waiter);
+  Release(holder, {item});
+  const std::vector<Ledger::Admitted> admitted = ledger.AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 1u);
+  Finish(admitted[0].operation.value());
+  Restart();
+  EXPECT_TRUE(ledger.Regrant(session, 4, 1).has_value());
+}
+
+TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
+  const SessionId session = OpenSession("a");
+  AcquireBy(session, 5, 2);
+  const Operation::Item released = AcquireBy(session, 6, 1).at(0);
+  AcquireBy(session, 7, 2);
+  AcquireAs(session, {.bytes = kGranule, .kind = Kind::kIpc, .request_id = 8});
+  AcquireBy(session, 0, 1);  // no request that could be asked by again
+  Restart();
+  EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "another count";
+  EXPECT_FALSE(ledger.Regrant(session, 5, 2)) << "their leases have ended";
+  Release(session, {released});
+  EXPECT_FALSE(ledger.Regrant(session, 6, 0)) << "it was released, and nothing is handed over";
+  EXPECT_FALSE(ledger.Regrant(session, 6, 1));
+  EXPECT_FALSE(ledger.Regrant(session, 8, 1)) << "it is lost";
+  EXPECT_FALSE(ledger.Regrant(session, 0, 1));
+  EXPECT_FALSE(ledger.Regrant(OpenSession("a"), 7, 2)) << "another session's";
+  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 3u);
+  EXPECT_TRUE(ledger.Regrant(session, 7, 2).has_value());
+}
+
+TEST_F(LedgerReconcileTest, APartThatWasReleasedMeanwhileEndsTheRest) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  Restart();
+  Release(session, {items[0]});
+  EXPECT_FALSE(ledger.Regrant(session, 5, 2));
+  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 0u);
+}
+
+TEST_F(LedgerReconcileTest, AReleaseWhileItIsHandedOverEndsTheLeaseAndNotTheHandingOver) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  Restart();
+  const std::optional<Operation> again = ledger.Regrant(session, 5, 2);
+  ASSERT_TRUE(again.has_value());
+  Release(session, {items[0]});
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kPending);
+  EXPECT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(items[1].segment), SegmentState::kLeased);
+  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 1u);
+}
+
+TEST_F(LedgerReconcileTest, ASessionThatEndsWhileItIsHandedOverIsToldSo) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireBy(session, 5, 1).at(0);
+  Restart();
+  const std::optional<Operation> again = ledger.Regrant(session, 5, 1);
+  ASSERT_TRUE(again.has_value());
+  ledger.ProcessGone(session);
+  EXPECT_EQ(StateOf(item.segment), SegmentState::kPending);
+  EXPECT_EQ(ledger.Commit(*again).code(), StatusCode::kAborted);
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
+  EXPECT_FALSE(ledger.Regrant(session, 5, 1));
+}
+
+TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
+  const SessionId session = OpenSessionOf("a", 42), other = OpenSessionOf("a", 43);
+  const PeerIdentity peer = {.pid = 42, .start_time = 7};
+  const auto presence = [&] { return ledger.ListSessions("a")->at(0).presence; };
+  EXPECT_EQ(presence(), Presence::kHere);
+  EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "its client may have lost its connection";
+  Restart();
+  EXPECT_EQ(presence(), Presence::kAway);
+  // Another process, also where it has got the same pid.
+  EXPECT_EQ(ledger.Resume(other, peer).code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.Resume(session, {.pid = 42, .start_time = 8}).code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.Resume(SessionId{99}, peer).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.Resume(session, peer).ok());
+  EXPECT_EQ(presence(), Presence::kReturning);
+  EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "that connection may be lost, too";
+  EXPECT_TRUE(ledger.Reconcile(session, {}, {}).ok());
+  EXPECT_EQ(presence(), Presence::kHere);
+  // One that comes back and is cut off again is over.
+  Restart();
+  ledger.SocketClosed(session);
+  EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound);
+}
+
+TEST_F(LedgerReconcileTest, WhatItWillNotAskForAgainEnds) {
+  Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
+  const SessionId session = OpenSession("a"), strict = OpenSession("strict");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  const std::vector<Operation::Item> kept = AcquireBy(session, 6, 1);
+  const std::vector<Operation::Item> lingers = AcquireBy(strict, 5, 1);
+  ledger.DropRegrants(session, {5});  // means nothing to the daemon that has granted it
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
+  Restart();
+  Release(session, {items[1]});
+  ledger.DropRegrants(session, {5, 9});
+  ledger.DropRegrants(strict, {5});
+  EXPECT_FALSE(ledger.Regrant(session, 5, 2));
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(lingers[0].segment), SegmentState::kLingering);
+  EXPECT_EQ(StateOf(kept[0].segment), SegmentState::kLeased);
+}
+
+TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const Operation::Item kept = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
+  const Operation::Item others = AcquireOne(other, kGranule);
+  Restart();
+  const auto unknown = ledger.Reconcile(session, {kept.lease, others.lease, LeaseId{77}}, {});
+  ASSERT_TRUE(unknown.ok()) << unknown.status();
+  EXPECT_THAT(*unknown, ElementsAre(others.lease, LeaseId{77}));
+  EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
+  EXPECT_EQ(StateOf(ended.segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(others.segment), SegmentState::kLeased);
+  ledger.SocketClosed(session);
+  EXPECT_EQ(ledger.Reconcile(session, {}, {}).status().code(), StatusCode::kAborted);
+}
+
+TEST_F(LedgerReconcileTest, WhatItWillAskForAgainStaysAndNothingElse) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> asked = AcquireBy(session, 5, 2);
+  const std::vector<Operation::Item> dropped = AcquireBy(session, 6, 1);
+  const std::vector<Operation::Item> had = AcquireBy(session, 7, 1);
+  const std::vector<Operation::Item> nameless = AcquireBy(session, 0, 1);
+  Restart();
+  EXPECT_THAT(*ledger.Reconcile(session, Leases(had), {0, 5}), IsEmpty());
+  EXPECT_EQ(StateOf(asked[0].segment), SegmentState::kLeased);
+  EXPECT_EQ(StateOf(had[0].segment), SegmentState::kLeased);
+  EXPECT_EQ(StateOf(dropped[0].segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(nameless[0].segment), SegmentState::kRetained) << "0 is no request";
+  EXPECT_FALSE(ledger.Regrant(session, 6, 1));
+  EXPECT_FALSE(ledger.Regrant(session, 7, 1)) << "it has that already";
+  EXPECT_TRUE(ledger.Regrant(session, 5, 2).has_value());
+}
+
+TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
+  Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
+  const SessionId session = OpenSession("a"), strict = OpenSession("strict");
+  const Operation arriving = Begin(session, kGranule), held_back = Begin(strict, kGranule);
+  Make(arriving);
+  Make(held_back);
+  const Operation::Item twice = AcquireOne(session, kGranule);
+  const Secret ticket = Share(session, twice.lease);
+  ASSERT_TRUE(ledger.BeginOpen(session, {ticket}).ok());  // once more, and not committed
+  // What belongs to a tenant that does not trust its releases, by whomever.
+  const Operation::Item foreign = AcquireOne(strict, kGranule);
+  ASSERT_TRUE(ledger.BeginOpen(session, {Share(strict, foreign.lease, TicketScope::kAny)}).ok());
+  // And what a tenant is handed of others that is not trusted itself.
+  const Secret for_all = Share(session, twice.lease, TicketScope::kAny);
+  ASSERT_TRUE(ledger.BeginOpen(strict, {for_all}).ok());
+  Restart();
+  EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kLingering);
+  EXPECT_THAT(*ledger.Reconcile(session, {twice.lease}, {}), IsEmpty());
+  EXPECT_THAT(*ledger.Reconcile(strict, {}, {}), IsEmpty());
+  EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(held_back.items[0].segment), SegmentState::kLingering);
+  Record();
+  EXPECT_EQ(image.exposures.at({session, twice.segment}).count, 1u);
+  EXPECT_TRUE(image.exposures.contains({session, foreign.segment}));
+  EXPECT_TRUE(image.exposures.contains({strict, twice.segment}));
+  Release(session, {twice});
+  EXPECT_EQ(StateOf(twice.segment), SegmentState::kLingering);
+  ledger.ProcessGone(strict);
+  EXPECT_EQ(StateOf(held_back.items[0].segment), SegmentState::kReleasing);
+  EXPECT_EQ(StateOf(foreign.segment), SegmentState::kLingering) << "the other may map it";
+  DestroyDoomed();
+}
+
+TEST_F(LedgerReconcileTest, WhileItIsHandedSomethingNothingCountsAsNotArrived) {
+  const SessionId session = OpenSession("a");
+  AcquireBy(session, 5, 1);
+  const Operation arriving = Begin(session, kGranule);
+  Make(arriving);
+  Restart();
+  const std::optional<Operation> again = ledger.Regrant(session, 5, 1);
+  ASSERT_TRUE(again.has_value());
+  ASSERT_TRUE(ledger.Reconcile(session, {}, {5}).ok());
+  EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kLingering);
+  EXPECT_TRUE(ledger.Commit(*again).ok());
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,190 @@
+// What the ledger keeps of each tenant, session, segment, lease and waiter. Plain records: the
+// ledger alone changes them (ledger.h), and keeps them true to each other.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/time/time.h"
+#include "daemon/core/admission/account.h"
+#include "daemon/core/admission/queue_line.h"
+#include "daemon/core/admission/standing.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/ledger/retained_pool.h"
+#include "daemon/core/quota/quota.h"
+#include "daemon/device/device.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumemd::records {
+
+// A tenant's memory pool on a device (kind mempool).
+struct Pool {
+  // The sessions whose processes may have it open, and how often they were handed something
+  // of it. A process that has ended is none of them.
+  absl::btree_map<SessionId, uint32_t> importers;
+  RetainedPool idle;  // released, and there for the tenant's next request of that size
+  absl::btree_set<SegmentId> lost;  // released, and of no use
+};
+struct Tenant {
+  std::string name;
+  Quota quota;
+  bool configured = false;
+  bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
+  Tenant* parent = nullptr;  // whose quota counts what this one has, too
+  uint32_t children = 0;
+  std::vector<Account> accounts;       // by device, with what those under it have
+  std::vector<RetainedPool> retained;  // by device
+  std::vector<Pool> pools;             // by device
+  uint32_t sessions = 0;               // live and lingering
+  uint32_t live_sessions = 0;
+  uint32_t tree_sessions = 0;      // with those of the tenants under it
+  uint32_t tree_waiting = 0;       // requests that have asked to, with theirs
+  uint32_t tree_publications = 0;  // with theirs
+  uint64_t metadata_bytes = 0;     // of its own publications
+  // The last versions of names that are no longer published, the oldest first; a few.
+  std::vector<std::pair<std::string, uint64_t>> ended_names;
+  uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one
+  uint32_t in_flight = 0;
+  uint32_t watches = 0;
+  uint64_t leases = 0;  // of its sessions, with those that operations are about to give them
+  std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
+};
+struct Session {
+  Tenant* tenant = nullptr;
+  SessionDetails details;
+  Secret token{};
+  absl::Time opened;
+  bool live = true;  // its socket is open
+  bool process_gone = false;
+  bool ending = false;      // not live, and what it had has not ended yet (Ledger::ContinueEnding)
+  uint32_t in_flight = 0;   // calls
+  uint32_t watches = 0;     // that are no calls any more
+  uint32_t operations = 0;  // begun, neither committed nor aborted
+  absl::btree_set<WaiterId> waiters;
+  absl::btree_set<LeaseId> leases;
+  absl::btree_map<SegmentId, uint32_t> leased;  // the segments of these, and how often
+  uint64_t leased_bytes = 0;                    // of these, each counted once
+  uint32_t arriving = 0;                        // leases that its operations are about to give it
+  absl::btree_set<SegmentId> exposed;           // segments that its process may map
+  absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
+  // Of a session that an earlier daemon began: whether its client has come back, and what it was
+  // granted then, by request. It may ask again for what it was not told of.
+  Presence presence = Presence::kHere;
+  uint32_t resumptions = 0;    // how often its client has connected anew
+  bool may_reconcile = false;  // it has, and has made no call since
+  absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
+  absl::btree_set<WaiterId> attach_waiters;
+  absl::btree_set<PublicationId> publications;  // of its making, that are there
+  absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
+  // What its last requests that name a number were answered, the oldest first; a few. Of requests
+  // for leases the leases say it.
+  struct Answer {
+    uint64_t request = 0;
+    uint64_t number = 0;  // a version, or an event's
+  };
+  std::deque<Answer> answers;
+};
+struct Segment {
+  Tenant* tenant = nullptr;
+  size_t device = 0;
+  Kind kind = Kind::kVmm;
+  Charge charge;
+  absl::Time created;
+  bool made = false;  // its memory is there
+  bool lost = false;
+  bool shared_out = false;  // another tenant's process was given it
+  // While it is being taken back: what was done last, and when the next is due.
+  enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
+  absl::Time due = absl::InfiniteFuture();
+  // Its holders were to be ended, and still have it: nobody counts on it any more.
+  bool stuck = false;
+  uint32_t pins = 0;  // operations under way on it
+  uint32_t leases = 0;
+  uint32_t publications = 0;  // that it is in
+  // How many handed-over leases each session's process may still map.
+  absl::btree_map<SessionId, uint32_t> exposures;
+};
+// A process, and of which sort its leases are. Nothing is known of one that maps nothing.
+struct Process {
+  uint32_t exposures = 0;  // segments that its sessions may map
+  bool revocable = false;
+};
+struct Lease {
+  SessionId session{};
+  SegmentId segment{};
+  std::optional<Secret> tickets[2];            // by TicketScope
+  std::optional<PublicationId> publication{};  // through which it was got; it may have ended
+  uint64_t request_id = 0;                     // of the call that it came by; 0: none
+};
+// One version, sealed. Holds its segments as leases do, and has no session.
+struct Publication {
+  Tenant* tenant = nullptr;
+  std::string name;
+  uint64_t version = 0;
+  std::vector<SegmentId> segments;
+  uint64_t bytes = 0;  // of these
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool ephemeral = false;  // ends with its publisher's session
+  absl::Duration expire_after = absl::InfiniteDuration();
+  absl::Time published;
+  absl::Time idle_since;  // where nobody is attached
+  SessionId publisher{};  // which may have ended, and is remembered as it was
+  pid_t publisher_pid = 0;
+  std::string publisher_name;
+  // Sessions with leases that they got through it, or are about to get; how many.
+  absl::btree_map<SessionId, uint32_t> attached;
+};
+struct TicketEntry {
+  LeaseId lease{};
+  TicketScope scope = TicketScope::kTenant;
+};
+
+// Who waits.
+struct Request {
+  Tenant* tenant = nullptr;
+  size_t device = 0;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;  // of each segment, rounded up
+  uint32_t count = 0;
+  bool revocable = false;
+  uint64_t request_id = 0;
+};
+struct Waiter {
+  SessionId session{};
+  Request request;
+  bool asked_to = false;  // false: it waits for what is on its way, and only for that
+  absl::Time since;
+  bool revokes = false;
+  // How many of its standings it claims: later ones get nothing there that it waits for.
+  size_t claims = 0;
+
+  // What is remembered so that a change costs a look at few others (admission/queue.cc).
+  struct Claimed {
+    ClaimKey key;
+    Claim claim;
+    uint64_t plain_need = 0;  // of the claim, where nothing is reused
+    bool operator==(const Claimed&) const = default;
+  };
+  std::vector<Claimed> claimed;  // of the limits of its tenant and of those that this is under
+  QueueRank rank{};
+  const Tenant* tree = nullptr;  // its tenant, or the topmost of those that this is under
+};
+// Who waits for a version of a publication, which need not be there yet under any version.
+struct AttachWaiter {
+  SessionId session{};
+  std::pair<std::string, std::string> name;  // the tenant's, and its own
+  uint64_t version = 0;                      // or a later one
+};
+
+}  // namespace gpumemd::records

@@ -1,0 +1,230 @@
+// Publications over the end of their daemon, by example.
+#include "daemon/core/ledger/testing/restart_fixture.h"
+
+namespace gpumemd {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class LedgerRestorePublicationsTest : public LedgerRestartFixture {
+ protected:
+  Ledger::Published Publish(SessionId session, const PublishSpec& spec) {
+    auto published = ledger.Publish(session, spec);
+    EXPECT_TRUE(published.ok()) << published.status();
+    return published.value_or(Ledger::Published{});
+  }
+  Operation Attach(SessionId session, const AttachSpec& spec) {
+    auto admission = ledger.BeginAttach(session, spec);
+    EXPECT_TRUE(admission.ok() && admission->operation) << admission.status();
+    if (!admission.ok() || !admission->operation) return {};
+    Finish(*admission->operation);
+    return *admission->operation;
+  }
+  void ExpectRecorded() {
+    Record();
+    EXPECT_TRUE(image == ledger.Image());
+    const absl::Status consistent = image.CheckReferences();
+    EXPECT_TRUE(consistent.ok()) << consistent;
+  }
+};
+
+TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDaemon) {
+  const SessionId publisher = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(publisher, kGranule, 2);
+  const PublishSpec spec = {.name = "weights",
+                            .leases = {items[1].lease, items[0].lease},
+                            .metadata_bytes = 100,
+                            .to_any = true};
+  Publish(publisher, spec);
+  Publish(publisher, spec);
+  const Ledger::Restored restored = Restart({.dead = {publisher}});
+  EXPECT_EQ(restored.publications, 1u);
+  EXPECT_EQ(Usage("a").leased, 2 * kGranule);
+  const Operation attached = Attach(OpenSession("b"), {.name = "a/weights", .version = 2});
+  ASSERT_EQ(attached.items.size(), 2u);
+  EXPECT_EQ(attached.items[0].segment, items[1].segment);
+  EXPECT_EQ(attached.items[1].segment, items[0].segment);
+  EXPECT_EQ(ledger.ListPublications("a")->at(0).metadata_bytes, 100u);
+  Restart();
+  EXPECT_EQ(*ledger.Unpublish("a/weights"), 2u);
+  ExpectRecorded();
+  EXPECT_THAT(image.publication_items, IsEmpty());
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased) << "who is attached has it";
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
+  const SessionId dead = OpenSession("a"), living = OpenSession("a");
+  const Operation::Item gone = AcquireOne(dead, kGranule), kept = AcquireOne(living, kGranule);
+  Publish(dead, {.name = "gone", .leases = {gone.lease}, .ephemeral = true});
+  Publish(living, {.name = "kept", .leases = {kept.lease}, .ephemeral = true});
+  const Ledger::Restored restored = Restart({.dead = {dead}});
+  EXPECT_EQ(restored.publications, 1u);
+  EXPECT_THAT(restored.lost_publications, IsEmpty());
+  EXPECT_EQ(StateOf(gone.segment), SegmentState::kRetained);
+  ledger.ProcessGone(living);
+  EXPECT_THAT(*ledger.ListPublications("a"), IsEmpty());
+}
+
+// Of names that were not published any more, one number is left: it is enough.
+TEST_F(LedgerRestorePublicationsTest, VersionsGrowThoughTheDaemonHasForgottenTheName) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
+  const auto publish = [&](const std::string& name) {
+    return Publish(session, {.name = name, .leases = {items[0].lease}}).version;
+  };
+  for (uint64_t version = 1; version <= 3; ++version) EXPECT_EQ(publish("ended"), version);
+  EXPECT_EQ(publish("there"), 1u);
+  EXPECT_EQ(*ledger.Unpublish("a/ended"), 3u);
+  Restart();
+  // Who waits for what comes after the version that it has seen does not wait for ever.
+  auto waits = ledger.BeginAttach(session, {.name = "ended", .version = 4});
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_EQ(publish("ended"), 4u);
+  EXPECT_EQ(publish("there"), 2u);
+  EXPECT_EQ(publish("unheard-of"), 4u);
+  ExpectRecorded();
+  EXPECT_EQ(image.counters.ended_version, 3u);
+  EXPECT_EQ(*ledger.Unpublish("a/there"), 2u);
+  Restart();
+  EXPECT_EQ(*ledger.Unpublish("a/unheard-of"), 4u);
+  Restart();
+  EXPECT_EQ(publish("there"), 5u);
+}
+
+TEST_F(LedgerRestorePublicationsTest, VersionsGrowOverAPublicationThatIsLost) {
+  const SessionId dead = OpenSession("a"), session = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule), lost = AcquireOne(session, kGranule);
+  const Operation::Item deads = AcquireOne(dead, kGranule);
+  for (int i = 0; i < 6; ++i) {
+    Publish(dead, {.name = "gone", .leases = {deads.lease}, .ephemeral = true});
+  }
+  for (int i = 0; i < 4; ++i) Publish(session, {.name = "x", .leases = {lost.lease}});
+  EXPECT_EQ(Restart({.dead = {dead}, .missing = {lost.segment}}).lost_publications.size(), 1u);
+  ExpectRecorded();
+  EXPECT_EQ(image.counters.ended_version, 6u);
+  EXPECT_EQ(Publish(session, {.name = "x", .leases = {item.lease}}).version, 7u);
+}
+
+// A journal that speaks of a session which it does not know is taken for a damaged one.
+TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
+  const SessionId publisher = OpenSession("a");
+  Publish(publisher, {.name = "x", .leases = {AcquireOne(publisher, kGranule).lease}});
+  ExpectRecorded();
+  EXPECT_EQ(image.publications.begin()->second.publisher, publisher);
+  ledger.ProcessGone(publisher);
+  ExpectRecorded();
+  EXPECT_EQ(image.publications.begin()->second.publisher, SessionId{});
+  EXPECT_EQ(Restart().publications, 1u);
+}
+
+TEST_F(LedgerRestorePublicationsTest, OneOfWhichAPartIsMissingIsLost) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
+  Publish(session, {.name = "x", .leases = {items[0].lease, items[1].lease}});
+  const Operation::Item other = AcquireOne(session, kGranule);
+  const PublicationId bare =
+      Publish(session, {.name = "y", .leases = {other.lease}, .metadata_bytes = 1}).id;
+  const Ledger::Restored restored = Restart({.missing = {items[1].segment}, .bare = {bare}});
+  EXPECT_EQ(restored.publications, 0u);
+  ASSERT_EQ(restored.lost_publications.size(), 2u);
+  EXPECT_EQ(restored.lost_publications[0].tenant, "a");
+  EXPECT_EQ(restored.lost_publications[0].name, "x");
+  EXPECT_EQ(restored.lost_publications[0].version, 1u);
+  EXPECT_THAT(restored.lost_publications[0].segments, ElementsAre(items[1].segment));
+  EXPECT_EQ(restored.lost_publications[1].name, "y");
+  EXPECT_THAT(restored.lost_publications[1].segments, IsEmpty()) << "its metadata is gone";
+  Release(session, {items[0]});
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+}
+
+TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBeginsAnew) {
+  const SessionId publisher = OpenSession("a"), reader = OpenSession("a");
+  const absl::Duration expire_after = absl::Seconds(10);
+  Publish(publisher, {.name = "x",
+                      .leases = {AcquireOne(publisher, kGranule).lease},
+                      .expire_after = expire_after});
+  const Operation attached = Attach(reader, {.name = "x"});
+  now += absl::Seconds(60);
+  Restart();
+  EXPECT_EQ(ledger.ListPublications("a")->at(0).attached, 1u);
+  EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
+  Release(reader, attached.items);
+  ExpectRecorded();
+  EXPECT_EQ(ledger.NextExpiry(), now + expire_after);
+  Attach(reader, {.name = "x"});
+  ExpectRecorded();
+  now += absl::Seconds(60);
+  const absl::Time restarted = now;
+  Restart({.dead = {reader}});
+  EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
+  now += absl::Seconds(3);
+  Restart();  // nobody has attached since
+  EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
+}
+
+TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a");
+  const PublishSpec spec = {
+      .name = "x", .leases = {AcquireOne(session, kGranule).lease}, .request = 9};
+  const Ledger::Published first = Publish(session, spec);
+  Restart();
+  const Ledger::Published again = Publish(session, spec);
+  EXPECT_TRUE(again.again);
+  EXPECT_EQ(again.version, 1u);
+  PublishSpec next = spec;
+  next.request = 10;
+  EXPECT_EQ(Publish(session, next).version, 2u);
+  EXPECT_GT(ledger.ListPublications("a")->at(0).id, first.id);
+  // Also where another version has taken its place meanwhile.
+  Restart();
+  EXPECT_EQ(Publish(session, spec).version, 1u);
+  EXPECT_EQ(ledger.ListPublications("a")->at(0).version, 2u);
+  ledger.SocketClosed(session);
+  ExpectRecorded();
+  EXPECT_THAT(image.answers, IsEmpty());
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const PublishSpec spec = {.name = "x", .leases = {AcquireOne(session, kGranule).lease}};
+  Publish(session, spec);
+  Publish(session, spec);
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  Restart();
+  Publish(session, spec);  // which the request has nothing to do with
+  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  EXPECT_EQ(ledger.ListPublications("a")->size(), 1u);
+  EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.Unpublish(session, "x", 8).ok());
+  EXPECT_EQ(ledger.Unpublish(session, "x", 0).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePublicationIsThere) {
+  const SessionId publisher = OpenSession("a"), reader = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(publisher, kGranule, 3);
+  const PublishSpec spec = {.name = "x", .leases = {items[0].lease, items[2].lease}};
+  const PublicationId id = Publish(publisher, spec).id;
+  const Operation attached = Attach(reader, {.name = "x", .request_id = 4});
+  Attach(reader, {.name = "x", .request_id = 5});
+  Attach(reader, {.name = "x", .request_id = 7});
+  Attach(reader, {.name = "x", .request_id = 7});
+  Restart();
+  EXPECT_FALSE(ledger.RegrantAttach(reader, 7)) << "by which nobody knows what was meant";
+  const std::optional<Operation> again = ledger.RegrantAttach(reader, 4);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->publication, id);
+  ASSERT_EQ(again->items.size(), 2u);
+  EXPECT_EQ(again->items[1].lease, attached.items[1].lease);
+  EXPECT_FALSE(ledger.RegrantAttach(reader, 4));
+  ASSERT_TRUE(ledger.Commit(*again).ok());
+  ExpectRecorded();
+  // With the version that was attached to it is over: nobody knows any more what that was.
+  Publish(publisher, spec);
+  EXPECT_FALSE(ledger.RegrantAttach(reader, 5));
+  EXPECT_FALSE(ledger.RegrantAttach(reader, 6));
+  EXPECT_EQ(ledger.ListSessions("a")->at(1).leases, 2u);
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,471 @@
+// What outlives the daemon, by example. The model test has the rest.
+#include "daemon/core/ledger/testing/restart_fixture.h"
+
+namespace gpumemd {
+namespace {
+
+using absl::StatusCode;
+using gpumem::v1::Denial;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+using LedgerRestoreTest = LedgerRestartFixture;
+
+TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
+  const Secret token = NewSecret();
+  const SessionId session =
+      ledger
+          .OpenSession("a", {.peer = {.pid = 42, .start_time = 7}, .client_name = "trainer"}, token)
+          .value();
+  const Operation::Item item = AcquireOne(session, 3 * kGranule);
+  const Secret ticket = Share(session, item.lease);
+  now += absl::Seconds(5);
+
+  const Ledger::Restored restored = Restart();
+  EXPECT_EQ(restored.sessions, 1u);
+  EXPECT_EQ(restored.segments, 1u);
+  EXPECT_EQ(restored.leases, 1u);
+  EXPECT_THAT(restored.lost, IsEmpty());
+  EXPECT_EQ(ledger.FindByToken(token).value(), session);
+  const std::vector<SessionView> sessions = *ledger.ListSessions("a");
+  ASSERT_EQ(sessions.size(), 1u);
+  EXPECT_EQ(sessions[0].details.client_name, "trainer");
+  EXPECT_EQ(sessions[0].details.peer.pid, 42);
+  EXPECT_EQ(sessions[0].leases, 1u);
+  EXPECT_EQ(sessions[0].age, absl::Seconds(5));
+  EXPECT_EQ(ledger.ListSegments("a", "")->at(0).age, absl::Seconds(5));
+
+  // The ticket of before, and the same again for who asks.
+  const Operation::Item opened = OpenTicket(OpenSession("a"), ticket);
+  EXPECT_EQ(opened.segment, item.segment);
+  EXPECT_EQ(Share(session, item.lease), ticket);
+  EXPECT_FALSE(Opens(OpenSession("b"), ticket)) << "it is for the tenant's own sessions";
+  Release(session, {item});
+  EXPECT_FALSE(Opens(session, ticket));
+}
+
+TEST_F(LedgerRestoreTest, WhatTheDeadHadIsKeptForTheirTenantOrGoes) {
+  const SessionId living = OpenSession("a"), dead = OpenSession("a"), alone = OpenSession("b");
+  const Operation::Item kept = AcquireOne(dead, kGranule);
+  const Operation::Item goes = AcquireOne(alone, kGranule);
+  const Secret ticket = Share(dead, kept.lease);
+  const Ledger::Restored restored = Restart({.dead = {dead, alone}});
+  EXPECT_EQ(restored.sessions, 1u);
+  EXPECT_EQ(restored.leases, 0u);
+  EXPECT_EQ(StateOf(kept.segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(goes.segment), SegmentState::kReleasing);
+  EXPECT_FALSE(Opens(living, ticket));
+  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty()) << "nobody has ever watched them";
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(goes.segment));
+  EXPECT_EQ(ledger.GetTenant("b").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(AcquireOne(living, kGranule).segment, kept.segment);
+}
+
+TEST_F(LedgerRestoreTest, WhatWasRetainedIsAgainTheOldestFirst) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
+  Release(session, {items[2]});
+  Release(session, {items[0], items[1]});
+  Restart();
+  EXPECT_EQ(Usage("a").retained, 3 * kGranule);
+  ASSERT_TRUE(ledger.Trim("a", "GPU-1", 2 * kGranule).ok());
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(items[0].segment));
+}
+
+TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
+  Release(session, items);
+  Record();
+  tenants["a"].max_retained_bytes = kGranule;
+  Restart();
+  EXPECT_EQ(Usage("a").retained, kGranule);
+  EXPECT_EQ(DestroyDoomed().size(), 2u);
+}
+
+TEST_F(LedgerRestoreTest, AnEndedSessionWhoseProcessMayMapSomethingLingers) {
+  const SessionId session = OpenSession("a"), idle = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  ASSERT_TRUE(ledger.BeginCall(idle).ok());  // that is why it is still there
+  ledger.SocketClosed(session);
+  ledger.SocketClosed(idle);
+  const Ledger::Restored restored = Restart();
+  EXPECT_EQ(restored.sessions, 0u);
+  EXPECT_EQ(restored.segments, 1u);
+  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(idle));
+  EXPECT_EQ(StateOf(item.segment), SegmentState::kLingering);
+  EXPECT_EQ(ledger.charged(0), kGranule);
+  ledger.ProcessGone(session);
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
+  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
+  EXPECT_EQ(ledger.tenant_count(), 0u);
+}
+
+TEST_F(LedgerRestoreTest, ChargesAndLimitsAreExact) {
+  Configure({{"a", {.limit_bytes = 6 * kGranule, .release = ReleasePolicy::kOnExit}}});
+  const SessionId session = OpenSession("a");
+  AcquireOne(session, 3 * kGranule);
+  const Operation::Item lingering = AcquireOne(session, kGranule);
+  Release(session, {lingering});
+  Restart();
+  EXPECT_EQ(Usage("a").leased, 3 * kGranule);
+  EXPECT_EQ(Usage("a").lingering, kGranule);
+  EXPECT_EQ(Usage("a").peak, 4 * kGranule);
+  ExpectDenial(Ask(session, 3 * kGranule).status(), Denial::CAUSE_DEVICE_LIMIT, "a", "GPU-1",
+               3 * kGranule, 4 * kGranule, 6 * kGranule);
+  AcquireOne(session, 2 * kGranule);
+  ExpectDenial(Ask(session, 1).status(), Denial::CAUSE_DEVICE_LIMIT, "a", "GPU-1", kGranule,
+               6 * kGranule, 6 * kGranule);
+}
+
+TEST_F(LedgerRestoreTest, MembersCountForTheirTeam) {
+  Configure({{"team", {.limit_bytes = 4 * kGranule}},
+             {"one", {.max_sessions = 1, .parent = "team"}},
+             {"two", {.parent = "team"}}});
+  const SessionId one = OpenSession("one"), two = OpenSession("two");
+  AcquireOne(one, 2 * kGranule);
+  AcquireOne(two, kGranule);
+  Restart();
+  EXPECT_EQ(Usage("team").charged, 3 * kGranule);
+  EXPECT_EQ(ledger.GetTenant("team")->sessions, 2u);
+  EXPECT_EQ(ledger.OpenSession("one", {}, NewSecret()).status().code(),
+            StatusCode::kResourceExhausted);
+  ExpectDenial(Ask(two, 2 * kGranule).status(), Denial::CAUSE_DEVICE_LIMIT, "two", "GPU-1",
+               2 * kGranule, 3 * kGranule, 4 * kGranule);
+  AcquireOne(two, kGranule);
+}
+
+TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
+  const SessionId firm = OpenSession("a"), revocable = OpenSession("a"), mapped = OpenSession("a");
+  AcquireOne(firm, kGranule);
+  AcquireAs(revocable, {.bytes = kGranule, .revocable = true});
+  const auto sort_of = [&](SessionId session) {
+    std::string sorts;
+    for (bool sort : {false, true}) {
+      const auto asked = Ask(session, {.bytes = kGranule, .revocable = sort});
+      sorts += !asked.ok() ? "" : sort ? "revocable" : "firm";
+      if (asked.ok()) ledger.Abort(**asked, /*handed_over=*/false);
+    }
+    return sorts;
+  };
+  // One that has given back all that it had is of no sort.
+  Release(mapped, {AcquireAs(mapped, {.bytes = kGranule, .revocable = true}).items.at(0)});
+  EXPECT_EQ(sort_of(mapped), "firmrevocable");
+  Restart();
+  EXPECT_EQ(sort_of(firm), "firm");
+  EXPECT_EQ(sort_of(revocable), "revocable");
+  EXPECT_EQ(sort_of(mapped), "firmrevocable");
+  EXPECT_EQ(Usage("a").revocable, kGranule);
+}
+
+// The sort of a process is recorded with each of its sessions that maps anything.
+TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
+  const SessionId one = OpenSessionOf("a", 42), other = OpenSessionOf("a", 42);
+  const Operation::Item item = AcquireAs(one, {.bytes = kGranule, .revocable = true}).items.at(0);
+  Record();
+  EXPECT_TRUE(image.sessions.at(one).revocable);
+  EXPECT_FALSE(image.sessions.at(other).revocable);
+  Restart();
+  EXPECT_EQ(Ask(other, kGranule).status().code(), StatusCode::kFailedPrecondition);
+  Release(one, {item});
+  AcquireOne(other, kGranule);
+  Restart();
+  EXPECT_EQ(Ask(one, {.bytes = kGranule, .revocable = true}).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(LedgerRestoreTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt) {
+  const SessionId session = OpenSession("a"), other = OpenSession("b");
+  const Operation::Item item = AcquireKind(session, Kind::kIpc);
+  const Secret ticket = Share(session, item.lease, TicketScope::kAny);
+  const Operation::Item opened = OpenTicket(other, ticket);
+  const Operation::Item retained = AcquireKind(session, Kind::kIpc);
+  Release(session, {retained});
+
+  const Ledger::Restored restored = Restart();
+  ASSERT_EQ(restored.lost.size(), 1u);  // what nobody had is nobody's loss
+  EXPECT_EQ(restored.lost[0].segment, item.segment);
+  EXPECT_EQ(restored.lost[0].tenant, "a");
+  EXPECT_EQ(restored.lost[0].device_uuid, "GPU-1");
+  EXPECT_EQ(restored.lost[0].kind, Kind::kIpc);
+  EXPECT_EQ(restored.lost[0].bytes, kGranule);
+  EXPECT_THAT(restored.lost[0].sessions, UnorderedElementsAre(session, other));
+  EXPECT_FALSE(ledger.HasSegment(retained.segment));
+  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session, other));
+  EXPECT_THAT(ledger.LostLeases(other), ElementsAre(opened.lease));
+  EXPECT_FALSE(Opens(other, ticket));
+  EXPECT_EQ(ledger.charged(0), kGranule);
+  Release(other, {opened});
+  EXPECT_EQ(ledger.charged(0), kGranule);
+  // It is said once what was lost, but each time whose leases are.
+  EXPECT_THAT(Restart().lost, IsEmpty());
+  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
+  Release(session, {item});
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
+  EXPECT_EQ(ledger.charged(0), 0u);
+}
+
+TEST_F(LedgerRestoreTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a"), third = OpenSession("b");
+  const Operation::Item idle = AcquireKind(session, Kind::kMempool);
+  Release(session, {idle});
+  const Operation::Item own = AcquireKind(third, Kind::kMempool);
+  const Operation::Item lease = AcquireKind(other, Kind::kMempool);
+  ASSERT_EQ(lease.segment, idle.segment) << "it was there for the tenant's next request";
+  Release(other, {lease});
+  EXPECT_EQ(StateOf(idle.segment), SegmentState::kLingering);
+
+  Restart({.dead = {session, third}});
+  EXPECT_FALSE(ledger.HasSegment(own.segment)) << "nobody has that pool open";
+  EXPECT_EQ(StateOf(idle.segment), SegmentState::kLingering);
+  const Operation::Item fresh = AcquireKind(other, Kind::kMempool);
+  EXPECT_NE(fresh.segment, idle.segment) << "it is lost";
+  ledger.ProcessGone(other);
+  EXPECT_THAT(DestroyDoomed(), UnorderedElementsAre(idle.segment, fresh.segment));
+}
+
+TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
+  // Two ended sessions of one process, which only calls in flight have kept apart, and which the
+  // restart has to make one of.
+  const std::vector<SessionId> sessions = {OpenSessionOf("a", 42), OpenSessionOf("a", 42),
+                                           OpenSessionOf("a", 42)};
+  SegmentId segment{};
+  for (SessionId session : sessions) {
+    const Operation::Item item = AcquireKind(session, Kind::kMempool);
+    segment = item.segment;
+    Release(session, {item});
+    ASSERT_TRUE(ledger.BeginCall(session).ok());
+  }
+  for (SessionId session : sessions) ledger.SocketClosed(session);
+  ASSERT_EQ(ledger.session_count(), 3u);
+  Restart();
+  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(sessions[0], sessions[1]));
+  EXPECT_EQ(ledger.charged(0), kGranule);
+  ledger.ProcessGone(sessions[2]);
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(segment));
+}
+
+// Its Welcome was lost: the process says Hello once more, and will never ask for that session.
+TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
+  const auto open = [this](pid_t pid, uint32_t connect_id) {
+    auto session = ledger.OpenSession(
+        "a", {.peer = {.pid = pid, .start_time = 7}, .connect_id = connect_id}, NewSecret());
+    EXPECT_TRUE(session.ok()) << session.status();
+    return session.value_or(SessionId{});
+  };
+  const SessionId unheard = open(42, 5), heard = open(42, 6), others = open(43, 5),
+                  nameless = open(42, 0);
+  Restart();
+  const SessionId again = open(42, 5);
+  EXPECT_NE(again, unheard);
+  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(unheard));
+  EXPECT_EQ(ledger.session_count(), 4u);
+  // That one is here: nobody ends it. Nor one that its client has come back for.
+  ASSERT_TRUE(ledger.Resume(heard, {.pid = 42, .start_time = 7}).ok());
+  open(42, 5);
+  open(42, 6);
+  open(42, 0);
+  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
+  ASSERT_TRUE(ledger.Resume(others, {.pid = 43, .start_time = 7}).ok());
+  ASSERT_TRUE(ledger.Resume(nameless, {.pid = 42, .start_time = 7}).ok());
+}
+
+TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7);
+  const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8);
+  Restart();
+  ledger.SetDraining(true);  // what was done before is no new request
+  EXPECT_EQ(*ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7), named);
+  EXPECT_EQ(*ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8), beside);
+  ledger.SetDraining(false);
+  EXPECT_EQ(ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 9).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ledger.Image().ipc_events.size(), 2u);
+}
+
+TEST_F(LedgerRestoreTest, MissingMemoryIsToldWithWhoseItWas) {
+  const SessionId session = OpenSession("a"), dead = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, 2 * kGranule);
+  const Operation::Item of_the_dead = AcquireOne(dead, kGranule);
+  const Operation::Item retained = AcquireOne(session, kGranule);
+  Release(session, {retained});
+  const Ledger::Restored restored =
+      Restart({.dead = {dead}, .missing = {item.segment, of_the_dead.segment, retained.segment}});
+  ASSERT_EQ(restored.lost.size(), 1u);
+  EXPECT_EQ(restored.lost[0].segment, item.segment);
+  EXPECT_THAT(restored.lost[0].sessions, ElementsAre(session));
+  EXPECT_EQ(restored.segments, 1u);
+  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
+  EXPECT_EQ(Usage("a").charged, 2 * kGranule);
+  EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
+  Restart();  // nor is it found again by a later daemon
+  EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
+}
+
+TEST_F(LedgerRestoreTest, WhatWasOnADeviceThatIsGoneIsGone) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item gone = AcquireOne(session, kGranule, "GPU-1");
+  const Operation::Item kept = AcquireOne(session, kGranule, "GPU-2");
+  ASSERT_TRUE(ledger.RegisterEvent(session, {.lease = gone.lease}, "GPU-1", {}).ok());
+  const Ledger::Restored restored = Restart({.gone = {"GPU-1"}});
+  ASSERT_EQ(restored.lost.size(), 1u);
+  EXPECT_EQ(restored.lost[0].device_uuid, "GPU-1");
+  EXPECT_EQ(restored.segments, 1u);
+  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
+  EXPECT_THAT(*ledger.Reconcile(session, {gone.lease, kept.lease}, {}), ElementsAre(gone.lease));
+}
+
+TEST_F(LedgerRestoreTest, ASegmentThatWasNeverMadeIsGone) {
+  const SessionId session = OpenSession("a");
+  const Operation operation = Begin(session, kGranule);
+  Restart();
+  EXPECT_EQ(ledger.segment_count(), 0u);
+  EXPECT_EQ(ledger.charged(0), 0u);
+  // Nothing holds the process to a sort.
+  EXPECT_TRUE(Ask(session, {.bytes = kGranule, .revocable = true}).ok());
+}
+
+TEST_F(LedgerRestoreTest, WhoWasBeingHandedASegmentMayMapIt) {
+  const SessionId session = OpenSession("a");
+  const Operation operation = Begin(session, kGranule);
+  Make(operation);
+  Restart();
+  EXPECT_EQ(StateOf(operation.items[0].segment), SegmentState::kLingering);
+  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 0u);
+  EXPECT_THAT(DestroyDoomed(), IsEmpty());
+  ledger.ProcessGone(session);
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
+}
+
+TEST_F(LedgerRestoreTest, EventsGoOn) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a"), dead = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
+  const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
+  const Operation::Item opened_ended = OpenTicket(other, Share(session, ended.lease));
+  ExportData handle{};
+  handle[63] = 9;
+  const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", handle);
+  const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {});
+  const IpcEventId hidden = *ledger.RegisterEvent(session, {.lease = ended.lease}, "GPU-1", {});
+  ASSERT_TRUE(ledger.RegisterEvent(dead, {.name = "of the dead"}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger.GetEvents(other, {.lease = opened.lease}).ok());  // hands it out
+  const IpcEventId unseen = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {});
+  Release(session, {ended});
+
+  Restart({.dead = {dead}});
+  const auto found = ledger.GetEvents(other, {.name = "done"});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->at(0).id, named);
+  EXPECT_EQ(found->at(0).session, session);
+  EXPECT_EQ(found->at(0).device_uuid, "GPU-1");
+  EXPECT_EQ(found->at(0).handle, handle);
+  EXPECT_EQ(*ledger.UnregisterEvent(session, beside), true);
+  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened.lease})->at(0).id, unseen);
+  // Its lease has ended, so nobody finds it, but it is there until its session ends it.
+  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened_ended.lease}).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(*ledger.UnregisterEvent(session, hidden), false);
+  EXPECT_EQ(ledger.RegisterEvent(other, {.name = "done"}, "GPU-1", {}).status().code(),
+            StatusCode::kAlreadyExists);
+  EXPECT_EQ(ledger.GetEvents(other, {.name = "of the dead"}).status().code(),
+            StatusCode::kNotFound);
+  ledger.SocketClosed(session);
+  EXPECT_EQ(ledger.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(LedgerRestoreTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwner) {
+  const SessionId owner = OpenSession("a"), other = OpenSession("b"), second = OpenSession("a");
+  const Operation::Item item = AcquireOne(owner, kGranule);
+  const Operation::Item opened = OpenTicket(other, Share(owner, item.lease, TicketScope::kAny));
+  Restart({.dead = {owner}});
+  EXPECT_EQ(StateOf(item.segment), SegmentState::kLeased);
+  EXPECT_EQ(Usage("a").leased, kGranule);
+  EXPECT_EQ(Usage("b").charged, 0u);
+  // Another tenant has had it: its own next session does not get it.
+  Restart();
+  Release(other, {opened});
+  EXPECT_EQ(StateOf(item.segment), SegmentState::kReleasing);
+  EXPECT_NE(AcquireOne(second, kGranule).segment, item.segment);
+  DestroyDoomed();
+}
+
+TEST_F(LedgerRestoreTest, WhatWasOnItsWayBackIsSettledAnew) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
+  Release(session, items);
+  ASSERT_TRUE(ledger.Trim("", "", 0).ok());
+  ASSERT_EQ(ledger.TakeDoomed().size(), 2u);
+  Restart({.missing = {items[1].segment}});  // the driver has that one back already
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+  EXPECT_FALSE(ledger.HasSegment(items[1].segment));
+}
+
+TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
+  Configure({{"first", {.guarantee_bytes = kCapacity, .priority = 1}}});
+  const SessionId holder = OpenSession("a"), first = OpenSession("first");
+  const Operation::Item item =
+      AcquireAs(holder, {.bytes = kCapacity, .revocable = true}).items.at(0);
+  ASSERT_TRUE(ledger.BeginCall(first).ok());
+  const AcquireSpec wanted = {.bytes = kCapacity, .waits = true};
+  ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
+  ASSERT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
+  ledger.SetDraining(true);
+  Restart();
+  EXPECT_FALSE(ledger.draining());
+  EXPECT_EQ(ledger.NextOverdue(), absl::InfiniteFuture());
+  EXPECT_THAT(ledger.RevokedLeases(holder).leases, IsEmpty());
+  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_EQ(ledger.GetTenant("first")->in_flight, 0u);
+  // Whoever asks again takes it back again.
+  ASSERT_TRUE(ledger.BeginCall(first).ok());
+  ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
+  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
+  EXPECT_THAT(ledger.RevokedLeases(holder).leases, ElementsAre(item.lease));
+}
+
+TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  const Operation::Item opened = OpenTicket(session, Share(session, item.lease));
+  AcquireKind(session, Kind::kMempool);
+  AcquireKind(session, Kind::kMempool);
+  Restart();
+  EXPECT_EQ(image.exposures.at({session, item.segment}).count, 2u);
+  EXPECT_EQ(image.pool_imports.at({session, std::string("GPU-1")}).count, 2u);
+  const JournalImage before = image;
+  Restart();  // checks that what was recorded is what there is
+  EXPECT_TRUE(image == before) << "a restart at which nobody is gone changes nothing";
+  const Operation::Item other = AcquireOne(session, kGranule);
+  Release(session, {item, opened});
+  Restart();
+  EXPECT_EQ(StateOf(item.segment), SegmentState::kRetained);
+  EXPECT_EQ(StateOf(other.segment), SegmentState::kLeased);
+  EXPECT_EQ(image.leases.size(), 3u);
+}
+
+// A session with many leases ends in parts, and the daemon may be killed between them.
+TEST_F(LedgerRestoreTest, TheEndOfASessionIsFinished) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 6);
+  const Secret ticket = Share(session, items[5].lease);
+  OpenTicket(other, ticket);
+  ledger.SocketClosed(session, /*steps=*/2);
+  EXPECT_TRUE(ledger.HasEnding());
+  EXPECT_EQ(ledger.ListSessions("")->at(0).leases, 4u);
+  const Ledger::Restored restored = Restart();
+  EXPECT_EQ(restored.sessions, 1u);
+  EXPECT_EQ(restored.leases, 1u) << "the other's";
+  EXPECT_FALSE(ledger.HasEnding());
+  EXPECT_FALSE(Opens(other, ticket));
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLingering);
+  EXPECT_EQ(StateOf(items[5].segment), SegmentState::kLeased);
+  ledger.ProcessGone(session);
+  EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,59 @@
+#include "daemon/core/ledger/retained_pool.h"
+
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr auto kOtherKind = static_cast<Kind>(7);
+
+TEST(RetainedPoolTest, EmptyHasNothing) {
+  RetainedPool pool;
+  EXPECT_TRUE(pool.empty());
+  EXPECT_EQ(pool.size(), 0u);
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), std::nullopt);
+  EXPECT_EQ(pool.TakeOldest(), std::nullopt);
+}
+
+TEST(RetainedPoolTest, FitsAreExactInSizeAndKind) {
+  RetainedPool pool;
+  pool.Add(SegmentId{1}, Kind::kVmm, 512);
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 511), std::nullopt);
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 513), std::nullopt);
+  EXPECT_EQ(pool.TakeFit(kOtherKind, 512), std::nullopt);
+  EXPECT_TRUE(pool.Contains(SegmentId{1}, Kind::kVmm, 512));
+  EXPECT_FALSE(pool.Contains(SegmentId{1}, Kind::kVmm, 511));
+  EXPECT_FALSE(pool.Contains(SegmentId{2}, Kind::kVmm, 512));
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{1});
+  EXPECT_FALSE(pool.Contains(SegmentId{1}, Kind::kVmm, 512));
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), std::nullopt);
+  EXPECT_TRUE(pool.empty());
+}
+
+TEST(RetainedPoolTest, TheOldestIsTheOneThatWasAddedFirst) {
+  RetainedPool pool;
+  pool.Add(SegmentId{3}, Kind::kVmm, 512);
+  pool.Add(SegmentId{1}, Kind::kVmm, 64);
+  pool.Add(SegmentId{2}, kOtherKind, 512);
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{3});
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{1});
+  pool.Add(SegmentId{3}, Kind::kVmm, 512);  // again: now the youngest
+  EXPECT_EQ(pool.size(), 2u);
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{2});
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{3});
+  EXPECT_EQ(pool.TakeOldest(), std::nullopt);
+}
+
+TEST(RetainedPoolTest, WhatIsTakenForReuseIsNoLongerTheOldest) {
+  RetainedPool pool;
+  pool.Add(SegmentId{1}, Kind::kVmm, 512);
+  pool.Add(SegmentId{2}, Kind::kVmm, 64);
+  pool.Add(SegmentId{3}, Kind::kVmm, 512);
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{1});
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{2});
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{3});
+  EXPECT_TRUE(pool.empty());
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,162 @@
+// Tenants: their quotas, and which of them is under which.
+//
+// A tenant may be under another one, as a member under its team: what it has counts against both.
+// Whoever is above others is configured, so it is there before they are, and for as long.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+
+Ledger::Tenant* Ledger::FindTenant(absl::string_view name) {
+  auto it = tenants_.find(std::string(name));
+  return it == tenants_.end() ? nullptr : it->second.get();
+}
+
+const Ledger::Tenant* Ledger::FindTenant(absl::string_view name) const {
+  return const_cast<Ledger*>(this)->FindTenant(name);
+}
+
+Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
+  if (Tenant* found = FindTenant(name)) return *found;
+  auto tenant = std::make_unique<Tenant>();
+  tenant->name = std::string(name);
+  tenant->quota = default_quota_;
+  tenant->accounts.resize(devices_.size());
+  tenant->retained.resize(devices_.size());
+  tenant->pools.resize(devices_.size());
+  Tenant& ref = *tenant;
+  RecallVersions(ref);
+  tenants_.emplace(ref.name, std::move(tenant));
+  for (size_t d = 0; d < devices_.size(); ++d) ref.accounts[d].SetParent(&device_accounts_[d]);
+  Link(ref);
+  return ref;
+}
+
+bool Ledger::IsUnder(const Tenant& tenant, const Tenant& above) {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    if (each == &above) return true;
+  }
+  return false;
+}
+
+void Ledger::CountSession(const Session& session, int change) {
+  const uid_t uid = session.details.peer.uid;
+  if ((sessions_of_uid_[uid] += static_cast<uint32_t>(change)) == 0) sessions_of_uid_.erase(uid);
+  Tenant& tenant = *session.tenant;
+  tenant.sessions += static_cast<uint32_t>(change);
+  for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    each->tree_sessions += static_cast<uint32_t>(change);
+  }
+}
+
+void Ledger::CountWaiting(Tenant& tenant, int change) {
+  for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    each->tree_waiting += static_cast<uint32_t>(change);
+  }
+}
+
+void Ledger::PutUnder(Tenant& tenant, Tenant* parent) {
+  if (tenant.parent == parent) return;
+  for (Tenant* above = tenant.parent; above != nullptr; above = above->parent) {
+    above->tree_sessions -= tenant.tree_sessions;
+    above->tree_waiting -= tenant.tree_waiting;
+    above->tree_publications -= tenant.tree_publications;
+  }
+  if (tenant.parent != nullptr) --tenant.parent->children;
+  tenant.parent = parent;
+  if (parent != nullptr) ++parent->children;
+  for (Tenant* above = parent; above != nullptr; above = above->parent) {
+    above->tree_sessions += tenant.tree_sessions;
+    above->tree_waiting += tenant.tree_waiting;
+    above->tree_publications += tenant.tree_publications;
+  }
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    tenant.accounts[d].SetParent(parent == nullptr ? &device_accounts_[d] : &parent->accounts[d]);
+  }
+}
+
+void Ledger::Link(Tenant& tenant) {
+  Tenant* parent = tenant.quota.parent.empty() ? nullptr : FindTenant(tenant.quota.parent);
+  // The configuration knows no circles and no parents but its own.
+  if (parent != nullptr && (!parent->configured || IsUnder(*parent, tenant))) parent = nullptr;
+  PutUnder(tenant, parent);
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    const uint64_t guarantee = GuaranteeOn(tenant, d);
+    if (tenant.accounts[d].guarantee() == guarantee) continue;
+    queue_stale_ = true;
+    tenant.accounts[d].SetGuarantee(guarantee);
+  }
+}
+
+void Ledger::ForgetIfIdle(Tenant& tenant) {
+  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || TotalSegments(tenant) > 0 ||
+      tenant.children > 0) {
+    return;
+  }
+  queue_moves_ = true;  // what was guaranteed to it is free for others
+  KeepVersions(tenant);
+  for (Account& account : tenant.accounts) account.SetGuarantee(0);
+  PutUnder(tenant, nullptr);
+  for (Account& account : tenant.accounts) account.SetParent(nullptr);
+  tenants_.erase(std::string(tenant.name));
+}
+
+void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
+  tenant.quota = quota;
+  Link(tenant);
+  queue_moves_ = queue_stale_ = true;
+  // What is only kept for reuse goes at once where the new limit is below it.
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    while (tenant.retained[device].bytes() > MaxRetainedOn(tenant, device)) {
+      DoomOldest(tenant, device);
+    }
+    if (quota.scrub) {
+      while (DoomOldest(tenant, device)) {
+      }
+    }
+    TrimForShortfall({.tenant = &tenant, .device = device}, 0, {});
+  }
+}
+
+void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                       const std::map<std::string, Quota>& overridden) {
+  default_quota_ = defaults;
+  queue_stale_ = true;
+  for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
+  for (const auto& [name, quota] : overridden) EnsureTenant(name);
+  // First who is there, then who is under whom, and what of it is too much at the very end.
+  std::vector<Tenant*> unconfigured;
+  for (auto& [name, tenant] : tenants_) {
+    auto it = tenants.find(name);
+    tenant->configured = it != tenants.end();
+    auto own = overridden.find(name);
+    tenant->quota_set = own != overridden.end();
+    tenant->quota = tenant->quota_set ? own->second : tenant->configured ? it->second : defaults;
+    PutUnder(*tenant, nullptr);
+    if (!tenant->configured) unconfigured.push_back(tenant.get());
+  }
+  for (auto& [name, tenant] : tenants_) Link(*tenant);
+  for (auto& [name, tenant] : tenants_) ApplyQuota(*tenant, Quota(tenant->quota));
+  for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
+}
+
+absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
+  const Tenant* tenant = FindTenant(name);
+  if (tenant == nullptr) return NoSuchTenant(name);
+  return tenant->quota;
+}
+
+void Ledger::SetDraining(bool draining) {
+  draining_ = draining;
+  if (!draining) return;
+  queue_moves_ = queue_stale_ = true;
+  for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
+  while (!attach_waiters_.empty()) {
+    attachable_.push_back(attach_waiters_.begin()->first);
+    RemoveAttachWaiter(attachable_.back());
+  }
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,584 @@
+// Publications: named, versioned lists of segments that outlive those who made them.
+//
+// A publication holds its segments as a lease does, without a session: while it is there they are
+// neither reused nor given back, and stay charged to their tenant, once. Who attaches gets leases
+// of its own, by an operation like any other, and keeps them whatever becomes of the publication.
+// So a new version takes the place of the one before in one step: it is another publication, and
+// the old one lets its segments go.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::v1::Denial;
+
+constexpr size_t kMaxName = 64;
+// Names of a tenant whose last version is remembered once they are no longer published.
+constexpr size_t kMaxEndedNames = 256;
+// Tenants that are gone, and whose highest version is remembered.
+constexpr size_t kMaxGoneTenants = 4096;
+
+bool IsName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxName &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                  c == '-';
+         });
+}
+
+absl::Status NoName() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name of a publication is 1 to ", kMaxName,
+                   " letters, digits, '.', '_' and '-'; another tenant's is TENANT/NAME"));
+}
+
+// The same whether it is not there or this tenant may not know of it.
+absl::Status NoSuchPublication(absl::string_view tenant, absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("tenant ", tenant, " has no publication \"", name,
+                   "\" that this one may attach to (gpumemctl publications lists those it may)"));
+}
+
+}  // namespace
+
+absl::StatusOr<Ledger::PublicationName> Ledger::ParseName(absl::string_view name,
+                                                          absl::string_view own_tenant) {
+  const size_t slash = name.rfind('/');
+  const absl::string_view tenant =
+      slash == absl::string_view::npos ? own_tenant : name.substr(0, slash);
+  const absl::string_view own = slash == absl::string_view::npos ? name : name.substr(slash + 1);
+  if (!IsName(own) || tenant.empty()) return NoName();
+  return PublicationName(tenant, own);
+}
+
+bool Ledger::MayAttach(const Publication& publication, const Tenant& reader) {
+  return publication.to_any || publication.tenant == &reader;
+}
+
+const Ledger::Publication* Ledger::FindPublication(const PublicationName& name,
+                                                   const Tenant* reader) const {
+  auto it = by_name_.find(name);
+  if (it == by_name_.end()) return nullptr;
+  const Publication& publication = publications_.at(it->second);
+  return reader == nullptr || MayAttach(publication, *reader) ? &publication : nullptr;
+}
+
+// --- Publishing ------------------------------------------------------------------------
+
+absl::StatusOr<std::vector<SegmentId>> Ledger::Publishable(const Session& session,
+                                                           const PublishSpec& spec) const {
+  if (!IsName(spec.name)) return NoName();
+  if (spec.leases.empty() || spec.leases.size() > kMaxPublicationSegments) {
+    return absl::InvalidArgumentError(absl::StrCat("a publication has 1 to ",
+                                                   kMaxPublicationSegments, " segments; this has ",
+                                                   spec.leases.size()));
+  }
+  if (spec.metadata_bytes > kMaxMetadataBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the metadata of a publication is at most ", kMaxMetadataBytes, " bytes, and this is ",
+        spec.metadata_bytes, ": put it into a segment of the publication"));
+  }
+  std::vector<SegmentId> segments;
+  absl::flat_hash_set<SegmentId> distinct;
+  for (LeaseId lease : spec.leases) {
+    if (!session.leases.contains(lease)) return NoSuchLease(lease);
+    const SegmentId id = leases_.at(lease).segment;
+    const Segment& segment = *segments_.at(id);
+    if (!distinct.insert(id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment ", ToInt(id), " is in the list twice; name it once"));
+    }
+    if (segment.tenant != session.tenant) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is tenant ", segment.tenant->name,
+          "'s: a tenant publishes memory of its own; copy it into a segment that it acquires"));
+    }
+    if (segment.kind != Kind::kVmm && segment.kind != Kind::kPinned) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is of kind ", KindName(segment.kind),
+          ", whose memory dies with a CUDA context: acquire what is to be published with kind "
+          "vmm, or pinned for host memory"));
+    }
+    if (segment.lost) return Lost(id);
+    if (segment.charge.revocable()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id),
+                       " may be taken back, and a publication could not keep it: acquire what is "
+                       "to be published as memory that is not revocable"));
+    }
+    segments.push_back(id);
+  }
+  return segments;
+}
+
+absl::Status Ledger::CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
+                                          uint64_t metadata_bytes) const {
+  if (replaced == nullptr) {
+    for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+      const uint64_t limit = each->quota.max_publications.value_or(UINT32_MAX);
+      if (each->tree_publications < limit) continue;
+      return DenyCount(tenant, Denial::CAUSE_MAX_PUBLICATIONS, 1, each->tree_publications, limit,
+                       "unpublish what is not needed (gpumemctl publications lists them), or ask "
+                       "an operator for more (gpumemctl quota set --max-publications N)",
+                       each);
+    }
+    if (publications_.size() >= bounds_.max_publications) {
+      return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, publications_.size(),
+                       bounds_.max_publications,
+                       "the daemon keeps only so many publications; unpublish what is not needed");
+    }
+  }
+  const uint64_t freed = replaced == nullptr ? 0 : replaced->metadata_bytes;
+  for (const auto& [used, limit] :
+       {std::pair(tenant.metadata_bytes - freed, bounds_.max_metadata_bytes_per_tenant),
+        std::pair(metadata_bytes_ - freed, bounds_.max_metadata_bytes)}) {
+    if (used + metadata_bytes <= limit) continue;
+    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, metadata_bytes, used, limit,
+                     "these are bytes of the metadata of publications, of which a tenant and the "
+                     "daemon keep only so much: unpublish what is not needed, or put it into a "
+                     "segment of the publication");
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
+                                 const Publication* replaced) {
+  if (replaced != nullptr) return replaced->version + 1;
+  auto it = std::find_if(tenant.ended_names.begin(), tenant.ended_names.end(),
+                         [&](const auto& ended) { return ended.first == name; });
+  if (it == tenant.ended_names.end()) {
+    return std::max(tenant.forgotten_version, forgotten_version_) + 1;
+  }
+  const uint64_t last = it->second;
+  tenant.ended_names.erase(it);
+  return last + 1;
+}
+
+void Ledger::ForgetVersion(Tenant& tenant, uint64_t version) {
+  ended_version_ = std::max(ended_version_, version);
+  tenant.forgotten_version = std::max(tenant.forgotten_version, version);
+}
+
+void Ledger::KeepVersions(const Tenant& tenant) {
+  uint64_t version = tenant.forgotten_version;
+  for (const auto& [name, last] : tenant.ended_names) version = std::max(version, last);
+  if (version == 0) return;
+  gone_places_[tenant.name] = next_gone_;
+  gone_tenants_.emplace(next_gone_++, std::pair(tenant.name, version));
+  if (gone_tenants_.size() <= kMaxGoneTenants) return;
+  const auto oldest = gone_tenants_.begin();
+  ForgetVersion(oldest->second.second);
+  gone_places_.erase(oldest->second.first);
+  gone_tenants_.erase(oldest);
+}
+
+void Ledger::RecallVersions(Tenant& tenant) {
+  auto place = gone_places_.find(tenant.name);
+  if (place == gone_places_.end()) return;
+  const auto kept = gone_tenants_.find(place->second);
+  ForgetVersion(tenant, kept->second.second);
+  gone_tenants_.erase(kept);
+  gone_places_.erase(place);
+}
+
+void Ledger::ForgetVersion(uint64_t version) {
+  ended_version_ = std::max(ended_version_, version);
+  forgotten_version_ = std::max(forgotten_version_, version);
+}
+
+absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const PublishSpec& spec) {
+  absl::StatusOr<Session*> live = LiveSession(session_id);
+  if (!live.ok()) return live.status();
+  Session& session = **live;
+  if (const std::optional<uint64_t> version = AnswerTo(session, spec.request)) {
+    return Published{.version = *version, .again = true};
+  }
+  if (draining_) return Draining();
+  Tenant& tenant = *session.tenant;
+  absl::StatusOr<std::vector<SegmentId>> segments = Publishable(session, spec);
+  if (!segments.ok()) return segments.status();
+  const PublicationName name(tenant.name, spec.name);
+  const Publication* replaced = FindPublication(name, &tenant);
+  if (absl::Status room = CheckPublicationRoom(tenant, replaced, spec.metadata_bytes); !room.ok()) {
+    return room;
+  }
+
+  const PublicationId id = spec.id == PublicationId{} ? NewPublicationId() : spec.id;
+  Publication publication{.tenant = &tenant,
+                          .name = spec.name,
+                          .version = TakeNextVersion(tenant, spec.name, replaced),
+                          .segments = *std::move(segments),
+                          .metadata_bytes = spec.metadata_bytes,
+                          .to_any = spec.to_any,
+                          .ephemeral = spec.ephemeral,
+                          .expire_after = spec.expire_after,
+                          .published = now_(),
+                          .idle_since = now_(),
+                          .publisher = session_id,
+                          .publisher_pid = session.details.peer.pid,
+                          .publisher_name = session.details.client_name};
+  for (SegmentId segment : publication.segments) {
+    ++segments_.at(segment)->publications;
+    publication.bytes += segments_.at(segment)->charge.bytes();
+  }
+  // Only now, since both may hold the same segments.
+  if (replaced != nullptr) {
+    EndPublication(by_name_.at(name), /*replaced=*/true);
+  }
+  CountPublication(tenant, 1);
+  tenant.metadata_bytes += spec.metadata_bytes;
+  metadata_bytes_ += spec.metadata_bytes;
+  session.publications.insert(id);
+  if (spec.ephemeral) session.ephemeral.insert(id);
+  const uint64_t version = publication.version;
+  Answer(session_id, session, spec.request, version);
+  Touch(id, publication.segments.size());
+  by_name_[name] = id;
+  expiries_.emplace(ExpiryOf(publication), id);
+  publications_.emplace(id, std::move(publication));
+  AuditPublish(session_id, publications_.at(id));
+  for (auto it = attach_waiters_.begin(); it != attach_waiters_.end();) {
+    const auto [waiter, wanted] = *it++;
+    if (wanted.name == name && wanted.version <= version &&
+        MayAttach(publications_.at(id), *sessions_.at(wanted.session)->tenant)) {
+      RemoveAttachWaiter(waiter);
+      attachable_.push_back(waiter);
+    }
+  }
+  return Published{.id = id, .version = version};
+}
+
+void Ledger::CountPublication(Tenant& tenant, int change) {
+  for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    each->tree_publications += static_cast<uint32_t>(change);
+  }
+}
+
+void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const AuditOperator> by) {
+  const Publication publication = std::move(publications_.at(id));
+  AuditPublicationEnd(publication, replaced, by);
+  publications_.erase(id);
+  Touch(id, publication.segments.size());
+  expiries_.erase({ExpiryOf(publication), id});
+  Tenant& tenant = *publication.tenant;
+  by_name_.erase({tenant.name, publication.name});
+  if (!replaced) {
+    tenant.ended_names.emplace_back(publication.name, publication.version);
+    ended_version_ = std::max(ended_version_, publication.version);
+  }
+  if (tenant.ended_names.size() > kMaxEndedNames) {
+    ForgetVersion(tenant, tenant.ended_names.front().second);
+    tenant.ended_names.erase(tenant.ended_names.begin());
+  }
+  CountPublication(tenant, -1);
+  tenant.metadata_bytes -= publication.metadata_bytes;
+  metadata_bytes_ -= publication.metadata_bytes;
+  if (auto publisher = sessions_.find(publication.publisher); publisher != sessions_.end()) {
+    publisher->second->publications.erase(id);
+    publisher->second->ephemeral.erase(id);
+  }
+  ended_publications_.push_back(id);
+  for (SegmentId segment_id : publication.segments) {
+    Segment& segment = *segments_.at(segment_id);
+    --segment.publications;
+    Settle(segment_id, segment);
+  }
+}
+
+std::vector<PublicationId> Ledger::TakeEndedPublications() {
+  return std::exchange(ended_publications_, {});
+}
+
+absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_view text,
+                                           uint64_t request_id) {
+  absl::StatusOr<Session*> session = LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (const std::optional<uint64_t> ended = AnswerTo(**session, request_id)) return *ended;
+  const Tenant& tenant = *(*session)->tenant;
+  absl::StatusOr<PublicationName> name = ParseName(text, tenant.name);
+  if (!name.ok()) return name.status();
+  const Publication* found = FindPublication(*name, &tenant);
+  if (found == nullptr) return NoSuchPublication(name->first, name->second);
+  if (found->tenant != &tenant) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the publication is tenant ", name->first,
+                     "'s: only its own sessions end it, and operators (gpumemctl unpublish)"));
+  }
+  const uint64_t version = found->version;
+  EndPublication(by_name_.at(*name));
+  Answer(session_id, **session, request_id, version);
+  return version;
+}
+
+absl::StatusOr<uint64_t> Ledger::Unpublish(absl::string_view full_name,
+                                           absl::Span<const AuditOperator> by) {
+  absl::StatusOr<PublicationName> name = ParseName(full_name, "");
+  if (!name.ok()) return name.status();
+  const Publication* found = FindPublication(*name, nullptr);
+  if (found == nullptr) return NoSuchPublication(name->first, name->second);
+  const uint64_t version = found->version;
+  EndPublication(by_name_.at(*name), /*replaced=*/false, by);
+  return version;
+}
+
+// --- Expiry ----------------------------------------------------------------------------
+
+absl::Time Ledger::ExpiryOf(const Publication& publication) const {
+  if (!publication.attached.empty()) return absl::InfiniteFuture();
+  return publication.idle_since + publication.expire_after;
+}
+
+absl::Time Ledger::NextExpiry() const {
+  return expiries_.empty() ? absl::InfiniteFuture() : expiries_.begin()->first;
+}
+
+void Ledger::ExpirePublications() {
+  const absl::Time now = now_();
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    EndPublication(expiries_.begin()->second);
+  }
+}
+
+// --- Attaching -------------------------------------------------------------------------
+
+absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const AttachSpec& spec,
+                                              size_t steps) {
+  if (draining_) return Draining();
+  absl::StatusOr<Session*> live = LiveSession(session_id);
+  if (!live.ok()) return live.status();
+  Session& session = **live;
+  Tenant& tenant = *session.tenant;
+  absl::StatusOr<PublicationName> name = ParseName(spec.name, tenant.name);
+  if (!name.ok()) return name.status();
+  const Publication* found = FindPublication(*name, &tenant);
+  if (found == nullptr && spec.version == 0) return NoSuchPublication(name->first, name->second);
+  if (found == nullptr || found->version < spec.version) {
+    if (absl::Status room = CheckWaiting(tenant); !room.ok()) return room;
+    const WaiterId id{next_waiter_++};
+    attach_waiters_.emplace(
+        id, records::AttachWaiter{
+                .session = session_id, .name = *std::move(name), .version = spec.version});
+    session.attach_waiters.insert(id);
+    CountWaiting(tenant, 1);
+    --session.in_flight;
+    --tenant.in_flight;
+    return Admission{.waiter = id};
+  }
+
+  Publication& publication = publications_.at(by_name_.at(*name));
+  if (absl::Status room = CheckLeaseCount(session, publication.segments.size()); !room.ok()) {
+    return room;
+  }
+  Operation operation;
+  operation.session = session_id;
+  operation.revocable = spec.revocable || tenant.quota.revocable;
+  operation.request_id = spec.request_id;
+  operation.publication = by_name_.at(*name);
+  if (absl::Status sort = CheckSort(session, operation.revocable); !sort.ok()) return sort;
+  for (SegmentId id : publication.segments) {
+    if (segments_.at(id)->lost) return Lost(id);
+    operation.items.push_back({.segment = id});
+  }
+  operation.id = OperationId{next_operation_++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{next_lease_++};
+  expiries_.erase({ExpiryOf(publication), *operation.publication});
+  publication.attached[session_id] += static_cast<uint32_t>(operation.items.size());
+  Touch(*operation.publication);
+  expiries_.emplace(ExpiryOf(publication), *operation.publication);
+  Pin(operation, session, steps);
+  return Admission{.operation = std::move(operation)};
+}
+
+void Ledger::Detach(std::optional<PublicationId> id, SessionId session) {
+  if (!id) return;
+  auto it = publications_.find(*id);
+  if (it == publications_.end()) return;  // it has ended meanwhile
+  Publication& publication = it->second;
+  if (--publication.attached.at(session) > 0) return;
+  expiries_.erase({ExpiryOf(publication), *id});
+  publication.attached.erase(session);
+  if (publication.attached.empty()) publication.idle_since = now_();
+  Touch(*id);
+  expiries_.emplace(ExpiryOf(publication), *id);
+}
+
+void Ledger::RemoveAttachWaiter(WaiterId id) {
+  auto it = attach_waiters_.find(id);
+  Session& session = *sessions_.at(it->second.session);
+  session.attach_waiters.erase(id);
+  CountWaiting(*session.tenant, -1);
+  ++session.in_flight;
+  ++session.tenant->in_flight;
+  attach_waiters_.erase(it);
+}
+
+std::vector<WaiterId> Ledger::TakeAttachable() { return std::exchange(attachable_, {}); }
+
+absl::Status Ledger::EndAttachWait(WaiterId id, bool expired) {
+  const records::AttachWaiter waiter = attach_waiters_.at(id);
+  const Publication* found = FindPublication(waiter.name, sessions_.at(waiter.session)->tenant);
+  RemoveAttachWaiter(id);
+  if (!expired) return absl::CancelledError("the client has given up the request");
+  return absl::DeadlineExceededError(absl::StrCat(
+      "version ", waiter.version, " of publication \"", waiter.name.second, "\" of tenant ",
+      waiter.name.first, " was not published in time",
+      found == nullptr ? absl::StrCat(": there is none of that name that this tenant may attach to")
+                       : absl::StrCat("; the newest is ", found->version)));
+}
+
+// --- Looking ---------------------------------------------------------------------------
+
+PublicationView Ledger::View(PublicationId id, const Publication& publication) const {
+  const absl::Time now = now_();
+  auto publisher = sessions_.find(publication.publisher);
+  return {.id = id,
+          .tenant = publication.tenant->name,
+          .name = publication.name,
+          .version = publication.version,
+          .segments = static_cast<uint32_t>(publication.segments.size()),
+          .bytes = publication.bytes,
+          .metadata_bytes = publication.metadata_bytes,
+          .to_any = publication.to_any,
+          .ephemeral = publication.ephemeral,
+          .attached = static_cast<uint32_t>(publication.attached.size()),
+          .age = now - publication.published,
+          .expire_after = publication.expire_after,
+          .expires_in = ExpiryOf(publication) - now,
+          .publisher = publication.publisher,
+          .publisher_pid = publication.publisher_pid,
+          .publisher_name = publication.publisher_name,
+          .publisher_alive = publisher != sessions_.end() && publisher->second->live};
+}
+
+absl::StatusOr<PublicationView> Ledger::GetPublication(PublicationId id) const {
+  auto it = publications_.find(id);
+  if (it == publications_.end()) return absl::NotFoundError("the publication has ended");
+  return View(id, it->second);
+}
+
+absl::StatusOr<std::vector<PublicationView>> Ledger::ListPublications(
+    absl::string_view tenant) const {
+  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
+  std::vector<PublicationView> views;
+  for (const auto& [name, id] : by_name_) {
+    if (tenant.empty() || name.first == tenant) views.push_back(View(id, publications_.at(id)));
+  }
+  return views;
+}
+
+absl::StatusOr<std::vector<PublicationView>> Ledger::ListAttachable(
+    SessionId session_id, absl::string_view tenant) const {
+  auto session = sessions_.find(session_id);
+  if (session == sessions_.end()) {
+    return absl::AbortedError("the session has ended; connect again");
+  }
+  std::vector<PublicationView> views;
+  for (const auto& [name, id] : by_name_) {
+    const Publication& publication = publications_.at(id);
+    if (!tenant.empty() && name.first != tenant) continue;
+    if (MayAttach(publication, *session->second->tenant)) views.push_back(View(id, publication));
+  }
+  return views;
+}
+
+absl::Status Ledger::CheckPublications() const {
+  const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
+  if (by_name_.size() != publications_.size() || expiries_.size() != publications_.size()) {
+    return wrong("a publication has no name, or two, or is not watched");
+  }
+  absl::flat_hash_map<SegmentId, uint32_t> publications_of;
+  absl::flat_hash_map<std::pair<PublicationId, SessionId>, uint32_t> leases_through;
+  std::map<const Tenant*, uint32_t> counts;
+  std::map<const Tenant*, uint64_t> metadata;
+  uint64_t all_metadata = 0;
+  leases_.ForEach([&](LeaseId, const Lease& lease) {
+    if (lease.publication) ++leases_through[{*lease.publication, lease.session}];
+  });
+  size_t ephemeral = 0, ephemeral_by_session = 0;
+  for (const auto& [id, publication] : publications_) {
+    auto tenant = tenants_.find(publication.tenant->name);
+    if (tenant == tenants_.end() || tenant->second.get() != publication.tenant) {
+      return wrong("publication ", ToInt(id), " outlived its tenant");
+    }
+    auto named = by_name_.find({publication.tenant->name, publication.name});
+    if (named == by_name_.end() || named->second != id) {
+      return wrong("publication ", ToInt(id), " is not found by its name");
+    }
+    if (!expiries_.contains({ExpiryOf(publication), id})) {
+      return wrong("publication ", ToInt(id), " would expire at the wrong time");
+    }
+    uint64_t bytes = 0;
+    for (SegmentId segment : publication.segments) {
+      auto it = segments_.find(segment);
+      if (it == segments_.end() || it->second->tenant != publication.tenant) {
+        return wrong("publication ", ToInt(id), " has no segment ", ToInt(segment));
+      }
+      if (it->second->charge.revocable()) {
+        return wrong("segment ", ToInt(segment), " is published, and may be taken back");
+      }
+      ++publications_of[segment];
+      bytes += it->second->charge.bytes();
+    }
+    if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
+    for (const auto& [session, count] : publication.attached) {
+      auto it = sessions_.find(session);
+      // Those that operations under way are about to give count, too.
+      if (it == sessions_.end() || count < leases_through[{id, session}] || count == 0 ||
+          (it->second->operations == 0 && count != leases_through[{id, session}])) {
+        return wrong("publication ", ToInt(id), " miscounts who is attached");
+      }
+    }
+    for (const Tenant* each = publication.tenant; each != nullptr; each = each->parent) {
+      ++counts[each];
+    }
+    metadata[publication.tenant] += publication.metadata_bytes;
+    all_metadata += publication.metadata_bytes;
+    if (!publication.ephemeral) continue;
+    ++ephemeral;
+    auto publisher = sessions_.find(publication.publisher);
+    if (publisher == sessions_.end() || !(publisher->second->live || publisher->second->ending) ||
+        !publisher->second->ephemeral.contains(id)) {
+      return wrong("publication ", ToInt(id), " should have ended with its session");
+    }
+  }
+  for (const auto& [through, count] : leases_through) {
+    auto it = publications_.find(through.first);
+    if (it != publications_.end() && !it->second.attached.contains(through.second)) {
+      return wrong("publication ", ToInt(through.first), " does not know who is attached");
+    }
+  }
+  for (const auto& [id, segment] : segments_) {
+    if (segment->publications != publications_of[id]) {
+      return wrong("segment ", ToInt(id), " miscounts the publications that it is in");
+    }
+  }
+  size_t waiters = 0;
+  for (const auto& [id, session] : sessions_) {
+    ephemeral_by_session += session->ephemeral.size();
+    waiters += session->attach_waiters.size();
+    for (WaiterId waiter : session->attach_waiters) {
+      auto it = attach_waiters_.find(waiter);
+      if (it == attach_waiters_.end() || it->second.session != id || !session->live) {
+        return wrong("session ", ToInt(id), " waits to attach, and nobody knows of it");
+      }
+    }
+  }
+  if (waiters != attach_waiters_.size()) return wrong("a wait to attach outlived its session");
+  if (ephemeral != ephemeral_by_session) return wrong("ephemeral publications are miscounted");
+  if (all_metadata != metadata_bytes_) return wrong("the bytes of metadata do not add up");
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant->tree_publications != counts[tenant.get()] ||
+        tenant->metadata_bytes != metadata[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its publications");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,202 @@
+#include "daemon/core/quota/quota_control.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "daemon/device/host_device.h"
+
+namespace gpumemd {
+namespace {
+
+namespace v1 = gpumem::v1;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+class QuotaControlTest : public testing::Test {
+ protected:
+  QuotaControlTest() { Start({}); }
+
+  // A daemon with one device of 64 MiB, that remembers `overrides`.
+  void Start(Overrides overrides) {
+    control_ = nullptr;
+    BrokerOptions options;
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kMiB}));
+    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    std::vector<DeviceInfo> devices = {options.devices[0]->info()};
+    uuid_ = devices[0].uuid;
+    broker_ = std::make_unique<Broker>(std::move(options));
+    disk_ = overrides;
+    control_ = std::make_unique<QuotaControl>(broker_.get(), devices, std::move(overrides),
+                                              [this](const Overrides& all) {
+                                                if (disk_fails_) {
+                                                  return absl::InternalError("disk full");
+                                                }
+                                                disk_ = all;
+                                                return absl::OkStatus();
+                                              });
+  }
+
+  Quota Of(const std::string& tenant) { return broker_->GetTenant(tenant)->quota; }
+
+  static v1::SetQuotaRequest Limit(const std::string& tenant, uint64_t bytes) {
+    v1::SetQuotaRequest request;
+    request.set_tenant(tenant);
+    request.mutable_quota()->set_limit_bytes(bytes);
+    return request;
+  }
+  static v1::SetQuotaRequest Guarantee(const std::string& tenant, uint64_t bytes) {
+    v1::SetQuotaRequest request;
+    request.set_tenant(tenant);
+    request.mutable_quota()->set_guarantee_bytes(bytes);
+    return request;
+  }
+
+  std::string uuid_;
+  Overrides disk_;
+  bool disk_fails_ = false;
+  std::unique_ptr<Broker> broker_;
+  std::unique_ptr<QuotaControl> control_;
+};
+
+TEST_F(QuotaControlTest, WhatIsSetGoesBeforeTheConfigurationFieldByField) {
+  control_->Configure({{"team", {.limit_bytes = 10, .max_segments = 3}}}, {});
+  absl::StatusOr<QuotaControl::Outcome> set = control_->Set(Limit("team", 20));
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->tenant.quota, (Quota{.limit_bytes = 20, .max_segments = 3}));
+  EXPECT_THAT(set->overridden, ElementsAre("limit_bytes"));
+  EXPECT_THAT(control_->Configure({{"team", {.limit_bytes = 11, .max_segments = 4}}}, {}),
+              IsEmpty());
+  EXPECT_EQ(Of("team"), (Quota{.limit_bytes = 20, .max_segments = 4}));
+
+  Start(disk_);  // again
+  control_->Configure({{"team", {.limit_bytes = 12, .max_segments = 5}}}, {});
+  EXPECT_EQ(Of("team"), (Quota{.limit_bytes = 20, .max_segments = 5}));
+  EXPECT_THAT(control_->Overridden("team"), ElementsAre("limit_bytes"));
+
+  absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("team", {});
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_EQ(unset->tenant.quota, (Quota{.limit_bytes = 12, .max_segments = 5}));
+  EXPECT_THAT(unset->overridden, IsEmpty());
+  EXPECT_THAT(disk_, IsEmpty());
+  EXPECT_EQ(control_->Unset("team", {}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(QuotaControlTest, ATenantThatIsNotThereYetIsRemembered) {
+  control_->Configure({}, {.limit_bytes = 10});
+  EXPECT_TRUE(absl::IsNotFound(control_->Set(Limit("user-1", 20)).status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->Unset("user-1", {}).status()));
+  auto session = broker_->OpenSession("user-1", {});
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE(control_->Set(Limit("user-1", 20)).ok());
+  broker_->SocketClosed(session->id);
+  broker_->ProcessGone(session->id);
+  EXPECT_EQ(Of("user-1").limit_bytes, 20u);
+
+  Start(disk_);
+  control_->Configure({}, {.limit_bytes = 10});
+  ASSERT_TRUE(broker_->OpenSession("user-1", {}).ok());
+  EXPECT_EQ(Of("user-1").limit_bytes, 20u);
+  ASSERT_TRUE(broker_->OpenSession("user-2", {}).ok());
+  EXPECT_EQ(Of("user-2").limit_bytes, 10u);
+}
+
+TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
+  Start({{"user-1", [] {
+            v1::QuotaOverride override;
+            override.set_tenant("user-1");
+            override.mutable_quota()->set_limit_bytes(20);
+            return override;
+          }()}});
+  control_->Configure({}, {.limit_bytes = 10});
+  absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("user-1", {"limit_bytes"});
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_EQ(unset->tenant.quota, (Quota{.limit_bytes = 10}));
+  EXPECT_TRUE(absl::IsNotFound(broker_->GetTenant("user-1").status()));
+  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+}
+
+TEST_F(QuotaControlTest, WhatCannotBeWrittenIsNotChanged) {
+  control_->Configure({{"team", {.limit_bytes = 10}}}, {});
+  ASSERT_TRUE(control_->Set(Limit("team", 20)).ok());
+  disk_fails_ = true;
+  EXPECT_EQ(control_->Set(Limit("team", 30)).status(), absl::InternalError("disk full"));
+  EXPECT_EQ(control_->Unset("team", {}).status(), absl::InternalError("disk full"));
+  EXPECT_EQ(Of("team").limit_bytes, 20u);
+  control_->Configure({{"team", {.limit_bytes = 10}}}, {});
+  EXPECT_EQ(Of("team").limit_bytes, 20u);
+}
+
+TEST_F(QuotaControlTest, GuaranteesThatCannotBeKeptAreRefused) {
+  control_->Configure({{"a", {.guarantee_bytes = 40 * kMiB}}, {"b", {.limit_bytes = 30 * kMiB}}},
+                      {});
+  EXPECT_EQ(control_->Set(Guarantee("b", 25 * kMiB)).status(),
+            absl::FailedPreconditionError(absl::StrCat(
+                "the guarantees of all tenants add up to 65.00 MiB on ", uuid_,
+                ", which is more than the device's 64.00 MiB (a 40.00 MiB, b 25.00 MiB); lower one "
+                "of them")));
+  EXPECT_EQ(control_->Set(Guarantee("b", 31 * kMiB)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(control_->Set(Guarantee("b", 24 * kMiB)).ok());
+  EXPECT_EQ(control_->Set(Limit("a", 39 * kMiB)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Nor does taking a change back break what others were promised since.
+  ASSERT_TRUE(control_->Set(Guarantee("a", 30 * kMiB)).ok());
+  v1::SetQuotaRequest more = Guarantee("b", 30 * kMiB);
+  ASSERT_TRUE(control_->Set(more).ok());
+  EXPECT_EQ(control_->Unset("a", {}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Of("a").guarantee_bytes, 30 * kMiB);
+}
+
+TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembered) {
+  control_->Configure({{"a", {}}, {"b", {}}}, {});
+  ASSERT_TRUE(control_->Set(Guarantee("b", 40 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set(Limit("a", 50 * kMiB)).ok());
+  const std::vector<std::string> said =
+      control_->Configure({{"a", {.guarantee_bytes = 30 * kMiB}}, {"b", {}}}, {});
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], HasSubstr("what was set for tenant \"b\" (guarantee_bytes) makes no sense"));
+  EXPECT_THAT(said[0], HasSubstr("add up to 70.00 MiB"));
+  EXPECT_EQ(Of("b"), Quota());
+  EXPECT_THAT(control_->Overridden("b"), IsEmpty());
+  EXPECT_EQ(Of("a"), (Quota{.limit_bytes = 50 * kMiB, .guarantee_bytes = 30 * kMiB}));
+  EXPECT_THAT(control_->Configure({{"a", {}}, {"b", {}}}, {}), IsEmpty());
+  EXPECT_EQ(Of("b"), (Quota{.guarantee_bytes = 40 * kMiB}));
+}
+
+TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOrder) {
+  const std::map<std::string, Quota> tenants = {{"a", {.guarantee_bytes = 10 * kMiB}},
+                                                {"b", {.guarantee_bytes = 50 * kMiB}}};
+  control_->Configure(tenants, {});
+  ASSERT_TRUE(control_->Set(Guarantee("b", 10 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set(Guarantee("a", 50 * kMiB)).ok());
+  EXPECT_THAT(control_->Configure(tenants, {}), IsEmpty());
+  EXPECT_EQ(Of("a").guarantee_bytes, 50 * kMiB);
+  EXPECT_EQ(Of("b").guarantee_bytes, 10 * kMiB);
+}
+
+TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
+  control_->Configure({{"a", {}}}, {});
+  v1::SetQuotaRequest request = Limit("a", kMiB);
+  request.mutable_quota()->add_devices()->set_device_uuid("GPU-9");
+  EXPECT_TRUE(absl::IsNotFound(control_->Set(request).status()));
+  request = Limit("a", kMiB);
+  request.mutable_quota()->add_guarantees()->set_device_uuid("GPU-9");
+  EXPECT_TRUE(absl::IsNotFound(control_->Set(request).status()));
+  EXPECT_EQ(Of("a"), Quota());
+  // One that was there when it was named is no hindrance for other changes.
+  v1::QuotaOverride gone;
+  gone.set_tenant("a");
+  gone.mutable_quota()->add_devices()->set_device_uuid("GPU-9");
+  Start({{"a", gone}});
+  control_->Configure({{"a", {}}}, {});
+  EXPECT_TRUE(control_->Set(Limit("a", 2 * kMiB)).ok());
+}
+
+}  // namespace
+}  // namespace gpumemd
