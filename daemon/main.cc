@@ -21,12 +21,12 @@
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/audit/audit_output.h"
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "daemon/core/audit/audit.h"
-#include "daemon/device/context_process.h"
-#include "daemon/fd_store/fd_store.h"
+#include "daemon/device/context/process.h"
 #include "daemon/log/log.h"
-#include "daemon/server.h"
+#include "daemon/restart/fd_store/fd_store.h"
+#include "daemon/server/server.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "daemon/device/start_thread.h"
+#include "common/start_thread.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host_ipc.h"
 #include "common/nvml.h"
-#include "daemon/device/context_device.h"
+#include "daemon/device/context/context_device.h"
 #include "daemon/device/cuda_info.h"
 #include "daemon/device/cuda_vmm_device.h"
 #include "daemon/device/machine_memory.h"

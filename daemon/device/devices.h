@@ -1,5 +1,5 @@
 // Opens the devices of this node. Programs that use this call RunAsContextProcess
-// (context_process.h) first of all.
+// (context/process.h) first of all.
 #pragma once
 
 #include <cstdint>

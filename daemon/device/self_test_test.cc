@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "daemon/device/fault_injection.h"
 #include "daemon/device/host_device.h"
+#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "daemon/device/start_thread.h"
+#include "common/start_thread.h"
 #include "daemon/log/ready_write.h"
 
 namespace gpumemd {

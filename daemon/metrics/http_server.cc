@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/device/start_thread.h"
+#include "common/start_thread.h"
 
 namespace gpumemd {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
-#include "daemon/transport/metered_sockets.h"
-#include "daemon/transport/peer_socket.h"
+#include "daemon/transport/meter/metered_sockets.h"
+#include "daemon/transport/peer/peer_socket.h"
 
 namespace gpumemd {
 namespace {

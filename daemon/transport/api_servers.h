@@ -40,8 +40,8 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/transport/api_line.h"
-#include "daemon/transport/call_window.h"
-#include "daemon/transport/frame_budget.h"
+#include "daemon/transport/meter/call_window.h"
+#include "daemon/transport/meter/frame_budget.h"
 
 namespace gpumemd {
 

@@ -18,8 +18,8 @@
 #include "common/http2_refusal.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
-#include "daemon/transport/peer.h"
-#include "daemon/transport/peer_socket.h"
+#include "daemon/transport/peer/peer.h"
+#include "daemon/transport/peer/peer_socket.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {

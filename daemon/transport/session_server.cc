@@ -22,9 +22,9 @@
 #include "common/version.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/log/log.h"
-#include "daemon/transport/convert.h"
 #include "daemon/transport/descriptor_reserve.h"
-#include "daemon/transport/peer_socket.h"
+#include "daemon/transport/peer/peer_socket.h"
+#include "daemon/transport/service/convert.h"
 #include "proto/gpumem/v1/session.pb.h"
 #include "spdlog/spdlog.h"
 

@@ -34,7 +34,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/transport/api_servers.h"
-#include "daemon/transport/peer.h"
+#include "daemon/transport/peer/peer.h"
 #include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumemd {

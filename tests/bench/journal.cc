@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 #include "daemon/core/journal/records.h"
-#include "daemon/journal_file.h"
+#include "daemon/restart/journal_file.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "xxhash.h"

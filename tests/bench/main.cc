@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "daemon/device/context_process.h"
+#include "daemon/device/context/process.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "tests/bench/floors.h"

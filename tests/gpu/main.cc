@@ -9,10 +9,10 @@
 
 #include <optional>
 
-#include "daemon/device/context_fault.h"
-#include "daemon/device/context_process.h"
-#include "daemon/device/contract.h"
-#include "daemon/device/contract_peer.h"
+#include "daemon/device/context/process.h"
+#include "daemon/device/testing/context_fault.h"
+#include "daemon/device/testing/contract.h"
+#include "daemon/device/testing/contract_peer.h"
 #include "tests/contract/actor.h"
 #include "tests/contract/contract.h"
 #include "tests/contract/instantiate.h"

@@ -24,8 +24,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/unix_channel.h"
-#include "daemon/fd_store/fd_crates.h"
-#include "daemon/fd_store/fd_store.h"
+#include "daemon/restart/fd_store/fd_crates.h"
+#include "daemon/restart/fd_store/fd_store.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {

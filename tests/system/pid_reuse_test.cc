@@ -35,7 +35,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/unix_channel.h"
-#include "daemon/transport/peer.h"
+#include "daemon/transport/peer/peer.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/denial.h"
-#include "daemon/device/fault_injection.h"
 #include "daemon/device/host_device.h"
+#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/device/fault_injection.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/pinned_device.h"
+#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace {

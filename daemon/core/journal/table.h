@@ -1,9 +1,9 @@
 // The journal's bytes: a table of objects that a process can be killed in the middle of changing.
 //
-// They are a file's pages, mapped shared (daemon/journal_file.h): what a process has stored stays
-// when it is killed, in the order in which it was stored, up to some instruction. So the table is
-// safe if after every single store it can be read, and that is all that is needed: no flush. Not
-// against the machine's own end, which takes the memory, too.
+// They are a file's pages, mapped shared (daemon/restart/journal_file.h): what a process has stored
+// stays when it is killed, in the order in which it was stored, up to some instruction. So the
+// table is safe if after every single store it can be read, and that is all that is needed: no
+// flush. Not against the machine's own end, which takes the memory, too.
 //
 //   page 0      the file's header; in it, the page at which the area in use begins
 //   an area     its header, one page; two stages; then slots of 256 bytes

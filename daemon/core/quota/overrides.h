@@ -1,6 +1,6 @@
 // What operators change of quotas while the daemon runs, kept apart from what the configuration
 // says: a field that nobody changed goes on following the configuration. Pure; who remembers
-// them on disk is daemon/override_store.h, who applies them is quota_control.h.
+// them on disk is daemon/restart/override_store.h, who applies them is quota_control.h.
 //
 // Fields are named as in gpumem.v1.Quota. A plain limit or guarantee is for all devices: it
 // takes those of single devices away that were there before.

@@ -1,7 +1,7 @@
 // A tenant's limits, in the units that the ledger counts in.
 //
 // The configuration also knows percentages of a device ("50%"). Those are resolved to
-// bytes against the devices that the daemon found (daemon/config.h) before they come
+// bytes against the devices that the daemon found (daemon/config/config.h) before they come
 // here, into device_limits and device_max_retained.
 #pragma once
 

@@ -1,0 +1,98 @@
+// What the configuration means on the devices that there are.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "daemon/config/config.h"
+
+namespace gpumemd {
+
+uint64_t SizeLimit::Of(uint64_t whole_bytes) const {
+  if (!percent) return bytes;
+  return static_cast<uint64_t>(static_cast<long double>(whole_bytes) * *percent / 100);
+}
+
+absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes) {
+  const uint64_t capacity = config.pinned_capacity.Of(memory_bytes);
+  if (capacity > memory_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration wants ", gpumem::FormatBytes(capacity),
+                     " of pinned memory, and this machine has ", gpumem::FormatBytes(memory_bytes),
+                     " of memory; write a smaller [pinned] capacity, or a percentage"));
+  }
+  return capacity;
+}
+
+Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices) {
+  Quota quota{.total_limit_bytes = config.total_limit_bytes,
+              .max_segments = config.max_segments,
+              .max_sessions = config.max_sessions,
+              .max_in_flight = config.max_in_flight,
+              .max_waiting = config.max_waiting,
+              .max_publications = config.max_publications,
+              .priority = config.priority,
+              .kind = config.kind,
+              .scrub = config.scrub,
+              .revocable = config.revocable,
+              .release = config.release,
+              .parent = config.parent};
+  if (config.limit && !config.limit->percent) quota.limit_bytes = config.limit->bytes;
+  if (config.guarantee && !config.guarantee->percent) {
+    quota.guarantee_bytes = config.guarantee->bytes;
+  }
+  if (config.max_retained && !config.max_retained->percent) {
+    quota.max_retained_bytes = config.max_retained->bytes;
+  }
+  if (config.pinned_limit && !config.pinned_limit->percent) {
+    quota.pinned_limit_bytes = config.pinned_limit->bytes;
+  }
+  for (const DeviceInfo& device : devices) {
+    if (config.max_retained && config.max_retained->percent) {
+      quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
+    }
+    if (IsPinnedMemory(device)) {
+      if (config.pinned_limit) {
+        quota.pinned_limit_bytes = config.pinned_limit->Of(device.capacity_bytes);
+      }
+      continue;
+    }
+    auto own = config.device_limits.find(device.uuid);
+    if (own != config.device_limits.end()) {
+      quota.device_limits[device.uuid] = own->second.Of(device.capacity_bytes);
+    } else if (config.limit && config.limit->percent) {
+      quota.device_limits[device.uuid] = config.limit->Of(device.capacity_bytes);
+    }
+    auto guarantee = config.device_guarantees.find(device.uuid);
+    if (guarantee != config.device_guarantees.end()) {
+      quota.device_guarantees[device.uuid] = guarantee->second.Of(device.capacity_bytes);
+    } else if (config.guarantee && config.guarantee->percent) {
+      quota.device_guarantees[device.uuid] = config.guarantee->Of(device.capacity_bytes);
+    }
+  }
+  return quota;
+}
+
+const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant) {
+  for (const TenantConfig& configured : config.tenants) {
+    if (configured.name == tenant) return configured.quota;
+  }
+  return config.tenant_defaults;
+}
+
+std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const DeviceInfo> devices) {
+  std::set<std::string> named;
+  for (const auto& [uuid, limit] : config.tenant_defaults.device_limits) named.insert(uuid);
+  for (const TenantConfig& tenant : config.tenants) {
+    for (const auto& [uuid, limit] : tenant.quota.device_limits) named.insert(uuid);
+    for (const auto& [uuid, guarantee] : tenant.quota.device_guarantees) named.insert(uuid);
+  }
+  for (const DeviceInfo& device : devices) named.erase(device.uuid);
+  std::vector<std::string> notices;
+  for (const std::string& uuid : named) {
+    notices.push_back(
+        absl::StrCat("the configuration names device ", uuid, ", which this daemon does not have"));
+  }
+  return notices;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,128 @@
+// One device's context process, kept while there is memory in it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/unique_fd.h"
+#include "daemon/device/context/process.h"
+#include "daemon/device/device.h"
+#include "daemon/device/socket_file.h"
+
+namespace gpumemd {
+
+// Thread-safe. Its functions are Device's; its mutex is held during the start of a context and
+// its work, so that requests go one by one, but not while it ends. `on_lost` may call anything but
+// OnLost, and must not end the device.
+class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
+ public:
+  explicit ContextKeeper(ContextSpec spec) : spec_(std::move(spec)) {}
+  // There is no Allocation left.
+  ~ContextKeeper();
+
+  // `pool_max` is for a tenant without a pool as large. The Allocation keeps `reservation` until
+  // its memory is free.
+  absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec, uint64_t pool_max,
+                                                     std::shared_ptr<void> reservation);
+  absl::StatusOr<std::vector<PoolStatus>> Pools();
+  absl::StatusOr<PoolStatus> SetPool(absl::string_view tenant, const PoolChange& change);
+  absl::StatusOr<PoolStatus> TrimPool(absl::string_view tenant, uint64_t keep_bytes);
+  pid_t pid() const { return pid_; }
+  // Returns when no call of the former `on_lost` is under way.
+  void OnLost(std::function<void()> on_lost);
+  void End();
+
+ private:
+  class Memory;
+
+  // One context from its start to its end. Thread-safe.
+  class Life {
+   public:
+    bool lost() const { return lost_; }
+    // Closes what is left of its pools: their memory stays taken as long as any descriptor of
+    // them is open.
+    void Lose();
+    // Null for pools that are not there (any more).
+    std::shared_ptr<const gpumem::UniqueFd> PoolFd(uint64_t pool) const;
+    void AddPool(uint64_t pool, gpumem::UniqueFd fd);
+    void RemovePool(uint64_t pool);
+
+    std::atomic<int> allocations{0};
+
+   private:
+    std::atomic<bool> lost_{false};
+    mutable absl::Mutex mutex_;
+    std::map<uint64_t, std::shared_ptr<const gpumem::UniqueFd>> pools_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  struct Pool {
+    std::string tenant;
+    uint64_t limit_bytes = 0;  // what it was made for
+    uint64_t max_bytes = 0;    // what the driver lets it reserve; 0: no such cap
+    uint32_t segments = 0;
+    // Something of it was freed, which it keeps for itself: nothing new comes from it, so that it
+    // ends, and the device has that back.
+    bool retired = false;
+  };
+  using Pools_ = std::map<uint64_t, Pool>;
+
+  // Whether there is a context; marks what is in it lost where it has broken.
+  bool Alive() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Both of the next two put a process that is over into `dead`, to be destroyed without the
+  // mutex: its thread may be calling on_lost, and its end can take long.
+  //
+  // Starts a context where there is none. Who has waited while a start failed (it saw
+  // `failed_starts` of them) gets that failure: a start that hangs takes as long the next time.
+  absl::Status Start(uint64_t failed_starts, std::unique_ptr<ContextProcess>& dead)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfIdle(std::unique_ptr<ContextProcess>& dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::unique_ptr<Allocation>> CreateIpc(const CreateSpec& spec,
+                                                        std::shared_ptr<void> reservation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::unique_ptr<Allocation>> CreateInPool(const CreateSpec& spec,
+                                                           uint64_t pool_max,
+                                                           std::shared_ptr<void> reservation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The tenant's newest pool if it is large enough and not retired, else a new one.
+  absl::StatusOr<Pools_::iterator> FindOrMakePool(const std::string& tenant, uint64_t max_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DestroyIfEmpty(Pools_::iterator pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<PoolStatus> Read(const Pools_::value_type& pool)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does `work` to each pool of the tenant, and reads the newest.
+  template <typename Work>
+  absl::StatusOr<PoolStatus> ForEachPool(absl::string_view tenant, Work work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Free(const std::shared_ptr<Life>& life, uint64_t memory, uint64_t pool);
+  void Died(Life& life, pid_t pid);
+
+  const ContextSpec spec_;
+  std::atomic<pid_t> pid_{0};
+  std::atomic<uint64_t> failed_starts_{0};  // changed under mutex_
+
+  absl::Mutex mutex_;
+  absl::Status start_failure_ ABSL_GUARDED_BY(mutex_);  // the last one
+  SocketFile socket_file_ ABSL_GUARDED_BY(mutex_);      // of the last context
+  std::shared_ptr<Life> life_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ContextProcess> process_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
+  Pools_ pools_ ABSL_GUARDED_BY(mutex_);  // by number: the newest last
+  std::map<std::string, PoolChange, std::less<>> settings_ ABSL_GUARDED_BY(mutex_);  // by tenant
+
+  absl::Mutex on_lost_mutex_;  // held while it is called; taken without mutex_
+  std::function<void()> on_lost_ ABSL_GUARDED_BY(on_lost_mutex_);
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,136 @@
+// The context process's side of process.h.
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/start_thread.h"
+#include "common/unique_fd.h"
+#include "common/unix_channel.h"
+#include "daemon/device/context/process.h"
+#include "daemon/device/context/wire.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+// Not a sanitizer's or a test's business: the status of a process that has lost its context.
+constexpr int kBroken = 3;
+// That of one that hung when its parent let go of it, and how long it is waited for.
+constexpr int kHung = 4;
+constexpr int kGraceMs = 5'000;
+
+absl::Status Do(Context& context, const ContextRequest& request, ContextAnswer& answer,
+                UniqueFd& fd) {
+  switch (request.op) {
+    case ContextOp::kCreateIpc:
+    case ContextOp::kAllocate: {
+      const absl::StatusOr<ExportData> data =
+          request.op == ContextOp::kCreateIpc
+              ? context.CreateIpc(request.memory, request.bytes)
+              : context.Allocate(request.memory, request.pool, request.bytes);
+      if (data.ok()) answer.data = *data;
+      return data.status();
+    }
+    case ContextOp::kFree:
+      return context.Free(request.memory);
+    case ContextOp::kCreatePool: {
+      absl::StatusOr<MadePool> pool = context.CreatePool(request.pool, request.bytes);
+      if (!pool.ok()) return pool.status();
+      fd = std::move(pool->fd);
+      answer.max_bytes = pool->max_bytes;
+      return absl::OkStatus();
+    }
+    case ContextOp::kDestroyPool:
+      return context.DestroyPool(request.pool);
+    case ContextOp::kReadPool: {
+      const absl::StatusOr<PoolNumbers> numbers = context.ReadPool(request.pool);
+      if (numbers.ok()) answer.numbers = *numbers;
+      return numbers.status();
+    }
+    case ContextOp::kSetPool:
+      return context.SetPool(request.pool, request.change);
+    case ContextOp::kTrimPool:
+      return context.TrimPool(request.pool, request.bytes);
+  }
+  return absl::InternalError("the context process was asked for what it does not know");
+}
+
+bool Send(int socket, const ContextAnswer& answer, const UniqueFd& fd) {
+  std::vector<int> fds;
+  if (fd.valid()) fds.push_back(fd.get());
+  return gpumem::SendMessage(socket, Pack(answer), fds, absl::InfiniteFuture()).ok();
+}
+
+// Ends this process when the other side of `socket` is gone and nobody here notices: the driver
+// may hang for good.
+void EndWithParent(int socket) {
+  pollfd closed = {socket, 0, 0};  // POLLHUP comes unasked
+  while (poll(&closed, 1, -1) < 0) {
+  }
+  poll(nullptr, 0, kGraceMs);
+  _exit(kHung);
+}
+
+// Returns when there is nobody to serve any more.
+int Serve(int socket, Context& context) {
+  while (true) {
+    const absl::StatusOr<gpumem::UnixMessage> message =
+        gpumem::ReceiveMessage(socket, absl::InfiniteFuture());
+    if (absl::IsUnavailable(message.status())) return 0;  // the parent has let go of us
+    if (!message.ok()) return 1;
+    const absl::StatusOr<ContextRequest> request = Unpack<ContextRequest>(message->bytes);
+    if (!request.ok()) return 1;
+    ContextAnswer answer;
+    UniqueFd fd;
+    answer.set_status(Do(context, *request, answer, fd));
+    // Nothing can be freed in a broken context: the kernel does that, at our end.
+    if (context.broken()) _exit(kBroken);
+    if (!Send(socket, answer, fd)) return 0;
+  }
+}
+
+int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make) {
+  absl::StatusOr<std::unique_ptr<Context>> context = absl::InternalError("there is none yet");
+  absl::StatusOr<std::thread> end = StartThread([socket] { EndWithParent(socket); });
+  if (end.ok()) {
+    end->detach();
+    context = make(spec);
+  } else {
+    context = end.status();
+  }
+  ContextAnswer hello;
+  hello.set_status(context.status());
+  if (!Send(socket, hello, UniqueFd()) || !context.ok()) return 1;
+  const int status = Serve(socket, **context);
+  context->reset();
+  // Not by way of exit(): the driver's handlers there would free what others have open still;
+  // the kernel lets them keep it.
+  _exit(status);
+}
+
+}  // namespace
+
+std::optional<int> RunAsContextProcess(int argc, char** argv, const ContextFactory& make) {
+  if (argc != 4 || strcmp(argv[1], kContextFlag) != 0) return std::nullopt;
+  // Whatever the parent's libraries left open for a child.
+  close_range(kContextSocket + 1, ~0U, 0);
+  prctl(PR_SET_NAME, "gpumem-context");
+  // A service manager that stops the daemon signals all its processes; the daemon decides
+  // when the memory here goes.
+  signal(SIGTERM, SIG_IGN);
+  signal(SIGINT, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  const UniqueFd socket(kContextSocket);
+  return MakeAndServe(socket.get(), {.device_uuid = argv[2], .socket_path = argv[3]}, make);
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,73 @@
+// What a ContextProcess and the process that it stands for say to each other: both are this
+// program, so a message is its struct's bytes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/device/context/context.h"
+
+namespace gpumemd {
+
+inline constexpr char kContextFlag[] = "--serve-as-gpumem-context";
+inline constexpr int kContextSocket = 3;
+
+enum class ContextOp : uint32_t {
+  kCreateIpc,
+  kAllocate,
+  kFree,
+  kCreatePool,
+  kDestroyPool,
+  kReadPool,
+  kSetPool,
+  kTrimPool,
+};
+
+struct ContextRequest {
+  ContextOp op = ContextOp::kFree;
+  uint64_t memory = 0;
+  uint64_t pool = 0;
+  uint64_t bytes = 0;
+  PoolChange change;
+};
+
+struct ContextAnswer {
+  int32_t code = 0;
+  char words[1024] = "";  // ends with a zero
+  ExportData data = {};
+  uint64_t max_bytes = 0;
+  PoolNumbers numbers = {};
+
+  absl::Status status() const { return absl::Status(static_cast<absl::StatusCode>(code), words); }
+  void set_status(const absl::Status& status) {
+    code = static_cast<int32_t>(status.code());
+    const size_t length = std::min(status.message().size(), sizeof(words) - 1);
+    std::memcpy(words, status.message().data(), length);
+    words[length] = '\0';
+  }
+};
+
+template <typename Message>
+absl::string_view Pack(const Message& message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  return {reinterpret_cast<const char*>(&message), sizeof(message)};
+}
+
+template <typename Message>
+absl::StatusOr<Message> Unpack(absl::string_view bytes) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  Message message;
+  if (bytes.size() != sizeof(message)) {
+    return absl::InternalError("the context process speaks another language");
+  }
+  std::memcpy(static_cast<void*>(&message), bytes.data(), sizeof(message));
+  return message;
+}
+
+}  // namespace gpumemd

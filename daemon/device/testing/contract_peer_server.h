@@ -1,0 +1,45 @@
+// What a ContractPeer does, in whichever process it is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/device_copy.h"
+#include "common/mapping.h"
+#include "common/unique_fd.h"
+#include "common/unix_channel.h"
+#include "daemon/device/testing/contract_peer.h"
+
+namespace gpumemd {
+
+class PeerServer {
+ public:
+  // Does what a message says; answers with the descriptor to send back, if any.
+  absl::StatusOr<gpumem::UniqueFd> Do(gpumem::UnixMessage message);
+
+ private:
+  absl::StatusOr<gpumem::Mappings> Open(const SharedMemory& memory, bool read_only);
+  absl::StatusOr<std::shared_ptr<gpumem::ImportedPool>> Pool(const SharedMemory& memory);
+  absl::Status Map(const SharedMemory& memory, bool read_only);
+  absl::Status MapAgain(const SharedMemory& memory);
+  absl::Status Write(absl::FunctionRef<uint64_t(uint64_t)> word_at);
+  absl::Status Expect(absl::FunctionRef<uint64_t(uint64_t)> word_at);
+  absl::Status ForEachChunk(
+      absl::FunctionRef<absl::Status(char* mapped, uint64_t first_word, std::vector<uint64_t>&)>
+          work);
+  char* Base() const { return static_cast<char*>(mappings_.front()->data()); }
+
+  SharedMemory memory_;  // what is mapped
+  std::map<uint64_t, std::shared_ptr<gpumem::ImportedPool>> pools_;
+  gpumem::Mappings mappings_;
+  std::unique_ptr<gpumem::DeviceCopier> copier_;
+  gpumem::UniqueFd kept_;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,442 @@
+#include "daemon/restart/continuity_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/core/failpoint.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr char kJournalKind = 'j';
+constexpr char kSegmentKind = 's';
+constexpr char kMetadataKind = 'm';
+
+// Places of the store that are not for memory: two journals, two listening sockets, a probe, and
+// one to spare.
+constexpr uint64_t kOtherPlaces = 6;
+// A manager that answers later does not hold up further segments.
+constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+// For how long its refusal of a crate holds; and how often the log tells that it is full.
+constexpr std::chrono::seconds kRefusalHolds(1), kTellEvery(60);
+
+std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
+std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
+
+// The same words wherever the daemon cannot go on with what it finds: nothing may be touched, and
+// only the operator can decide to give it up.
+absl::Status CannotGoOn(const absl::Status& why) {
+  return absl::Status(
+      why.code(),
+      absl::StrCat("the journal of the daemon before this one cannot be used: ", why.message(),
+                   ". Nothing was changed. Start the gpumemd that wrote it, or stop the service "
+                   "(systemctl stop gpumemd, or end gpumem-keeper), which gives up all memory that "
+                   "it keeps, and start it again"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store,
+                                                                       WhenStoreFull when_full) {
+  auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store, when_full));
+  // The journal before all else: where it cannot be used, nothing may have changed.
+  std::vector<NamedFd> inherited, journals;
+  std::vector<int> journal_fds;
+  uint64_t last_number = 0;
+  for (NamedFd& each : store->TakeInherited()) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (!name || name->kind != kJournalKind) {
+      inherited.push_back(std::move(each));
+      continue;
+    }
+    last_number = std::max(last_number, name->number);
+    journal_fds.push_back(each.fd.get());
+    journals.push_back(std::move(each));
+  }
+  // There is nothing in one whose daemon was killed before it began with it.
+  for (size_t i = journals.size(); i-- > 0;) {
+    const auto header = JournalFile::ReadHeader(journal_fds[i]);
+    if (!header.ok() || header->complete) continue;
+    store->Remove(journals[i].name).IgnoreError();
+    journals.erase(journals.begin() + static_cast<std::ptrdiff_t>(i));
+    journal_fds.erase(journal_fds.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  const absl::StatusOr<size_t> chosen = ChooseJournal(journal_fds);
+  if (!chosen.ok() && !absl::IsNotFound(chosen.status())) return CannotGoOn(chosen.status());
+  absl::StatusOr<JournalIdentity> identity =
+      ReadJournalIdentity(static_cast<uint32_t>(last_number + 1));
+  if (!identity.ok()) return identity.status();
+  std::string kept;
+  if (chosen.ok()) {
+    kept = journals[*chosen].name;
+    absl::StatusOr<JournalFile::Adopted> adopted =
+        JournalFile::Adopt(std::move(journals[*chosen].fd));
+    if (!adopted.ok()) return CannotGoOn(adopted.status());
+    const JournalContents& contents = adopted->contents;
+    if (contents.passed > 0) {
+      spdlog::warn(
+          "{}, a newer one, left {} records of which this gpumemd does not understand all; it goes "
+          "on without the rest, which whoever wrote it can do without",
+          contents.writer, contents.passed);
+    }
+    const JournalIdentity& its = contents.header.identity;
+    it->found_.strange_pids =
+        its.pid_namespace != identity->pid_namespace || its.boot_id != identity->boot_id;
+    it->generation_ = contents.header.generation;
+    it->found_.image = std::move(adopted->contents.image);
+    it->file_ = std::move(adopted->file);
+  }
+
+  absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
+  if (!packed.ok()) return packed.status();
+  std::vector<NamedFd> directly;
+  for (NamedFd& each : inherited) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
+      directly.push_back(std::move(each));
+    } else {
+      // What another version has left: that one's, until it is certain that this one goes on.
+      it->strange_.push_back(each.name);
+    }
+  }
+
+  if (store->keeper_pid() != 0) {
+    const uint64_t capacity = store->capacity().value_or(0);
+    const uint64_t places = capacity - std::min(capacity, kOtherPlaces);
+    it->direct_room_ = places - places / 16 * 2;  // crates have the others: two places, 32 segments
+  }
+  {
+    absl::MutexLock lock(&it->mutex_);
+    for (const NamedFd& each : directly) it->direct_.insert(each.name);
+  }
+  std::vector<NamedFd> found = *std::move(packed);
+  std::move(directly.begin(), directly.end(), std::back_inserter(found));
+  for (NamedFd& each : found) {
+    const std::optional<FdName> name = ParseFdName(each.name);
+    if (!name || (name->kind != kSegmentKind && name->kind != kMetadataKind)) continue;
+    it->stored_.push_back(*name);
+    if (!chosen.ok()) continue;
+    if (name->kind == kSegmentKind) {
+      it->found_.memory.emplace(SegmentId{name->number}, std::move(each.fd));
+    } else {
+      it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
+    }
+  }
+  it->inherits_ = chosen.ok();
+  if (!chosen.ok() || it->found_.strange_pids || it->file_ == nullptr) {
+    // Pids are written down from now on as this process's namespace has them, and records in this
+    // daemon's form.
+    if (absl::Status made = it->CreateJournal(*identity, &kept); !made.ok()) return made;
+  }
+  for (const NamedFd& each : journals) {
+    if (each.name != kept) it->old_journals_.push_back(each.name);
+  }
+  absl::Status watched = store->Watch([that = it.get()](const absl::Status& why) {
+    that->Tell(&that->manager_trouble_,
+               absl::StrCat("The service manager that keeps memory over this daemon's death is "
+                            "gone (",
+                            why.message(),
+                            "): when this daemon ends now, all memory is lost. Drain it, and start "
+                            "it anew when nobody needs it."));
+  });
+  if (!watched.ok()) return watched;
+  it->room_ = std::thread([that = it.get()] { that->CheckRoom(); });
+  return it;
+}
+
+ContinuityStore::~ContinuityStore() {
+  if (room_.joinable()) room_.join();
+  store_->StopWatching();
+  // Starts that fail again and again would fill the store.
+  if (!empty_journal_.empty()) store_->Remove(empty_journal_).IgnoreError();
+}
+
+absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std::string* name) {
+  absl::StatusOr<std::unique_ptr<JournalFile>> file =
+      JournalFile::Create(identity, /*complete=*/false);
+  if (!file.ok()) return file.status();
+  *name = ToString(FdName{kJournalKind, identity.number});
+  file_ = *std::move(file);
+  // Where the manager has gone already, it will be said (Watch).
+  if (absl::Status stored = store_->Store(*name, file_->fd()); !stored.ok()) {
+    Tell(&journal_trouble_,
+         absl::StrCat("The service manager does not take the journal (", stored.message(),
+                      "): when this daemon dies, all memory is lost."));
+  }
+  empty_journal_ = *name;
+  return absl::OkStatus();
+}
+
+void ContinuityStore::CheckRoom() {
+  const absl::Status room = store_->CheckRoom();
+  seen_to_keep_ = room.ok();
+  if (absl::IsResourceExhausted(room) && inherits_) {
+    // It has kept what the daemon before this one left.
+    absl::MutexLock lock(&mutex_);
+    if (!HasPlace()) NoteFull(room);
+  } else if (absl::IsResourceExhausted(room)) {
+    Tell(&memory_trouble_,
+         "The service manager keeps no descriptors for this daemon: when it dies, all memory is "
+         "lost. Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
+  }
+  room_asked_.Notify();
+}
+
+bool ContinuityStore::keeps_memory() const {
+  absl::MutexLock lock(&mutex_);
+  return manager_trouble_.empty() && journal_trouble_.empty() && memory_trouble_.empty();
+}
+
+bool ContinuityStore::SeenToKeep() const {
+  if (!inherits_) {
+    room_asked_.WaitForNotificationWithTimeout(kAnswerTime);
+    if (!seen_to_keep_) return false;
+  }
+  return keeps_memory();
+}
+
+bool ContinuityStore::full() const {
+  absl::MutexLock lock(&mutex_);
+  return full_;
+}
+
+ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
+
+std::vector<std::string> ContinuityStore::Notices() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> notices;
+  for (const std::string* trouble :
+       {&manager_trouble_, &journal_trouble_, &memory_trouble_, &removal_trouble_}) {
+    if (!trouble->empty()) notices.push_back(*trouble);
+  }
+  if (full_) {
+    notices.push_back(FullNotice());
+  } else if (!unkept_.empty() && memory_trouble_.empty()) {
+    notices.push_back(UnkeptNotice());
+  }
+  return notices;
+}
+
+void ContinuityStore::Tell(std::string* trouble, std::string sentence) {
+  absl::MutexLock lock(&mutex_);
+  if (!trouble->empty()) return;
+  spdlog::error("{}", sentence);
+  *trouble = std::move(sentence);
+}
+
+absl::Status ContinuityStore::Begin(const JournalImage& image) {
+  if (absl::Status written = file_->Rewrite(image); !written.ok()) {
+    return absl::Status(written.code(),
+                        absl::StrCat("the journal cannot be written: ", written.message(),
+                                     ". Nothing was let go; start gpumemd again when there is "
+                                     "memory"));
+  }
+  empty_journal_.clear();
+  Failpoint("begin-written");
+  // Only now: until then they were what there was.
+  for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
+  for (const std::string& name : strange_) {
+    spdlog::info("the service manager handed over a descriptor named {}, which nobody needs", name);
+    store_->Remove(name).IgnoreError();
+  }
+  std::vector<std::string> unneeded;
+  for (const FdName& each : std::exchange(stored_, {})) {
+    const bool known = each.kind == kSegmentKind
+                           ? image.segments.contains(SegmentId{each.number})
+                           : image.publications.contains(PublicationId{each.number});
+    if (!known) unneeded.push_back(ToString(each));
+  }
+  LetGo(unneeded);
+  return absl::OkStatus();
+}
+
+void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
+  if (absl::Status written = file_->Append(batch); !written.ok()) {
+    Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
+                                         "): when this daemon dies, all memory is lost."));
+  }
+}
+
+uint64_t ContinuityStore::used_places() const {
+  absl::MutexLock lock(&mutex_);
+  return kOtherPlaces + direct_.size() + 2 * crates_.crates();
+}
+
+bool ContinuityStore::HasPlace() const { return direct_.size() < direct_room_ || !crates_.full(); }
+
+ContinuityStore::Outcome ContinuityStore::CheckPlacesOfACrate() {
+  const std::optional<uint64_t> capacity = store_->capacity();
+  if (capacity && kOtherPlaces + direct_room_ + 2 * (crates_.crates() + 1) > *capacity) {
+    return {.status = absl::ResourceExhaustedError(absl::StrCat(
+                "all ", *capacity, " places of the service manager's store are taken")),
+            .full = true};
+  }
+  // Its word may be wrong: what the unit says beside FileDescriptorStoreMax=, or of an older
+  // systemd nothing. Both ends of the crate, and the probe of the next one.
+  const absl::Status room = store_->CheckRoomNow(3, kAnswerTime);
+  // One that is busy: its word has to do.
+  if (absl::IsDeadlineExceeded(room) && capacity) return {};
+  return {.status = room, .full = absl::IsResourceExhausted(room)};
+}
+
+ContinuityStore::Outcome ContinuityStore::MakeRoom() {
+  absl::MutexLock lock(&crates_mutex_);
+  // Another has made one meanwhile, or something was let go.
+  if (!crates_.full()) return {};
+  if (!no_crate_.status.ok() && std::chrono::steady_clock::now() < ask_again_) return no_crate_;
+  no_crate_ = CheckPlacesOfACrate();
+  if (no_crate_.status.ok()) no_crate_.status = crates_.AddCrate(kAnswerTime);
+  ask_again_ = std::chrono::steady_clock::now() + kRefusalHolds;
+  return no_crate_;
+}
+
+bool ContinuityStore::TakeDirectPlace(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  if (direct_.size() >= direct_room_) return false;
+  direct_.insert(name);
+  return true;
+}
+
+ContinuityStore::Outcome ContinuityStore::Put(const std::string& name, int fd) {
+  if (TakeDirectPlace(name)) {
+    const absl::Status stored = store_->Store(name, fd);
+    if (stored.ok()) return {};
+    absl::MutexLock lock(&mutex_);
+    direct_.erase(name);
+    return {.status = stored};
+  }
+  while (true) {
+    const absl::StatusOr<bool> stored = crates_.StoreInRoom(name, fd);
+    if (!stored.ok() || *stored) return {.status = stored.status()};
+    if (Outcome made = MakeRoom(); !made.status.ok()) return made;
+  }
+}
+
+void ContinuityStore::Note(const std::string& name, const Outcome& outcome) {
+  absl::MutexLock lock(&mutex_);
+  if (outcome.status.ok()) {
+    full_ = false;
+    return;
+  }
+  unkept_.insert(name);
+  const bool first = why_unkept_.empty();
+  why_unkept_ = std::string(outcome.status.message());
+  if (outcome.full) {
+    NoteFull(outcome.status);
+  } else if (first && memory_trouble_.empty()) {
+    spdlog::error("{}", UnkeptNotice());
+  }
+}
+
+void ContinuityStore::NoteFull(const absl::Status& why) {
+  if (std::exchange(full_, true)) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (full_told_ != std::chrono::steady_clock::time_point() && now < full_told_ + kTellEvery) {
+    return;
+  }
+  full_told_ = now;
+  spdlog::error("{} ({})", FullNotice(), std::string(why.message()));
+}
+
+std::string ContinuityStore::FullNotice() const {
+  std::string notice = "The service manager's store of descriptors is full";
+  const char* join = ": ";
+  if (when_full_ == WhenStoreFull::kRefuse) {
+    absl::StrAppend(&notice, join, "new segments are refused");
+    join = ", and ";
+  }
+  if (!unkept_.empty()) {
+    absl::StrAppend(&notice, join, unkept_.size(),
+                    " segments and publications will be lost when this daemon dies");
+  }
+  return absl::StrCat(notice, ". Give it more places: ",
+                      store_->keeper_pid() != 0
+                          ? "--max-fds of gpumem-keeper."
+                          : "FileDescriptorStoreMax= in the unit (systemd.service(5)).");
+}
+
+std::string ContinuityStore::UnkeptNotice() const {
+  return absl::StrCat("The service manager's store did not take ", unkept_.size(),
+                      " segments and publications (", why_unkept_,
+                      "): they will be lost when this daemon dies.");
+}
+
+size_t ContinuityStore::unkept() const {
+  absl::MutexLock lock(&mutex_);
+  return unkept_.size();
+}
+
+void ContinuityStore::LetGo(absl::Span<const std::string> names) {
+  absl::Status removed;
+  std::vector<std::string> direct;
+  bool places = false;
+  for (const std::string& name : names) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (unkept_.erase(name) > 0) {
+        if (unkept_.empty()) why_unkept_.clear();
+        continue;
+      }
+      if (direct_.contains(name)) {
+        direct.push_back(name);
+        continue;
+      }
+    }
+    const absl::Status one = crates_.Remove(name);
+    places |= one.ok();
+    if (!absl::IsNotFound(one)) removed.Update(one);
+  }
+  if (!direct.empty()) {
+    const absl::Status gone = store_->RemoveAndWait(direct);
+    removed.Update(gone);
+    if (gone.ok()) {
+      absl::MutexLock lock(&mutex_);
+      for (const std::string& name : direct) direct_.erase(name);
+      places = true;
+    }
+  }
+  if (places) {
+    absl::MutexLock lock(&mutex_);
+    full_ = false;
+  }
+  if (removed.ok() || store_->lost()) return;
+  Tell(&removal_trouble_,
+       absl::StrCat("Memory could not be taken out of the service manager's store (",
+                    removed.message(), "): it is not free, though it counts so."));
+}
+
+absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
+  const std::string name = NameOf(segment);
+  const Outcome outcome = Put(name, fd);
+  if (outcome.full && when_full_ == WhenStoreFull::kRefuse) {
+    absl::MutexLock lock(&mutex_);
+    NoteFull(outcome.status);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no place is left for a segment that outlives the daemon (", outcome.status.message(),
+        "), and [daemon] when_store_full is \"refuse\"; release segments, or have the operator "
+        "give the store more places"));
+  }
+  Note(name, outcome);
+  return absl::OkStatus();
+}
+
+void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
+  std::vector<std::string> names;
+  for (SegmentId id : segments) names.push_back(NameOf(id));
+  LetGo(names);
+}
+
+void ContinuityStore::Keep(PublicationId publication, int fd) {
+  const std::string name = NameOf(publication);
+  Note(name, Put(name, fd));
+}
+
+void ContinuityStore::LetGo(PublicationId publication) { LetGo({NameOf(publication)}); }
+
+}  // namespace gpumemd

@@ -1,0 +1,83 @@
+#include "daemon/restart/inherit.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "common/counted.h"
+#include "daemon/transport/peer/peer_socket.h"
+
+namespace gpumemd {
+
+std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
+                                            absl::Span<const Rule> rules) {
+  std::map<SessionId, Survivor> survivors;
+  for (const auto& [id, session] : image.sessions) {
+    absl::StatusOr<Peer> peer = FindPeer(session.pid, session.start_time);
+    if (!peer.ok()) continue;
+    Survivor survivor{.peer = *std::move(peer)};
+    survivor.peer.identity.uid = session.uid;
+    survivor.peer.identity.gid = session.gid;
+    survivor.peer.certain = session.certain;
+    const std::string tenant(session.tenant.view());
+    const absl::StatusOr<TenantMatch> match = MatchTenant(rules, survivor.peer.identity, tenant);
+    if (match.ok() && match->tenant == tenant) {
+      survivor.match = *match;
+      survivor.match.rule = Printable(match->rule);
+    } else {
+      survivor.match.tenant = tenant;
+      survivor.match.rule = "the rule that held when it connected, to a daemon before this one";
+    }
+    survivor.details = {.peer = survivor.peer.identity,
+                        .client_name = std::string(session.client_name.view()),
+                        .command = std::string(session.command.view()),
+                        .rule = survivor.match.rule,
+                        .certain = session.certain};
+    survivors.emplace(id, std::move(survivor));
+  }
+  return survivors;
+}
+
+std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
+                                             const JournalImage& image,
+                                             const std::map<SessionId, Survivor>& survivors) {
+  std::vector<std::string> sentences;
+  const size_t dead = image.sessions.size() - survivors.size();
+  sentences.push_back(absl::StrCat(
+      "taken over from the daemon before this one: ", gpumem::Counted(restored.sessions, "session"),
+      ", ", gpumem::Counted(restored.leases, "lease"), ", ",
+      gpumem::Counted(restored.segments, "segment"), ", ",
+      gpumem::Counted(restored.publications, "publication"), "; ", dead,
+      dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
+  for (const auto& [segment, why] : restored.refused) {
+    sentences.push_back(
+        absl::StrCat("segment ", ToInt(segment), " cannot be taken over: ", why.message()));
+  }
+  for (const Ledger::Restored::Lost& lost : restored.lost) {
+    std::string holders;
+    for (SessionId id : lost.sessions) {
+      const auto& session = image.sessions.at(id);
+      absl::StrAppend(&holders, holders.empty() ? "" : ", ", session.command.view(), " (pid ",
+                      session.pid, ")");
+    }
+    sentences.push_back(absl::StrCat(
+        "lost: segment ", ToInt(lost.segment), " of tenant ", lost.tenant, ", ",
+        gpumem::FormatBytes(lost.bytes), " of kind ", KindName(lost.kind), " on ", lost.device_uuid,
+        IsContextBound(lost.kind) ? ", which lived in the earlier daemon's CUDA context"
+                                  : ", whose descriptor the service manager did not hand over",
+        "; mapped by ", holders, ", who can go on with it and share it no more"));
+  }
+  for (const Ledger::Restored::LostPublication& lost : restored.lost_publications) {
+    sentences.push_back(absl::StrCat(
+        "lost: publication ", lost.tenant, "/", lost.name, ", version ", lost.version, ": ",
+        lost.segments.empty()
+            ? std::string("its metadata was not handed over by the service manager")
+            : absl::StrCat("of its segments ", lost.segments.size(),
+                           " were not handed over by the service manager"),
+        "; who is attached keeps what it has"));
+  }
+  return sentences;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,407 @@
+#include "daemon/server/listeners.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/endpoints.h"
+#include "common/unix_channel.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+// Makes the folder and those above it; true where it was not there.
+absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    const size_t slash = path.rfind('/');
+    if (slash != std::string::npos && slash > 0) {
+      absl::StatusOr<bool> parent = MakeRuntimeDir(path.substr(0, slash));
+      if (!parent.ok()) return parent.status();
+    }
+    if (mkdir(path.c_str(), 0755) == 0) return true;
+    if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime folder ", path));
+    }
+    if (stat(path.c_str(), &found) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    }
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a folder"));
+  }
+  return false;
+}
+
+// True for files of root's where this process is in a user namespace that root is not in: they show
+// the kernel's overflow uid (user_namespaces(7)), and no process of the namespace can have it.
+// Files of other users who are not in it show the same; which of them it is cannot be told from
+// there.
+bool ShowsAsRootOutside(uid_t owner) {
+  uid_t overflow = 0;
+  if (!(std::ifstream("/proc/sys/kernel/overflowuid") >> overflow) || owner != overflow)
+    return false;
+  std::ifstream map("/proc/self/uid_map");
+  bool any = false;
+  for (uint64_t inside, outside, count; map >> inside >> outside >> count;) {
+    any = true;
+    if (outside == 0 || (owner >= inside && owner - inside < count)) return false;
+  }
+  return any;
+}
+
+bool IsTrusted(uid_t owner) {
+  return owner == geteuid() || owner == 0 || ShowsAsRootOutside(owner);
+}
+
+// Checks the folders on the way to the runtime folder, links among them.
+class WayChecker {
+ public:
+  explicit WayChecker(const std::string& runtime_dir) : runtime_dir_(runtime_dir) {}
+
+  // Goes from part to part as the kernel does (path_resolution(7)), so that each folder that it
+  // looks into is checked: also where a link leads to a link.
+  absl::Status Check() const {
+    constexpr int kMostLinks = 40;  // the kernel's
+    std::error_code error;
+    std::filesystem::path at = "/";
+    std::deque<std::string> rest;
+    const auto go = [&](const std::filesystem::path& path) {
+      if (path.is_absolute()) at = "/";
+      rest.insert(rest.begin(), path.begin(), path.end());
+    };
+    go(std::filesystem::absolute(runtime_dir_, error));
+    if (error) return CannotLook(runtime_dir_, error.value());
+    for (int links = 0; !rest.empty();) {
+      const std::string part = std::move(rest.front());
+      rest.pop_front();
+      if (part.empty() || part == "." || part == "/") continue;
+      if (part == "..") {
+        at = at.parent_path();
+        continue;
+      }
+      struct stat found;
+      if (absl::Status safe = CheckFolder(at); !safe.ok()) return safe;
+      const std::filesystem::path next = at / part;
+      if (lstat(next.c_str(), &found) != 0) return CannotLook(next, errno);
+      if (!S_ISLNK(found.st_mode)) {
+        at = next;
+        continue;
+      }
+      // Its mode says nothing. In a sticky folder its owner can replace it.
+      if (!IsTrusted(found.st_uid)) return OwnedBy(found.st_uid, next);
+      const std::filesystem::path target = std::filesystem::read_symlink(next, error);
+      if (error) return CannotLook(next, error.value());
+      if (++links > kMostLinks) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("too many links on the way to the runtime folder ", runtime_dir_));
+      }
+      go(target);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The owner of a parent folder, and users who may write to it, can rename its entries, unless
+  // it is sticky: then only their owners can.
+  absl::Status CheckFolder(const std::string& parent) const {
+    struct stat found;
+    if (lstat(parent.c_str(), &found) != 0) return CannotLook(parent, errno);
+    if (!IsTrusted(found.st_uid)) return OwnedBy(found.st_uid, parent);
+    if ((found.st_mode & S_ISVTX) != 0) return absl::OkStatus();
+    if ((found.st_mode & S_IWOTH) != 0) return Refuse("any user may write to", parent);
+    if ((found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid()) {
+      return Refuse(absl::StrCat("group ", found.st_gid, " may write to"), parent);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OwnedBy(uid_t owner, const std::string& what) const {
+    return Refuse(absl::StrCat("uid ", owner, " owns and may change"), what);
+  }
+  absl::Status Refuse(const std::string& who, const std::string& what) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " ", what, ", on the way to the runtime folder ", runtime_dir_,
+                     ", and so replace the folder with the daemon's sockets; use a folder whose "
+                     "parents only root and the daemon's user can change"));
+  }
+  static absl::Status CannotLook(const std::string& at, int error) {
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot look at ", at));
+  }
+
+  const std::string& runtime_dir_;
+};
+
+// Whoever may write to the folder could put a socket of his own in the daemon's place.
+absl::Status CheckRuntimeDir(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+  }
+  if (!IsTrusted(found.st_uid)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
+                     ", who could replace the daemon's sockets; use a folder of your own"));
+  }
+  const bool group_writes =
+      (found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid();
+  if (group_writes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", found.st_gid, " may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod g-w)"));
+  }
+  if ((found.st_mode & S_IWOTH) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("anybody may write to the runtime folder ", path,
+                     " and so replace the daemon's sockets; use a folder that only its owner may "
+                     "write to (chmod o-w)"));
+  }
+  return WayChecker(path).Check();
+}
+
+// Leaves word in the folder that a daemon has made it.
+void MarkAsMade(const std::string& folder) {
+  const std::string mark = absl::StrCat(folder, "/", Listeners::kMadeMark);
+  // Without it the folder stays when the last daemon goes.
+  const UniqueFd made(open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+
+bool IsMarkedAsMade(const std::string& folder) {
+  struct stat found;
+  return lstat(absl::StrCat(folder, "/", Listeners::kMadeMark).c_str(), &found) == 0;
+}
+
+struct Role {
+  const char* name;  // in FileDescriptorName=
+  const char* file;
+  int type;
+  const char* directive;  // that makes such a socket
+  mode_t mode;
+  UniqueFd Listeners::*socket;
+};
+
+std::array<Role, 2> RolesOf(const Config& config) {
+  return {{{"session", gpumem::kSessionSocket, SOCK_SEQPACKET,
+            "ListenSequentialPacket=", config.session_socket_mode, &Listeners::session},
+           {"admin", gpumem::kAdminSocket, SOCK_STREAM, "ListenStream=", config.admin_socket_mode,
+            &Listeners::admin}}};
+}
+
+absl::StatusOr<int> SocketOption(int fd, int option) {
+  int value = 0;
+  socklen_t size = sizeof(value);
+  if (getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0) return value;
+  return absl::ErrnoToStatus(errno, "cannot ask a socket what it is");
+}
+
+// Its path in the file system; empty: it has none.
+std::string PathOf(int socket) {
+  sockaddr_un address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  constexpr size_t kBefore = offsetof(sockaddr_un, sun_path);
+  if (size <= kBefore || address.sun_path[0] != '/') return "";
+  const std::string path(address.sun_path, size - kBefore);
+  return path.substr(0, path.find('\0'));
+}
+
+absl::Status Adopt(const Role& role, NamedFd handed, Listeners& listeners) {
+  if ((listeners.*role.socket).valid()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the service manager hands over two sockets named ", role.name,
+                     "; one of their units has to go, or to have another FileDescriptorName="));
+  }
+  const absl::StatusOr<int> domain = SocketOption(handed.fd.get(), SO_DOMAIN);
+  const absl::StatusOr<int> type = SocketOption(handed.fd.get(), SO_TYPE);
+  if (!domain.ok() || !type.ok() || *domain != AF_UNIX || *type != role.type) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the socket that the service manager hands over as ", role.name,
+        " is of another type; its unit has to make it with ", role.directive, "/a/path"));
+  }
+  const int flags = fcntl(handed.fd.get(), F_GETFL);
+  if (flags < 0 || fcntl(handed.fd.get(), F_SETFL, flags | O_NONBLOCK) < 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a socket non-blocking");
+  }
+  listeners.*role.socket = std::move(handed.fd);
+  ++listeners.handed_over;
+  return absl::OkStatus();
+}
+
+// Gives the socket's file the mode and group of the configuration.
+absl::Status SetAccess(const Role& role, const Config& config, const std::string& path) {
+  if (chmod(path.c_str(), role.mode) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", path));
+  }
+  if (role.socket != &Listeners::admin || !config.admin_gid) return absl::OkStatus();
+  if (chown(path.c_str(), static_cast<uid_t>(-1), *config.admin_gid) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno,
+                             absl::StrCat("cannot give ", path, " to group ", *config.admin_gid));
+}
+
+// Which process made a listening socket, by the socket itself or by one that is connected to it.
+absl::StatusOr<ucred> MakerOf(int socket) {
+  ucred maker = {};
+  socklen_t size = sizeof(maker);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0) return maker;
+  return absl::ErrnoToStatus(errno, "cannot ask a socket who made it");
+}
+
+// True if who connects to `path` comes to this socket.
+bool IsReachedBy(int socket, const std::string& path, int type) {
+  if (PathOf(socket) != path) return false;
+  const absl::StatusOr<UniqueFd> connected =
+      gpumem::ConnectUnix(path, type, absl::Now() + absl::Milliseconds(1));
+  // Its queue is full.
+  if (absl::IsDeadlineExceeded(connected.status())) return true;
+  if (!connected.ok()) return false;
+  const absl::StatusOr<ucred> ours = MakerOf(socket), theirs = MakerOf(connected->get());
+  return ours.ok() && theirs.ok() && ours->pid == theirs->pid && ours->uid == theirs->uid;
+}
+
+// Where the unit and the configuration say different things of a socket, the unit has its way.
+void CompareWithConfig(const Role& role, const Config& config, Listeners& listeners) {
+  const std::string path = PathOf((listeners.*role.socket).get());
+  struct stat found;
+  if (path.empty() || stat(path.c_str(), &found) != 0) return;
+  if (path != gpumem::SocketPath(config.runtime_dir, role.file)) {
+    listeners.notices.push_back(absl::StrCat("The socket unit of ", role.name, " listens on ", path,
+                                             ", where clients of ", config.runtime_dir,
+                                             " do not look."));
+  }
+  if ((found.st_mode & 0777) != role.mode) {
+    listeners.notices.push_back(absl::StrFormat(
+        "%s has mode %04o, which its unit says (SocketMode=), and not %04o, which the "
+        "configuration says.",
+        path, found.st_mode & 0777, role.mode));
+  }
+  if (role.socket == &Listeners::admin && config.admin_gid && found.st_gid != *config.admin_gid) {
+    listeners.notices.push_back(
+        absl::StrCat(path, " belongs to group ", found.st_gid,
+                     ", so that the members of admin_group cannot connect; its unit says which "
+                     "(SocketGroup=)."));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<NamedFd> handed_over,
+                                          bool kept) {
+  const std::string& dir = config.runtime_dir;
+  Listeners listeners;
+  absl::StatusOr<bool> made = MakeRuntimeDir(dir);
+  if (!made.ok()) return made.status();
+  if (*made) listeners.folder_ = dir;
+  if (absl::Status safe = CheckRuntimeDir(dir); !safe.ok()) return safe;
+  if (*made) {
+    MarkAsMade(dir);
+  } else if (IsMarkedAsMade(dir)) {
+    listeners.kept_folder_ = dir;
+  }
+
+  const std::array<Role, 2> roles = RolesOf(config);
+  for (NamedFd& each : handed_over) {
+    const auto role = std::find_if(roles.begin(), roles.end(),
+                                   [&](const Role& one) { return each.name == one.name; });
+    if (role == roles.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the service manager hands over a socket named \"", each.name,
+                       "\"; its unit has to say which it is: FileDescriptorName=session or admin"));
+    }
+    const std::string path = gpumem::SocketPath(dir, role->file);
+    if (kept && !IsReachedBy(each.fd.get(), path, role->type)) continue;  // closed, and made anew
+    if (absl::Status adopted = Adopt(*role, std::move(each), listeners); !adopted.ok()) {
+      return adopted;
+    }
+    if (!kept) continue;
+    if (absl::Status set = SetAccess(*role, config, path); !set.ok()) return set;
+    listeners.kept_files_.push_back(path);
+    listeners.kept_ = true;
+  }
+  // All before any is served, so that two daemons cannot each have one of them.
+  for (const Role& role : roles) {
+    if ((listeners.*role.socket).valid()) {
+      if (!kept) CompareWithConfig(role, config, listeners);
+      continue;
+    }
+    const std::string path = gpumem::SocketPath(dir, role.file);
+    absl::StatusOr<UniqueFd> listener = gpumem::ListenUnix(path, role.type, role.mode);
+    if (!listener.ok()) return listener.status();
+    listeners.files_.push_back(path);
+    listeners.made_.emplace_back(role.name, listener->get());
+    listeners.*role.socket = *std::move(listener);
+    if (absl::Status set = SetAccess(role, config, path); !set.ok()) return set;
+  }
+  return listeners;
+}
+
+absl::Status Listeners::KeepIn(FdStore& store) {
+  kept_ = true;
+  for (const auto& [name, socket] : std::exchange(made_, {})) {
+    // What was there by this name leads nowhere any more.
+    absl::Status stored = store.Remove(name);
+    if (stored.ok()) stored = store.Store(name, socket);
+    if (stored.ok()) continue;
+    kept_ = false;
+    return stored;
+  }
+  return absl::OkStatus();
+}
+
+void Listeners::Serves() {
+  for (std::string& path : std::exchange(kept_files_, {})) files_.push_back(std::move(path));
+  if (!kept_folder_.empty()) folder_ = std::exchange(kept_folder_, {});
+}
+
+void Listeners::LeaveForNext() {
+  folder_.clear();
+  if (kept_) files_.clear();
+}
+
+Listeners& Listeners::operator=(Listeners&& other) noexcept {
+  std::swap(session, other.session);
+  std::swap(admin, other.admin);
+  std::swap(notices, other.notices);
+  std::swap(handed_over, other.handed_over);
+  std::swap(files_, other.files_);
+  std::swap(kept_files_, other.kept_files_);
+  std::swap(made_, other.made_);
+  std::swap(kept_, other.kept_);
+  std::swap(folder_, other.folder_);
+  std::swap(kept_folder_, other.kept_folder_);
+  return *this;
+}
+
+Listeners::~Listeners() {
+  RemoveFiles();
+  if (folder_.empty()) return;
+  unlink(absl::StrCat(folder_, "/", kMadeMark).c_str());
+  rmdir(folder_.c_str());
+}
+
+void Listeners::RemoveFiles() {
+  for (const std::string& path : std::exchange(files_, {})) unlink(path.c_str());
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,52 @@
+#include "daemon/transport/meter/frame_budget.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpumemd {
+
+FrameBudgetOptions FrameBudgetOptions::AfterFlood() const {
+  FrameBudgetOptions less = *this;
+  for (double* most :
+       {&less.max_resets, &less.max_control, &less.max_begun_bytes, &less.max_closed}) {
+    *most /= 8;
+  }
+  return less;
+}
+
+FrameBudget::FrameBudget(const FrameBudgetOptions& options)
+    : control_per_call_(options.control_per_call),
+      resets_{.most = options.max_resets, .per_second = options.resets_per_second},
+      control_{.most = options.max_control, .per_second = options.control_per_second},
+      begun_bytes_{.most = options.max_begun_bytes, .per_second = options.begun_bytes_per_second},
+      closed_{.most = options.max_closed, .per_second = options.closed_per_second} {}
+
+bool FrameBudget::Bucket::Take(double seconds, double income, double spent) {
+  left = std::min(most, left + seconds * per_second);
+  left = std::min(most, left + income - spent);
+  return left >= 0;
+}
+
+FrameBudget::Decision FrameBudget::Charge(const FrameCounts& received, absl::Time now) {
+  if (exhausted_) return Decision::kFlood;
+  absl::MutexLock lock(&mutex_);
+  const absl::Time last = std::exchange(charged_at_, now);
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - std::min(last, now)));
+  const bool few_resets = resets_.Take(seconds, 0, static_cast<double>(received.resets));
+  const bool few_control =
+      control_.Take(seconds, control_per_call_ * static_cast<double>(received.calls),
+                    static_cast<double>(received.control));
+  const bool few_bytes = begun_bytes_.Take(seconds, static_cast<double>(received.ended_bytes),
+                                           static_cast<double>(received.begun_bytes));
+  const bool few_closed = closed_.Take(seconds, 0, few_bytes ? 0 : 1);
+  if (!few_resets || !few_control || !few_closed) exhausted_ = true;
+  if (exhausted_) return Decision::kFlood;
+  return few_bytes ? Decision::kServe : Decision::kClose;
+}
+
+void FrameBudget::Return(uint64_t begun_bytes) {
+  absl::MutexLock lock(&mutex_);
+  begun_bytes_.Take(0, static_cast<double>(begun_bytes), 0);
+}
+
+}  // namespace gpumemd

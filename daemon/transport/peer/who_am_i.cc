@@ -1,0 +1,43 @@
+#include "daemon/transport/peer/who_am_i.h"
+
+#include <string>
+
+#include "daemon/transport/peer/peer_socket.h"
+
+namespace gpumemd {
+
+namespace v1 = gpumem::v1;
+
+v1::WhoAmIResponse ToProto(const PeerIdentity& peer, const TenantMatch& match) {
+  v1::WhoAmIResponse proto;
+  proto.set_tenant(match.tenant);
+  proto.set_rule(Printable(match.rule));
+  proto.set_rule_number(static_cast<uint32_t>(match.rule_number));
+  for (const PassedRule& rule : match.passed) {
+    v1::PassedRule& added = *proto.add_passed();
+    added.set_number(static_cast<uint32_t>(rule.number));
+    added.set_condition(rule.condition);
+    added.set_ambiguous(rule.ambiguous);
+  }
+  v1::Identity& identity = *proto.mutable_identity();
+  identity.set_pid(peer.pid);
+  identity.set_uid(peer.uid);
+  identity.set_gid(peer.gid);
+  for (const gid_t group : peer.groups) identity.add_groups(group);
+  identity.set_cgroup(Printable(peer.cgroup.Value(CgroupFact::kPath)));
+  identity.set_cgroup_unknown(Printable(peer.cgroup.unknown()));
+  for (size_t i = 0; i < kCgroupFacts; ++i) {
+    const auto fact = static_cast<CgroupFact>(i);
+    const std::string ambiguity = peer.cgroup.Ambiguity(fact);
+    const std::vector<std::string>& values = peer.cgroup.Values(fact);
+    // The path has a field of its own.
+    if (ambiguity.empty() && (values.empty() || fact == CgroupFact::kPath)) continue;
+    v1::CgroupFact& added = *identity.add_facts();
+    added.set_name(std::string(NameOf(fact)));
+    for (const std::string& value : values) added.add_values(Printable(value));
+    added.set_ambiguity(Printable(ambiguity));
+  }
+  return proto;
+}
+
+}  // namespace gpumemd

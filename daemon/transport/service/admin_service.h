@@ -1,0 +1,89 @@
+// gpumem.v1.Admin: what operators ask, translated.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/quota/quota_control.h"
+#include "daemon/transport/service/event_stream.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
+
+namespace gpumemd {
+
+class AdminService final : public gpumem::v1::Admin::Service {
+ public:
+  // What the server knows and does, and the broker does not. Thread-safe.
+  struct Hooks {
+    std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
+    std::function<absl::StatusOr<gpumem::v1::ReloadResponse>(const std::vector<AuditOperator>& by)>
+        reload;
+    // Whose call it is, by its context's peer(): PeerBook::Find.
+    std::function<std::vector<AuditOperator>(const std::string& peer)> who;
+    AuditSink* audit = nullptr;      // outlives this
+    EventStreams* events = nullptr;  // the same
+  };
+  // `broker` and `quotas` outlive this.
+  AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
+      : broker_(broker), quotas_(quotas), hooks_(std::move(hooks)) {}
+
+  grpc::Status GetStatus(grpc::ServerContext* context, const gpumem::v1::GetStatusRequest* request,
+                         gpumem::v1::GetStatusResponse* response) override;
+  grpc::Status ListTenants(grpc::ServerContext* context,
+                           const gpumem::v1::ListTenantsRequest* request,
+                           gpumem::v1::ListTenantsResponse* response) override;
+  grpc::Status ListSessions(grpc::ServerContext* context,
+                            const gpumem::v1::ListSessionsRequest* request,
+                            gpumem::v1::ListSessionsResponse* response) override;
+  grpc::Status ListSegments(grpc::ServerContext* context,
+                            const gpumem::v1::ListSegmentsRequest* request,
+                            gpumem::v1::ListSegmentsResponse* response) override;
+  grpc::Status ListHolders(grpc::ServerContext*, const gpumem::v1::ListHoldersRequest* request,
+                           gpumem::v1::ListHoldersResponse* response) override;
+  grpc::Status ListWaiting(grpc::ServerContext*, const gpumem::v1::ListWaitingRequest* request,
+                           gpumem::v1::ListWaitingResponse* response) override;
+  grpc::Status ListPublications(grpc::ServerContext*,
+                                const gpumem::v1::ListPublicationsRequest* request,
+                                gpumem::v1::ListPublicationsResponse* response) override;
+  grpc::Status Unpublish(grpc::ServerContext*, const gpumem::v1::UnpublishRequest* request,
+                         gpumem::v1::UnpublishResponse* response) override;
+  grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,
+                        gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
+                        gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status UnsetQuota(grpc::ServerContext* context,
+                          const gpumem::v1::UnsetQuotaRequest* request,
+                          gpumem::v1::GetQuotaResponse* response) override;
+  grpc::Status Reload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
+                      gpumem::v1::ReloadResponse* response) override;
+  grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
+                    gpumem::v1::TrimResponse* response) override;
+  grpc::Status ListPools(grpc::ServerContext* context, const gpumem::v1::ListPoolsRequest* request,
+                         gpumem::v1::ListPoolsResponse* response) override;
+  grpc::Status SetPool(grpc::ServerContext* context, const gpumem::v1::SetPoolRequest* request,
+                       gpumem::v1::PoolInfo* response) override;
+  grpc::Status TrimPool(grpc::ServerContext* context, const gpumem::v1::TrimPoolRequest* request,
+                        gpumem::v1::PoolInfo* response) override;
+  grpc::Status WatchEvents(grpc::ServerContext* context,
+                           const gpumem::v1::WatchEventsRequest* request,
+                           grpc::ServerWriter<gpumem::v1::EventRecord>* writer) override;
+  grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
+                     gpumem::v1::GetStatusResponse* response) override;
+
+ private:
+  void AnswerStatus(gpumem::v1::GetStatusResponse* response);
+  std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
+  // What the caller has done.
+  void Audit(const grpc::ServerContext* context, AuditRecord record) const;
+
+  Broker* const broker_;
+  QuotaControl* const quotas_;
+  const Hooks hooks_;
+};
+
+}  // namespace gpumemd

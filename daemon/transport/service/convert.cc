@@ -1,0 +1,321 @@
+#include "daemon/transport/service/convert.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/transport/peer/peer_socket.h"
+
+namespace gpumemd {
+namespace v1 = gpumem::v1;
+
+v1::Backend ToProto(Backend backend) {
+  return backend == Backend::kCuda ? v1::BACKEND_CUDA : v1::BACKEND_HOST;
+}
+
+v1::Device ToProto(const Broker::DeviceView& device) {
+  v1::Device proto;
+  proto.set_device_uuid(device.info.uuid);
+  proto.set_name(device.info.name);
+  proto.set_backend(ToProto(device.info.backend));
+  proto.set_capacity_bytes(device.info.capacity_bytes);
+  proto.set_charged_bytes(device.charged);
+  proto.set_granularity_bytes(device.info.granularity_bytes);
+  for (Kind kind : device.info.kinds) proto.add_kinds(ToProto(kind));
+  proto.set_driver_free_bytes(device.driver_free);
+  proto.set_pci_bus_id(device.info.pci_bus_id);
+  proto.set_index(device.index);
+  for (const PeerAccess& peer : device.info.peers) {
+    v1::PeerAccess& access = *proto.add_peers();
+    access.set_device_uuid(peer.uuid);
+    access.set_access(peer.access);
+    access.set_native_atomics(peer.native_atomics);
+    access.set_performance_rank(peer.performance_rank);
+  }
+  proto.set_context_pid(device.context_pid);
+  proto.set_pool_granularity_bytes(device.info.pool_granularity_bytes);
+  return proto;
+}
+
+v1::Lease ToProto(const LeaseView& lease) {
+  v1::Lease proto;
+  proto.set_lease_id(ToInt(lease.lease));
+  proto.set_segment_id(ToInt(lease.segment));
+  proto.set_device_uuid(lease.device_uuid);
+  proto.set_kind(ToProto(lease.kind));
+  proto.set_size_bytes(lease.bytes);
+  proto.set_tenant(lease.tenant);
+  proto.set_reused(lease.reused);
+  if (lease.export_data) {
+    proto.set_export_data(lease.export_data->data(), lease.export_data->size());
+  }
+  proto.set_pool_id(lease.pool_id);
+  proto.set_revocable(lease.revocable);
+  return proto;
+}
+
+v1::Quota ToProto(const Quota& quota) {
+  v1::Quota proto;
+  if (quota.limit_bytes) proto.set_limit_bytes(*quota.limit_bytes);
+  if (quota.total_limit_bytes) proto.set_total_limit_bytes(*quota.total_limit_bytes);
+  if (quota.pinned_limit_bytes) proto.set_pinned_limit_bytes(*quota.pinned_limit_bytes);
+  if (quota.max_segments) proto.set_max_segments(*quota.max_segments);
+  if (quota.max_sessions) proto.set_max_sessions(*quota.max_sessions);
+  if (quota.max_in_flight) proto.set_max_in_flight(*quota.max_in_flight);
+  if (quota.max_retained_bytes) proto.set_max_retained_bytes(*quota.max_retained_bytes);
+  for (const auto& [uuid, limit] : quota.device_limits) {
+    v1::DeviceLimit& device = *proto.add_devices();
+    device.set_device_uuid(uuid);
+    device.set_limit_bytes(limit);
+  }
+  if (quota.guarantee_bytes) proto.set_guarantee_bytes(*quota.guarantee_bytes);
+  for (const auto& [uuid, bytes] : quota.device_guarantees) {
+    v1::DeviceGuarantee& device = *proto.add_guarantees();
+    device.set_device_uuid(uuid);
+    device.set_guarantee_bytes(bytes);
+  }
+  if (quota.max_waiting) proto.set_max_waiting(*quota.max_waiting);
+  if (quota.max_publications) proto.set_max_publications(*quota.max_publications);
+  proto.set_priority(quota.priority);
+  proto.set_scrub(quota.scrub);
+  proto.set_revocable(quota.revocable);
+  if (quota.kind) proto.set_kind(ToProto(*quota.kind));
+  proto.set_release(quota.release == ReleasePolicy::kOnExit ? v1::RELEASE_POLICY_ON_EXIT
+                                                            : v1::RELEASE_POLICY_TRUST);
+  proto.set_parent(quota.parent);
+  return proto;
+}
+
+v1::Usage ToProto(const TenantView& tenant) {
+  v1::Usage proto;
+  proto.set_tenant(tenant.name);
+  for (const DeviceUsageView& device : tenant.devices) {
+    v1::DeviceUsage& usage = *proto.add_devices();
+    usage.set_device_uuid(device.device_uuid);
+    usage.set_leased_bytes(device.leased);
+    usage.set_retained_bytes(device.retained);
+    usage.set_lingering_bytes(device.lingering);
+    usage.set_charged_bytes(device.charged);
+    usage.set_limit_bytes(device.limit);
+    usage.set_peak_bytes(device.peak);
+    usage.set_guarantee_bytes(device.guarantee);
+    usage.set_borrowed_bytes(device.borrowed);
+    usage.set_waiting_bytes(device.waited_for);
+    usage.set_waiting(device.waiting);
+    usage.set_revocable_bytes(device.revocable);
+    usage.set_unbrokered_bytes(device.unbrokered);
+  }
+  proto.set_charged_bytes(tenant.charged);
+  proto.set_segments(static_cast<uint32_t>(tenant.segments));
+  proto.set_sessions(tenant.sessions);
+  proto.set_in_flight(tenant.in_flight);
+  proto.set_denials(tenant.denials);
+  for (const auto& [cause, count] : tenant.denials_by_cause) {
+    v1::DenialCount& denials = *proto.add_denials_by_cause();
+    denials.set_cause(cause);
+    denials.set_count(count);
+  }
+  proto.set_waiting(tenant.waiting);
+  proto.set_publications(tenant.publications);
+  return proto;
+}
+
+v1::SessionInfo ToProto(const SessionView& session) {
+  v1::SessionInfo proto;
+  const PeerIdentity& peer = session.details.peer;
+  proto.set_session_id(ToInt(session.id));
+  proto.set_tenant(session.tenant);
+  proto.set_state(!session.live                         ? v1::SessionInfo::STATE_LINGERING
+                  : session.presence == Presence::kAway ? v1::SessionInfo::STATE_AWAY
+                                                        : v1::SessionInfo::STATE_LIVE);
+  proto.set_pid(peer.pid);
+  proto.set_uid(peer.uid);
+  proto.set_gid(peer.gid);
+  proto.set_client_name(session.details.client_name);
+  proto.set_cgroup(Printable(peer.cgroup.Value(CgroupFact::kPath)));
+  proto.set_rule(session.details.rule);
+  proto.set_leases(session.leases);
+  proto.set_leased_bytes(session.leased_bytes);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(session.age)));
+  proto.set_command(session.details.command);
+  proto.set_unbrokered_bytes(session.unbrokered);
+  return proto;
+}
+
+namespace {
+
+v1::SegmentInfo::State ToProto(SegmentState state) {
+  switch (state) {
+    case SegmentState::kPending:
+      return v1::SegmentInfo::STATE_PENDING;
+    case SegmentState::kLeased:
+      return v1::SegmentInfo::STATE_LEASED;
+    case SegmentState::kRetained:
+      return v1::SegmentInfo::STATE_RETAINED;
+    case SegmentState::kLingering:
+      return v1::SegmentInfo::STATE_LINGERING;
+    case SegmentState::kReleasing:
+      return v1::SegmentInfo::STATE_RELEASING;
+  }
+  return v1::SegmentInfo::STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+v1::SegmentInfo ToProto(const SegmentView& segment) {
+  v1::SegmentInfo proto;
+  proto.set_segment_id(ToInt(segment.id));
+  proto.set_tenant(segment.tenant);
+  proto.set_device_uuid(segment.device_uuid);
+  proto.set_kind(ToProto(segment.kind));
+  proto.set_size_bytes(segment.bytes);
+  proto.set_state(ToProto(segment.state));
+  for (SessionId session : segment.sessions) proto.add_session_ids(ToInt(session));
+  proto.set_leases(segment.leases);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(segment.age)));
+  proto.set_lost(segment.lost);
+  proto.set_revocable(segment.revocable);
+  proto.set_publications(segment.publications);
+  return proto;
+}
+
+v1::ListHoldersResponse ToProto(const HoldersView& holders) {
+  v1::ListHoldersResponse proto;
+  for (const LeaseHolderView& lease : holders.leases) {
+    v1::LeaseInfo& info = *proto.add_leases();
+    info.set_lease_id(ToInt(lease.id));
+    info.set_segment_id(ToInt(lease.segment));
+    info.set_session_id(ToInt(lease.session));
+    info.set_tenant(lease.tenant);
+    info.set_attached(lease.attached);
+    info.set_publication(lease.publication);
+    info.set_version(lease.version);
+    info.set_shared(lease.shared);
+    info.set_shared_to_any(lease.shared_to_any);
+  }
+  for (const PublicationHolderView& publication : holders.publications) {
+    v1::PublishedSegments& segments = *proto.add_publications();
+    segments.set_tenant(publication.tenant);
+    segments.set_name(publication.name);
+    segments.set_version(publication.version);
+    for (SegmentId segment : publication.segments) segments.add_segment_ids(ToInt(segment));
+  }
+  return proto;
+}
+
+v1::WaitingInfo ToProto(const WaiterView& waiter) {
+  v1::WaitingInfo proto;
+  proto.set_session_id(ToInt(waiter.session));
+  proto.set_tenant(waiter.tenant);
+  proto.set_device_uuid(waiter.device_uuid);
+  proto.set_kind(ToProto(waiter.kind));
+  proto.set_bytes(waiter.bytes);
+  proto.set_count(waiter.count);
+  proto.set_revocable(waiter.revocable);
+  proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(waiter.age)));
+  proto.set_position(waiter.position);
+  *proto.mutable_blocked_by() = waiter.blocked_by;
+  return proto;
+}
+
+v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign) {
+  const auto ms_of = [](absl::Duration duration) {
+    return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(duration)));
+  };
+  v1::PublicationInfo proto;
+  proto.set_tenant(publication.tenant);
+  proto.set_name(publication.name);
+  proto.set_version(publication.version);
+  proto.set_segments(publication.segments);
+  proto.set_bytes(publication.bytes);
+  proto.set_metadata_bytes(publication.metadata_bytes);
+  proto.set_access(publication.to_any ? v1::PUBLICATION_ACCESS_ANY : v1::PUBLICATION_ACCESS_TENANT);
+  proto.set_ephemeral(publication.ephemeral);
+  proto.set_attached_sessions(publication.attached);
+  proto.set_age_ms(ms_of(publication.age));
+  if (publication.expire_after != absl::InfiniteDuration()) {
+    proto.set_expire_after_ms(ms_of(publication.expire_after));
+  }
+  if (publication.expires_in != absl::InfiniteDuration()) {
+    proto.set_expires_in_ms(std::max<uint64_t>(1, ms_of(publication.expires_in)));
+  }
+  if (foreign) return proto;
+  proto.set_publisher_session_id(ToInt(publication.publisher));
+  proto.set_publisher_pid(publication.publisher_pid);
+  proto.set_publisher_client_name(publication.publisher_name);
+  proto.set_publisher_alive(publication.publisher_alive);
+  return proto;
+}
+
+absl::Duration FromMilliseconds(uint64_t ms) {
+  constexpr uint64_t kForEver = uint64_t{1} << 50;  // 35,000 years
+  return ms < kForEver ? absl::Milliseconds(static_cast<int64_t>(ms)) : absl::InfiniteDuration();
+}
+
+absl::StatusOr<PublishSpec> FromProto(const v1::PublishRequest& request) {
+  if (!v1::PublicationAccess_IsValid(request.access())) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no access ",
+                                                   static_cast<int>(request.access()),
+                                                   " to publications; use TENANT or ANY"));
+  }
+  PublishSpec spec{.name = request.name(),
+                   .to_any = request.access() == v1::PUBLICATION_ACCESS_ANY,
+                   .ephemeral = request.ephemeral(),
+                   .request = request.request_id()};
+  for (uint64_t lease : request.lease_ids()) spec.leases.push_back(LeaseId{lease});
+  if (request.expire_after_ms() > 0) {
+    spec.expire_after = FromMilliseconds(request.expire_after_ms());
+  }
+  return spec;
+}
+
+v1::IpcEvent ToProto(const IpcEventView& event) {
+  v1::IpcEvent proto;
+  proto.set_event_id(ToInt(event.id));
+  proto.set_device_uuid(event.device_uuid);
+  proto.set_handle(event.handle.data(), event.handle.size());
+  proto.set_session_id(ToInt(event.session));
+  return proto;
+}
+
+v1::PoolInfo ToProto(const Broker::PoolView& pool) {
+  v1::PoolInfo proto;
+  const PoolStatus& status = pool.status;
+  proto.set_tenant(status.tenant);
+  proto.set_device_uuid(pool.device_uuid);
+  proto.set_segments(status.segments);
+  proto.set_max_bytes(status.max_bytes);
+  proto.set_reserved_bytes(status.reserved_bytes);
+  proto.set_reserved_peak_bytes(status.reserved_peak_bytes);
+  proto.set_used_bytes(status.used_bytes);
+  proto.set_used_peak_bytes(status.used_peak_bytes);
+  proto.set_release_threshold_bytes(status.release_threshold_bytes);
+  proto.set_reuse_follow_event_dependencies(status.reuse_follow_event_dependencies);
+  proto.set_reuse_allow_opportunistic(status.reuse_allow_opportunistic);
+  proto.set_reuse_allow_internal_dependencies(status.reuse_allow_internal_dependencies);
+  return proto;
+}
+
+absl::StatusOr<PoolChange> FromProto(const v1::SetPoolRequest& request) {
+  PoolChange change;
+  if (request.has_release_threshold_bytes()) {
+    change.release_threshold_bytes = request.release_threshold_bytes();
+  }
+  if (request.has_reuse_follow_event_dependencies()) {
+    change.reuse_follow_event_dependencies = request.reuse_follow_event_dependencies();
+  }
+  if (request.has_reuse_allow_opportunistic()) {
+    change.reuse_allow_opportunistic = request.reuse_allow_opportunistic();
+  }
+  if (request.has_reuse_allow_internal_dependencies()) {
+    change.reuse_allow_internal_dependencies = request.reuse_allow_internal_dependencies();
+  }
+  change.reset_peaks = request.reset_peaks();
+  if (change == PoolChange{}) {
+    return absl::InvalidArgumentError("nothing to change: name at least one attribute");
+  }
+  return change;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,77 @@
+// How the broker's service answers the calls of sessions. Part of broker_service.h for those who
+// implement it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/endpoints.h"
+#include "daemon/transport/service/broker_service.h"
+#include "daemon/transport/service/unary_call.h"
+
+namespace gpumemd {
+
+inline absl::string_view TokenOf(const grpc::ServerContextBase& context) {
+  auto it = context.client_metadata().find(gpumem::kTokenMetadata);
+  if (it == context.client_metadata().end()) return {};
+  return {it->second.data(), it->second.size()};
+}
+
+// A call that is neither answered nor refused: it ends with its connection. Deletes itself.
+template <typename Base>
+class ParkedCall final : public Base {
+ public:
+  void OnCancel() override { this->Finish(grpc::Status::CANCELLED); }
+  void OnDone() override { delete this; }
+};
+
+// Requests of more bytes are refused unread. Ids are counted up, so that one takes 3 to 5 bytes;
+// more than fit in are more than a session may have leases.
+template <typename Request>
+inline constexpr size_t kMostBytes = SIZE_MAX;
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::ReleaseRequest> = 768 * 1024;
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::ReconcileRequest> = 768 * 1024;
+
+template <typename Request>
+absl::StatusOr<Request> ParseFew(const grpc::ByteBuffer& bytes) {
+  if (bytes.Length() <= kMostBytes<Request>) return ParseRequest<Request>(bytes);
+  return absl::InvalidArgumentError(
+      absl::StrCat("a request of ", bytes.Length(), " bytes names more than a session may have"));
+}
+
+template <typename Request, typename Attempt>
+grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* request,
+                                               Bytes* response, Attempt attempt) {
+  if (parks_) return new ParkedCall<Reactor>;
+  Reactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
+  absl::StatusOr<Request> parsed =
+      call.ok() ? ParseFew<Request>(*request) : absl::StatusOr<Request>(call.status());
+  if (!parsed.ok()) {
+    call = absl::CancelledError();
+    reactor->Finish(ToAnswer(parsed.status()));
+    return reactor;
+  }
+  if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
+    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    call = absl::CancelledError();
+    Answer(reactor, response, *result);
+    return reactor;
+  }
+  workers_.Run([=, this, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
+    auto result = [&] {
+      const Broker::Call served = std::move(call);
+      return *attempt(served, parsed, /*may_wait=*/true);
+    }();
+    Answer(reactor, response, result);
+  });
+  return reactor;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,74 @@
+#include "daemon/unbrokered/unbrokered.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpumemd {
+namespace {
+
+// In how many samples a use is above the tolerance before it counts.
+constexpr int kSamples = 2;
+
+uint64_t Less(uint64_t bytes, uint64_t part) { return bytes > part ? bytes - part : 0; }
+
+}  // namespace
+
+Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
+  // The first session of each process as each tenant.
+  std::map<std::tuple<pid_t, uint64_t, std::string>, SessionId> first;
+  for (const SessionProcess& session : inputs.sessions) {
+    if (session.pid <= 0 || session.start_time == 0) continue;
+    auto [it, added] =
+        first.try_emplace({session.pid, session.start_time, session.tenant}, session.session);
+    if (!added) it->second = std::min(it->second, session.session);
+  }
+
+  Unbrokered found;
+  for (const DeviceProcess& process : inputs.processes) {
+    auto mapped = inputs.mapped.find({process.pid, process.device_uuid});
+    const uint64_t brokered = mapped == inputs.mapped.end() ? 0 : mapped->second;
+    const uint64_t bytes = Less(Less(process.bytes.value_or(0), inputs.allowance), brokered);
+    bool ours = false;
+    for (auto it = first.lower_bound({process.pid, process.start_time, ""}); it != first.end();
+         ++it) {
+      const auto& [pid, start_time, tenant] = it->first;
+      if (pid != process.pid || start_time != process.start_time) break;
+      ours = true;
+      if (bytes == 0) continue;
+      found.uses.push_back({.session = it->second,
+                            .tenant = tenant,
+                            .device_uuid = process.device_uuid,
+                            .pid = pid,
+                            .start_time = start_time,
+                            .command = process.command,
+                            .bytes = bytes});
+    }
+    if (!ours) found.foreign.push_back(process);
+  }
+  return found;
+}
+
+UnbrokeredOffenders::Change UnbrokeredOffenders::Observe(absl::Span<const UnbrokeredUse> uses,
+                                                         uint64_t tolerance) {
+  Change change;
+  std::map<Key, Entry> above;
+  for (const UnbrokeredUse& use : uses) {
+    if (use.bytes <= tolerance) continue;
+    auto before = above_.find(KeyOf(use));
+    const int samples = before == above_.end() ? 1 : before->second.samples + 1;
+    if (samples == kSamples) change.began.push_back(use);
+    above.insert_or_assign(KeyOf(use), Entry{use, samples});
+  }
+  for (const auto& [key, entry] : above_) {
+    if (entry.samples >= kSamples && above.count(key) == 0) change.ended.push_back(entry.use);
+  }
+  above_ = std::move(above);
+  return change;
+}
+
+bool UnbrokeredOffenders::Contains(const UnbrokeredUse& use) const {
+  auto it = above_.find(KeyOf(use));
+  return it != above_.end() && it->second.samples >= kSamples;
+}
+
+}  // namespace gpumemd
