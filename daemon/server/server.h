@@ -17,7 +17,7 @@
 #include "daemon/config/config.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/core/quota/quota_control.h"
+#include "daemon/core/broker/quota_control.h"
 #include "daemon/device/devices.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/restart/continuity_store.h"

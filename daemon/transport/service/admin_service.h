@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/core/quota/quota_control.h"
+#include "daemon/core/broker/quota_control.h"
 #include "daemon/transport/service/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/core/quota/quota_control.h"
+#include "daemon/core/broker/quota_control.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
