@@ -1,4 +1,4 @@
-#include "client/client.h"
+#include "gpumem/client.h"
 
 #include <memory>
 #include <string>
@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/abandon.h"
-#include "client/convert.h"
-#include "client/device_name.h"
-#include "client/interrupt.h"
-#include "client/mapper.h"
-#include "client/placement.h"
-#include "client/segment_state.h"
-#include "client/session.h"
-#include "client/shared_block.h"
-#include "client/ticket.h"
-#include "client/watch.h"
+#include "client/mapping/device_name.h"
+#include "client/mapping/mapper.h"
+#include "client/mapping/placement.h"
+#include "client/mapping/segment_state.h"
+#include "client/pool/shared_block.h"
+#include "client/session/abandon.h"
+#include "client/session/convert.h"
+#include "client/session/interrupt.h"
+#include "client/session/session.h"
+#include "client/session/ticket.h"
+#include "client/session/watch.h"
 #include "common/failpoint.h"
 #include "common/unix_channel.h"
 

@@ -1,5 +1,5 @@
 // The library's calls, against a daemon that can be made to misbehave.
-#include "client/client.h"
+#include "gpumem/client.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/fake_daemon.h"
+#include "client/testing/fake_daemon.h"
 #include "common/denial.h"
 #include "common/grpc_status.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "client/publication.h"
+#include "gpumem/publication.h"
 
 #include <algorithm>
 #include <string>
@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/convert.h"
-#include "client/interrupt.h"
-#include "client/mapper.h"
-#include "client/placement.h"
-#include "client/segment_state.h"
-#include "client/session.h"
+#include "client/mapping/mapper.h"
+#include "client/mapping/placement.h"
+#include "client/mapping/segment_state.h"
+#include "client/session/convert.h"
+#include "client/session/interrupt.h"
+#include "client/session/session.h"
 #include "common/failpoint.h"
 
 namespace gpumem {

@@ -1,4 +1,4 @@
-// The line between C++ and the C ABI (client/gpumem.h): statuses become numbers and this thread's
+// The line between C++ and the C ABI (gpumem/gpumem.h): statuses become numbers and this thread's
 // last error, no exception passes, and structs are read and written by the size that the program
 // says they have.
 //
@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/client.h"
-#include "client/gpumem.h"
+#include "gpumem/client.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::c_api {
 

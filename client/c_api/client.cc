@@ -1,6 +1,6 @@
 // Sessions, and what a daemon tells: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
 // gpumem_watch_….
-#include "client/client.h"
+#include "gpumem/client.h"
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;

@@ -17,10 +17,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/c_api/handles.h"
-#include "client/client.h"
-#include "client/pool.h"
 #include "common/bytes.h"
 #include "common/cuda_driver.h"
+#include "gpumem/client.h"
+#include "gpumem/pool.h"
 
 namespace gpumem::c_api {
 namespace {

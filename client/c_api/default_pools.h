@@ -1,11 +1,11 @@
 // The process's default pools: one for each device, made when it is first asked for, never ended.
-// The environment says how (client/gpumem.h).
+// The environment says how (gpumem/gpumem.h).
 //
 // Thread-safe; a pool that is there is found without a lock.
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::c_api {
 

@@ -8,8 +8,8 @@
 #include "client/c_api/boundary.h"
 #include "client/c_api/default_pools.h"
 #include "client/c_api/handles.h"
-#include "client/gpumem.h"
-#include "client/pool.h"
+#include "gpumem/gpumem.h"
+#include "gpumem/pool.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;

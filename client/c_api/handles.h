@@ -1,13 +1,13 @@
-// What the handles of client/gpumem.h are.
+// What the handles of gpumem/gpumem.h are.
 #pragma once
 
 #include <array>
 #include <memory>
 #include <string>
 
-#include "client/client.h"
-#include "client/gpumem.h"
-#include "client/pool.h"
+#include "gpumem/client.h"
+#include "gpumem/gpumem.h"
+#include "gpumem/pool.h"
 
 struct gpumem_client {
   const std::shared_ptr<gpumem::Client> client;

@@ -1,5 +1,5 @@
 // gpumem_pool_….
-#include "client/pool.h"
+#include "gpumem/pool.h"
 
 #include <cstring>
 #include <memory>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;

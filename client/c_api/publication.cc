@@ -1,6 +1,6 @@
 // Publications: gpumem_client_publish, _attach, _unpublish, _list_publications,
 // gpumem_attachment_…, gpumem_publication_list_….
-#include "client/publication.h"
+#include "gpumem/publication.h"
 
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;

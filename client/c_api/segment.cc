@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
-#include "client/client.h"
-#include "client/gpumem.h"
+#include "gpumem/client.h"
+#include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;

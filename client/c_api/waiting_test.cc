@@ -7,11 +7,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/fake_daemon.h"
-#include "client/gpumem.h"
+#include "client/testing/fake_daemon.h"
 #include "common/denial.h"
 #include "common/grpc_status.h"
 #include "gmock/gmock.h"
+#include "gpumem/gpumem.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {

@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "client/cli/snapshot.h"
 #include "client/cli/top_view.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace CLI {

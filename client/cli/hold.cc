@@ -29,9 +29,9 @@
 #include "client/cli/print.h"
 #include "client/cli/stop_signals.h"
 #include "client/cli/table.h"
-#include "client/client.h"
 #include "common/device_copy.h"
 #include "common/unique_fd.h"
+#include "gpumem/client.h"
 
 namespace gpumem::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
-#include "client/fake_daemon.h"
+#include "client/testing/fake_daemon.h"
 #include "common/denial.h"
 #include "common/grpc_status.h"
 #include "gmock/gmock.h"

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem::cli {

@@ -10,7 +10,7 @@
 #include "client/cli/print.h"
 #include "client/cli/terminal.h"
 #include "client/cli/views.h"
-#include "client/session.h"
+#include "client/session/session.h"
 
 namespace gpumem::cli {
 namespace {

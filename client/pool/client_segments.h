@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "client/client.h"
 #include "client/pool/segment_source.h"
+#include "gpumem/client.h"
 
 namespace gpumem::internal {
 

@@ -1,4 +1,4 @@
-// The pool behind its public face: what client/pool.h promises, over a source of segments and the
+// The pool behind its public face: what gpumem/pool.h promises, over a source of segments and the
 // driver's streams, both of which tests replace.
 //
 // Three layers. Threads keep what they have freed (thread_cache.h) and serve themselves from
@@ -29,8 +29,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/interrupt.h"
-#include "client/pool.h"
 #include "client/pool/block_heap.h"
 #include "client/pool/block_ticket.h"
 #include "client/pool/pointer_table.h"
@@ -38,6 +36,8 @@
 #include "client/pool/stream_api.h"
 #include "client/pool/stream_order.h"
 #include "client/pool/thread_cache.h"
+#include "client/session/interrupt.h"
+#include "gpumem/pool.h"
 
 namespace gpumem::internal {
 
@@ -49,7 +49,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All of these as client/pool.h says.
+  // All of these as gpumem/pool.h says.
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
   Block TryAllocate(uint64_t bytes, Stream stream);
   absl::StatusOr<Block> AllocateSynchronized(uint64_t bytes);

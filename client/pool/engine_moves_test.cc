@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/pool/engine_fixture.h"
-#include "client/pool/fakes.h"
+#include "client/pool/testing/engine_fixture.h"
+#include "client/pool/testing/fakes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {

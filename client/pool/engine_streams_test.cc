@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/pool/engine.h"
-#include "client/pool/fakes.h"
+#include "client/pool/testing/fakes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "client/pool/engine_fixture.h"
-#include "client/pool/fakes.h"
 #include "client/pool/size_class.h"
+#include "client/pool/testing/engine_fixture.h"
+#include "client/pool/testing/fakes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/pool/engine_fixture.h"
+#include "client/pool/testing/engine_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 
 namespace gpumem::internal {
 

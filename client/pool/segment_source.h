@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/interrupt.h"
+#include "client/session/interrupt.h"
 
 namespace gpumem::internal {
 

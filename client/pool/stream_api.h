@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/pool.h"
+#include "gpumem/pool.h"
 
 namespace gpumem::internal {
 

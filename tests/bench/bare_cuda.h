@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/client.h"
 #include "common/unique_fd.h"
+#include "gpumem/client.h"
 
 namespace gpumem::bench {
 

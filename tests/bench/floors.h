@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/client.h"
 #include "common/mapping.h"
 #include "common/unique_fd.h"
+#include "gpumem/client.h"
 #include "tests/bench/bare_cuda.h"
 #include "tests/support/child.h"
 

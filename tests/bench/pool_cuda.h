@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "client/pool.h"
+#include "gpumem/pool.h"
 #include "tests/bench/pool_peer.h"
 
 namespace gpumem::bench::cuda {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/pool.h"
+#include "gpumem/pool.h"
 
 namespace gpumem::bench {
 

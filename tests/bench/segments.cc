@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/publication.h"
+#include "gpumem/publication.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 

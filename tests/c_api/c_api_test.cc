@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
@@ -97,7 +97,7 @@ TEST(CApiProgram, CallsEveryFunction) {
        {"main", "errors", "client", "events", "waiting", "publications", "pool", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
-  const std::string header = ReadFile("client/gpumem.h");
+  const std::string header = ReadFile("gpumem/gpumem.h");
   const std::regex declaration(R"(\n[a-z][a-z0-9_ *]*[ *](gpumem_[a-z_]+\())");
   int functions = 0;
   for (std::sregex_iterator i(header.begin(), header.end(), declaration), end; i != end; ++i) {

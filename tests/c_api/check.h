@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 /* Without exit handlers, which check things of their own. */
 #define FAIL(...)                                   \

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/gpumem.h"
+#include "client/include/gpumem/gpumem.h"
 
 static void* library;
 

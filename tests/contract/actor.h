@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "tests/support/child.h"
 
 namespace gpumem::contract {

@@ -18,8 +18,8 @@
 #include <tuple>
 #include <vector>
 
-#include "client/client.h"
-#include "client/pool.h"
+#include "gpumem/client.h"
+#include "gpumem/pool.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "tests/contract/actor.h"

@@ -1,5 +1,5 @@
 // The client's pool over every kind: blocks are memory, are shared, are limited, and come back.
-#include "client/pool.h"
+#include "gpumem/pool.h"
 
 #include <signal.h>
 

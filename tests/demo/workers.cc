@@ -13,8 +13,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
 #include "common/bytes.h"
+#include "gpumem/client.h"
 #include "tests/demo/process.h"
 #include "tests/support/pattern.h"
 

@@ -190,11 +190,7 @@ def install_library(place, headers, library, script):
     include = os.path.join(place.folder, "dist/include/gpumem")
     os.makedirs(include)
     for header in headers:
-        with open(header, encoding="utf-8") as file:
-            text = re.sub(r'^#include "(?:client|common)/(?:.*/)?([^/"]*)"', r'#include "gpumem/\1"',
-                          file.read(), flags=re.M)
-        with open(os.path.join(include, os.path.basename(header)), "w", encoding="utf-8") as file:
-            file.write(text)
+        shutil.copy(header, include)
     lib = os.path.join(place.folder, "dist/lib")
     os.makedirs(os.path.join(lib, "pkgconfig"))
     for name in ("libgpumem.so", "libgpumem.so.1"):

@@ -1,6 +1,6 @@
 // What the client library does that only GPUs can show: sessions of one process that share what
 // the driver opens once; several GPUs, hidden or in another order; and work that is not done yet.
-#include "client/client.h"
+#include "gpumem/client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,11 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
-#include "client/publication.h"
 #include "common/cuda_context.h"
 #include "common/cuda_driver.h"
 #include "common/device_copy.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/kept_daemon.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
 #include "common/device_copy.h"
+#include "gpumem/client.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/pattern.h"

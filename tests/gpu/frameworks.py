@@ -38,7 +38,7 @@ default = true
 """
 
 
-# ---- The library, as any language sees it (client/gpumem.h) --------------------------------------
+# ---- The library, as any language sees it (gpumem/gpumem.h) --------------------------------------
 
 class Stats(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (

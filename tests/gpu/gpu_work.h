@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "client/pool.h"
 #include "common/cuda_context.h"
+#include "gpumem/pool.h"
 
 namespace gpumem::testing {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "client/client.h"
-#include "client/pool.h"
+#include "gpumem/client.h"
+#include "gpumem/pool.h"
 #include "tests/gpu/gpu_work.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"

@@ -1,6 +1,6 @@
 // The pool in the order of real CUDA streams: who gets memory whose last work is held back, and in
 // which order the work of both is done then.
-#include "client/pool.h"
+#include "gpumem/pool.h"
 
 #include <gtest/gtest.h>
 

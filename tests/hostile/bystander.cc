@@ -17,8 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/client.h"
 #include "common/unix_channel.h"
+#include "gpumem/client.h"
 #include "tests/support/child.h"
 
 namespace gpumem::hostile {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/publication.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {

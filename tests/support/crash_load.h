@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 
 namespace gpumem::testing {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {

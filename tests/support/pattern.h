@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 
 namespace gpumem::testing {
 

@@ -26,7 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"

@@ -16,7 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"

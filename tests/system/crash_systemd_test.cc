@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/systemd_machine.h"

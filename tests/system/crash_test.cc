@@ -21,8 +21,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
 #include "tests/support/kept_daemon.h"

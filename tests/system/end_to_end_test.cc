@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/client.h"
-#include "client/pool.h"
 #include "common/unix_channel.h"
+#include "gpumem/client.h"
+#include "gpumem/pool.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 

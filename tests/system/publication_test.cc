@@ -1,5 +1,5 @@
 // Publications: a real gpumemd on the host backend, and processes that publish, attach and die.
-#include "client/publication.h"
+#include "gpumem/publication.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
 #include "tests/support/daemon_process.h"

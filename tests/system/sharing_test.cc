@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
+#include "gpumem/client.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 

@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
 #include "common/unix_channel.h"
+#include "gpumem/client.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"

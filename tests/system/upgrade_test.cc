@@ -18,8 +18,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/kept_daemon.h"
 

@@ -17,7 +17,15 @@ import xml.etree.ElementTree as ET
 LAYERS = {
     "proto": (),
     "common": ("proto",),
-    "client": ("common", "proto"),
+    "client": ("client/...", "common", "proto"),
+    "client/include": (),
+    "client/session": ("client/include", "common", "proto"),
+    "client/mapping": ("client/include", "client/session", "common", "proto"),
+    "client/pool": ("client/include", "client/mapping", "client/session", "common", "proto"),
+    "client/events": ("client/include", "client/mapping", "client/session", "common", "proto"),
+    "client/c_api": ("client/include", "common"),
+    "client/python": ("client/include", "common"),
+    "client/testing": ("common", "proto"),
     "daemon/device": ("common",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),
     "daemon/core/audit": ("common", "daemon/core/ids.h"),
@@ -45,11 +53,13 @@ LAYERS = {
                           "daemon/transport/peer"),
     "daemon/server": ("common", "daemon/...", "proto"),
     "daemon": ("common", "daemon/...", "proto"),
-    "tests": ("client", "common", "daemon/...", "proto"),
+    "tests": ("client/...", "common", "daemon/...", "proto"),
 }
 # Unit tests put a part of the daemon together with real neighbours.
 DAEMON_TESTS = "tests of the daemon"
 LAYERS[DAEMON_TESTS] = ("common", "daemon/...", "proto")
+CLIENT_TESTS = "tests of the client"
+LAYERS[CLIENT_TESTS] = ("client/...", "common", "proto")
 
 # The core has no I/O: messages, but no services, sockets or devices.
 FORBIDDEN = {
@@ -57,7 +67,7 @@ FORBIDDEN = {
         r"grpc|cuda|^(poll|unistd|fcntl|netinet/.*|sys/(epoll|eventfd|mman|poll|socket|un))\.h$"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
-OURS = re.compile(r"(client|common|daemon|proto|tests)/")
+OURS = re.compile(r"(client|common|daemon|gpumem|proto|tests)/")
 
 
 def layer_of(path):
@@ -127,9 +137,12 @@ def main():
                 continue
             if library.is_test and path.startswith("daemon/"):
                 layer = DAEMON_TESTS
+            if library.is_test and path.startswith("client/"):
+                layer = CLIENT_TESTS
             with open(os.path.join(checkout, path)) as source:
                 included = INCLUDE.findall(source.read())
             for header in included:
+                header = re.sub("^gpumem/", "client/include/gpumem/", header)
                 for below, denied in FORBIDDEN.items():
                     if (layer + "/").startswith(below + "/") and denied.search(header):
                         problems.add("%s: %s may not use <%s>" % (path, layer, header))

@@ -25,7 +25,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/cli/connection.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "common/cuda_driver.h"
 #include "common/endpoints.h"
 #include "common/nvml.h"

@@ -18,8 +18,8 @@
 #include "client/cli/json.h"
 #include "client/cli/print.h"
 #include "client/cli/stop_signals.h"
-#include "client/client.h"
-#include "client/publication.h"
+#include "gpumem/client.h"
+#include "gpumem/publication.h"
 
 namespace gpumem::cli {
 namespace {

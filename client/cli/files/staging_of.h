@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "client/client.h"
 #include "common/staging.h"
+#include "gpumem/client.h"
 
 namespace gpumem::cli {
 

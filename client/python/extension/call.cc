@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "client/gpumem.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -1,7 +1,7 @@
 // Sessions, devices and usage: gpumem_client_…, gpumem_device_list_…, gpumem_usage_….
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

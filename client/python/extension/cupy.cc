@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/block_map.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/cupy_thread.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
 #include "client/python/extension/memory.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -1,9 +1,9 @@
 // Interprocess events: gpumem_client_create_event, _open_event…, gpumem_event_….
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/cuda_sync.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 

@@ -1,4 +1,4 @@
-// _gpumem.Handle: one handle of the C ABI (client/gpumem.h) as a Python object, which ends it.
+// _gpumem.Handle: one handle of the C ABI (gpumem/gpumem.h) as a Python object, which ends it.
 //
 // A handle counts who looks at its memory (arrays, memoryviews, DLPack capsules, the blocks of a
 // pool). While somebody does it does not end: close() is refused, or puts the end off until the

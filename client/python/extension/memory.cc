@@ -1,7 +1,7 @@
 #include "client/python/extension/memory.h"
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 

@@ -1,15 +1,15 @@
-// The module gpumem._gpumem: client/gpumem.h for Python, one function for one, and the two types
+// The module gpumem._gpumem: gpumem/gpumem.h for Python, one function for one, and the two types
 // that hold what it gives. gpumem/_gpumem.pyi says what each takes and gives.
 #include <string>
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/cuda_sync.h"
 #include "client/python/extension/handle.h"
 #include "client/python/extension/memory.h"
 #include "client/python/extension/python_api.h"
 #include "common/version.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {
@@ -70,7 +70,7 @@ PyMODINIT_FUNC PyInit__gpumem() {
   // They live as long as the process, as the module does.
   static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                    "_gpumem",
-                                   "client/gpumem.h for Python",
+                                   "gpumem/gpumem.h for Python",
                                    -1,
                                    Methods()->data(),
                                    nullptr,

@@ -1,9 +1,9 @@
 // Pools and blocks: gpumem_pool_…, gpumem_default_pool, gpumem_shared_block_….
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

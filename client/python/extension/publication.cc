@@ -2,10 +2,10 @@
 // gpumem_attachment_….
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
 #include "client/python/extension/segment.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -1,8 +1,8 @@
 // What segments and publications have in common.
 #pragma once
 
-#include "client/gpumem.h"
 #include "client/python/extension/python_api.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 

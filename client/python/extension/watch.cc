@@ -1,8 +1,8 @@
 // What the daemon has to say: gpumem_client_start_watch. One callable is told of everything, by
 // name, in a thread of the watch.
-#include "client/gpumem.h"
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
+#include "gpumem/gpumem.h"
 
 namespace gpumem::python {
 namespace {

@@ -1,4 +1,4 @@
-"""client/gpumem.h for Python (client/python/extension): one function for one.
+"""client/include/gpumem/gpumem.h for Python (client/python/extension): one function for one.
 
 Numbers are as there: milliseconds, bytes, enumerations, addresses. Errors are gpumem.errors'.
 """

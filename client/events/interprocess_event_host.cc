@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "client/events/interprocess_event.h"
+#include "client/session/ticket.h"
+
+namespace gpumem::internal {
+namespace {
+
+// A handle: these, the ticket's bytes, zeros.
+constexpr absl::string_view kMagic = "gmhostev";
+
+// Counts what was recorded. There is nothing to wait for: host memory is used by the very
+// threads that record.
+class HostEvent : public InterprocessEvent {
+ public:
+  HostEvent(Segment memory, const Handle& handle) : memory_(std::move(memory)) { handle_ = handle; }
+
+  absl::Status Record(void*) override {
+    // What was written before is seen by whoever sees the count.
+    Count().fetch_add(1, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  absl::Status Wait(void*) override { return Look(); }
+  absl::Status Synchronize() override { return Look(); }
+  absl::StatusOr<bool> Done() override {
+    if (absl::Status status = Look(); !status.ok()) return status;
+    return true;
+  }
+  void* event() const override { return nullptr; }
+  bool needs_its_maker() const override { return false; }  // others have leases of their own
+
+ private:
+  std::atomic_ref<uint64_t> Count() {
+    return std::atomic_ref(*static_cast<uint64_t*>(memory_.data()));
+  }
+  absl::Status Look() {
+    (void)Count().load(std::memory_order_acquire);
+    return absl::OkStatus();
+  }
+
+  const Segment memory_;
+};
+
+}  // namespace
+
+std::shared_ptr<InterprocessEvent> MakeHostEvent(Segment memory, absl::string_view ticket) {
+  Handle handle = {};
+  std::copy(kMagic.begin(), kMagic.end(), handle.begin());
+  std::copy_n(ticket.begin(), std::min(ticket.size(), kTicketBytes),
+              handle.begin() + kMagic.size());
+  return std::make_shared<HostEvent>(std::move(memory), handle);
+}
+
+absl::StatusOr<std::string> HostEventTicket(const Handle& handle) {
+  if (!std::equal(kMagic.begin(), kMagic.end(), handle.begin())) {
+    return absl::InvalidArgumentError("the handle is no event of the host backend");
+  }
+  const auto* const ticket = handle.begin() + kMagic.size();
+  return std::string(ticket, ticket + kTicketBytes);
+}
+
+}  // namespace gpumem::internal

@@ -1,0 +1,208 @@
+#include "client/mapping/mapper.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/mapping/placement.h"
+#include "client/mapping/visible_devices.h"
+#include "client/session/convert.h"
+
+namespace gpumem::internal {
+namespace {
+
+absl::StatusOr<Backend> BackendOf(const v1::Welcome& welcome, const std::string& device_uuid) {
+  for (const v1::Device& device : welcome.devices()) {
+    if (device.device_uuid() != device_uuid) continue;
+    if (device.backend() == v1::BACKEND_CUDA) return Backend::kCuda;
+    if (device.backend() == v1::BACKEND_HOST) return Backend::kHost;
+  }
+  return absl::InternalError(absl::StrCat("the daemon granted memory of device ", device_uuid,
+                                          ", which it did not name when this process connected"));
+}
+
+absl::StatusOr<ExportData> ExportDataOf(const v1::Lease& lease) {
+  ExportData data;
+  if (lease.export_data().size() != data.size()) {
+    return absl::InternalError(absl::StrCat("the daemon sent ", lease.export_data().size(),
+                                            " bytes to open a segment by, not ", data.size(),
+                                            "; this is a defect of gpumem"));
+  }
+  std::copy(lease.export_data().begin(), lease.export_data().end(), data.begin());
+  return data;
+}
+
+// OK where the memory's own device is seen here, so that it can use the memory.
+absl::Status CheckOwnDevice(const std::string& device_uuid) {
+  absl::Status status = CheckVisible(device_uuid);
+  if (!absl::IsNotFound(status)) return status;
+  return absl::NotFoundError(absl::StrCat(
+      status.message(), "; or name in map_devices a device of this process that shall use it"));
+}
+
+// A mapping's error as one of a request: what the caller asked for was right.
+absl::Status RequestError(const std::string& device_uuid, const absl::Status& status) {
+  const std::string what =
+      absl::StrCat("cannot map the segment of ", device_uuid, ": ", status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:  // no usable driver; the daemon itself is there
+      return absl::UnimplementedError(what);
+    case absl::StatusCode::kInvalidArgument:
+      return absl::InternalError(what);
+    default:
+      return absl::Status(status.code(), what);
+  }
+}
+
+// Memory of a device that this process does not see: the driver does not say that there is no peer
+// access to it, but the daemon knows. UNIMPLEMENTED where it says so, else `error`.
+absl::Status ExplainByPeers(Session& session, const std::string& home,
+                            const std::vector<std::string>& users, const absl::Status& error) {
+  if (users == std::vector<std::string>{home} || CheckVisible(home).ok()) return error;
+  absl::StatusOr<v1::ListDevicesResponse> listed =
+      session.ListDevices(session.Deadline(std::nullopt));
+  if (!listed.ok()) return error;
+  for (const v1::Device& device : listed->devices()) {
+    // The user's own word of the home; both are the daemon's devices.
+    if (std::find(users.begin(), users.end(), device.device_uuid()) == users.end()) continue;
+    for (const v1::PeerAccess& peer : device.peers()) {
+      if (peer.device_uuid() == home && !peer.access()) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the device ", device.device_uuid(), " has no peer access to memory of ", home,
+            "; acquire the memory on the device that uses it, or copy it there"));
+      }
+    }
+  }
+  return error;
+}
+
+// The daemon's process with the device's CUDA context; 0 where it does not say.
+int32_t ContextPid(Session& session, const std::string& device_uuid) {
+  absl::StatusOr<v1::ListDevicesResponse> listed =
+      session.ListDevices(absl::Now() + absl::Seconds(1));
+  if (!listed.ok()) return 0;
+  for (const v1::Device& device : listed->devices()) {
+    if (device.device_uuid() == device_uuid) return device.context_pid();
+  }
+  return 0;
+}
+
+// Leases of one kind on one device.
+class Group {
+ public:
+  Group(const Grant& grant, Session& session, MapOptions options)
+      : grant_(grant), session_(session), options_(std::move(options)) {}
+
+  // Maps leases, by their positions in the grant.
+  absl::Status Map(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
+    const MappedLease& first = (*mapped)[positions.front()];
+    if (first.backend == Backend::kCuda && options_.device_uuids.empty()) {
+      const std::string& own = first.lease.device_uuid();
+      if (absl::Status status = CheckOwnDevice(own); !status.ok()) return status;
+      options_.device_uuids = {own};
+    }
+    absl::Status status = MapOrOpen(positions, mapped);
+    if (!status.ok() && first.backend == Backend::kCuda) {
+      status = ExplainByPeers(session_, first.lease.device_uuid(), options_.device_uuids, status);
+    }
+    // The devices are there, so the memory is not: its owner went after the daemon had granted it.
+    if (absl::IsNotFound(status)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it is lost (", status.message(), "); acquire another"));
+    }
+    return status;
+  }
+
+ private:
+  absl::Status MapOrOpen(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
+    const MappedLease& first = (*mapped)[positions.front()];
+    if (first.kind == Kind::kVmm || first.kind == Kind::kPinned) return MapRange(positions, mapped);
+    for (const size_t i : positions) {
+      if (absl::Status status = OpenOne(&(*mapped)[i]); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MapRange(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
+    std::vector<MapRequest> requests;
+    for (const size_t i : positions) {
+      requests.push_back({.fd = grant_.fds()[i].get(), .bytes = (*mapped)[i].lease.size_bytes()});
+    }
+    const MappedLease& first = (*mapped)[positions.front()];
+    absl::StatusOr<Mappings> mappings = first.kind == Kind::kPinned ? MapPinned(requests, options_)
+                                        : first.backend == Backend::kCuda
+                                            ? MapCuda(requests, options_)
+                                            : MapHost(requests, options_);
+    if (!mappings.ok()) return mappings.status();
+    for (size_t i = 0; i < positions.size(); ++i) {
+      (*mapped)[positions[i]].mapping = std::move((*mappings)[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenOne(MappedLease* mapped) {
+    absl::StatusOr<ExportData> data = ExportDataOf(mapped->lease);
+    if (!data.ok()) return data.status();
+    const uint64_t bytes = mapped->lease.size_bytes();
+    const std::string& device = mapped->lease.device_uuid();
+    if (mapped->kind == Kind::kMempool) {
+      absl::StatusOr<std::shared_ptr<const Pool>> pool =
+          grant_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
+                             session_.runtime_dir(), [&] { return ContextPid(session_, device); });
+      if (!pool.ok()) return pool.status();
+      mapped->pool = *std::move(pool);
+    }
+    absl::StatusOr<std::unique_ptr<Mapping>> mapping =
+        mapped->kind == Kind::kMempool ? mapped->pool->imported->Open(*data, bytes, options_)
+        : mapped->backend == Backend::kCuda
+            ? OpenCudaIpc(device, *data, bytes, options_)
+            : OpenHostIpc(session_.runtime_dir(), *data, bytes, options_);
+    if (!mapping.ok()) return mapping.status();
+    mapped->mapping = *std::move(mapping);
+    return absl::OkStatus();
+  }
+
+  const Grant& grant_;
+  Session& session_;
+  MapOptions options_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, Session& session,
+                                                  const MapOptions& options) {
+  std::vector<MappedLease> mapped(grant.leases().size());
+  std::map<std::pair<std::string, Kind>, std::vector<size_t>> groups;  // positions in the grant
+  for (size_t i = 0; i < mapped.size(); ++i) {
+    const v1::Lease& lease = grant.leases()[i];
+    absl::StatusOr<Kind> kind = FromProto(lease.kind());
+    if (!kind.ok()) return kind.status();
+    absl::StatusOr<Backend> backend = BackendOf(session.welcome(), lease.device_uuid());
+    if (!backend.ok()) return backend.status();
+    if (absl::Status status = CheckPlacement(*kind, options); !status.ok()) return status;
+    mapped[i].lease = lease;
+    mapped[i].kind = *kind;
+    mapped[i].backend = *backend;
+    groups[{lease.device_uuid(), *kind}].push_back(i);
+  }
+  if (groups.size() > 1 && options.address != nullptr) {
+    return absl::InvalidArgumentError(
+        "segments of several devices or kinds do not go in one range of addresses: open them in "
+        "several calls, each with an address of its own");
+  }
+  for (const auto& [key, positions] : groups) {
+    if (absl::Status status = Group(grant, session, options).Map(positions, &mapped);
+        !status.ok()) {
+      return RequestError(key.first, status);
+    }
+  }
+  return mapped;
+}
+
+}  // namespace gpumem::internal

@@ -1,0 +1,264 @@
+// What a pool hears of the daemon, and how it waits there; against one that does what it is told.
+#include "gpumem/pool.h"
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/testing/fake_daemon.h"
+#include "common/node_clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace {
+
+using internal::FakeDaemon;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+std::unique_ptr<Pool> MakePool(const FakeDaemon& daemon, const PoolOptions& options) {
+  auto client =
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(20)});
+  EXPECT_TRUE(client.ok()) << client.status();
+  auto pool = Pool::Create(std::shared_ptr<Client>(*std::move(client)), options);
+  EXPECT_TRUE(pool.ok()) << pool.status();
+  return *std::move(pool);
+}
+
+// All leases that there may be.
+v1::Event Revoke(const std::vector<uint64_t>& leases) {
+  v1::Event event;
+  event.mutable_revocation()->mutable_lease_ids()->Add(leases.begin(), leases.end());
+  event.mutable_revocation()->set_deadline_ms(60000);
+  event.set_sent_ns(NodeClockNs());
+  return event;
+}
+
+v1::Event Press(uint64_t bytes, uint64_t deadline_ms, absl::Duration age) {
+  v1::Event event;
+  event.mutable_pressure()->set_bytes(bytes);
+  event.mutable_pressure()->set_deadline_ms(deadline_ms);
+  event.set_sent_ns(NodeClockNs() - static_cast<uint64_t>(absl::ToInt64Nanoseconds(age)));
+  return event;
+}
+
+bool Eventually(const std::function<bool()>& holds) {
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (!holds()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+// A daemon that has `capacity` bytes, and lets requests wait for them.
+class SmallDaemon {
+ public:
+  explicit SmallDaemon(uint64_t capacity) : capacity_(capacity) {}
+
+  void AwaitWaiters(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return waiters_ == count; };
+    mutex_.Await(absl::Condition(&there));
+  }
+  void SetCapacity(uint64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    capacity_ = bytes;
+  }
+  FakeDaemon& fake() { return fake_; }
+
+ private:
+  grpc::Status Acquire(const std::function<bool()>& is_cancelled, uint64_t session,
+                       const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+    const uint64_t bytes = request.bytes() * std::max(request.count(), 1u);
+    const absl::Time end =
+        absl::Now() + absl::Milliseconds(static_cast<int64_t>(request.wait_ms()));
+    absl::MutexLock lock(&mutex_);
+    ++waiters_;
+    const auto fits = [&] { return granted_ + bytes <= capacity_; };
+    // Nothing tells of a cancelled call.
+    while (!fits() && absl::Now() < end && !is_cancelled()) {
+      mutex_.AwaitWithTimeout(absl::Condition(&fits), absl::Milliseconds(5));
+    }
+    --waiters_;
+    if (!fits()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no more"};
+    granted_ += bytes;
+    return fake_.Grant(session, request, response);
+  }
+
+  absl::Mutex mutex_;
+  uint64_t capacity_;
+  uint64_t granted_ = 0;  // what was released is not given again
+  int waiters_ = 0;
+  FakeDaemon fake_{
+      {.acquire_waiting = [this](const auto& is_cancelled, uint64_t session,
+                                 const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+        return Acquire(is_cancelled, session, request, response);
+      }}};
+};
+
+TEST(PoolTest, WaitsInTheDaemonsQueue) {
+  SmallDaemon daemon(8 * kMiB);
+  auto pool = MakePool(daemon.fake(), {.wait = absl::Seconds(60)});
+  const Block held = pool->Allocate(8 * kMiB, nullptr).value();
+  std::thread waiter([&] {
+    auto block = pool->Allocate(4 * kMiB, nullptr);
+    ASSERT_TRUE(block.ok()) << block.status();
+    memset(block->data, 1, block->bytes);
+  });
+  daemon.AwaitWaiters(1);
+  daemon.SetCapacity(12 * kMiB);
+  waiter.join();
+  EXPECT_EQ(pool->Stats().used_bytes, 12 * kMiB);
+  EXPECT_TRUE(pool->Free(held, nullptr).ok());
+}
+
+TEST(PoolTest, WhatIsFreedHereEndsTheWaitThere) {
+  SmallDaemon daemon(8 * kMiB);
+  auto pool = MakePool(daemon.fake(), {.wait = absl::Hours(1)});
+  const Block held = pool->Allocate(8 * kMiB, nullptr).value();
+  std::thread waiter([&] {
+    auto block = pool->Allocate(8 * kMiB, nullptr);
+    EXPECT_TRUE(block.ok()) << block.status();
+  });
+  daemon.AwaitWaiters(1);
+  EXPECT_TRUE(pool->Free(held, nullptr).ok());
+  waiter.join();
+  daemon.AwaitWaiters(0);
+  EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
+}
+
+TEST(PoolTest, WhatIsFreedHereEndsTheWaitForADaemonThatIsAway) {
+  SmallDaemon daemon(8 * kMiB);
+  auto pool = MakePool(daemon.fake(), {.wait = absl::Hours(1)});
+  const Block held = pool->Allocate(8 * kMiB, nullptr).value();
+  std::thread waiter([&] {
+    auto block = pool->Allocate(8 * kMiB, nullptr);
+    ASSERT_TRUE(block.ok()) << block.status();
+    EXPECT_TRUE(pool->Free(*block, nullptr).ok());
+  });
+  daemon.AwaitWaiters(1);
+  daemon.fake().Crash();
+  EXPECT_TRUE(pool->Free(held, nullptr).ok());
+  waiter.join();
+  EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
+  // Nor does anything else wait for it: the timeout of one call is 20 s, and there are 4 segments.
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(pool->Trim(0).ok());
+  EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
+  pool.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
+  ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
+  const uint64_t reserved = pool->Stats().reserved_bytes;
+  daemon.AwaitWatches(1);
+  daemon.Tell(Press(8 * kMiB, 1000, absl::Seconds(2)));
+  daemon.Tell(Press(2 * kMiB, 60000, absl::Seconds(2)));
+  EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes > 0; }));
+  EXPECT_EQ(pool->Stats().given_under_pressure_bytes, 2 * kMiB);
+  EXPECT_EQ(pool->Stats().reserved_bytes, reserved - 2 * kMiB);
+}
+
+TEST(PoolTest, HearsOfPressureFromTheNextDaemonToo) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
+  ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
+  daemon.AwaitWatches(1);
+  daemon.Crash();
+  daemon.ComeBack();
+  daemon.AwaitWatches(1);  // though the pool makes no call
+  daemon.Tell(Press(2 * kMiB, 60000, absl::Seconds(2)));
+  EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes == 2 * kMiB; }));
+}
+
+TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {
+  FakeDaemon daemon;
+  absl::Notification told, go_on;
+  std::vector<uint64_t> leases;
+  absl::Duration left;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB,
+                                .gives_under_pressure = false,
+                                .revocable = true,
+                                .on_revocation = [&](const Revocation& revocation) {
+                                  leases = revocation.lease_ids;
+                                  left = revocation.until_end;
+                                  told.Notify();
+                                  go_on.WaitForNotification();
+                                }});
+  const Block used = pool->Allocate(2 * kMiB, nullptr).value();
+  ASSERT_TRUE(pool->Free(pool->Allocate(4 * kMiB, nullptr).value(), nullptr).ok());
+  const size_t had = daemon.live_leases();
+  ASSERT_GT(had, 1u);
+  daemon.AwaitWatches(1);
+  daemon.Tell(Revoke({1000}));  // of another pool
+  daemon.Tell(Revoke({1, 2, 3, 4}));
+  ASSERT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_THAT(leases, ::testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_GT(left, absl::Seconds(20));
+  EXPECT_LE(left, absl::Seconds(60));
+  // What was free has gone by now; the rest goes when it is freed.
+  EXPECT_EQ(daemon.live_leases(), 1u);
+  EXPECT_TRUE(pool->Free(used, nullptr).ok());
+  go_on.Notify();
+  EXPECT_TRUE(Eventually([&] { return daemon.live_leases() == 0; }));
+  EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
+}
+
+TEST(PoolTest, AHookIsNotCalledWhereAllOfItWasFree) {
+  FakeDaemon daemon;
+  std::atomic<int> calls = 0;
+  auto pool =
+      MakePool(daemon, {.revocable = true, .on_revocation = [&](const Revocation&) { ++calls; }});
+  ASSERT_TRUE(pool->Free(pool->Allocate(4 * kMiB, nullptr).value(), nullptr).ok());
+  daemon.AwaitWatches(1);
+  daemon.Tell(Revoke({1, 2, 3}));
+  EXPECT_TRUE(Eventually([&] { return daemon.live_leases() == 0; }));
+  pool.reset();  // waits for a call that is under way
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(PoolTest, ItsMemoryIsOfTheSortThatItWasMadeFor) {
+  FakeDaemon* fake = nullptr;
+  std::atomic<int> revocable = 0, other = 0;
+  FakeDaemon daemon({.acquire = [&](uint64_t session, const v1::AcquireRequest& request,
+                                    v1::AcquireResponse* response) {
+    ++(request.revocable() ? revocable : other);
+    return fake->Grant(session, request, response);
+  }});
+  fake = &daemon;
+  auto borrows = MakePool(daemon, {.revocable = true});
+  EXPECT_TRUE(borrows->Allocate(kMiB, nullptr).ok());
+  EXPECT_EQ(revocable, 1);
+  auto owns = MakePool(daemon, {});
+  EXPECT_TRUE(owns->Allocate(kMiB, nullptr).ok());
+  EXPECT_EQ(revocable, 1);
+  EXPECT_EQ(other, 1);
+  // A revocable one listens whether or not it gives under pressure, from its first segment on.
+  borrows->SetGivesUnderPressure(false);
+  owns->SetGivesUnderPressure(false);
+  daemon.AwaitWatches(1);
+}
+
+TEST(PoolTest, OfKindMempoolIsNotRevocable) {
+  FakeDaemon daemon;
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ(Pool::Create(std::shared_ptr<Client>(*std::move(client)),
+                         {.kind = Kind::kMempool, .revocable = true})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gpumem

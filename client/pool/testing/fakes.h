@@ -1,0 +1,440 @@
+// For tests of the pool's engine: segments that are addresses alone or plain memory, and a GPU
+// whose streams run when the test lets them.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/pool/segment_source.h"
+#include "client/pool/stream_api.h"
+#include "client/session/interrupt.h"
+
+namespace gpumem::internal {
+
+// Thread-safe.
+class FakeSegments : public SegmentSource {
+ public:
+  struct Options {
+    uint64_t capacity = uint64_t{1} << 40;
+    bool places = true;
+    bool memory = false;  // real memory, else addresses that nobody may touch
+    // Told of addresses whose memory goes, for good or elsewhere.
+    std::function<void(uintptr_t at, uint64_t bytes)> unmapped = [](uintptr_t, uint64_t) {};
+  };
+  static constexpr uint64_t kGranule = uint64_t{2} << 20;
+
+  explicit FakeSegments(Options options) : options_(options) {}
+  ~FakeSegments() override {
+    for (const auto& [id, range] : leased_) Unmap(range);
+  }
+
+  uint64_t granularity() const override { return kGranule; }
+  bool places() const override { return options_.places; }
+
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
+                                             bool wish) override {
+    absl::MutexLock lock(&mutex_);
+    return AcquireLocked(bytes, count, at, wish);
+  }
+
+  // Serves whoever comes when there is enough; looks when it is nudged, and not now and then unless
+  // SetLooks() says so.
+  absl::StatusOr<Range> AcquireWaiting(uint64_t bytes, uintptr_t at, absl::Duration wait,
+                                       const Disturbance& disturbance) override {
+    const absl::Time deadline = absl::Now() + wait;
+    bool nudged = true;
+    const Interrupt::Listener listener(disturbance.interrupt.get(), [&] {
+      absl::MutexLock lock(&mutex_);
+      nudged = true;
+    });
+    absl::MutexLock lock(&mutex_);
+    ++waiters_;
+    waits_.push_back(bytes);
+    absl::StatusOr<Range> range = absl::ResourceExhaustedError("the daemon lets nobody wait");
+    while (waiters_ <= max_waiters_) {
+      const auto is_news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return nudged || unavailable_ || leased_bytes_ + bytes <= options_.capacity;
+      };
+      const bool news = mutex_.AwaitWithDeadline(absl::Condition(&is_news),
+                                                 std::min(deadline, absl::Now() + look_every_));
+      if (leased_bytes_ + bytes <= options_.capacity || unavailable_ || absl::Now() >= deadline) {
+        auto ranges = AcquireLocked(bytes, 1, at, /*wish=*/false);
+        range = ranges.ok() ? absl::StatusOr<Range>(ranges->front()) : ranges.status();
+        break;
+      }
+      if (!news && look_every_ == absl::InfiniteDuration()) continue;
+      nudged = false;
+      mutex_.Unlock();
+      const bool enough = disturbance.look();
+      mutex_.Lock();
+      if (!enough) continue;
+      // As a daemon that grants in the same moment.
+      range = absl::CancelledError("");
+      if (grants_too_late_) {
+        options_.capacity += bytes;
+        range = AcquireLocked(bytes, 1, at, /*wish=*/false)->front();
+      }
+      break;
+    }
+    --waiters_;
+    return range;
+  }
+
+ private:
+  absl::StatusOr<std::vector<Range>> AcquireLocked(uint64_t bytes, uint64_t count, uintptr_t at,
+                                                   bool wish)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (unavailable_) return absl::UnavailableError("the daemon is gone");
+    if (bytes % kGranule != 0) return absl::InternalError("not a multiple of the granularity");
+    if (leased_bytes_ + bytes * count > options_.capacity) {
+      if (!wish) pressed_bytes_ = std::max(pressed_bytes_, bytes * count);
+      return absl::ResourceExhaustedError("the quota stands in the way");
+    }
+    if (at != 0 && (IsTaken(at, bytes * count) || options_.memory)) {
+      return absl::FailedPreconditionError("the address is taken");
+    }
+    std::vector<Range> ranges;
+    for (uint64_t i = 0; i < count; ++i) {
+      Range range{.id = ++last_id_, .at = at, .bytes = bytes};
+      if (options_.memory) {
+        void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return absl::ResourceExhaustedError("mmap");
+        range.at = reinterpret_cast<uintptr_t>(memory);
+      } else if (at == 0) {
+        range.at = next_at_;
+      }
+      at = options_.memory ? 0 : range.at + bytes;
+      leased_[range.id] = range;
+      leased_bytes_ += bytes;
+      next_at_ = std::max(next_at_, range.at + bytes + (uint64_t{1} << 36));
+      ranges.push_back(range);
+    }
+    return ranges;
+  }
+
+ public:
+  absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) override {
+    absl::MutexLock lock(&mutex_);
+    uint64_t bytes = 0;
+    for (uint64_t id : ids) {
+      const auto found = leased_.find(id);
+      if (found == leased_.end()) return absl::InternalError("moved what is not leased");
+      bytes += found->second.bytes;
+    }
+    if (IsTaken(at, bytes)) return absl::FailedPreconditionError("the address is taken");
+    if (moves_left_ == 0) return absl::InternalError("the driver refuses");
+    --moves_left_;
+    for (uint64_t id : ids) {
+      Range& range = leased_[id];
+      options_.unmapped(range.at, range.bytes);
+      range.at = at;
+      at += range.bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Release(uint64_t id) override {
+    absl::MutexLock lock(&mutex_);
+    const auto found = leased_.find(id);
+    if (found == leased_.end()) return absl::InternalError("released twice");
+    leased_bytes_ -= found->second.bytes;
+    options_.unmapped(found->second.at, found->second.bytes);
+    Unmap(found->second);
+    leased_.erase(found);
+    return unavailable_ ? absl::UnavailableError("the daemon is gone") : absl::OkStatus();
+  }
+
+  absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
+    absl::MutexLock lock(&mutex_);
+    return std::pair(options_.capacity - leased_bytes_, options_.capacity);
+  }
+  absl::StatusOr<std::string> Share(uint64_t id) override { return absl::StrCat("ticket", id); }
+
+  void SetUnavailable(bool unavailable) {
+    absl::MutexLock lock(&mutex_);
+    unavailable_ = unavailable;
+  }
+  void SetCapacity(uint64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    options_.capacity = bytes;
+  }
+  // Waits until so many wait.
+  void AwaitWaiters(int count) const {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiters_ == count; };
+    mutex_.Await(absl::Condition(&there));
+  }
+  void SetMaxWaiters(int count) {
+    absl::MutexLock lock(&mutex_);
+    max_waiters_ = count;
+  }
+  void SetLooks(absl::Duration every) {
+    absl::MutexLock lock(&mutex_);
+    look_every_ = every;
+  }
+  // Grants, beyond all capacity, what is not wanted any more.
+  void SetGrantsTooLate() {
+    absl::MutexLock lock(&mutex_);
+    grants_too_late_ = true;
+  }
+  // The bytes of each request that waited, from the first on.
+  std::vector<uint64_t> waits() const {
+    absl::MutexLock lock(&mutex_);
+    return waits_;
+  }
+  // The driver moves so many times more.
+  void SetMovesLeft(uint64_t moves) {
+    absl::MutexLock lock(&mutex_);
+    moves_left_ = moves;
+  }
+  // Nothing can be put there any more.
+  void TakeAddress(uintptr_t at) {
+    absl::MutexLock lock(&mutex_);
+    taken_.insert(at);
+  }
+  uint64_t leased_bytes() const {
+    absl::MutexLock lock(&mutex_);
+    return leased_bytes_;
+  }
+  // The most that was denied and not a mere wish.
+  uint64_t pressed_bytes() const {
+    absl::MutexLock lock(&mutex_);
+    return pressed_bytes_;
+  }
+  size_t segments() const {
+    absl::MutexLock lock(&mutex_);
+    return leased_.size();
+  }
+
+ private:
+  bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return taken_.contains(at) ||
+           std::any_of(leased_.begin(), leased_.end(), [&](const auto& entry) {
+             const Range& other = entry.second;
+             return at < other.at + other.bytes && other.at < at + bytes;
+           });
+  }
+  void Unmap(const Range& range) const {
+    if (options_.memory) munmap(reinterpret_cast<void*>(range.at), range.bytes);
+  }
+
+  mutable absl::Mutex mutex_;
+  Options options_;
+  std::map<uint64_t, Range> leased_;
+  std::set<uintptr_t> taken_;
+  uint64_t leased_bytes_ = 0;
+  uint64_t pressed_bytes_ = 0;
+  uint64_t moves_left_ = UINT64_MAX;
+  uint64_t last_id_ = 0;
+  uintptr_t next_at_ = uint64_t{1} << 40;
+  bool unavailable_ = false;
+  int waiters_ = 0;
+  int max_waiters_ = 1000;
+  absl::Duration look_every_ = absl::InfiniteDuration();
+  bool grants_too_late_ = false;
+  std::vector<uint64_t> waits_;
+};
+
+// A GPU by CUDA's rules of order: what is submitted to a stream runs in that order, and after what
+// the stream was made to wait for; the legacy stream and the blocking ones wait for each other.
+// Which of the streams that can go on does, a die decides. It sees where a block's memory is used
+// by another, or goes, before the work of the one who had it is over.
+class FakeGpu {
+ public:
+  explicit FakeGpu(uint64_t seed) : random_(seed) {}
+
+  // Streams that are not made with this are blocking.
+  void MakeNonBlocking(Stream stream) { non_blocking_.insert(stream); }
+  void SetCapturing(Stream stream, bool capturing) {
+    capturing ? (void)capturing_.insert(stream) : (void)capturing_.erase(stream);
+  }
+
+  // Work that has a block's memory for itself from its beginning to its end.
+  void Use(const Block& block, Stream stream) {
+    const uint64_t stamp = ++last_stamp_;
+    for (const bool end : {false, true}) {
+      Submit(stream, {.at = reinterpret_cast<uintptr_t>(block.data),
+                      .bytes = block.bytes,
+                      .stamp = stamp,
+                      .end = end});
+    }
+  }
+  // It sees where work that is still to come would use it.
+  void Unmap(uintptr_t at, uint64_t bytes) {
+    for (const auto& [stream, ops] : queues_) {
+      for (const Op& op : ops) {
+        if (op.at < at + bytes && at < op.at + op.bytes) ++violations_;
+      }
+    }
+  }
+  // cudaStreamWaitEvent on an event that was recorded just now.
+  void UserWait(Stream waiting, Stream awaited) { Wait(waiting, Record(awaited)); }
+
+  // Runs one thing, if there is any that can run.
+  bool Step() {
+    std::vector<std::deque<Op>*> ready;
+    for (auto& [stream, ops] : queues_) {
+      if (!ops.empty() && CanRun(ops.front())) ready.push_back(&ops);
+    }
+    if (ready.empty()) return false;
+    std::deque<Op>& ops = *ready[random_() % ready.size()];
+    Run(ops.front());
+    ops.pop_front();
+    return true;
+  }
+  void Finish() {
+    while (Step()) {
+    }
+  }
+  bool Idle() const {
+    return std::all_of(queues_.begin(), queues_.end(),
+                       [](const auto& entry) { return entry.second.empty(); });
+  }
+  uint64_t violations() const { return violations_; }
+  uint64_t waits() const { return waits_; }
+  size_t events() const { return events_; }
+
+  uint64_t Record(Stream stream) {
+    const uint64_t event = ++last_op_;
+    Submit(stream, {.event = event});
+    return event;
+  }
+  void Wait(Stream stream, uint64_t event) {
+    ++waits_;
+    Submit(stream, {.after = {event}});
+  }
+  bool Happened(uint64_t event) const { return done_.contains(event); }
+
+ private:
+  friend class FakeStreams;
+  struct Op {
+    uint64_t id = 0;
+    std::vector<uint64_t> after;  // other operations
+    uint64_t event = 0;           // its id, of a record
+    uintptr_t at = 0;
+    uint64_t bytes = 0;
+    uint64_t stamp = 0;
+    bool end = false;
+  };
+
+  // Each thread has a per-thread default stream of its own.
+  static Stream Real(Stream stream) {
+    if (stream == nullptr) return LegacyStream();
+    static thread_local char mine;
+    return stream == PerThreadStream() ? &mine : stream;
+  }
+  void Submit(Stream stream, Op op) {
+    stream = Real(stream);
+    op.id = op.event != 0 ? op.event : ++last_op_;
+    if (stream == LegacyStream()) {
+      for (const auto& [other, last] : last_of_) {
+        if (!non_blocking_.contains(other)) op.after.push_back(last);
+      }
+    } else if (!non_blocking_.contains(stream)) {
+      if (auto legacy = last_of_.find(LegacyStream()); legacy != last_of_.end()) {
+        op.after.push_back(legacy->second);
+      }
+    }
+    last_of_[stream] = op.id;
+    queues_[stream].push_back(std::move(op));
+  }
+  bool CanRun(const Op& op) const {
+    return std::all_of(op.after.begin(), op.after.end(),
+                       [this](uint64_t id) { return done_.contains(id); });
+  }
+  void Run(const Op& op) {
+    done_.insert(op.id);
+    constexpr uint64_t kUnit = 512;
+    for (uint64_t offset = 0; offset < op.bytes; offset += kUnit) {
+      uint64_t& stamp = stamps_[op.at + offset];
+      if (op.end && stamp != op.stamp) {
+        ++violations_;
+        return;
+      }
+      stamp = op.stamp;
+      if (offset > 64 * kUnit) break;  // enough to see it
+    }
+    if (op.bytes > 0) stamps_[op.at + op.bytes - kUnit] = op.stamp;
+  }
+
+  std::mt19937_64 random_;
+  std::map<Stream, std::deque<Op>> queues_;
+  std::map<Stream, uint64_t> last_of_;
+  std::set<Stream> non_blocking_;
+  std::set<Stream> capturing_;
+  std::set<uint64_t> done_;
+  std::map<uintptr_t, uint64_t> stamps_;
+  uint64_t last_op_ = 0;
+  uint64_t last_stamp_ = 0;
+  uint64_t violations_ = 0;
+  uint64_t waits_ = 0;
+  size_t events_ = 0;  // recorded by the pool and not dropped
+};
+
+// What the engine sees of it. `lie`: says that everything has happened, to see the GPU object.
+class FakeStreams : public StreamApi {
+ public:
+  explicit FakeStreams(FakeGpu* gpu, bool lie = false) : gpu_(gpu), lie_(lie) {}
+  absl::StatusOr<bool> IsBlocking(Stream stream) override {
+    if (stream == reinterpret_cast<Stream>(0xbad)) {
+      return absl::InvalidArgumentError("the stream is of another device than the pool");
+    }
+    return !gpu_->non_blocking_.contains(stream);
+  }
+  bool IsFree(Stream stream) override { return CheckFree(stream).ok(); }
+  absl::Status CheckFree(Stream stream) override {
+    if (stream == AnyStream()) ++gpu_->violations_;  // CUDA has none such
+    const bool implicit =
+        stream == LegacyStream() &&
+        std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),
+                    [this](Stream other) { return !gpu_->non_blocking_.contains(other); });
+    if (!implicit && !gpu_->capturing_.contains(stream)) return absl::OkStatus();
+    return absl::FailedPreconditionError("the stream is being captured into a graph");
+  }
+  absl::StatusOr<EventHandle> Record(Stream stream) override {
+    if (absl::Status status = CheckFree(stream); !status.ok()) return status;
+    ++gpu_->events_;
+    return reinterpret_cast<EventHandle>(gpu_->Record(stream));
+  }
+  absl::StatusOr<bool> Done(EventHandle event) override {
+    return lie_ || gpu_->Happened(reinterpret_cast<uint64_t>(event));
+  }
+  absl::Status Synchronize(EventHandle event) override {
+    while (!gpu_->Happened(reinterpret_cast<uint64_t>(event))) {
+      if (!gpu_->Step()) return absl::InternalError("it waits for ever");
+    }
+    return absl::OkStatus();
+  }
+  absl::Status SynchronizeDevice() override {
+    gpu_->Finish();
+    return absl::OkStatus();
+  }
+  absl::Status Wait(Stream stream, EventHandle event) override {
+    if (absl::Status status = CheckFree(stream); !status.ok()) return status;
+    if (!lie_) gpu_->Wait(stream, reinterpret_cast<uint64_t>(event));
+    return absl::OkStatus();
+  }
+  void Drop(EventHandle) override { --gpu_->events_; }
+
+ private:
+  FakeGpu* const gpu_;
+  const bool lie_;
+};
+
+}  // namespace gpumem::internal

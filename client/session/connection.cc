@@ -1,0 +1,67 @@
+#include "client/session/connection.h"
+
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <poll.h>
+
+#include <utility>
+
+#include "common/endpoints.h"
+
+namespace gpumem::internal {
+namespace {
+
+// A channel over one socket, which never connects by itself: to another daemon it would carry calls
+// whose memory that one sends elsewhere.
+std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
+  grpc::ChannelArguments args;
+  args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
+  // Nothing that only matters on networks.
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // The largest answers list 253 leases or all devices.
+  args.SetMaxReceiveMessageSize(8 << 20);
+  return grpc::CreateCustomInsecureChannelFromFd("gpumemd", socket.release(), args);
+}
+
+}  // namespace
+
+Connection::Connection(UniqueFd session, UniqueFd api, std::string token)
+    : token_(std::move(token)),
+      api_(fcntl(api.get(), F_DUPFD_CLOEXEC, 0)),
+      channel_(MakeChannel(std::move(api))),
+      stub_(v1::Broker::NewStub(channel_)),
+      deliveries_(std::move(session)),
+      pools_(&deliveries_) {}
+
+void Connection::SetUp(grpc::ClientContext& context, absl::Time deadline) const {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+  context.AddMetadata(kTokenMetadata, token_);
+}
+
+absl::Status Connection::End() {
+  if (absl::Status end = deliveries_.Poll(); !end.ok()) return end;
+  if (!given_up_) return absl::OkStatus();
+  return absl::UnavailableError("the connection to the daemon has ended");
+}
+
+Connection::Pulse Connection::Check(absl::Time deadline) {
+  v1::ListDevicesResponse response;
+  const grpc::Status status =
+      Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), &response, deadline);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return api_.valid() && IsClosed(api_.get()) ? Pulse::kBroken : Pulse::kSilent;
+  }
+  // A server that is going away, or a connection that is gone.
+  const bool broken = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                      status.error_code() == grpc::StatusCode::CANCELLED;
+  return broken ? Pulse::kBroken : Pulse::kAnswers;
+}
+
+bool IsClosed(int socket) {
+  pollfd poll_fd = {socket, POLLRDHUP, 0};
+  return ::poll(&poll_fd, 1, 0) > 0;
+}
+
+}  // namespace gpumem::internal

@@ -1,0 +1,86 @@
+#include "client/session/lease_book.h"
+
+#include <utility>
+
+namespace gpumem::internal {
+
+uint64_t LeaseBook::Begin() {
+  absl::MutexLock lock(&mutex_);
+  requests_[++newest_request_] = 0;
+  return newest_request_;
+}
+
+void LeaseBook::Granted(uint64_t request, absl::Span<const uint64_t> lease_ids) {
+  absl::MutexLock lock(&mutex_);
+  requests_.erase(request);
+  held_.insert(lease_ids.begin(), lease_ids.end());
+}
+
+void LeaseBook::End(uint64_t request) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return;  // granted
+  const uint64_t named_by = found->second;
+  requests_.erase(found);
+  if (named_by == 0) return;
+  owed_.push_back({.lease_ids = {}, .request_ids = {request}, .statement = named_by});
+}
+
+LeaseBook::Debt LeaseBook::GiveUp(absl::Span<const uint64_t> lease_ids) {
+  absl::MutexLock lock(&mutex_);
+  Debt debt;
+  debt.statement = newest_statement_;
+  for (const uint64_t id : lease_ids) {
+    held_.erase(id);
+    if (lost_.erase(id) == 0) debt.lease_ids.push_back(id);
+  }
+  return debt;
+}
+
+void LeaseBook::Owe(Debt debt) {
+  if (debt.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  owed_.push_back(std::move(debt));
+}
+
+std::vector<LeaseBook::Debt> LeaseBook::TakeOwed(uint64_t statement) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Debt> due, later;
+  for (Debt& debt : owed_) {
+    if (debt.statement < statement) continue;
+    (debt.statement == statement ? due : later).push_back(std::move(debt));
+  }
+  owed_ = std::move(later);
+  return due;
+}
+
+LeaseBook::Statement LeaseBook::MakeStatement() {
+  absl::MutexLock lock(&mutex_);
+  Statement statement;
+  statement.number = ++newest_statement_;
+  statement.lease_ids.assign(held_.begin(), held_.end());
+  for (auto& [id, named_by] : requests_) {
+    named_by = statement.number;
+    statement.request_ids.push_back(id);
+  }
+  return statement;
+}
+
+void LeaseBook::Lost(absl::Span<const uint64_t> lease_ids) {
+  absl::MutexLock lock(&mutex_);
+  for (const uint64_t id : lease_ids) {
+    if (held_.erase(id) > 0) lost_.insert(id);
+  }
+}
+
+bool LeaseBook::IsLost(uint64_t lease_id) const {
+  absl::MutexLock lock(&mutex_);
+  return lost_.count(lease_id) > 0;
+}
+
+std::set<uint64_t> LeaseBook::lost() const {
+  absl::MutexLock lock(&mutex_);
+  return lost_;
+}
+
+}  // namespace gpumem::internal

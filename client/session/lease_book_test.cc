@@ -1,0 +1,100 @@
+#include "client/session/lease_book.h"
+
+#include <optional>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(LeaseBookTest, AStatementNamesWhatIsHeldAndWhoMayAskAgain) {
+  LeaseBook book;
+  LeaseBook::Request first(&book), second(&book);
+  EXPECT_NE(first.id(), 0u);
+  EXPECT_NE(first.id(), second.id());
+  first.Granted({7, 8});
+  const LeaseBook::Statement statement = book.MakeStatement();
+  EXPECT_EQ(statement.number, 1u);
+  EXPECT_THAT(statement.lease_ids, ElementsAre(7, 8));
+  EXPECT_THAT(statement.request_ids, ElementsAre(second.id()));
+}
+
+TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
+  LeaseBook book;
+  {
+    LeaseBook::Request request(&book);
+    request.Granted({7, 8, 9});
+  }
+  book.Owe(book.GiveUp({7}));
+  EXPECT_THAT(book.MakeStatement().lease_ids, ElementsAre(8, 9));
+  book.Owe(book.GiveUp({8}));
+  // The daemon of the statement has been told of 8 as held.
+  const std::vector<LeaseBook::Debt> owed = book.TakeOwed(1);
+  ASSERT_EQ(owed.size(), 1u);
+  EXPECT_THAT(owed[0].lease_ids, ElementsAre(8));
+  EXPECT_EQ(owed[0].statement, 1u);
+  EXPECT_THAT(book.TakeOwed(1), IsEmpty());
+}
+
+TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
+  LeaseBook book;
+  {
+    LeaseBook::Request request(&book);
+    request.Granted({7});
+  }
+  book.MakeStatement();
+  book.Owe(book.GiveUp({7}));
+  EXPECT_THAT(book.TakeOwed(0), IsEmpty());  // a connection that is over
+  EXPECT_EQ(book.TakeOwed(1).size(), 1u);
+}
+
+TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
+  LeaseBook book;
+  { LeaseBook::Request request(&book); }
+  EXPECT_THAT(book.TakeOwed(0), IsEmpty());
+  std::optional<LeaseBook::Request> granted(&book), denied(&book);
+  const uint64_t id = denied->id();
+  book.MakeStatement();
+  granted->Granted({7});
+  granted.reset();
+  denied.reset();
+  const std::vector<LeaseBook::Debt> owed = book.TakeOwed(1);
+  ASSERT_EQ(owed.size(), 1u);
+  EXPECT_THAT(owed[0].lease_ids, IsEmpty());
+  EXPECT_THAT(owed[0].request_ids, ElementsAre(id));
+}
+
+TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
+  LeaseBook book;
+  std::optional<LeaseBook::Request> request(&book);
+  book.MakeStatement();
+  request.reset();
+  EXPECT_THAT(book.MakeStatement().request_ids, IsEmpty());
+  EXPECT_THAT(book.TakeOwed(2), IsEmpty());
+}
+
+TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
+  LeaseBook book;
+  {
+    LeaseBook::Request request(&book);
+    request.Granted({7, 8, 9});
+  }
+  book.MakeStatement();
+  const LeaseBook::Debt given_up = book.GiveUp({9});
+  book.Lost({7, 9});  // 9 is held no longer
+  EXPECT_TRUE(book.IsLost(7));
+  EXPECT_FALSE(book.IsLost(8));
+  EXPECT_THAT(book.lost(), ElementsAre(7));
+  EXPECT_THAT(given_up.lease_ids, ElementsAre(9));
+  EXPECT_THAT(book.MakeStatement().lease_ids, ElementsAre(8));
+  EXPECT_THAT(book.GiveUp({7, 8}).lease_ids, ElementsAre(8));
+  EXPECT_THAT(book.lost(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpumem::internal

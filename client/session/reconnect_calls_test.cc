@@ -1,0 +1,263 @@
+// Calls that their daemon crashes under, at each of their steps.
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/testing/fake_daemon.h"
+#include "gmock/gmock.h"
+#include "gpumem/client.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace {
+
+using internal::FakeDaemon;
+
+constexpr uint64_t kBytes = 64 * 1024;
+using IsCancelled = std::function<bool()>;
+
+std::unique_ptr<Client> ConnectTo(const FakeDaemon& daemon) {
+  return Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(60)})
+      .value();
+}
+
+// A call that is never answered: its daemon crashes under it. Nothing tells of a cancelled call.
+grpc::Status AwaitCrash(const IsCancelled& is_cancelled) {
+  while (!is_cancelled()) absl::SleepFor(absl::Milliseconds(1));
+  return grpc::Status::CANCELLED;
+}
+
+void CrashAndComeBack(FakeDaemon& daemon) {
+  daemon.Crash();
+  daemon.ComeBack();
+}
+
+enum class Point { kBeforeGrant, kBeforeDelivery, kBeforeAnswer, kAnswerWithoutDelivery };
+
+class CrashPointTest : public testing::TestWithParam<Point> {};
+
+TEST_P(CrashPointTest, NothingIsGrantedTwice) {
+  std::atomic<int> asked = 0;
+  absl::Notification reached;
+  FakeDaemon* fake = nullptr;
+  FakeDaemon daemon(
+      {.acquire_waiting = [&](const IsCancelled& is_cancelled, uint64_t session,
+                              const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+        EXPECT_NE(request.request_id(), 0u);
+        if (++asked > 1) return fake->Grant(session, request, response);
+        if (GetParam() == Point::kBeforeAnswer) {
+          fake->Grant(session, request, response);
+        } else if (GetParam() != Point::kBeforeGrant) {
+          fake->GrantSilently(session, request, response);
+        }
+        reached.Notify();
+        return GetParam() == Point::kAnswerWithoutDelivery ? grpc::Status::OK
+                                                           : AwaitCrash(is_cancelled);
+      }});
+  fake = &daemon;
+  auto client = ConnectTo(daemon);
+  std::thread operator_([&] {
+    reached.WaitForNotification();
+    CrashAndComeBack(daemon);
+  });
+  absl::StatusOr<std::vector<Segment>> segments = client->AcquireMany({.bytes = kBytes}, 3);
+  operator_.join();
+  ASSERT_TRUE(segments.ok()) << segments.status();
+  for (Segment& segment : *segments) memset(segment.data(), 1, kBytes);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(daemon.granted(), 3u);
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 3u);
+  segments->clear();
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+TEST_P(CrashPointTest, WhatNobodyWaitsForAnyMoreIsGivenBack) {
+  absl::Notification reached;
+  FakeDaemon* fake = nullptr;
+  FakeDaemon daemon(
+      {.acquire_waiting = [&](const IsCancelled& is_cancelled, uint64_t session,
+                              const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+        if (GetParam() == Point::kBeforeAnswer) {
+          fake->Grant(session, request, response);
+        } else if (GetParam() != Point::kBeforeGrant) {
+          fake->GrantSilently(session, request, response);
+        }
+        if (!reached.HasBeenNotified()) reached.Notify();
+        return GetParam() == Point::kAnswerWithoutDelivery ? grpc::Status::OK
+                                                           : AwaitCrash(is_cancelled);
+      }});
+  fake = &daemon;
+  auto client = ConnectTo(daemon);
+  std::thread operator_([&] {
+    reached.WaitForNotification();
+    daemon.Crash();
+  });
+  EXPECT_FALSE(client->Acquire({.bytes = kBytes, .timeout = absl::Milliseconds(300)}).ok());
+  operator_.join();
+  daemon.ComeBack();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CrashPointTest,
+                         testing::Values(Point::kBeforeGrant, Point::kBeforeDelivery,
+                                         Point::kBeforeAnswer, Point::kAnswerWithoutDelivery));
+
+TEST(ReconnectCallsTest, ARequestThatIsGivenUpAfterTheResumeIsGivenBack) {
+  std::atomic<int> asked = 0;
+  absl::Notification reached;
+  FakeDaemon* fake = nullptr;
+  FakeDaemon daemon(
+      {.acquire_waiting = [&](const IsCancelled& is_cancelled, uint64_t session,
+                              const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+        if (++asked == 1) {
+          fake->Grant(session, request, response);
+          reached.Notify();
+        }
+        return AwaitCrash(is_cancelled);  // the second time until the client gives up
+      }});
+  fake = &daemon;
+  auto client = ConnectTo(daemon);
+  std::thread operator_([&] {
+    reached.WaitForNotification();
+    CrashAndComeBack(daemon);
+  });
+  EXPECT_EQ(client->Acquire({.bytes = kBytes, .timeout = absl::Seconds(2)}).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  operator_.join();
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(daemon.live_leases(), 1u);
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+TEST(ReconnectCallsTest, AReleaseUnderWayIsDoneByTheResume) {
+  std::atomic<int> asked = 0;
+  absl::Notification reached;
+  FakeDaemon daemon({.release = [&](const v1::ReleaseRequest&) {
+    if (++asked > 1) return grpc::Status::OK;
+    reached.Notify();
+    absl::SleepFor(absl::Milliseconds(50));  // until it is cancelled, mostly
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "crashed");
+  }});
+  auto client = ConnectTo(daemon);
+  Segment kept = client->Acquire({.bytes = kBytes}).value();
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  std::thread operator_([&] {
+    reached.WaitForNotification();
+    CrashAndComeBack(daemon);
+  });
+  EXPECT_TRUE(segment.Release().ok());
+  operator_.join();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 1u);
+}
+
+TEST(ReconnectCallsTest, ARequestThatWaitsGoesOnWithTheRestOfItsWait) {
+  for (const absl::Duration wait : {absl::Hours(1), absl::InfiniteDuration()}) {
+    std::vector<uint64_t> waits_ms;
+    absl::Notification waits;
+    FakeDaemon* fake = nullptr;
+    FakeDaemon daemon(
+        {.acquire_waiting = [&](const IsCancelled& is_cancelled, uint64_t session,
+                                const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+          waits_ms.push_back(request.wait_ms());
+          if (waits_ms.size() > 1) return fake->Grant(session, request, response);
+          waits.Notify();
+          return AwaitCrash(is_cancelled);
+        }});
+    fake = &daemon;
+    auto client = ConnectTo(daemon);
+    std::thread operator_([&] {
+      waits.WaitForNotification();
+      absl::SleepFor(absl::Milliseconds(20));  // it has waited for so long
+      CrashAndComeBack(daemon);
+    });
+    const absl::StatusOr<Segment> segment = client->Acquire({.bytes = kBytes, .wait = wait});
+    EXPECT_TRUE(segment.ok()) << segment.status();
+    operator_.join();
+    ASSERT_EQ(waits_ms.size(), 2u);
+    if (wait == absl::InfiniteDuration()) {
+      EXPECT_EQ(waits_ms[1], static_cast<uint64_t>(INT64_MAX));
+    } else {
+      EXPECT_LE(waits_ms[1], 3'600'000u - 20);
+      EXPECT_GE(waits_ms[1], 3'000'000u);
+    }
+    EXPECT_EQ(daemon.granted(), 1u);
+  }
+}
+
+TEST(ReconnectCallsTest, ARequestThatWaitsCanBeCancelledWhileTheDaemonIsAway) {
+  absl::Notification waits;
+  FakeDaemon* fake = nullptr;
+  FakeDaemon daemon(
+      {.acquire_waiting = [&](const IsCancelled& is_cancelled, uint64_t session,
+                              const v1::AcquireRequest& request, v1::AcquireResponse* response) {
+        fake->GrantSilently(session, request, response);
+        waits.Notify();
+        return AwaitCrash(is_cancelled);
+      }});
+  fake = &daemon;
+  auto client = ConnectTo(daemon);
+  const CancelToken cancel;
+  std::thread operator_([&] {
+    waits.WaitForNotification();
+    daemon.Crash();
+    cancel.Cancel();
+  });
+  EXPECT_EQ(
+      client->Acquire({.bytes = kBytes, .wait = absl::Hours(1), .cancel = cancel}).status().code(),
+      absl::StatusCode::kCancelled);
+  operator_.join();
+  daemon.ComeBack();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+TEST(ReconnectCallsTest, AnEventIsNotRegisteredTwice) {
+  std::atomic<int> registered = 0;
+  absl::Notification reached;
+  FakeDaemon daemon({.register_event = [&](const IsCancelled& is_cancelled) {
+    if (++registered > 1) return grpc::Status::OK;
+    reached.Notify();
+    return AwaitCrash(is_cancelled);
+  }});
+  auto client = ConnectTo(daemon);
+  std::thread operator_([&] {
+    reached.WaitForNotification();
+    CrashAndComeBack(daemon);
+  });
+  auto event = client->CreateEvent({.name = "batch"});
+  operator_.join();
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(registered, 1);
+  EXPECT_EQ(daemon.live_events(), 1u);
+  EXPECT_EQ(client->CreateEvent({.name = "batch"}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  *event = Event();
+  EXPECT_EQ(daemon.live_events(), 0u);
+}
+
+TEST(ReconnectCallsTest, TheNextDaemonHearsOfAnEventsEnd) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  auto event = client->CreateEvent({.name = "batch"});
+  ASSERT_TRUE(event.ok()) << event.status();
+  daemon.Crash();
+  *event = Event();
+  EXPECT_EQ(daemon.live_events(), 1u);
+  daemon.ComeBack();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_events(), 0u);
+  EXPECT_TRUE(client->CreateEvent({.name = "batch"}).ok());
+}
+
+}  // namespace
+}  // namespace gpumem

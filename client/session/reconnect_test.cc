@@ -1,0 +1,462 @@
+// Sessions that outlive their daemon, against one that crashes where it is told to.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/testing/fake_daemon.h"
+#include "gmock/gmock.h"
+#include "gpumem/client.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace {
+
+using internal::FakeDaemon;
+using internal::OpenFds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kBytes = 64 * 1024;
+using IsCancelled = std::function<bool()>;
+
+std::unique_ptr<Client> ConnectTo(const FakeDaemon& daemon,
+                                  absl::Duration timeout = absl::Seconds(60)) {
+  return Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = timeout}).value();
+}
+
+// A call that is never answered: its daemon crashes under it. Nothing tells of a cancelled call.
+grpc::Status AwaitCrash(const IsCancelled& is_cancelled) {
+  while (!is_cancelled()) absl::SleepFor(absl::Milliseconds(1));
+  return grpc::Status::CANCELLED;
+}
+
+void CrashAndComeBack(FakeDaemon& daemon, bool remembers = true) {
+  daemon.Crash();
+  daemon.ComeBack(remembers);
+}
+
+v1::ServerMessage Refusal(grpc::StatusCode code, const std::string& message) {
+  v1::ServerMessage refusal;
+  refusal.mutable_refusal()->set_code(static_cast<int>(code));
+  refusal.mutable_refusal()->set_message(message);
+  return refusal;
+}
+
+// Waits for what happens in another thread.
+void Await(const std::function<bool()>& happened) {
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
+  while (!happened() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(happened());
+}
+
+TEST(ReconnectTest, TheSessionGoesOnWithTheNextDaemon) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  strcpy(static_cast<char*>(segment.data()), "still here");
+  const void* const data = segment.data();
+  for (int i = 1; i <= 4; ++i) {
+    CrashAndComeBack(daemon);
+    EXPECT_TRUE(client->GetUsage().ok());
+    EXPECT_EQ(client->session_id(), 1u);
+    EXPECT_EQ(daemon.resumes(), i);
+    EXPECT_EQ(segment.data(), data);
+    const absl::StatusOr<Ticket> ticket = segment.Share();
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_STREQ(static_cast<char*>(client->Open(ticket->value).value().data()), "still here");
+    EXPECT_TRUE(client->Acquire({.bytes = kBytes}).ok());
+    EXPECT_EQ(daemon.live_leases(), 1u);
+  }
+  CrashAndComeBack(daemon);
+  EXPECT_TRUE(segment.Release().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.early_calls(), 0);
+}
+
+TEST(ReconnectTest, LeavesNoDescriptors) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  const auto fds = [&] {
+    EXPECT_TRUE(client->GetUsage().ok());
+    return OpenFds();
+  };
+  CrashAndComeBack(daemon);
+  const size_t before = fds();
+  for (int i = 0; i < 5; ++i) {
+    CrashAndComeBack(daemon);
+    // gRPC's server may notice only later that the connection before is over.
+    EXPECT_LE(fds(), before + 1);
+  }
+}
+
+TEST(ReconnectTest, ADaemonThatStopsForGoodIsAsGoodAsDead) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  daemon.Goodbye(1, "the daemon is stopping", /*stopping=*/true);
+  CrashAndComeBack(daemon);
+  EXPECT_TRUE(segment.Release().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+TEST(ReconnectTest, AGoodbyeToThisClientIsFinal) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  daemon.Goodbye(1, "you do not read");
+  CrashAndComeBack(daemon);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = client->GetUsage().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("you do not read"));
+  }
+  EXPECT_EQ(daemon.resumes(), 0);
+}
+
+TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  CrashAndComeBack(daemon, /*remembers=*/false);
+  // At once, however long it may take.
+  for (const absl::Status& status :
+       {client->GetUsage().status(), client->Acquire({.bytes = kBytes}).status(),
+        client->Acquire({.bytes = kBytes, .wait = absl::InfiniteDuration()}).status(),
+        segment.Share().status(), client->StartWatch({}).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("does not know the session"), HasSubstr("connect again")));
+  }
+  memset(segment.data(), 1, segment.size());
+  EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(ConnectTo(daemon)->Acquire({.bytes = kBytes}).ok());
+}
+
+TEST(ReconnectTest, ADaemonThatTakesItForSomebodyNewEndsTheSessionForGood) {
+  FakeDaemon daemon({.resume = [](int socket, const v1::Hello&) {
+    FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(1));  // as one that knows of no resuming
+    return false;
+  }});
+  auto client = ConnectTo(daemon);
+  CrashAndComeBack(daemon);
+  const absl::Status status = client->GetUsage().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+}
+
+TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon, absl::Milliseconds(200));
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  daemon.Crash();
+  const absl::Time start = absl::Now();
+  const absl::Status status = client->GetUsage().status();
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("gpumemd is not there"), HasSubstr("no daemon listens"),
+                    HasSubstr("goes on when it is back")));
+  daemon.ComeBack();
+  Await([&] { return client->GetUsage().ok(); });
+  EXPECT_EQ(daemon.live_leases(), 1u);
+}
+
+TEST(ReconnectTest, ACallWaitsUntilTheDaemonIsBack) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  daemon.Crash();
+  absl::Notification begun;
+  std::thread caller([&] {
+    begun.Notify();
+    const absl::Status status = client->GetUsage().status();
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  begun.WaitForNotification();
+  absl::SleepFor(absl::Milliseconds(20));  // so that it mostly finds nobody at first
+  daemon.ComeBack();
+  caller.join();
+}
+
+TEST(ReconnectTest, IsPatientWithADaemonThatCannotTakeItYet) {
+  int tries = 0;
+  FakeDaemon daemon({.resume = [&](int socket, const v1::Hello& hello) {
+    EXPECT_EQ(hello.client_name(), "trainer-3");
+    EXPECT_EQ(hello.tenant(), "testers");
+    switch (++tries) {
+      case 1:
+        return false;
+      case 2:
+        FakeDaemon::Send(socket, Refusal(grpc::StatusCode::UNAVAILABLE, "still reading"));
+        return false;
+      case 3:
+        FakeDaemon::Send(socket, Refusal(grpc::StatusCode::RESOURCE_EXHAUSTED, "crowded"));
+        return false;
+      default:
+        return true;
+    }
+  }});
+  auto client = Client::Connect(
+                    {.runtime_dir = daemon.runtime_dir(), .tenant = "testers", .name = "trainer-3"})
+                    .value();
+  CrashAndComeBack(daemon);
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(tries, 4);
+}
+
+TEST(ReconnectTest, AnotherRefusalIsFinal) {
+  int tries = 0;
+  FakeDaemon daemon({.resume = [&](int socket, const v1::Hello&) {
+    ++tries;
+    FakeDaemon::Send(socket, Refusal(grpc::StatusCode::PERMISSION_DENIED, "you are another"));
+    return false;
+  }});
+  auto client = ConnectTo(daemon);
+  CrashAndComeBack(daemon);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = client->GetUsage().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("you are another"));
+  }
+  EXPECT_EQ(tries, 1);
+}
+
+// To close a socket that the daemon may have welcomed would end the session.
+TEST(ReconnectTest, ACallWhoseTimeIsOverLeavesWhatItHasBegunToTheNext) {
+  absl::Notification speak;
+  std::atomic<int> tries = 0;
+  FakeDaemon daemon({.resume = [&](int, const v1::Hello&) {
+    ++tries;
+    speak.WaitForNotification();
+    return true;
+  }});
+  auto client = ConnectTo(daemon, absl::Milliseconds(100));
+  CrashAndComeBack(daemon);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
+  }
+  speak.Notify();
+  Await([&] { return client->GetUsage().ok(); });
+  EXPECT_EQ(tries, 1);
+  EXPECT_EQ(daemon.resumes(), 1);
+}
+
+TEST(ReconnectTest, ADaemonMayCrashWhileItIsTold) {
+  std::atomic<int> told = 0;
+  absl::Notification first, second;
+  FakeDaemon daemon(
+      {.reconcile = [&](const IsCancelled& is_cancelled, const v1::ReconcileRequest& request) {
+        EXPECT_THAT(request.lease_ids(), ElementsAre(1));
+        EXPECT_THAT(request.request_ids(), IsEmpty());
+        const int number = ++told;
+        if (number == 3) return grpc::Status::OK;
+        (number == 1 ? first : second).Notify();
+        return AwaitCrash(is_cancelled);
+      }});
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  std::thread operator_([&] {
+    CrashAndComeBack(daemon);
+    first.WaitForNotification();
+    CrashAndComeBack(daemon);
+    second.WaitForNotification();
+    CrashAndComeBack(daemon);
+  });
+  while (told < 3) EXPECT_TRUE(client->GetUsage().ok());
+  operator_.join();
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 1u);
+}
+
+TEST(ReconnectTest, WithoutReconnectTheSessionEndsWithItsDaemon) {
+  FakeDaemon daemon;
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).value();
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  CrashAndComeBack(daemon);
+  const absl::Status status = client->GetUsage().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(daemon.resumes(), 0);
+}
+
+// Where in an Acquire the daemon crashes the first time.
+// The second daemon was told that the request may be asked again, and keeps its memory for it.
+TEST(ReconnectTest, DestructorsDoNotWaitForADaemonThatIsAway) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  std::vector<Segment> segments = client->AcquireMany({.bytes = kBytes}, 100).value();
+  Segment kept = client->Acquire({.bytes = kBytes}).value();
+  daemon.Crash();
+  const absl::Time start = absl::Now();
+  segments.clear();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  daemon.ComeBack();
+  // All of them are given back by the one word of what is still held.
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(), 1u);
+  EXPECT_EQ(daemon.release_calls(), 0);
+  // And so is what is dropped when nobody calls any more.
+  daemon.Crash();
+  daemon.ComeBack();
+  Await([&] {
+    kept = Segment();
+    return daemon.live_leases() == 0;
+  });
+}
+
+TEST(ReconnectTest, AClientMayEndWhileTheDaemonIsAway) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  auto watch = client->StartWatch({}).value();
+  auto event = client->CreateEvent({.name = "batch"});
+  ASSERT_TRUE(event.ok()) << event.status();
+  daemon.Crash();
+  const absl::Time start = absl::Now();
+  *event = Event();
+  watch.reset();
+  client.reset();
+  segment = Segment();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+}
+
+TEST(ReconnectTest, AForkedChildIsToldWhileTheDaemonIsAway) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment segment = client->Acquire({.bytes = kBytes}).value();
+  daemon.Crash();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool refused =
+        client->GetUsage().status().code() == absl::StatusCode::kFailedPrecondition;
+    segment = Segment();
+    client.reset();
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  daemon.ComeBack();
+  EXPECT_TRUE(segment.Release().ok());
+  EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+TEST(ReconnectTest, LostLeasesAreToldAndCannotBeShared) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  Segment lost = client->Acquire({.bytes = kBytes}).value();
+  Segment kept = client->Acquire({.bytes = kBytes}).value();
+  absl::Mutex mutex;
+  std::vector<uint64_t> told, told_later;
+  const auto tell = [&mutex](std::vector<uint64_t>* to) {
+    return [&mutex, to](const SegmentsLost& which) {
+      absl::MutexLock lock(&mutex);
+      *to = which.lease_ids;
+    };
+  };
+  const auto heard = [&](const std::vector<uint64_t>& of) {
+    absl::MutexLock lock(&mutex);
+    return of;
+  };
+  auto watch = client->StartWatch({.segments_lost = tell(&told)}).value();
+  daemon.AwaitWatches(1);
+  daemon.Crash();
+  daemon.LoseLease(lost.lease_id());
+  daemon.ComeBack();
+  Await([&] { return !heard(told).empty(); });
+  EXPECT_THAT(heard(told), ElementsAre(lost.lease_id()));
+  auto late = client->StartWatch({.segments_lost = tell(&told_later)}).value();
+  Await([&] { return !heard(told_later).empty(); });
+  EXPECT_THAT(heard(told_later), ElementsAre(lost.lease_id()));
+  // With those that the daemon itself tells of.
+  v1::Event event;
+  event.mutable_segments_lost()->add_lease_ids(kept.lease_id());
+  daemon.Tell(event);
+  Await([&] { return heard(told).size() == 2; });
+  EXPECT_THAT(heard(told), ElementsAre(lost.lease_id(), kept.lease_id()));
+
+  memset(lost.data(), 1, lost.size());
+  EXPECT_EQ(lost.Share().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(kept.Share().ok());
+  const int releases = daemon.release_calls();
+  EXPECT_TRUE(lost.Release().ok());
+  EXPECT_EQ(daemon.release_calls(), releases);
+  EXPECT_TRUE(kept.Release().ok());
+}
+
+TEST(ReconnectTest, AWatchGoesOnByItself) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  absl::Mutex mutex;
+  std::vector<std::string> words;
+  const auto add = [&](std::string word) {
+    absl::MutexLock lock(&mutex);
+    words.push_back(std::move(word));
+  };
+  const auto await = [&](size_t count) {
+    Await([&] {
+      absl::MutexLock lock(&mutex);
+      return words.size() >= count;
+    });
+    absl::MutexLock lock(&mutex);
+    return words;
+  };
+  auto watch =
+      client
+          ->StartWatch(
+              {.draining = [&](bool on) { add(on ? "draining" : "admitting"); },
+               .pressure = [&](const Pressure& pressure) { add(std::to_string(pressure.bytes)); },
+               .ended =
+                   [&](const absl::Status& status) {
+                     add(std::string(absl::StatusCodeToString(status.code())));
+                   }})
+          .value();
+  daemon.AwaitWatches(1);
+  v1::Event draining;
+  draining.mutable_draining()->set_draining(true);
+  daemon.Tell(draining);
+  EXPECT_THAT(await(1), ElementsAre("draining"));
+  daemon.Crash();
+  daemon.ForgetEvents();
+  draining.mutable_draining()->set_draining(false);
+  daemon.Tell(draining);  // as a Watch begins with it
+  daemon.ComeBack();
+  daemon.AwaitWatches(1);  // nobody has made a call
+  v1::Event pressure;
+  pressure.mutable_pressure()->set_bytes(5);
+  daemon.Tell(pressure);
+  EXPECT_THAT(await(3), ElementsAre("draining", "admitting", "5"));
+  CrashAndComeBack(daemon, /*remembers=*/false);
+  EXPECT_EQ(await(4).back(), "UNAVAILABLE");
+  watch.reset();
+  EXPECT_EQ(await(4).size(), 4u);
+}
+
+TEST(ReconnectTest, AWatchMayBeginWhileTheDaemonIsAway) {
+  FakeDaemon daemon;
+  auto client = ConnectTo(daemon);
+  daemon.Crash();
+  absl::Notification told;
+  auto watch = client->StartWatch({.pressure = [&](const Pressure&) { told.Notify(); }});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon.ComeBack();
+  v1::Event pressure;
+  pressure.mutable_pressure()->set_bytes(5);
+  daemon.Tell(pressure);
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(60)));
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,32 @@
+#include "client/session/ticket.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace gpumem::internal {
+namespace {
+
+constexpr absl::string_view kPrefix = "gmt_";
+
+}  // namespace
+
+std::string FormatTicket(absl::string_view bytes) {
+  return absl::StrCat(kPrefix, absl::WebSafeBase64Escape(bytes));
+}
+
+absl::StatusOr<std::string> ParseTicket(absl::string_view text) {
+  std::string bytes;
+  absl::string_view body = text;
+  // The decoder also takes blanks, padding and stray last bits: only what would be
+  // written in just this way counts.
+  if (!absl::ConsumePrefix(&body, kPrefix) || !absl::WebSafeBase64Unescape(body, &bytes) ||
+      bytes.size() != kTicketBytes || FormatTicket(bytes) != text) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("this is not a ticket: one begins with \"", kPrefix,
+                     "\" and has 43 letters, digits, \"-\" and \"_\" after it; was it cut off?"));
+  }
+  return bytes;
+}
+
+}  // namespace gpumem::internal
