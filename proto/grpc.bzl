@@ -1,10 +1,5 @@
 """C++ from .proto files, by the system's protoc and gRPC plugin."""
 
-_Protos = provider(
-    doc = "What a .proto file that imports these needs to be compiled.",
-    fields = {"sources": "depset of .proto files, with all that they import"},
-)
-
 # Generated headers count as system headers, so that only our own code has to meet our warnings.
 _GENERATE = """
 set -e
@@ -13,17 +8,13 @@ sed -i '1i #pragma GCC system_header' $HEADERS
 """
 
 def _grpc_cc_sources_impl(ctx):
-    sources = depset(
-        ctx.files.srcs,
-        transitive = [dep[_Protos].sources for dep in ctx.attr.deps],
-    )
     package = ctx.label.package + "/"
-    hdrs = []
-    srcs = []
+    files = {".pb.h": [], ".pb.cc": [], ".grpc.pb.h": [], ".grpc.pb.cc": []}
     for src in ctx.files.srcs:
         stem = src.short_path[len(package):-len(".proto")]
-        hdrs += [ctx.actions.declare_file(stem + ext) for ext in [".pb.h", ".grpc.pb.h"]]
-        srcs += [ctx.actions.declare_file(stem + ext) for ext in [".pb.cc", ".grpc.pb.cc"]]
+        for extension in files:
+            files[extension].append(ctx.actions.declare_file(stem + extension))
+    outputs = [file for group in files.values() for file in group]
 
     # Imports are written from the repository's root, the directory that actions run in.
     args = ctx.actions.args()
@@ -36,23 +27,29 @@ def _grpc_cc_sources_impl(ctx):
     ctx.actions.run_shell(
         command = _GENERATE,
         arguments = [args],
-        env = {"HEADERS": " ".join([hdr.path for hdr in hdrs])},
-        inputs = sources,
+        env = {"HEADERS": " ".join([
+            hdr.path
+            for hdr in files[".pb.h"] + files[".grpc.pb.h"]
+        ])},
+        inputs = ctx.files.srcs,
         tools = [ctx.executable._protoc, ctx.executable._plugin],
-        outputs = hdrs + srcs,
+        outputs = outputs,
         mnemonic = "GrpcCc",
         progress_message = "Generating C++ for %s" % ctx.label,
     )
     return [
-        DefaultInfo(files = depset(hdrs + srcs)),
-        OutputGroupInfo(hdrs = depset(hdrs), srcs = depset(srcs)),
-        _Protos(sources = sources),
+        DefaultInfo(files = depset(outputs)),
+        OutputGroupInfo(
+            messages_hdrs = depset(files[".pb.h"]),
+            messages_srcs = depset(files[".pb.cc"]),
+            services_hdrs = depset(files[".grpc.pb.h"]),
+            services_srcs = depset(files[".grpc.pb.cc"]),
+        ),
     ]
 
 _grpc_cc_sources = rule(
     implementation = _grpc_cc_sources_impl,
     attrs = {
-        "deps": attr.label_list(providers = [_Protos]),
         "srcs": attr.label_list(allow_files = [".proto"], mandatory = True),
         "_plugin": attr.label(
             default = "@protobuf_tools//:grpc_cpp_plugin",
@@ -69,36 +66,31 @@ _grpc_cc_sources = rule(
     },
 )
 
-def grpc_cc_library(name, srcs, deps = [], **kwargs):
-    """The messages and services of .proto files as a cc_library.
-
-    The files may import each other, those of deps and google/protobuf/*.proto.
-
-    Args:
-      name: the cc_library; headers are "<path of the .proto from the root>.pb.h" and ".grpc.pb.h".
-      srcs: .proto files.
-      deps: other grpc_cc_library targets whose files srcs import.
-      **kwargs: as for cc_library.
-    """
+def _proto_cc_library(name, deps, sources, **kwargs):
+    for group in ["hdrs", "srcs"]:
+        native.filegroup(
+            name = "%s_%s" % (name, group),
+            srcs = [sources],
+            output_group = "%s_%s" % (name, group),
+        )
     native.cc_library(
         name = name,
         srcs = [name + "_srcs"],
         hdrs = [name + "_hdrs"],
         copts = ["-w"],
-        deps = deps + ["@grpc"],
+        deps = deps,
         **kwargs
     )
-    _grpc_cc_sources(
-        name = name + "_sources",
-        srcs = srcs,
-        # A cc_library cannot carry our provider: its sources' target, beside it, does.
-        deps = [dep + "_sources" for dep in deps],
-    )
-    [
-        native.filegroup(
-            name = "%s_%s" % (name, group),
-            srcs = [name + "_sources"],
-            output_group = group,
-        )
-        for group in ["hdrs", "srcs"]
-    ]
+
+def grpc_cc_libraries(name, srcs, **kwargs):
+    """Two cc_libraries of .proto files: `messages`, and `services`, which need gRPC.
+
+    Args:
+      name: of what generates their sources.
+      srcs: .proto files. They may import each other and google/protobuf/*.proto. Headers are
+        "<path of the .proto from the root>.pb.h" of messages, and ".grpc.pb.h" of services.
+      **kwargs: as for cc_library.
+    """
+    _grpc_cc_sources(name = name, srcs = srcs)
+    _proto_cc_library("messages", ["@grpc//:protobuf"], name, **kwargs)
+    _proto_cc_library("services", [":messages", "@grpc"], name, **kwargs)

@@ -118,11 +118,12 @@ def main():
         for header in library.files("hdrs"):
             owners[header].add(library.label)
     for rule in rules:
-        if rule.get("class") == "_grpc_cc_sources":  # of grpc_cc_library, which names it so
-            label = rule.get("name")[:-len("_sources")]
+        if rule.get("class") == "_grpc_cc_sources":  # of grpc_cc_libraries
+            package = rule.get("name").split(":")[0]
             for proto in Library(rule).files("srcs"):
-                for extension in (".pb.h", ".grpc.pb.h"):
-                    owners[proto[:-len(".proto")] + extension].add(label)
+                stem = proto[:-len(".proto")]
+                owners[stem + ".pb.h"].add(package + ":messages")
+                owners[stem + ".grpc.pb.h"].add(package + ":services")
 
     problems = set()
     for library in libraries:
