@@ -5,15 +5,13 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_replace.h"
 #include "daemon/metrics/exposition.h"
 
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
 using Type = Exposition::Type;
 using Tenant = LedgerMeasures::Tenant;
 using OnDevice = LedgerMeasures::OnDevice;
@@ -39,11 +37,8 @@ bool Matters(const OnDevice& on) { return on.ever_charged || on.waiting > 0 || o
 
 std::vector<std::pair<Denial::Cause, std::string>> Causes() {
   std::vector<std::pair<Denial::Cause, std::string>> causes;
-  for (int i = Denial::Cause_MIN; i <= Denial::Cause_MAX; ++i) {
-    if (i == Denial::CAUSE_UNSPECIFIED || !Denial::Cause_IsValid(i)) continue;
-    const auto cause = static_cast<Denial::Cause>(i);
-    causes.emplace_back(
-        cause, absl::AsciiStrToLower(absl::StripPrefix(Denial::Cause_Name(cause), "CAUSE_")));
+  for (const Denial::Cause cause : DenialCauses()) {
+    causes.emplace_back(cause, absl::StrReplaceAll(NameOf(cause), {{"-", "_"}}));
   }
   return causes;
 }

@@ -48,7 +48,7 @@ class MetricsPage {
 
  private:
   using Tenant = LedgerMeasures::Tenant;
-  using Denials = std::map<gpumem::v1::Denial::Cause, uint64_t>;
+  using Denials = std::map<Denial::Cause, uint64_t>;
 
   // Those that are shown, the others being in the last.
   std::vector<Tenant> Shown(const Measures& measures);

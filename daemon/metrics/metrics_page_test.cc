@@ -13,7 +13,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Tenant = LedgerMeasures::Tenant;
@@ -64,7 +63,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   tenant.devices[1].unbrokered = 5;
   tenant.publications = 4;
   tenant.segments = 6;
-  tenant.denials = {{Denial::CAUSE_CAPACITY, 9}};
+  tenant.denials = {{Denial::Cause::kCapacity, 9}};
   facts.measures.tenants = {tenant};
   facts.measures.draining = true;
   facts.foreign_bytes = {{"GPU-1", 77}};
@@ -164,7 +163,7 @@ TEST(MetricsPageTest, TheNumberOfSeriesIsBoundedWhateverTenantsCome) {
     MetricsFacts facts = FactsOf(2);
     for (int i = 0; i < 30 * (round + 1); ++i) {
       Tenant tenant = TenantOf(absl::StrCat("user-", round, "-", i), 1, 2);
-      tenant.denials[Denial::CAUSE_QUEUE] = 1;
+      tenant.denials[Denial::Cause::kQueue] = 1;
       facts.measures.tenants.push_back(tenant);
     }
     const std::string text = page.Write(facts);
@@ -191,21 +190,21 @@ TEST(MetricsPageTest, CountersOfTheOthersNeverDecrease) {
   facts.measures.tenants = {TenantOf("a", 10), TenantOf("b", 5)};
   auto& a = facts.measures.tenants[0];
   auto& b = facts.measures.tenants[1];
-  a.denials = {{Denial::CAUSE_DEVICE_LIMIT, 100}};
-  b.denials = {{Denial::CAUSE_DEVICE_LIMIT, 3}};
+  a.denials = {{Denial::Cause::kDeviceLimit, 100}};
+  b.denials = {{Denial::Cause::kDeviceLimit, 3}};
   MetricsPage page(1);
   EXPECT_THAT(page.Write(facts), HasSubstr(DeniedByQuota("(other)", 3)));
 
   // They change places: only what is new is the others'.
   b.devices[0].charged[kLeased] = 50;
-  a.denials[Denial::CAUSE_DEVICE_LIMIT] = 104;
-  b.denials[Denial::CAUSE_DEVICE_LIMIT] = 5;
+  a.denials[Denial::Cause::kDeviceLimit] = 104;
+  b.denials[Denial::Cause::kDeviceLimit] = 5;
   std::string text = page.Write(facts);
   EXPECT_THAT(text, HasSubstr(DeniedByQuota("b", 5)));
   EXPECT_THAT(text, HasSubstr(DeniedByQuota("(other)", 7)));
 
   // One is forgotten, and comes again with nothing.
-  a.denials = {{Denial::CAUSE_DEVICE_LIMIT, 1}};
+  a.denials = {{Denial::Cause::kDeviceLimit, 1}};
   EXPECT_THAT(page.Write(facts), HasSubstr(DeniedByQuota("(other)", 8)));
   facts.measures.tenants.erase(facts.measures.tenants.begin());
   EXPECT_THAT(page.Write(facts), HasSubstr(DeniedByQuota("(other)", 8)));

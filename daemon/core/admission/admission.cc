@@ -5,13 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 
 namespace gpumemd {
 namespace {
-
-using gpumem::v1::Denial;
 
 std::string KindNames(const std::vector<Kind>& kinds) {
   return absl::StrJoin(kinds, ", ",
@@ -30,9 +28,9 @@ absl::Status Ledger::NoSuchTenant(absl::string_view name) {
       absl::StrCat("no tenant \"", name, "\" is configured, holds memory or has a session"));
 }
 
-absl::Status Ledger::Deny(Tenant& tenant, const gpumem::v1::Denial& denial) {
-  ++tenant.denials[denial.cause()];
-  return gpumem::DenialError(denial);
+absl::Status Ledger::Deny(Tenant& tenant, const Denial& denial) {
+  ++tenant.denials[denial.cause];
+  return DenialError(denial);
 }
 
 void Ledger::HideHolders(SessionId session, HoldersShown shown, Denial& denial) const {
@@ -40,23 +38,23 @@ void Ledger::HideHolders(SessionId session, HoldersShown shown, Denial& denial) 
   auto asks = sessions_.find(session);
   const Tenant* tree = asks == sessions_.end() ? nullptr : TreeOf(*asks->second->tenant);
   const auto hidden = [&](const Denial::Holder& holder) {
-    const Tenant* tenant = FindTenant(holder.tenant());
+    const Tenant* tenant = FindTenant(holder.tenant);
     return shown == HoldersShown::kNone || tenant == nullptr || TreeOf(*tenant) != tree;
   };
-  auto& holders = *denial.mutable_holders();
+  auto& holders = denial.holders;
   holders.erase(std::remove_if(holders.begin(), holders.end(), hidden), holders.end());
 }
 
 absl::Status Ledger::DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
                                uint64_t limit, absl::string_view help, const Tenant* limited) {
   Denial denial;
-  if (limited != nullptr && limited != &tenant) denial.set_limited_tenant(limited->name);
-  denial.set_cause(cause);
-  denial.set_tenant(tenant.name);
-  denial.set_asked(asked);
-  denial.set_used(used);
-  denial.set_limit(limit);
-  denial.set_help(std::string(help));
+  if (limited != nullptr && limited != &tenant) denial.limited_tenant = limited->name;
+  denial.cause = cause;
+  denial.tenant = tenant.name;
+  denial.asked = asked;
+  denial.used = used;
+  denial.limit = limit;
+  denial.help = std::string(help);
   return Deny(tenant, denial);
 }
 
@@ -166,24 +164,24 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
     const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
     const uint64_t used = each->tree_sessions - replaced;
     if (used < limit) continue;
-    return DenyCount(tenant, Denial::CAUSE_MAX_SESSIONS, 1, used, limit,
+    return DenyCount(tenant, Denial::Cause::kMaxSessions, 1, used, limit,
                      "close sessions that are not needed (gpumemctl ps lists them)", each);
   }
   const auto own = sessions_of_uid_.find(uid);
   const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - (of_same_user ? 1 : 0);
   if (of_user >= bounds_.max_sessions_per_uid) {
-    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_user, bounds_.max_sessions_per_uid,
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_user, bounds_.max_sessions_per_uid,
                      "the processes of one user have only so many sessions "
                      "(daemon.max_sessions_per_uid); close those that are not needed");
   }
   const uint64_t of_all = sessions_.size() - replaced;
   if (of_all >= bounds_.max_sessions) {
     return DenyCount(
-        tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_sessions,
+        tenant, Denial::Cause::kDaemonLimit, 1, of_all, bounds_.max_sessions,
         "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
   }
   if (of_user > 0 && of_all + bounds_.reserved_sessions >= bounds_.max_sessions) {
-    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all,
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all,
                      bounds_.max_sessions - bounds_.reserved_sessions,
                      "the last of the daemon's sessions (daemon.max_sessions) are for users who "
                      "have none");
@@ -206,7 +204,7 @@ absl::Status Ledger::CheckRoomForSession(absl::string_view name, const SessionDe
 absl::Status Ledger::CheckInFlight(Tenant& tenant) {
   const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
   if (tenant.in_flight < limit) return absl::OkStatus();
-  return DenyCount(tenant, Denial::CAUSE_MAX_IN_FLIGHT, 1, tenant.in_flight, limit,
+  return DenyCount(tenant, Denial::Cause::kMaxInFlight, 1, tenant.in_flight, limit,
                    "wait for an answer before the next call, or put more segments into one call");
 }
 
@@ -223,7 +221,7 @@ absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
   };
   for (const Limit& limit : limits) {
     if (limit.used + more <= limit.limit) continue;
-    return DenyCount(*session.tenant, Denial::CAUSE_DAEMON_LIMIT, more, limit.used, limit.limit,
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, more, limit.used, limit.limit,
                      absl::StrCat(limit.of,
                                   " only so many leases; release those that are not "
                                   "needed, and open a segment once in each process"));
@@ -253,15 +251,15 @@ absl::Status Ledger::DriverDenial(SessionId session, size_t device, uint64_t byt
                                   absl::string_view driver_says) {
   Tenant& tenant = *sessions_.at(session)->tenant;
   Denial denial;
-  denial.set_cause(Denial::CAUSE_DRIVER);
-  denial.set_tenant(tenant.name);
-  denial.set_device_uuid(devices_[device].uuid);
-  denial.set_asked(bytes);
-  denial.set_used(device_accounts_[device].charged());
-  denial.set_limit(devices_[device].capacity_bytes);
-  denial.set_help(absl::StrCat("the driver has no memory left for it (", driver_says,
-                               "): processes that allocate past the broker may hold it "
-                               "(nvidia-smi shows them)"));
+  denial.cause = Denial::Cause::kDriver;
+  denial.tenant = tenant.name;
+  denial.device_uuid = devices_[device].uuid;
+  denial.asked = bytes;
+  denial.used = device_accounts_[device].charged();
+  denial.limit = devices_[device].capacity_bytes;
+  denial.help = absl::StrCat("the driver has no memory left for it (", driver_says,
+                             "): processes that allocate past the broker may hold it "
+                             "(nvidia-smi shows them)");
   return Deny(tenant, denial);
 }
 

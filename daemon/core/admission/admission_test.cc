@@ -4,7 +4,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -26,11 +25,11 @@ TEST_F(AdmissionTest, DeviceLimit) {
   ledger.Configure({{"team", {.limit_bytes = 512 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 511 * kGranule);
-  ExpectDenial(Ask(session, kGranule + 1).status(), Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1",
+  ExpectDenial(Ask(session, kGranule + 1).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1",
                2 * kGranule, 511 * kGranule, 512 * kGranule);
   Acquire(session, kGranule);  // the 512th
   const absl::Status refused = Ask(session, 1).status();
-  ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", kGranule, 512 * kGranule,
+  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", kGranule, 512 * kGranule,
                512 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
   Acquire(session, kGranule, 1, "GPU-2");  // each device has its own
@@ -42,7 +41,7 @@ TEST_F(AdmissionTest, ALimitOfOneDeviceGoesBeforeTheCommonOne) {
       {{"team", {.limit_bytes = 512 * kGranule, .device_limits = {{"GPU-2", kGranule}}}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, kGranule, 1, "GPU-2");
-  ExpectDenial(Ask(session, 1, 1, "GPU-2").status(), Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-2",
+  ExpectDenial(Ask(session, 1, 1, "GPU-2").status(), Denial::Cause::kDeviceLimit, "team", "GPU-2",
                kGranule, kGranule, kGranule);
   Acquire(session, 512 * kGranule, 1, "GPU-1");
 }
@@ -53,7 +52,7 @@ TEST_F(AdmissionTest, TotalLimit) {
   Acquire(session, 256 * kGranule, 1, "GPU-1");
   Acquire(session, 256 * kGranule, 1, "GPU-2");
   const absl::Status refused = Ask(session, 1).status();
-  ExpectDenial(refused, Denial::CAUSE_TOTAL_LIMIT, "team", "", kGranule, 512 * kGranule,
+  ExpectDenial(refused, Denial::Cause::kTotalLimit, "team", "", kGranule, 512 * kGranule,
                512 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("--total-limit"));
 }
@@ -63,9 +62,9 @@ TEST_F(AdmissionTest, MaxSegments) {
   const SessionId session = OpenSession("team");
   Acquire(session, 1, 253);
   Acquire(session, 1, 253, "GPU-2");
-  ExpectDenial(Ask(session, 1, 7).status(), Denial::CAUSE_MAX_SEGMENTS, "team", "", 7, 506, 512);
+  ExpectDenial(Ask(session, 1, 7).status(), Denial::Cause::kMaxSegments, "team", "", 7, 506, 512);
   Acquire(session, 1, 6);
-  ExpectDenial(Ask(session, 1).status(), Denial::CAUSE_MAX_SEGMENTS, "team", "", 1, 512, 512);
+  ExpectDenial(Ask(session, 1).status(), Denial::Cause::kMaxSegments, "team", "", 1, 512, 512);
 }
 
 TEST_F(AdmissionTest, Capacity) {
@@ -73,10 +72,10 @@ TEST_F(AdmissionTest, Capacity) {
   Acquire(OpenSession("other"), 512 * kGranule);
   const SessionId session = OpenSession("team");
   Acquire(session, 511 * kGranule);
-  ExpectDenial(Ask(session, kGranule, 2).status(), Denial::CAUSE_CAPACITY, "team", "GPU-1",
+  ExpectDenial(Ask(session, kGranule, 2).status(), Denial::Cause::kCapacity, "team", "GPU-1",
                2 * kGranule, 1023 * kGranule, 1024 * kGranule);
   Acquire(session, kGranule);
-  ExpectDenial(Ask(session, 1).status(), Denial::CAUSE_CAPACITY, "team", "GPU-1", kGranule,
+  ExpectDenial(Ask(session, 1).status(), Denial::Cause::kCapacity, "team", "GPU-1", kGranule,
                1024 * kGranule, 1024 * kGranule);
 }
 
@@ -84,10 +83,10 @@ TEST_F(AdmissionTest, Capacity) {
 TEST_F(AdmissionTest, WithoutALimitItIsTheCapacityThatDenies) {
   const SessionId session = OpenSession("team");
   const absl::Status too_much = Ask(session, 512 * kGranule, 3).status();
-  ExpectDenial(too_much, Denial::CAUSE_CAPACITY, "team", "GPU-1", 1536 * kGranule, 0, kCapacity);
+  ExpectDenial(too_much, Denial::Cause::kCapacity, "team", "GPU-1", 1536 * kGranule, 0, kCapacity);
   EXPECT_THAT(HelpOf(too_much), HasSubstr("ask for less"));
   Acquire(session, kCapacity);
-  ExpectDenial(Ask(session, 1).status(), Denial::CAUSE_CAPACITY, "team", "GPU-1", kGranule,
+  ExpectDenial(Ask(session, 1).status(), Denial::Cause::kCapacity, "team", "GPU-1", kGranule,
                kCapacity, kCapacity);
   EXPECT_EQ(Usage("team").limit, kCapacity);
 }
@@ -100,10 +99,10 @@ class SmallDaemonTest : public AdmissionTest {
 TEST_F(SmallDaemonTest, MaxSegmentsOfTheDaemon) {
   Acquire(OpenSession("a"), 1, 2);
   const SessionId session = OpenSession("b");
-  ExpectDenial(Ask(session, 1, 3).status(), Denial::CAUSE_DAEMON_LIMIT, "b", "", 3, 2, 4);
+  ExpectDenial(Ask(session, 1, 3).status(), Denial::Cause::kDaemonLimit, "b", "", 3, 2, 4);
   Acquire(session, 1, 2, "GPU-2");
   const absl::Status refused = Ask(session, 1).status();
-  ExpectDenial(refused, Denial::CAUSE_DAEMON_LIMIT, "b", "", 1, 4, 4);
+  ExpectDenial(refused, Denial::Cause::kDaemonLimit, "b", "", 1, 4, 4);
   EXPECT_THAT(HelpOf(refused), HasSubstr("daemon.max_segments"));
 }
 
@@ -122,10 +121,10 @@ TEST_F(SmallDaemonTest, MaxSessions) {
   ledger.Configure({{"team", {.max_sessions = 1}}}, {});
   const SessionId first = OpenSession("team");
   const absl::Status refused = ledger.OpenSession("team", {}, NewSecret()).status();
-  ExpectDenial(refused, Denial::CAUSE_MAX_SESSIONS, "team", "", 1, 1, 1);
+  ExpectDenial(refused, Denial::Cause::kMaxSessions, "team", "", 1, 1, 1);
   OpenSession("a");
   OpenSession("b");
-  ExpectDenial(ledger.OpenSession("c", {}, NewSecret()).status(), Denial::CAUSE_DAEMON_LIMIT, "c",
+  ExpectDenial(ledger.OpenSession("c", {}, NewSecret()).status(), Denial::Cause::kDaemonLimit, "c",
                "", 1, 3, 3);
   EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("c").status()));  // leaves no trace
   ledger.SocketClosed(first);
@@ -155,7 +154,7 @@ TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
   std::vector<SessionId> sessions;
   for (const char* tenant : {"a", "b", "a", "c"}) sessions.push_back(*OpenOf(1, tenant));
   const absl::Status refused = OpenOf(1, "d").status();
-  ExpectDenial(refused, Denial::CAUSE_DAEMON_LIMIT, "d", "", 1, 4, 4);
+  ExpectDenial(refused, Denial::Cause::kDaemonLimit, "d", "", 1, 4, 4);
   EXPECT_THAT(HelpOf(refused), HasSubstr("daemon.max_sessions_per_uid"));
   EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("d").status()));  // leaves no trace
   EXPECT_TRUE(OpenOf(2, "a").ok());
@@ -168,12 +167,12 @@ TEST_F(SharedDaemonTest, TheLastSessionsAreForUsersWhoHaveNone) {
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(OpenOf(uid, "a").ok());
   }
   const absl::Status refused = OpenOf(1, "a").status();
-  ExpectDenial(refused, Denial::CAUSE_DAEMON_LIMIT, "a", "", 1, 14, 14);
+  ExpectDenial(refused, Denial::Cause::kDaemonLimit, "a", "", 1, 14, 14);
   EXPECT_THAT(HelpOf(refused), HasSubstr("for users who have none"));
   EXPECT_TRUE(OpenOf(8, "a").ok());
   EXPECT_FALSE(OpenOf(8, "a").ok());
   EXPECT_TRUE(OpenOf(9, "b").ok());
-  ExpectDenial(OpenOf(10, "b").status(), Denial::CAUSE_DAEMON_LIMIT, "b", "", 1, 16, 16);
+  ExpectDenial(OpenOf(10, "b").status(), Denial::Cause::kDaemonLimit, "b", "", 1, 16, 16);
 }
 
 class SharedPoolTest : public AdmissionTest {
@@ -205,7 +204,7 @@ TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
   ledger.SocketClosed(left);
   ASSERT_EQ(ledger.GetTenant("a")->sessions, 1u) << "its process has the pool open";
   for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
-  ExpectDenial(Open(2, 7).status(), Denial::CAUSE_DAEMON_LIMIT, "a", "", 1, 2, 2);
+  ExpectDenial(Open(2, 7).status(), Denial::Cause::kDaemonLimit, "a", "", 1, 2, 2);
   // A predecessor of the same user does.
   ASSERT_TRUE(Open(1, 10).ok());
   EXPECT_FALSE(Open(1, 11).ok());
@@ -218,7 +217,7 @@ TEST_F(AdmissionTest, MaxInFlight) {
   const SessionId two = OpenSession("team");
   EXPECT_TRUE(ledger.BeginCall(one).ok());
   EXPECT_TRUE(ledger.BeginCall(two).ok());
-  ExpectDenial(ledger.BeginCall(one), Denial::CAUSE_MAX_IN_FLIGHT, "team", "", 1, 2, 2);
+  ExpectDenial(ledger.BeginCall(one), Denial::Cause::kMaxInFlight, "team", "", 1, 2, 2);
   ledger.EndCall(two);
   EXPECT_TRUE(ledger.BeginCall(one).ok());
   EXPECT_EQ(ledger.GetTenant("team")->in_flight, 2u);
@@ -239,7 +238,7 @@ TEST_F(FewWatches, AWatchIsNoCallInFlight) {
   }
   EXPECT_EQ(ledger.GetTenant("team")->in_flight, 0u);
   ASSERT_TRUE(ledger.BeginCall(session).ok());
-  ExpectDenial(ledger.BecomeWatch(session), Denial::CAUSE_DAEMON_LIMIT, "team", "", 1, 2, 2);
+  ExpectDenial(ledger.BecomeWatch(session), Denial::Cause::kDaemonLimit, "team", "", 1, 2, 2);
   ledger.EndCall(session);
   EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
   ledger.EndWatch(session);
@@ -262,7 +261,7 @@ TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
   Acquire(session, 4 * kGranule);
   Release(session, Acquire(session, 3 * kGranule));
   const absl::Status refused = Ask(session, 5 * kGranule).status();
-  ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", 5 * kGranule, 4 * kGranule,
+  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 4 * kGranule,
                8 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
   EXPECT_EQ(Usage("team").retained, 3 * kGranule);  // a denial gives nothing up
@@ -274,7 +273,7 @@ TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
   Release(session, Acquire(session, 2 * kGranule));
-  ExpectDenial(Ask(session, 2 * kGranule, 3).status(), Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1",
+  ExpectDenial(Ask(session, 2 * kGranule, 3).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1",
                6 * kGranule, 4 * kGranule, 8 * kGranule);
 }
 
@@ -285,7 +284,7 @@ TEST_F(AdmissionTest, HelpOfATenantAboveItsLimit) {
   Acquire(session, 10 * kGranule);
   SetQuota("team", {.limit_bytes = 4 * kGranule});
   const absl::Status refused = Ask(session, kGranule).status();
-  ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", kGranule, 10 * kGranule,
+  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", kGranule, 10 * kGranule,
                4 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 14.00 MiB"));
 }
@@ -293,7 +292,8 @@ TEST_F(AdmissionTest, HelpOfATenantAboveItsLimit) {
 TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
   ledger.Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
   const absl::Status refused = Ask(OpenSession("team"), 5 * kGranule).status();
-  ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", 5 * kGranule, 0, 4 * kGranule);
+  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 0,
+               4 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("ask for less"));
 }
 
@@ -306,7 +306,7 @@ TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
   const absl::StatusOr<Admission> waits = ledger.BeginAcquire(session, spec);
   ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
   const absl::Status refused = ledger.EndWait(*waits->waiter, /*expired=*/true);
-  ExpectDenial(refused, Denial::CAUSE_DEVICE_LIMIT, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
+  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
                8 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("on its way back"));
   DestroyDoomed();
@@ -317,7 +317,7 @@ TEST_F(AdmissionTest, TheDriversDenial) {
   const SessionId session = OpenSession("team");
   Acquire(session, kGranule);
   const absl::Status refused = ledger.DriverDenial(session, 0, 5, "CUDA_ERROR_OUT_OF_MEMORY");
-  ExpectDenial(refused, Denial::CAUSE_DRIVER, "team", "GPU-1", 5, kGranule, kCapacity);
+  ExpectDenial(refused, Denial::Cause::kDriver, "team", "GPU-1", 5, kGranule, kCapacity);
   EXPECT_THAT(HelpOf(refused), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
   EXPECT_EQ(ledger.GetTenant("team")->denials, 1u);
 }
@@ -465,8 +465,8 @@ TEST_F(FewLeases, OneMoreLeaseThanASessionMayHoldIsDenied) {
   }
   const absl::Status more = ledger.BeginOpen(session, {ticket}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(more)) << more;
-  EXPECT_EQ(gpumem::DenialOf(more)->cause(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT);
-  EXPECT_EQ(gpumem::DenialOf(more)->used(), 3u);
+  EXPECT_EQ(DenialOf(more)->cause, Denial::Cause::kDaemonLimit);
+  EXPECT_EQ(DenialOf(more)->used, 3u);
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule).status()));
   // It is a bound of the session, not of its tenant.
   EXPECT_EQ(Acquire(other, kGranule, 3).size(), 3u);
@@ -491,8 +491,7 @@ TEST_F(FewLeases, NorIsItGrantedToWhoHasWaitedForIt) {
   ASSERT_EQ(admitted.size(), 2u);
   ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
   Finish(*admitted[0].operation);
-  ExpectDenial(admitted[1].operation.status(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "",
-               2, 2, 3);
+  ExpectDenial(admitted[1].operation.status(), Denial::Cause::kDaemonLimit, "team", "", 2, 2, 3);
   EXPECT_EQ(ledger.GetTenant("team")->waiting, 0u);
 }
 
@@ -509,11 +508,11 @@ TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
   const auto opening = ledger.BeginOpen(session, {ticket, ticket});
   ASSERT_TRUE(opening.ok()) << opening.status();
   const auto denied = [&] { return ledger.BeginOpen(other, {ticket, ticket}).status(); };
-  ExpectDenial(denied(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "", 2, 3, 4);
+  ExpectDenial(denied(), Denial::Cause::kDaemonLimit, "team", "", 2, 3, 4);
   ledger.Abort(*opening, /*handed_over=*/false);
   OpenTicket(other, ticket);
   OpenTicket(other, ticket);
-  ExpectDenial(denied(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "team", "", 2, 3, 4);
+  ExpectDenial(denied(), Denial::Cause::kDaemonLimit, "team", "", 2, 3, 4);
   EXPECT_EQ(HelpOf(denied()).substr(0, 15), "a tenant holds ");
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule, 2).status()));
   // A session that ends while it is handed something never had it.
@@ -528,8 +527,7 @@ TEST_F(FewLeasesInAll, AllTenantsHoldOnlySoMany) {
   const SessionId a = OpenSession("a"), b = OpenSession("b");
   Acquire(a, kGranule, 4);
   const auto of_b = Acquire(b, kGranule, 1);
-  ExpectDenial(Ask(b, kGranule, 2).status(), gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, "b", "", 2, 5,
-               6);
+  ExpectDenial(Ask(b, kGranule, 2).status(), Denial::Cause::kDaemonLimit, "b", "", 2, 5, 6);
   Release(b, of_b);
   EXPECT_EQ(Acquire(b, kGranule, 2).size(), 2u);
 }

@@ -36,10 +36,8 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
-
-ClaimKey DeviceKey(size_t device) { return {Denial::CAUSE_CAPACITY, nullptr, device}; }
-constexpr ClaimKey kSegmentsKey = {Denial::CAUSE_DAEMON_LIMIT, nullptr, kAllDevices};
+ClaimKey DeviceKey(size_t device) { return {Denial::Cause::kCapacity, nullptr, device}; }
+constexpr ClaimKey kSegmentsKey = {Denial::Cause::kDaemonLimit, nullptr, kAllDevices};
 
 }  // namespace
 
@@ -97,12 +95,12 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t limit = each->quota.max_waiting.value_or(UINT32_MAX);
     if (each->tree_waiting < limit) continue;
-    return DenyCount(tenant, Denial::CAUSE_MAX_WAITING, 1, each->tree_waiting, limit,
+    return DenyCount(tenant, Denial::Cause::kMaxWaiting, 1, each->tree_waiting, limit,
                      "wait until one of them is served, or ask for more in one call", each);
   }
   const uint64_t of_all = waiters_.size() + attach_waiters_.size();
   if (of_all < bounds_.max_waiting) return absl::OkStatus();
-  return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, of_all, bounds_.max_waiting,
+  return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, bounds_.max_waiting,
                    "too many requests wait already; ask again later");
 }
 

@@ -15,7 +15,7 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using Denial = gpumem::v1::Denial;
+using Denial = Denial;
 
 class LedgerQueueTest : public LedgerFixture {
  protected:
@@ -77,15 +77,15 @@ TEST_F(LedgerQueueTest, WithoutWaitingItIsDeniedAtOnce) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
-  ExpectDenial(denied, Denial::CAUSE_CAPACITY, "b", "GPU-1", kGranule, kCapacity, kCapacity);
-  ASSERT_THAT(gpumem::DenialOf(denied)->holders(), SizeIs(1));
-  EXPECT_EQ(gpumem::DenialOf(denied)->holders(0).tenant(), "a");
-  EXPECT_EQ(gpumem::DenialOf(denied)->holders(0).used(), kCapacity);
+  ExpectDenial(denied, Denial::Cause::kCapacity, "b", "GPU-1", kGranule, kCapacity, kCapacity);
+  ASSERT_THAT(DenialOf(denied)->holders, SizeIs(1));
+  EXPECT_EQ(DenialOf(denied)->holders[0].tenant, "a");
+  EXPECT_EQ(DenialOf(denied)->holders[0].used, kCapacity);
 }
 
 TEST_F(LedgerQueueTest, WhatNobodyCanMakeRoomForIsDeniedThoughItWouldWait) {
   ledger.Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
-  ExpectDenial(ledger.BeginAcquire(Open("a"), Of(9)).status(), Denial::CAUSE_DEVICE_LIMIT, "a",
+  ExpectDenial(ledger.BeginAcquire(Open("a"), Of(9)).status(), Denial::Cause::kDeviceLimit, "a",
                "GPU-1", 9 * kGranule, 0, 8 * kGranule);
 }
 
@@ -129,7 +129,7 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   held.erase(held.begin());
   EXPECT_THAT(Admit(), IsEmpty());
   const absl::Status denied = ledger.BeginAcquire(small, Of(300, /*waits=*/false)).status();
-  ExpectDenial(denied, Denial::CAUSE_QUEUE, "small", "GPU-1", 300 * kGranule,
+  ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
   // Nor does it go first where it waits as well.
@@ -163,7 +163,7 @@ TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
 TEST_F(LedgerQueueTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
   ledger.Configure({{"owner", {.guarantee_bytes = 700 * kGranule}}}, {});
   const absl::Status denied = ledger.BeginAcquire(Open("b"), Of(400)).status();
-  EXPECT_EQ(gpumem::DenialOf(denied)->cause(), Denial::CAUSE_GUARANTEES) << denied;
+  EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
   // The owner itself can have more than that.
   const SessionId owner = Open("owner");
   Fill(owner, 1000);
@@ -481,8 +481,10 @@ TEST_F(ManyWaitersTest, WhoseTimeIsUpTogetherAreAllTold) {
   const WaiterId second = Wait(b, 20);
   const std::vector<absl::Status> ends = ledger.EndExpiredWaits({first, second});
   ASSERT_THAT(ends, SizeIs(2));
-  ExpectDenial(ends[0], Denial::CAUSE_CAPACITY, "b", "GPU-1", 10 * kGranule, kCapacity, kCapacity);
-  ExpectDenial(ends[1], Denial::CAUSE_CAPACITY, "b", "GPU-1", 20 * kGranule, kCapacity, kCapacity);
+  ExpectDenial(ends[0], Denial::Cause::kCapacity, "b", "GPU-1", 10 * kGranule, kCapacity,
+               kCapacity);
+  ExpectDenial(ends[1], Denial::Cause::kCapacity, "b", "GPU-1", 20 * kGranule, kCapacity,
+               kCapacity);
   EXPECT_EQ(ledger.GetTenant("b")->denials, 2u);
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
 }
@@ -506,7 +508,7 @@ TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
   ASSERT_THAT(*ledger.ListWaiting("", ""), SizeIs(3));
   EXPECT_EQ((*ledger.ListWaiting("", ""))[2].position, 3u);
   EXPECT_EQ((*ledger.ListWaiting("c", "GPU-1"))[0].position, 3u);
-  EXPECT_EQ((*ledger.ListWaiting("b", ""))[0].blocked_by.cause(), Denial::CAUSE_CAPACITY);
+  EXPECT_EQ((*ledger.ListWaiting("b", ""))[0].blocked_by.cause, Denial::Cause::kCapacity);
   EXPECT_TRUE(absl::IsNotFound(ledger.ListWaiting("nobody", "").status()));
 
   EXPECT_FALSE(ledger.EndWait(cancelled, /*expired=*/false).ok());
@@ -532,7 +534,7 @@ TEST_F(LedgerQueueTest, WhoWaitsIsNotInFlight) {
   Fill(a, 1024);
   Wait(b, 10);
   ASSERT_TRUE(ledger.BeginCall(b).ok()) << "it can still release what it has";
-  ExpectDenial(ledger.BeginAcquire(b, Of(10)).status(), Denial::CAUSE_MAX_WAITING, "b", "", 1, 1,
+  ExpectDenial(ledger.BeginAcquire(b, Of(10)).status(), Denial::Cause::kMaxWaiting, "b", "", 1, 1,
                1);
   Empty();
   EXPECT_THAT(Admit(), SizeIs(1));
@@ -562,7 +564,7 @@ TEST_F(LedgerQueueTest, ALowerLimitBreaksNoHolder) {
   Fill(b, 8);
   SetQuota("b", {.limit_bytes = 4 * kGranule});
   EXPECT_EQ(Usage("b").leased, 8 * kGranule);
-  ExpectDenial(ledger.BeginAcquire(b, Of(1, false)).status(), Denial::CAUSE_DEVICE_LIMIT, "b",
+  ExpectDenial(ledger.BeginAcquire(b, Of(1, false)).status(), Denial::Cause::kDeviceLimit, "b",
                "GPU-1", kGranule, 8 * kGranule, 4 * kGranule);
 }
 
@@ -573,12 +575,12 @@ TEST_F(LedgerQueueTest, WhatIsGuaranteedToOthersIsNotBorrowedFirmly) {
   const SessionId owner = Open("owner"), b = Open("b");
   Fill(b, 1000);
   const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
-  ExpectDenial(denied, Denial::CAUSE_GUARANTEES, "b", "GPU-1", kGranule, kCapacity, kCapacity);
+  ExpectDenial(denied, Denial::Cause::kGuarantees, "b", "GPU-1", kGranule, kCapacity, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("revocable"));
   // To the last byte.
   Fill(owner, 24);
   EXPECT_EQ(ledger.charged(0), kCapacity);
-  ExpectDenial(ledger.BeginAcquire(owner, Of(1, false)).status(), Denial::CAUSE_CAPACITY, "owner",
+  ExpectDenial(ledger.BeginAcquire(owner, Of(1, false)).status(), Denial::Cause::kCapacity, "owner",
                "GPU-1", kGranule, kCapacity, kCapacity);
 }
 
@@ -619,12 +621,12 @@ TEST_F(LedgerQueueTest, WhatMembersHaveCountsAgainstTheirTeam) {
   Fill(x, 8);
   Fill(y, 2);
   const absl::Status denied = ledger.BeginAcquire(y, Of(1, false)).status();
-  ExpectDenial(denied, Denial::CAUSE_DEVICE_LIMIT, "y", "GPU-1", kGranule, 10 * kGranule,
+  ExpectDenial(denied, Denial::Cause::kDeviceLimit, "y", "GPU-1", kGranule, 10 * kGranule,
                10 * kGranule);
-  EXPECT_EQ(gpumem::DenialOf(denied)->limited_tenant(), "team");
+  EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
   EXPECT_THAT(HelpOf(denied), HasSubstr("quota set team"));
-  ASSERT_THAT(gpumem::DenialOf(denied)->holders(), SizeIs(2));
-  EXPECT_EQ(gpumem::DenialOf(denied)->holders(0).tenant(), "x");
+  ASSERT_THAT(DenialOf(denied)->holders, SizeIs(2));
+  EXPECT_EQ(DenialOf(denied)->holders[0].tenant, "x");
   EXPECT_EQ(Usage("team").leased, 10 * kGranule);
   EXPECT_EQ(Usage("x").leased, 8 * kGranule);
   EXPECT_EQ(ledger.GetTenant("team")->sessions, 2u);
@@ -646,13 +648,14 @@ TEST_F(LedgerQueueTest, CountsOfATeamBindItsMembers) {
                    {});
   const SessionId x = Open("x"), y = Open("y");
   const absl::Status third = ledger.OpenSession("x", {}, NewSecret()).status();
-  ExpectDenial(third, Denial::CAUSE_MAX_SESSIONS, "x", "", 1, 2, 2);
-  EXPECT_EQ(gpumem::DenialOf(third)->limited_tenant(), "team");
+  ExpectDenial(third, Denial::Cause::kMaxSessions, "x", "", 1, 2, 2);
+  EXPECT_EQ(DenialOf(third)->limited_tenant, "team");
   Fill(x, 1);
   Fill(x, 1);
   const WaiterId waits = Wait(x, 1);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1)).status(), Denial::CAUSE_MAX_WAITING, "y", "", 1, 1, 1);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::CAUSE_MAX_SEGMENTS, "y", "",
+  ExpectDenial(ledger.BeginAcquire(y, Of(1)).status(), Denial::Cause::kMaxWaiting, "y", "", 1, 1,
+               1);
+  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::Cause::kMaxSegments, "y", "",
                1, 2, 2);
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(waits));
@@ -667,10 +670,10 @@ TEST_F(LedgerQueueTest, AMembersGuaranteeHoldsWithinItsTeam) {
   Fill(stranger, kCapacity / kGranule - 8);
   // Of the team's ten, three are x's; of its guaranteed eight, too.
   const absl::Status denied = ledger.BeginAcquire(y, Of(8, false)).status();
-  EXPECT_EQ(gpumem::DenialOf(denied)->cause(), Denial::CAUSE_GUARANTEES) << denied;
-  EXPECT_EQ(gpumem::DenialOf(denied)->limited_tenant(), "team");
+  EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
+  EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
   Fill(y, 5);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::CAUSE_GUARANTEES, "y",
+  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::Cause::kGuarantees, "y",
                "GPU-1", kGranule, kCapacity, kCapacity);
   Fill(x, 3);
   Empty();

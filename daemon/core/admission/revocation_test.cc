@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Denial = gpumem::v1::Denial;
+using Denial = Denial;
 
 class LedgerRevocationTest : public LedgerFixture {
  protected:
@@ -70,7 +70,7 @@ TEST_F(LedgerRevocationTest, UsesWhatIsGuaranteedToOthersAndIdle) {
   const SessionId b = Open("b");
   Lease(b, 1024, true);
   EXPECT_EQ(Usage("b").revocable, kCapacity);
-  ExpectDenial(ledger.BeginAcquire(Open("c"), Of(1, true)).status(), Denial::CAUSE_CAPACITY, "c",
+  ExpectDenial(ledger.BeginAcquire(Open("c"), Of(1, true)).status(), Denial::Cause::kCapacity, "c",
                "GPU-1", kGranule, kCapacity, kCapacity);
 }
 
@@ -235,14 +235,14 @@ TEST_F(LedgerRevocationTest, TheLowestPriorityFirstThenTheNewest) {
 TEST_F(LedgerRevocationTest, BorrowersTakeBackFromLowerPrioritiesOnly) {
   const SessionId middle = Open("b"), high = Open("high"), low = Open("low");
   Lease(middle, 1024, true);
-  ExpectDenial(ledger.BeginAcquire(low, Of(1)).status(), Denial::CAUSE_CAPACITY, "low", "GPU-1",
+  ExpectDenial(ledger.BeginAcquire(low, Of(1)).status(), Denial::Cause::kCapacity, "low", "GPU-1",
                kGranule, kCapacity, kCapacity);
   EXPECT_THAT(ledger.TakeRevoked(), IsEmpty());
   const WaiterId waiter = WaitFor(high, 512);
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(middle));
   // More would be of what is guaranteed to others.
   const auto more = ledger.BeginAcquire(high, Of(1));
-  EXPECT_EQ(gpumem::DenialOf(more.status())->cause(), Denial::CAUSE_QUEUE) << more.status();
+  EXPECT_EQ(DenialOf(more.status())->cause, Denial::Cause::kQueue) << more.status();
   ledger.ProcessGone(middle);
   EXPECT_TRUE(IsAdmitted(waiter));
 }

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/quota/guarantees.h"
 
@@ -23,7 +23,6 @@ namespace gpumemd {
 namespace {
 
 using gpumem::FormatBytes;
-using gpumem::v1::Denial;
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
@@ -151,7 +150,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
     const Account& account = each->accounts[device];
     const uint64_t limit = LimitOn(*each, device);
-    Standing on_device = {.cause = Denial::CAUSE_DEVICE_LIMIT,
+    Standing on_device = {.cause = Denial::Cause::kDeviceLimit,
                           .whose = each,
                           .device = device,
                           .asked = asked,
@@ -166,7 +165,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
     standings.push_back(on_device);
     if (!pinned && each->quota.total_limit_bytes) {
       standings.push_back(
-          {.cause = Denial::CAUSE_TOTAL_LIMIT,
+          {.cause = Denial::Cause::kTotalLimit,
            .whose = each,
            .device = kAllDevices,
            .asked = asked,
@@ -191,7 +190,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
     }
     if (each->quota.max_segments) {
       standings.push_back(
-          {.cause = Denial::CAUSE_MAX_SEGMENTS,
+          {.cause = Denial::Cause::kMaxSegments,
            .whose = each,
            .device = kAllDevices,
            .asked = request.count,
@@ -201,7 +200,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
     }
   }
   const Account& all = device_accounts_[device];
-  Standing on_device = {.cause = Denial::CAUSE_CAPACITY,
+  Standing on_device = {.cause = Denial::Cause::kCapacity,
                         .device = device,
                         .asked = asked,
                         .used = all.charged() - taken,
@@ -212,7 +211,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   need_of(all, on_device);
   standings.push_back(on_device);
   standings.push_back(
-      {.cause = Denial::CAUSE_DAEMON_LIMIT,
+      {.cause = Denial::Cause::kDaemonLimit,
        .device = kAllDevices,
        .asked = request.count,
        .used = segments_.size() - reused,
@@ -251,48 +250,47 @@ Verdict Ledger::Judge(const Request& request, uint32_t reused, const Claims& cla
   return verdict;
 }
 
-gpumem::v1::Denial Ledger::Explain(const Request& request, const Verdict& verdict) const {
+Denial Ledger::Explain(const Request& request, const Verdict& verdict) const {
   if (!verdict.worst) return {};
   return DenialFor(request, verdict.standings[*verdict.worst], verdict.worst_claim, verdict.fit);
 }
 
-gpumem::v1::Denial Ledger::DenialFor(const Request& request, const Standing& standing,
-                                     const Claim& claim, Fit fit) const {
+Denial Ledger::DenialFor(const Request& request, const Standing& standing, const Claim& claim,
+                         Fit fit) const {
   Denial denial;
-  denial.set_cause(standing.cause);
-  denial.set_tenant(request.tenant->name);
-  if (standing.device != kAllDevices) denial.set_device_uuid(devices_[standing.device].uuid);
+  denial.cause = standing.cause;
+  denial.tenant = request.tenant->name;
+  if (standing.device != kAllDevices) denial.device_uuid = devices_[standing.device].uuid;
   if (standing.whose != nullptr && standing.whose != request.tenant) {
-    denial.set_limited_tenant(standing.whose->name);
+    denial.limited_tenant = standing.whose->name;
   }
-  denial.set_asked(standing.asked);
-  denial.set_limit(standing.limit);
+  denial.asked = standing.asked;
+  denial.limit = standing.limit;
   if (fit == Fit::kSoon || fit == Fit::kRevoked) {
-    denial.set_used(standing.used);
-    denial.set_help(
-        fit == Fit::kSoon
-            ? "memory that makes room for it is on its way back to the driver; ask again"
-            : "leases that may be taken back for it are; wait for it");
+    denial.used = standing.used;
+    denial.help = fit == Fit::kSoon
+                      ? "memory that makes room for it is on its way back to the driver; ask again"
+                      : "leases that may be taken back for it are; wait for it";
     return denial;
   }
-  denial.set_used(standing.used - standing.recoverable);
+  denial.used = standing.used - standing.recoverable;
   if (standing.more_need > 0 && Plus(standing.need, standing.more_need) > standing.limit &&
-      Plus(denial.used() - standing.revocable, denial.asked()) <= standing.limit) {
-    denial.set_cause(Denial::CAUSE_GUARANTEES);
-    denial.set_used(standing.need - std::min(standing.need, standing.asked - standing.more_need));
+      Plus(denial.used - standing.revocable, denial.asked) <= standing.limit) {
+    denial.cause = Denial::Cause::kGuarantees;
+    denial.used = standing.need - std::min(standing.need, standing.asked - standing.more_need);
   } else if (FitOf(standing, {}, /*may_revoke=*/false) < Fit::kBlocked && claim.asked > 0) {
-    denial.set_cause(Denial::CAUSE_QUEUE);
-    denial.set_used(Plus(denial.used(), claim.asked));
+    denial.cause = Denial::Cause::kQueue;
+    denial.used = Plus(denial.used, claim.asked);
   }
-  if (denial.cause() != Denial::CAUSE_QUEUE) AddHolders(standing, denial);
-  denial.set_help(HelpFor(*request.tenant, denial));
+  if (denial.cause != Denial::Cause::kQueue) AddHolders(standing, denial);
+  denial.help = HelpFor(*request.tenant, denial);
   return denial;
 }
 
 void Ledger::AddHolders(const Standing& standing, Denial& denial) const {
   constexpr size_t kFew = 4;
   if (standing.device == kAllDevices || standing.whose == nullptr
-          ? standing.cause != Denial::CAUSE_CAPACITY
+          ? standing.cause != Denial::Cause::kCapacity
           : standing.whose->children == 0) {
     return;
   }
@@ -309,53 +307,53 @@ void Ledger::AddHolders(const Standing& standing, Denial& denial) const {
                       return a.first != b.first ? a.first > b.first : *a.second < *b.second;
                     });
   for (size_t i = 0; i < few; ++i) {
-    Denial::Holder& holder = *denial.add_holders();
-    holder.set_tenant(*holders[i].second);
-    holder.set_used(holders[i].first);
+    Denial::Holder& holder = denial.holders.emplace_back();
+    holder.tenant = *holders[i].second;
+    holder.used = holders[i].first;
   }
 }
 
-std::string Ledger::HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const {
-  switch (denial.cause()) {
-    case Denial::CAUSE_DEVICE_LIMIT:
-    case Denial::CAUSE_TOTAL_LIMIT: {
-      const auto device = FindDevice(denial.device_uuid());
+std::string Ledger::HelpFor(const Tenant& tenant, const Denial& denial) const {
+  switch (denial.cause) {
+    case Denial::Cause::kDeviceLimit:
+    case Denial::Cause::kTotalLimit: {
+      const auto device = FindDevice(denial.device_uuid);
       const bool pinned = device.ok() && IsPinnedMemory(devices_[*device]);
       const std::string& limited =
-          denial.limited_tenant().empty() ? tenant.name : denial.limited_tenant();
+          denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
       const std::string raise =
           absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", limited,
-                       denial.cause() == Denial::CAUSE_TOTAL_LIMIT ? " --total-limit"
-                       : pinned                                    ? " --pinned-limit"
-                                                                   : " --limit",
+                       denial.cause == Denial::Cause::kTotalLimit ? " --total-limit"
+                       : pinned                                   ? " --pinned-limit"
+                                                                  : " --limit",
                        " SIZE)");
-      if (denial.asked() > denial.limit()) return absl::StrCat("ask for less, or ", raise);
+      if (denial.asked > denial.limit) return absl::StrCat("ask for less, or ", raise);
       const uint64_t idle =
           IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
       return absl::StrCat(
-          "release ", FormatBytes(denial.used() - (denial.limit() - denial.asked())), ", or ",
+          "release ", FormatBytes(denial.used - (denial.limit - denial.asked)), ", or ",
           idle == 0 ? ""
                     : absl::StrCat("end the processes that have used kind mempool (CUDA keeps ",
                                    FormatBytes(idle), " that were released until then), or "),
           raise);
     }
-    case Denial::CAUSE_MAX_SEGMENTS:
+    case Denial::Cause::kMaxSegments:
       return absl::StrCat(
           "use fewer and larger segments, or ask an operator for more (gpumemctl "
           "quota set ",
-          denial.limited_tenant().empty() ? tenant.name : denial.limited_tenant(),
+          denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant,
           " --max-segments N)");
-    case Denial::CAUSE_CAPACITY:
-      if (denial.asked() > denial.limit()) {
+    case Denial::Cause::kCapacity:
+      if (denial.asked > denial.limit) {
         return "ask for less, or spread it over several devices";
       }
       return "release memory, or wait until other tenants do (gpumemctl segments shows who holds "
              "it), or "
              "use another device";
-    case Denial::CAUSE_GUARANTEES:
+    case Denial::Cause::kGuarantees:
       return "wait until others release, use another device, or ask for it as revocable: what is "
              "guaranteed to others and idle can be had that way";
-    case Denial::CAUSE_QUEUE:
+    case Denial::Cause::kQueue:
       return "wait for it, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
              "device";
     default:
@@ -397,30 +395,31 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
   };
 
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    const uint64_t more = Plus(bytes, claimed(Denial::CAUSE_DEVICE_LIMIT, each, device));
+    const uint64_t more = Plus(bytes, claimed(Denial::Cause::kDeviceLimit, each, device));
     while (over(Staying(each->accounts[device]), more, LimitOn(*each, device)) &&
            doom_on_device(each)) {
     }
     const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
-    const uint64_t more_in_all = Plus(bytes, claimed(Denial::CAUSE_TOTAL_LIMIT, each, kAllDevices));
+    const uint64_t more_in_all =
+        Plus(bytes, claimed(Denial::Cause::kTotalLimit, each, kAllDevices));
     while (!IsPinnedMemory(devices_[device]) && total_limit != kUnlimited &&
            over(SumUnpinned(devices_, each->accounts, Staying), more_in_all, total_limit) &&
            doom_under(each, /*pinned_too=*/false)) {
     }
     const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
     const uint64_t more_segments =
-        Plus(fresh, claimed(Denial::CAUSE_MAX_SEGMENTS, each, kAllDevices));
+        Plus(fresh, claimed(Denial::Cause::kMaxSegments, each, kAllDevices));
     while (max_segments != kUnlimited &&
            over(SumOver(each->accounts, StayingSegments), more_segments, max_segments) &&
            doom_under(each, /*pinned_too=*/true)) {
     }
   }
-  const uint64_t more = Plus(bytes, claimed(Denial::CAUSE_CAPACITY, nullptr, device));
+  const uint64_t more = Plus(bytes, claimed(Denial::Cause::kCapacity, nullptr, device));
   while (over(Staying(device_accounts_[device]), more, devices_[device].capacity_bytes) &&
          doom_on_device(nullptr)) {
   }
   const uint64_t more_segments =
-      Plus(fresh, claimed(Denial::CAUSE_DAEMON_LIMIT, nullptr, kAllDevices));
+      Plus(fresh, claimed(Denial::Cause::kDaemonLimit, nullptr, kAllDevices));
   while (over(SumOver(device_accounts_, StayingSegments), more_segments, bounds_.max_segments) &&
          doom_under(nullptr, /*pinned_too=*/true)) {
   }

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/core/denial.h"
 #include "daemon/core/ids.h"
-#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
 
@@ -22,7 +22,7 @@ inline uint64_t Plus(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT6
 
 // One limit and how a request stands to it. All in bytes, or all in counts.
 struct Standing {
-  gpumem::v1::Denial::Cause cause{};
+  Denial::Cause cause{};
   const records::Tenant* whose = nullptr;  // null: the device's, or the daemon's
   size_t device = 0;                       // kAllDevices: a limit over all
   uint64_t asked = 0;
@@ -43,7 +43,7 @@ struct Claim {
   uint64_t need = 0;
   bool operator==(const Claim&) const = default;
 };
-using ClaimKey = std::tuple<gpumem::v1::Denial::Cause, const records::Tenant*, size_t>;
+using ClaimKey = std::tuple<Denial::Cause, const records::Tenant*, size_t>;
 using Claims = std::map<ClaimKey, Claim>;
 Claim ClaimOn(const Claims& claims, const Standing& standing);
 // What a request asks for on the first `count` of its standings.

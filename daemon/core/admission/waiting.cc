@@ -4,12 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 
 namespace gpumemd {
-
-using gpumem::v1::Denial;
 
 void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
   Claims claims;

@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "common/denial.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
+#include "daemon/core/denial.h"
 
 namespace gpumemd {
 namespace {
@@ -283,7 +283,7 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
     return;
   }
   it.press_again = now + kPressAgain;
-  const std::optional<gpumem::v1::Denial> why = ledger_.BlockedBy(id);
+  const std::optional<Denial> why = ledger_.BlockedBy(id);
   until = now + (why ? kPressPause : kLookPause);
   if (why) Press(*why, it.give_up);
 }

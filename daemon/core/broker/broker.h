@@ -469,7 +469,7 @@ class Broker {
   // The same of an Acquire, and asks those who could help.
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Press(const gpumem::v1::Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Press(const Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Passes on what the ledger has doomed, forgotten and granted, and writes down what has changed.
   // At the end of each Update.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/testing/fault_injection.h"
 
@@ -196,7 +196,7 @@ TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
                                        absl::Now() + absl::Milliseconds(20),
                                        [](const Broker::Handover&) { return absl::OkStatus(); });
   EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(gpumem::DenialOf(denied.status()).has_value());
+  EXPECT_TRUE(DenialOf(denied.status()).has_value());
   gate_.Open();
 }
 
@@ -225,11 +225,11 @@ TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   };
   const absl::Status status = Acquire(4).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  const auto denial = gpumem::DenialOf(status);
+  const auto denial = DenialOf(status);
   ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_DRIVER);
-  EXPECT_EQ(denial->asked(), 4 * kGranule);
-  EXPECT_THAT(denial->help(), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
+  EXPECT_EQ(denial->cause, Denial::Cause::kDriver);
+  EXPECT_EQ(denial->asked, 4 * kGranule);
+  EXPECT_THAT(denial->help, HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
   EXPECT_EQ(creates_, 1) << "nothing could have come back";
   EXPECT_EQ(broker_->GetTenant("a")->denials, 1u);
   EXPECT_EQ(Held(), 0u);

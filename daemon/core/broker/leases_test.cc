@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/denial.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,11 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
-#include "common/denial.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/denial.h"
 
 namespace gpumemd {
 namespace {
@@ -17,19 +14,12 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kQuiet = absl::Seconds(3);
 
-// "device-limit"
-std::string CauseName(gpumem::v1::Denial::Cause cause) {
-  const std::string name = gpumem::v1::Denial::Cause_Name(cause);
-  return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(name, "CAUSE_")),
-                             {{"_", "-"}});
-}
-
 }  // namespace
 
 void Broker::AuditDenial(AuditRecord record, absl::string_view call,
                          const absl::Status& denial) const {
   if (audit_ == nullptr || denial.ok()) return;
-  const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
+  const std::optional<Denial> why = DenialOf(denial);
   if (!why && !absl::IsPermissionDenied(denial)) return;  // what was asked for makes no sense
   record.event = AuditEvent::kRefused;
   record.time = now_();
@@ -37,18 +27,18 @@ void Broker::AuditDenial(AuditRecord record, absl::string_view call,
   record.why = std::string(denial.message());
   if (why) {
     record.event = AuditEvent::kDenied;
-    record.cause = CauseName(why->cause());
-    record.asked = why->asked();
-    record.used = why->used();
-    record.limit = why->limit();
-    record.device = why->device_uuid();
-    record.limited = why->limited_tenant();
+    record.cause = NameOf(why->cause);
+    record.asked = why->asked;
+    record.used = why->used;
+    record.limit = why->limit;
+    record.device = why->device_uuid;
+    record.limited = why->limited_tenant;
   }
   audit_->Record(std::move(record));
 }
 
 absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Status denial) const {
-  const bool told = gpumem::DenialOf(denial).has_value() || absl::IsPermissionDenied(denial);
+  const bool told = DenialOf(denial).has_value() || absl::IsPermissionDenied(denial);
   if (!told) return denial;
   if (audit_ != nullptr) {
     AuditDenial(ledger_.AuditOf(AuditEvent::kDenied, session), call, denial);
@@ -57,48 +47,48 @@ absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Sta
 }
 
 absl::Status Broker::WithoutOthers(SessionId session, absl::Status denial) const {
-  std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
-  if (!why || why->holders().empty()) return denial;
+  std::optional<Denial> why = DenialOf(denial);
+  if (!why || why->holders.empty()) return denial;
   ledger_.HideHolders(session, holders_shown_, *why);
-  return gpumem::DenialError(*why);
+  return DenialError(*why);
 }
 
 absl::Status Broker::Denied(const Acquisition& acquisition, absl::Status denial) {
   const AcquireSpec& spec = acquisition.spec;
-  const std::optional<gpumem::v1::Denial> why = gpumem::DenialOf(denial);
+  const std::optional<Denial> why = DenialOf(denial);
   if (why && !spec.without_pressure) Press(*why, absl::InfiniteFuture());
   return Denied(acquisition.session, "acquire", std::move(denial));
 }
 
-void Broker::Press(const gpumem::v1::Denial& why, absl::Time until) {
+void Broker::Press(const Denial& why, absl::Time until) {
   if (observer_ == nullptr) return;
-  Pressure pressure = {.tenant = {}, .device_uuid = why.device_uuid(), .until = until};
-  switch (why.cause()) {
-    case gpumem::v1::Denial::CAUSE_DEVICE_LIMIT:
-    case gpumem::v1::Denial::CAUSE_TOTAL_LIMIT:
-      pressure.tenant = why.limited_tenant().empty() ? why.tenant() : why.limited_tenant();
+  Pressure pressure = {.tenant = {}, .device_uuid = why.device_uuid, .until = until};
+  switch (why.cause) {
+    case Denial::Cause::kDeviceLimit:
+    case Denial::Cause::kTotalLimit:
+      pressure.tenant = why.limited_tenant.empty() ? why.tenant : why.limited_tenant;
       break;
-    case gpumem::v1::Denial::CAUSE_CAPACITY:
-    case gpumem::v1::Denial::CAUSE_GUARANTEES:
-    case gpumem::v1::Denial::CAUSE_QUEUE:
-    case gpumem::v1::Denial::CAUSE_DRIVER:
+    case Denial::Cause::kCapacity:
+    case Denial::Cause::kGuarantees:
+    case Denial::Cause::kQueue:
+    case Denial::Cause::kDriver:
       break;
     default:
       return;  // of counts
   }
-  if (why.asked() > why.limit()) return;  // nobody could make room for that
+  if (why.asked > why.limit) return;  // nobody could make room for that
   // The driver has none left, whatever the limit says.
-  const bool none_left = why.cause() == gpumem::v1::Denial::CAUSE_DRIVER;
+  const bool none_left = why.cause == Denial::Cause::kDriver;
   // Nor does it say how much is missing where it is not bytes that block, but what they are
   // claimed or guaranteed for.
-  const uint64_t wanted = why.used() + why.asked();
-  pressure.bytes = none_left || wanted <= why.limit() ? why.asked() : wanted - why.limit();
+  const uint64_t wanted = why.used + why.asked;
+  pressure.bytes = none_left || wanted <= why.limit ? why.asked : wanted - why.limit;
   const absl::Time now = now_();
   absl::erase_if(pressed_, [now](const auto& entry) {
     return entry.second.last + kQuiet <= now || entry.second.last > now;  // the clock was set
   });
   const auto [entry, first] = pressed_.try_emplace(
-      {why.tenant(), pressure.tenant, pressure.device_uuid}, Pressed{now, kFirstPause});
+      {why.tenant, pressure.tenant, pressure.device_uuid}, Pressed{now, kFirstPause});
   if (!first) {
     Pressed& pressed = entry->second;
     if (now < pressed.last + pressed.pause) return;

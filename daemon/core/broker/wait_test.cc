@@ -12,8 +12,8 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "common/denial.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -207,9 +207,9 @@ TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
   ASSERT_EQ(Begin(b, 4, absl::Milliseconds(1)), State::kWaits);
   b.acquisition->spec.waits = true;
   const absl::Status status = End(b).status();
-  const auto denial = gpumem::DenialOf(status);
+  const auto denial = DenialOf(status);
   ASSERT_TRUE(denial.has_value()) << status;
-  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_CAPACITY);
+  EXPECT_EQ(denial->cause, Denial::Cause::kCapacity);
   EXPECT_EQ(broker_->GetTenant("b")->denials, 1u);
 }
 
@@ -221,13 +221,13 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
   Hold(c, 3);
   const auto names = [](const absl::Status& status) {
     std::vector<std::string> named;
-    const auto denial = gpumem::DenialOf(status);
+    const auto denial = DenialOf(status);
     EXPECT_TRUE(denial.has_value()) << status;
     if (!denial) return named;
-    for (const auto& holder : denial->holders()) named.push_back(holder.tenant());
+    for (const auto& holder : denial->holders) named.push_back(holder.tenant);
     // The sentence is made of the same.
     const bool told = absl::StrContains(status.message(), "a 14.00 MiB");
-    EXPECT_EQ(told, denial->holders_size() == 2) << status;
+    EXPECT_EQ(told, denial->holders.size() == 2) << status;
     return named;
   };
   const auto denied_at_once = [&] {
@@ -242,7 +242,7 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
     EXPECT_EQ(Begin(other, 4, absl::Milliseconds(1)), State::kWaits);
     const auto waiting = broker_->ListWaiting("", "");
     if (waiting.ok() && !waiting->empty()) {
-      EXPECT_EQ(waiting->front().blocked_by.holders_size(), 2);
+      EXPECT_EQ(waiting->front().blocked_by.holders.size(), 2u);
     }
     return End(other).status();
   };
@@ -323,9 +323,9 @@ TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
   const std::string device = broker_->Devices(/*ask_driver=*/false)[0].info.uuid;
   broker_->SetUnbrokered({{b.session.id, device, kGranule, /*denies=*/true}});
   ASSERT_TRUE(b.resumed->HasBeenNotified());
-  const auto denial = gpumem::DenialOf(End(b).status());
+  const auto denial = DenialOf(End(b).status());
   ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->cause(), gpumem::v1::Denial::CAUSE_UNBROKERED);
+  EXPECT_EQ(denial->cause, Denial::Cause::kUnbrokered);
 }
 
 // A session whose client asks again, for something else, loses what it was granted. Others get

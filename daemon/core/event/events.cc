@@ -58,7 +58,7 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
   for (const Limit& limit : limits) {
     if (limit.used < limit.limit) continue;
     return DenyCount(
-        *(*session)->tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, limit.used, limit.limit,
+        *(*session)->tenant, Denial::Cause::kDaemonLimit, 1, limit.used, limit.limit,
         absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
   }
   // An event of a session that is ending has no name any more.

@@ -227,13 +227,13 @@ void Ledger::EndCall(SessionId id) {
 absl::Status Ledger::BecomeWatch(SessionId id) {
   Session& session = *sessions_.at(id);
   if (session.watches >= bounds_.max_watches_per_session) {
-    return DenyCount(*session.tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1, session.watches,
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.watches,
                      bounds_.max_watches_per_session,
                      "a session has only so many watches; end those that are not needed");
   }
   if (session.tenant->watches >= bounds_.max_watches_per_tenant) {
-    return DenyCount(*session.tenant, gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, 1,
-                     session.tenant->watches, bounds_.max_watches_per_tenant,
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.tenant->watches,
+                     bounds_.max_watches_per_tenant,
                      "a tenant has only so many watches; one for each process is enough");
   }
   ++session.watches;

@@ -74,6 +74,7 @@
 #include "daemon/core/admission/queue_line.h"
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/audit/audit.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/event/ipc_events.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/core/ids.h"
@@ -86,7 +87,6 @@
 #include "daemon/core/ledger/sharded_map.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
-#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
 
@@ -279,7 +279,7 @@ class Ledger {
   absl::Status EndWait(WaiterId waiter, bool expired);
   // The denial of a waiter that others would have to make room for; nothing where that is on its
   // way already.
-  std::optional<gpumem::v1::Denial> BlockedBy(WaiterId waiter) const;
+  std::optional<Denial> BlockedBy(WaiterId waiter) const;
   // The same without the text.
   bool IsBlocked(WaiterId waiter) const;
   // EndWait of several whose waits have expired: each is told how things stood before.
@@ -320,7 +320,7 @@ class Ledger {
                             absl::string_view driver_says);
 
   // Takes those holders out of a denial that the session is not to be told of.
-  void HideHolders(SessionId session, HoldersShown shown, gpumem::v1::Denial& denial) const;
+  void HideHolders(SessionId session, HoldersShown shown, Denial& denial) const;
 
   // --- Publications (publication/publications.cc) ---------------------------------------
 
@@ -716,22 +716,22 @@ class Ledger {
                 bool exactly = false) const;
   // What is in the way of a request, as Judge has just found; with the text, which takes longer
   // than all the rest.
-  gpumem::v1::Denial Explain(const Request& request, const Verdict& verdict) const;
-  gpumem::v1::Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
-                               Fit fit) const;
-  void AddHolders(const Standing& standing, gpumem::v1::Denial& denial) const;
+  Denial Explain(const Request& request, const Verdict& verdict) const;
+  Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
+                   Fit fit) const;
+  void AddHolders(const Standing& standing, Denial& denial) const;
   // Dooms retained segments until what is fresh would fit once they, and what is releasing
   // already, are destroyed.
   void TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims);
   // The tenant with the most retained bytes on the device, of those under `above` where that is
   // not null; null where there are none.
   Tenant* RichestRetainer(size_t device, const Tenant* above = nullptr);
-  static absl::Status Deny(Tenant& tenant, const gpumem::v1::Denial& denial);
+  static absl::Status Deny(Tenant& tenant, const Denial& denial);
   // The same of a count.
-  static absl::Status DenyCount(Tenant& tenant, gpumem::v1::Denial::Cause cause, uint64_t asked,
-                                uint64_t used, uint64_t limit, absl::string_view help,
+  static absl::Status DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
+                                uint64_t limit, absl::string_view help,
                                 const Tenant* limited = nullptr);
-  std::string HelpFor(const Tenant& tenant, const gpumem::v1::Denial& denial) const;
+  std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
 
   // The queue (admission/queue.cc, admission/waiting.cc).
   // Grants the request if it fits now; else says how it stands.

@@ -548,7 +548,7 @@ TEST_F(LedgerTest, NoRequestIsRefusedWhileASessionEnds) {
   const std::vector<Ledger::Admitted> refused = ledger.AdmitWaiting();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].waiter, *second->waiter);
-  ExpectDenial(refused[0].operation.status(), gpumem::v1::Denial::CAUSE_CAPACITY, "team", "GPU-1",
+  ExpectDenial(refused[0].operation.status(), Denial::Cause::kCapacity, "team", "GPU-1",
                769 * kGranule, 256 * kGranule, kCapacity);
   EXPECT_EQ(DestroyDoomed().size(), 6u);
   const std::vector<Ledger::Admitted> granted = ledger.AdmitWaiting();

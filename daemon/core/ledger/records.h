@@ -18,12 +18,12 @@
 #include "daemon/core/admission/account.h"
 #include "daemon/core/admission/queue_line.h"
 #include "daemon/core/admission/standing.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/ledger/retained_pool.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
-#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd::records {
 
@@ -57,7 +57,7 @@ struct Tenant {
   uint32_t in_flight = 0;
   uint32_t watches = 0;
   uint64_t leases = 0;  // of its sessions, with those that operations are about to give them
-  std::map<gpumem::v1::Denial::Cause, uint64_t> denials;
+  std::map<Denial::Cause, uint64_t> denials;
 };
 struct Session {
   Tenant* tenant = nullptr;

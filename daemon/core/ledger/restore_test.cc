@@ -5,7 +5,6 @@ namespace gpumemd {
 namespace {
 
 using absl::StatusCode;
-using gpumem::v1::Denial;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
@@ -112,10 +111,10 @@ TEST_F(LedgerRestoreTest, ChargesAndLimitsAreExact) {
   EXPECT_EQ(Usage("a").leased, 3 * kGranule);
   EXPECT_EQ(Usage("a").lingering, kGranule);
   EXPECT_EQ(Usage("a").peak, 4 * kGranule);
-  ExpectDenial(Ask(session, 3 * kGranule).status(), Denial::CAUSE_DEVICE_LIMIT, "a", "GPU-1",
+  ExpectDenial(Ask(session, 3 * kGranule).status(), Denial::Cause::kDeviceLimit, "a", "GPU-1",
                3 * kGranule, 4 * kGranule, 6 * kGranule);
   AcquireOne(session, 2 * kGranule);
-  ExpectDenial(Ask(session, 1).status(), Denial::CAUSE_DEVICE_LIMIT, "a", "GPU-1", kGranule,
+  ExpectDenial(Ask(session, 1).status(), Denial::Cause::kDeviceLimit, "a", "GPU-1", kGranule,
                6 * kGranule, 6 * kGranule);
 }
 
@@ -131,7 +130,7 @@ TEST_F(LedgerRestoreTest, MembersCountForTheirTeam) {
   EXPECT_EQ(ledger.GetTenant("team")->sessions, 2u);
   EXPECT_EQ(ledger.OpenSession("one", {}, NewSecret()).status().code(),
             StatusCode::kResourceExhausted);
-  ExpectDenial(Ask(two, 2 * kGranule).status(), Denial::CAUSE_DEVICE_LIMIT, "two", "GPU-1",
+  ExpectDenial(Ask(two, 2 * kGranule).status(), Denial::Cause::kDeviceLimit, "two", "GPU-1",
                2 * kGranule, 3 * kGranule, 4 * kGranule);
   AcquireOne(two, kGranule);
 }

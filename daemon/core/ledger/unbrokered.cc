@@ -22,12 +22,12 @@ absl::Status Ledger::CheckUnbrokered(Tenant& tenant, uint64_t bytes) const {
     if (!use.denies) continue;
     auto session = sessions_.find(use.session);
     if (session == sessions_.end() || session->second->tenant != &tenant) continue;
-    gpumem::v1::Denial denial;
-    denial.set_cause(gpumem::v1::Denial::CAUSE_UNBROKERED);
-    denial.set_tenant(tenant.name);
-    denial.set_device_uuid(use.device_uuid);
-    denial.set_asked(bytes);
-    denial.set_used(UnbrokeredOf(tenant, use.device_uuid));
+    Denial denial;
+    denial.cause = Denial::Cause::kUnbrokered;
+    denial.tenant = tenant.name;
+    denial.device_uuid = use.device_uuid;
+    denial.asked = bytes;
+    denial.used = UnbrokeredOf(tenant, use.device_uuid);
     return Deny(tenant, denial);
   }
   return absl::OkStatus();

@@ -5,7 +5,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
 using ::testing::HasSubstr;
 
 class UnbrokeredTest : public LedgerFixture {
@@ -35,7 +34,7 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
   for (const SessionId refused : {session, second}) {
     for (const char* device : {"GPU-1", "GPU-2"}) {
       const absl::Status denied = Ask(refused, 1, 3, device).status();
-      ExpectDenial(denied, Denial::CAUSE_UNBROKERED, "team", "GPU-2", 3 * kGranule, kGranule + 1,
+      ExpectDenial(denied, Denial::Cause::kUnbrokered, "team", "GPU-2", 3 * kGranule, kGranule + 1,
                    0);
       EXPECT_THAT(std::string(denied.message()),
                   HasSubstr("its processes use 2.00 MiB on GPU-2 that they took without asking"));
@@ -64,7 +63,7 @@ TEST_F(UnbrokeredTest, DeniesWhoWaitsAlready) {
   const std::vector<Ledger::Admitted> denied = ledger.AdmitWaiting();
   ASSERT_EQ(denied.size(), 1u);
   EXPECT_EQ(denied[0].waiter, *admission->waiter);
-  ExpectDenial(denied[0].operation.status(), Denial::CAUSE_UNBROKERED, "team", "GPU-1", kGranule,
+  ExpectDenial(denied[0].operation.status(), Denial::Cause::kUnbrokered, "team", "GPU-1", kGranule,
                kGranule, 0);
 }
 

@@ -16,8 +16,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
-
 constexpr size_t kMaxName = 64;
 // Names of a tenant whose last version is remembered once they are no longer published.
 constexpr size_t kMaxEndedNames = 256;
@@ -123,13 +121,13 @@ absl::Status Ledger::CheckPublicationRoom(Tenant& tenant, const Publication* rep
     for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
       const uint64_t limit = each->quota.max_publications.value_or(UINT32_MAX);
       if (each->tree_publications < limit) continue;
-      return DenyCount(tenant, Denial::CAUSE_MAX_PUBLICATIONS, 1, each->tree_publications, limit,
+      return DenyCount(tenant, Denial::Cause::kMaxPublications, 1, each->tree_publications, limit,
                        "unpublish what is not needed (gpumemctl publications lists them), or ask "
                        "an operator for more (gpumemctl quota set --max-publications N)",
                        each);
     }
     if (publications_.size() >= bounds_.max_publications) {
-      return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, 1, publications_.size(),
+      return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, publications_.size(),
                        bounds_.max_publications,
                        "the daemon keeps only so many publications; unpublish what is not needed");
     }
@@ -139,7 +137,7 @@ absl::Status Ledger::CheckPublicationRoom(Tenant& tenant, const Publication* rep
        {std::pair(tenant.metadata_bytes - freed, bounds_.max_metadata_bytes_per_tenant),
         std::pair(metadata_bytes_ - freed, bounds_.max_metadata_bytes)}) {
     if (used + metadata_bytes <= limit) continue;
-    return DenyCount(tenant, Denial::CAUSE_DAEMON_LIMIT, metadata_bytes, used, limit,
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, metadata_bytes, used, limit,
                      "these are bytes of the metadata of publications, of which a tenant and the "
                      "daemon keep only so much: unpublish what is not needed, or put it into a "
                      "segment of the publication");

@@ -9,7 +9,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -335,7 +334,7 @@ TEST_F(LedgerPublicationsTest, WaitsAreCountedAndEndWhileDraining) {
   const WaiterId waiter = Wait(session, "w", 1);
   EXPECT_TRUE(ledger.BeginCall(session).ok());
   ExpectDenial(ledger.BeginAttach(session, {.name = "w", .version = 1}).status(),
-               Denial::CAUSE_MAX_WAITING, "ml", "", 1, 1, 1);
+               Denial::Cause::kMaxWaiting, "ml", "", 1, 1, 1);
   ledger.SetDraining(true);
   EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(waiter));
   EXPECT_EQ(ledger.BeginAttach(session, {.name = "w"}).status().code(),
@@ -423,13 +422,13 @@ TEST_F(LedgerPublicationsTest, TenantsHaveSoManyAndThoseTheyAreUnderCountThem) {
   const auto of_a = Acquire(a, kGranule), of_b = Acquire(b, kGranule);
   Publish(a, "1", of_a);
   ExpectDenial(ledger.Publish(a, {.name = "2", .leases = LeasesOf(of_a)}).status(),
-               Denial::CAUSE_MAX_PUBLICATIONS, "a", "", 1, 1, 1);
+               Denial::Cause::kMaxPublications, "a", "", 1, 1, 1);
   Publish(a, "1", of_a);  // no more than before
   Publish(b, "1", of_b);
   EXPECT_EQ(ledger.GetTenant("team")->publications, 2u);
   const auto denied = ledger.Publish(b, {.name = "2", .leases = LeasesOf(of_b)}).status();
-  ExpectDenial(denied, Denial::CAUSE_MAX_PUBLICATIONS, "b", "", 1, 2, 2);
-  EXPECT_EQ(gpumem::DenialOf(denied)->limited_tenant(), "team");
+  ExpectDenial(denied, Denial::Cause::kMaxPublications, "b", "", 1, 2, 2);
+  EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
   ASSERT_TRUE(ledger.Unpublish(a, "1").ok());
   Publish(b, "2", of_b);
 }
@@ -455,17 +454,17 @@ TEST_F(BoundedLedgerPublicationsTest, TheDaemonKeepsSoMany) {
   };
   EXPECT_TRUE(publish(a, "1", 60).ok());
   EXPECT_TRUE(publish(a, "1", 60).ok());  // in the place of the other
-  ExpectDenial(publish(a, "1", 61), Denial::CAUSE_DAEMON_LIMIT, "a", "", 61, 0, 60);
-  ExpectDenial(publish(b, "1", 41), Denial::CAUSE_DAEMON_LIMIT, "b", "", 41, 60, 100);
+  ExpectDenial(publish(a, "1", 61), Denial::Cause::kDaemonLimit, "a", "", 61, 0, 60);
+  ExpectDenial(publish(b, "1", 41), Denial::Cause::kDaemonLimit, "b", "", 41, 60, 100);
   EXPECT_TRUE(publish(b, "1", 40).ok());
-  ExpectDenial(publish(b, "2", 0), Denial::CAUSE_DAEMON_LIMIT, "b", "", 1, 2, 2);
+  ExpectDenial(publish(b, "2", 0), Denial::Cause::kDaemonLimit, "b", "", 1, 2, 2);
 }
 
 TEST_F(BoundedLedgerPublicationsTest, AttachingIsAllOrNothing) {
   const SessionId a = OpenSession("a"), reader = OpenSession("a");
   Publish(a, "w", Acquire(a, kGranule, 3));
   EXPECT_THAT(Attach(reader, "w"), SizeIs(3));
-  ExpectDenial(ledger.BeginAttach(reader, {.name = "w"}).status(), Denial::CAUSE_DAEMON_LIMIT, "a",
+  ExpectDenial(ledger.BeginAttach(reader, {.name = "w"}).status(), Denial::Cause::kDaemonLimit, "a",
                "", 3, 3, 4);
   EXPECT_EQ(ledger.ListPublications("")->at(0).attached, 1u);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/denial_proto.h"
 #include "daemon/transport/peer/peer_socket.h"
 
 namespace gpumemd {
@@ -113,7 +114,7 @@ v1::Usage ToProto(const TenantView& tenant) {
   proto.set_denials(tenant.denials);
   for (const auto& [cause, count] : tenant.denials_by_cause) {
     v1::DenialCount& denials = *proto.add_denials_by_cause();
-    denials.set_cause(cause);
+    denials.set_cause(ToProto(cause));
     denials.set_count(count);
   }
   proto.set_waiting(tenant.waiting);
@@ -215,7 +216,7 @@ v1::WaitingInfo ToProto(const WaiterView& waiter) {
   proto.set_revocable(waiter.revocable);
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(waiter.age)));
   proto.set_position(waiter.position);
-  *proto.mutable_blocked_by() = waiter.blocked_by;
+  *proto.mutable_blocked_by() = ToProto(waiter.blocked_by);
   return proto;
 }
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "daemon/core/admission/account.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/latency.h"
 #include "daemon/device/device.h"
-#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
 
@@ -37,7 +37,7 @@ struct LedgerMeasures {
     uint32_t sessions = 0;          // these with those of the tenants under it …
     uint64_t segments = 0;
     uint32_t publications = 0;
-    std::map<gpumem::v1::Denial::Cause, uint64_t> denials;  // … and these without
+    std::map<Denial::Cause, uint64_t> denials;  // … and these without
   };
   struct Device {
     uint64_t charged = 0;

@@ -4,8 +4,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
-
 class LedgerMeasuresTest : public LedgerFixture {
  protected:
   LedgerMeasures::Tenant Of(absl::string_view name) {
@@ -64,7 +62,7 @@ TEST_F(LedgerMeasuresTest, WaitersAndDenials) {
     EXPECT_EQ(Of(name).devices[0].waited_for, 2 * kGranule) << name;
     EXPECT_EQ(Of(name).devices[1].waiting, 0) << name;
   }
-  const std::map<Denial::Cause, uint64_t> once = {{Denial::CAUSE_DEVICE_LIMIT, 1}};
+  const std::map<Denial::Cause, uint64_t> once = {{Denial::Cause::kDeviceLimit, 1}};
   EXPECT_EQ(Of("a").denials, once);
   EXPECT_TRUE(Of("team").denials.empty()) << "counted where it was denied, and only there";
   ledger.EndWait(*waits->waiter, /*expired=*/false).IgnoreError();

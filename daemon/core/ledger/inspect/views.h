@@ -12,11 +12,11 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/admission/account.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
-#include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumemd {
 
@@ -80,7 +80,7 @@ struct TenantView {
   uint32_t waiting = 0;
   uint32_t publications = 0;
   uint64_t denials = 0;
-  std::map<gpumem::v1::Denial::Cause, uint64_t> denials_by_cause;
+  std::map<Denial::Cause, uint64_t> denials_by_cause;
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
 };
 
@@ -157,7 +157,7 @@ struct WaiterView {
   bool asked_to = false;  // false: only for what is on its way
   uint32_t position = 0;  // from 1, on its device
   absl::Duration age;
-  gpumem::v1::Denial blocked_by;
+  Denial blocked_by;
 };
 
 // The newest version under a name.

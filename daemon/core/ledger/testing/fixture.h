@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -127,22 +127,21 @@ class LedgerFixture : public ::testing::Test {
   }
 
   // That a request was denied, with exactly these numbers.
-  void ExpectDenial(const absl::Status& status, gpumem::v1::Denial::Cause cause,
-                    absl::string_view tenant, absl::string_view device, uint64_t asked,
-                    uint64_t used, uint64_t limit) {
+  void ExpectDenial(const absl::Status& status, Denial::Cause cause, absl::string_view tenant,
+                    absl::string_view device, uint64_t asked, uint64_t used, uint64_t limit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    const auto denial = gpumem::DenialOf(status);
+    const auto denial = DenialOf(status);
     ASSERT_TRUE(denial.has_value()) << status;
-    EXPECT_EQ(denial->cause(), cause) << status;
-    EXPECT_EQ(denial->tenant(), tenant);
-    EXPECT_EQ(denial->device_uuid(), device);
-    EXPECT_EQ(denial->asked(), asked);
-    EXPECT_EQ(denial->used(), used);
-    EXPECT_EQ(denial->limit(), limit);
+    EXPECT_EQ(denial->cause, cause) << status;
+    EXPECT_EQ(denial->tenant, tenant);
+    EXPECT_EQ(denial->device_uuid, device);
+    EXPECT_EQ(denial->asked, asked);
+    EXPECT_EQ(denial->used, used);
+    EXPECT_EQ(denial->limit, limit);
   }
   static std::string HelpOf(const absl::Status& status) {
-    const auto denial = gpumem::DenialOf(status);
-    return denial ? denial->help() : "";
+    const auto denial = DenialOf(status);
+    return denial ? denial->help : "";
   }
 
   absl::Time now = absl::FromUnixSeconds(1000);

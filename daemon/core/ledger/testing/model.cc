@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 
 namespace gpumemd {
-
-using gpumem::v1::Denial;
 
 LedgerModel::LedgerModel(std::vector<DeviceInfo> devices, Bounds bounds)
     : devices_(std::move(devices)), bounds_(bounds) {}
@@ -137,10 +135,10 @@ absl::Status LedgerModel::OpenSession(const std::string& name, const std::string
                       [&](const auto& entry) { return IsUnder(entry.second.tenant, each); }));
     const uint64_t limit = QuotaOf(each).max_sessions.value_or(UINT32_MAX);
     if (denial || sessions - replaced < limit) continue;
-    denial = {{Denial::CAUSE_MAX_SESSIONS, each, kEverywhere}, 1, sessions - replaced, limit};
+    denial = {{Denial::Cause::kMaxSessions, each, kEverywhere}, 1, sessions - replaced, limit};
   }
   if (!denial && in_all >= bounds_.max_sessions) {
-    denial = {{Denial::CAUSE_DAEMON_LIMIT, "", kEverywhere}, 1, in_all, bounds_.max_sessions};
+    denial = {{Denial::Cause::kDaemonLimit, "", kEverywhere}, 1, in_all, bounds_.max_sessions};
   }
   absl::Status verdict;
   if (denial) {
@@ -356,7 +354,7 @@ absl::Status LedgerModel::BeginCall(SessionId id, const absl::Status& answer) {
   const uint64_t limit = tenants_.at(tenant).quota.max_in_flight.value_or(UINT32_MAX);
   if (calls >= limit) {
     return ExpectDenial(answer, tenant,
-                        {{Denial::CAUSE_MAX_IN_FLIGHT, tenant, kEverywhere}, 1, calls, limit});
+                        {{Denial::Cause::kMaxInFlight, tenant, kEverywhere}, 1, calls, limit});
   }
   ++sessions_.at(id).calls;
   return ExpectCode(answer, absl::StatusCode::kOk);

@@ -141,7 +141,7 @@ class LedgerModel {
   };
   // One limit, by its cause, by whose it is ("": nobody's of the tenants) and where it counts.
   struct LimitName {
-    gpumem::v1::Denial::Cause cause{};
+    Denial::Cause cause{};
     std::string whose;
     size_t device = 0;
     // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 means the operator itself
@@ -347,7 +347,7 @@ class LedgerModel {
   absl::Status ExpectUnbrokered(const Request& request, const absl::Status& answer);
   absl::Status CompareWaiters(const Ledger& ledger, const std::string& tenant,
                               const std::string& device, absl::Time now) const;
-  absl::Status CheckDenial(const gpumem::v1::Denial& denial, const std::string& tenant,
+  absl::Status CheckDenial(const Denial& denial, const std::string& tenant,
                            const Expected& expected) const;
 
   bool Live(SessionId session) const;

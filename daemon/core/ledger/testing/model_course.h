@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model.h"
 #include "daemon/core/ledger/testing/model_chance.h"
@@ -139,9 +139,8 @@ class ModelCourse {
   }
   void Met(absl::string_view what) { ++coverage_[std::string(what)]; }
   std::string Tell(const absl::Status& status) {
-    const auto denial = gpumem::DenialOf(status);
-    std::string told = denial ? gpumem::v1::Denial::Cause_Name(denial->cause())
-                              : absl::StatusCodeToString(status.code());
+    const auto denial = DenialOf(status);
+    std::string told = denial ? NameOf(denial->cause) : absl::StatusCodeToString(status.code());
     Met(told);
     return told;
   }

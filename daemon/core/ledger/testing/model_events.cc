@@ -76,9 +76,8 @@ absl::Status LedgerModel::RegisterEvent(SessionId session, const Ledger::EventPl
       {events_.size(), bounds_.max_events}};
   for (const auto& [used, limit] : limits) {
     if (used < limit) continue;
-    return ExpectDenial(
-        answer.status(), tenant,
-        {{gpumem::v1::Denial::CAUSE_DAEMON_LIMIT, tenant, kEverywhere}, 1, used, limit});
+    return ExpectDenial(answer.status(), tenant,
+                        {{Denial::Cause::kDaemonLimit, tenant, kEverywhere}, 1, used, limit});
   }
   const auto has_its_name = [&](const Event& event) {
     return !place.lease && !event.place.lease && event.place.name == place.name &&

@@ -9,8 +9,6 @@
 namespace gpumemd {
 namespace {
 
-using gpumem::v1::Denial;
-
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
 // Of a few small numbers and one that may be kUnlimited.
@@ -232,11 +230,11 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
     const Quota& quota = tenants_.at(each).quota;
     const uint64_t limit = LimitOn(each, device);
     // A tenant without a limit below the capacity is denied for the capacity's sake.
-    grow(each, add(Denial::CAUSE_DEVICE_LIMIT, each, device, true,
+    grow(each, add(Denial::Cause::kDeviceLimit, each, device, true,
                    limit < capacity ? limit : kUnlimited));
     if (!Pinned(device) && quota.total_limit_bytes) {
       Limit& total =
-          add(Denial::CAUSE_TOTAL_LIMIT, each, kUnpinned, true, *quota.total_limit_bytes);
+          add(Denial::Cause::kTotalLimit, each, kUnpinned, true, *quota.total_limit_bytes);
       for (size_t d = 0; d < devices_.size() && each != request.tenant; ++d) {
         if (!Pinned(d)) total.need += Need(each, d);
         total.growth = growth;
@@ -249,11 +247,11 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
       }
     }
     if (quota.max_segments) {
-      add(Denial::CAUSE_MAX_SEGMENTS, each, kEverywhere, false, *quota.max_segments);
+      add(Denial::Cause::kMaxSegments, each, kEverywhere, false, *quota.max_segments);
     }
   }
-  grow("", add(Denial::CAUSE_CAPACITY, "", device, true, capacity));
-  add(Denial::CAUSE_DAEMON_LIMIT, "", kEverywhere, false, bounds_.max_segments);
+  grow("", add(Denial::Cause::kCapacity, "", device, true, capacity));
+  add(Denial::Cause::kDaemonLimit, "", kEverywhere, false, bounds_.max_segments);
   return limits;
 }
 
@@ -310,11 +308,11 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
   const Claim claim = On(claims, reason->name);
   judgement.denial.used = reason->held;
   if (!reason->KeepsGuarantees({}) && reason->Fits(reason->firm, {})) {
-    judgement.denial.name.cause = Denial::CAUSE_GUARANTEES;
+    judgement.denial.name.cause = Denial::Cause::kGuarantees;
     const uint64_t covered = reason->asked - reason->growth;
     judgement.denial.used = reason->need > covered ? reason->need - covered : 0;
   } else if (reason->FitOf({}, /*may_revoke=*/false) != Fit::kBlocked && claim.asked > 0) {
-    judgement.denial.name.cause = Denial::CAUSE_QUEUE;
+    judgement.denial.name.cause = Denial::Cause::kQueue;
     judgement.denial.used += claim.asked;
   }
   return judgement;
@@ -338,14 +336,14 @@ void LedgerModel::GiveUpFor(const Request& request, uint32_t fresh, const Claims
   std::vector<std::string> limited = PathOf(name);
   limited.emplace_back("");
   for (const std::string& each : limited) {
-    const LimitName here = {each.empty() ? Denial::CAUSE_CAPACITY : Denial::CAUSE_DEVICE_LIMIT,
+    const LimitName here = {each.empty() ? Denial::Cause::kCapacity : Denial::Cause::kDeviceLimit,
                             each, device};
     const uint64_t most = each.empty() ? devices_[device].capacity_bytes : LimitOn(each, device);
     while (over(here, Of(each, device, Which::kStaying).bytes, request.bytes * fresh, most) &&
            (GiveUpOldest(name, device) || GiveUpOfTheRichest(device, each))) {
     }
     if (!each.empty() && tenants_.at(each).quota.total_limit_bytes && !Pinned(device)) {
-      while (over({Denial::CAUSE_TOTAL_LIMIT, each, kUnpinned},
+      while (over({Denial::Cause::kTotalLimit, each, kUnpinned},
                   Of(each, kUnpinned, Which::kStaying).bytes, request.bytes * fresh,
                   *tenants_.at(each).quota.total_limit_bytes) &&
              from_anywhere(each, /*pinned_too=*/false)) {
@@ -355,7 +353,8 @@ void LedgerModel::GiveUpFor(const Request& request, uint32_t fresh, const Claims
                                   ? bounds_.max_segments
                                   : tenants_.at(each).quota.max_segments.value_or(UINT32_MAX);
     const LimitName number = {
-        each.empty() ? Denial::CAUSE_DAEMON_LIMIT : Denial::CAUSE_MAX_SEGMENTS, each, kEverywhere};
+        each.empty() ? Denial::Cause::kDaemonLimit : Denial::Cause::kMaxSegments, each,
+        kEverywhere};
     while (over(number, Of(each, kEverywhere, Which::kStaying).segments, fresh, segments) &&
            from_anywhere(each, /*pinned_too=*/true)) {
     }

@@ -3,12 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/testing/model.h"
 
 namespace gpumemd {
-
-using gpumem::v1::Denial;
 
 std::optional<absl::Status> LedgerModel::NoRoomForLeases(SessionId session, uint64_t more,
                                                          const absl::Status& answer) {
@@ -29,7 +27,7 @@ std::optional<absl::Status> LedgerModel::NoRoomForLeases(SessionId session, uint
         std::pair(tenants, bounds_.max_leases_per_tenant), std::pair(all, bounds_.max_leases)}) {
     if (used + more <= limit) continue;
     return ExpectDenial(answer, tenant,
-                        {{Denial::CAUSE_DAEMON_LIMIT, "", kEverywhere}, more, used, limit});
+                        {{Denial::Cause::kDaemonLimit, "", kEverywhere}, more, used, limit});
   }
   return std::nullopt;
 }
@@ -157,7 +155,7 @@ absl::Status LedgerModel::DriverDenial(SessionId session, size_t device, uint64_
                                        const absl::Status& answer) {
   const std::string tenant = sessions_.at(session).tenant;
   return ExpectDenial(answer, tenant,
-                      {{Denial::CAUSE_DRIVER, tenant, device},
+                      {{Denial::Cause::kDriver, tenant, device},
                        bytes,
                        Of("", device, Which::kAll).bytes,
                        devices_[device].capacity_bytes});

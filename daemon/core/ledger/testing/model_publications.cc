@@ -9,7 +9,6 @@
 namespace gpumemd {
 
 using absl::StatusCode;
-using gpumem::v1::Denial;
 
 namespace {
 
@@ -128,9 +127,9 @@ absl::Status LedgerModel::Publish(SessionId id, const PublishSpec& spec, absl::T
     if (replaced != nullptr || count_of(each) < limit) continue;
     return ExpectDenial(
         answer.status(), tenant,
-        {{Denial::CAUSE_MAX_PUBLICATIONS, each, kEverywhere}, 1, count_of(each), limit});
+        {{Denial::Cause::kMaxPublications, each, kEverywhere}, 1, count_of(each), limit});
   }
-  const LimitName daemon = {Denial::CAUSE_DAEMON_LIMIT, tenant, kEverywhere};
+  const LimitName daemon = {Denial::Cause::kDaemonLimit, tenant, kEverywhere};
   if (replaced == nullptr && publications_.size() >= bounds_.max_publications) {
     return ExpectDenial(answer.status(), tenant,
                         {daemon, 1, publications_.size(), bounds_.max_publications});
@@ -375,13 +374,13 @@ std::optional<absl::Status> LedgerModel::NoRoomToWait(const std::string& tenant,
     const uint64_t limit = tenants_.at(each).quota.max_waiting.value_or(UINT32_MAX);
     if (waiting < limit) continue;
     return ExpectDenial(answer, tenant,
-                        {{Denial::CAUSE_MAX_WAITING, each, kEverywhere}, 1, waiting, limit});
+                        {{Denial::Cause::kMaxWaiting, each, kEverywhere}, 1, waiting, limit});
   }
   const uint64_t of_all = waiters_.size() + attach_waiters_.size();
   if (of_all < bounds_.max_waiting) return std::nullopt;
   return ExpectDenial(
       answer, tenant,
-      {{Denial::CAUSE_DAEMON_LIMIT, tenant, kEverywhere}, 1, of_all, bounds_.max_waiting});
+      {{Denial::Cause::kDaemonLimit, tenant, kEverywhere}, 1, of_all, bounds_.max_waiting});
 }
 
 uint64_t LedgerModel::WaitingOf(const std::string& tenant) const {

@@ -4,47 +4,45 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/testing/model.h"
 
 namespace gpumemd {
 
 using absl::StatusCode;
-using gpumem::v1::Denial;
 
 absl::Status LedgerModel::CheckDenial(const Denial& denial, const std::string& tenant,
                                       const Expected& expected) const {
   const LimitName& name = expected.name;
   const std::string device = name.device < devices_.size() ? devices_[name.device].uuid : "";
   const std::string limited = name.whose == tenant ? "" : name.whose;
-  if (denial.cause() == name.cause && denial.tenant() == tenant && denial.device_uuid() == device &&
-      denial.limited_tenant() == limited && denial.asked() == expected.asked &&
-      denial.used() == expected.used && denial.limit() == expected.limit &&
-      (!denial.help().empty() || name.cause == Denial::CAUSE_UNBROKERED)) {
+  if (denial.cause == name.cause && denial.tenant == tenant && denial.device_uuid == device &&
+      denial.limited_tenant == limited && denial.asked == expected.asked &&
+      denial.used == expected.used && denial.limit == expected.limit &&
+      (!denial.help.empty() || name.cause == Denial::Cause::kUnbrokered)) {
     // Who is named as a holder, holds it; the largest first.
     uint64_t last = UINT64_MAX;
-    for (const Denial::Holder& holder : denial.holders()) {
-      if (!tenants_.contains(holder.tenant()) || !IsUnder(holder.tenant(), name.whose) ||
-          holder.used() > last || holder.used() == 0 ||
-          holder.used() != Of(holder.tenant(), name.device, Which::kHeld).bytes) {
-        return Wrong("a denial names the wrong holder: ", denial.ShortDebugString());
+    for (const Denial::Holder& holder : denial.holders) {
+      if (!tenants_.contains(holder.tenant) || !IsUnder(holder.tenant, name.whose) ||
+          holder.used > last || holder.used == 0 ||
+          holder.used != Of(holder.tenant, name.device, Which::kHeld).bytes) {
+        return Wrong("a denial names the wrong holder: ", DenialError(denial).ToString());
       }
-      last = holder.used();
+      last = holder.used;
     }
     return absl::OkStatus();
   }
-  return Wrong("expected a denial of ", tenant, " by ", Denial::Cause_Name(name.cause), " of \"",
-               limited, "\" on \"", device, "\", asked ", expected.asked, ", used ", expected.used,
-               ", limit ", expected.limit, "; got ", denial.ShortDebugString());
+  return Wrong("expected a denial of ", tenant, " by ", NameOf(name.cause), " of \"", limited,
+               "\" on \"", device, "\", asked ", expected.asked, ", used ", expected.used,
+               ", limit ", expected.limit, "; got ", DenialError(denial).ToString());
 }
 
 absl::Status LedgerModel::ExpectDenial(const absl::Status& answer, const std::string& tenant,
                                        const Expected& expected) {
   ++tenants_.at(tenant).denials;
-  const std::optional<Denial> denial = gpumem::DenialOf(answer);
+  const std::optional<Denial> denial = DenialOf(answer);
   if (!absl::IsResourceExhausted(answer) || !denial) {
-    return Wrong("expected a denial by ", Denial::Cause_Name(expected.name.cause), ", got ",
-                 answer.ToString());
+    return Wrong("expected a denial by ", NameOf(expected.name.cause), ", got ", answer.ToString());
   }
   return CheckDenial(*denial, tenant, expected);
 }
@@ -398,14 +396,14 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
         return Wrong("whether waiter ", ToInt(id), " is blocked is wrong");
       }
       if (judgement.fit == Fit::kNow) {
-        if (view->blocked_by.cause() != Denial::CAUSE_UNSPECIFIED) {
+        if (view->blocked_by.cause != Denial::Cause::kUnspecified) {
           return Wrong("waiter ", ToInt(id), " is blocked by what is not in its way");
         }
       } else {
         absl::Status same = CheckDenial(view->blocked_by, request.tenant, judgement.denial);
         if (!same.ok()) return same;
       }
-      if (blocked_by && blocked_by->SerializeAsString() != view->blocked_by.SerializeAsString()) {
+      if (blocked_by && *blocked_by != view->blocked_by) {
         return Wrong("waiter ", ToInt(id), " is blocked by two things");
       }
       ++view;

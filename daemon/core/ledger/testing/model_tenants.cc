@@ -153,7 +153,7 @@ uint64_t LedgerModel::Unbrokered(const std::string& tenant, size_t device) const
 absl::Status LedgerModel::ExpectUnbrokered(const Request& request, const absl::Status& answer) {
   const size_t device = *PastTheBroker(request.tenant);
   return ExpectDenial(answer, request.tenant,
-                      {{gpumem::v1::Denial::CAUSE_UNBROKERED, request.tenant, device},
+                      {{Denial::Cause::kUnbrokered, request.tenant, device},
                        request.in_all(),
                        Unbrokered(request.tenant, device),
                        0});

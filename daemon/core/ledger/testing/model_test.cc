@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/denial.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model_restart_steps.h"
 #include "gtest/gtest.h"
@@ -102,9 +102,9 @@ class Episode : public ModelRestarts {
     // Nobody is guaranteed a number of segments. Others of the tenant may have been first, or have
     // taken, or wait for, what its own limits allow.
     const auto why = ledger_.BlockedBy(waiter);
-    const bool of_number = why && why->asked() == 1;
-    const bool own_limit = why && why->limited_tenant().empty() &&
-                           why->limit() != devices_[request.device].capacity_bytes;
+    const bool of_number = why && why->asked == 1;
+    const bool own_limit =
+        why && why->limited_tenant.empty() && why->limit != devices_[request.device].capacity_bytes;
     if (of_number || own_limit ||
         model_.UnusedGuarantee(request.tenant, request.device) < request.bytes ||
         !model_.Allowed(request, /*emptied=*/false)) {
