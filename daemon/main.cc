@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/bytes.h"
-#include "common/cuda_toolkit.h"
+#include "common/cuda/toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/audit/audit_output.h"

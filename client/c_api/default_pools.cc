@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "client/c_api/handles.h"
 #include "common/bytes.h"
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 #include "gpumem/client.h"
 #include "gpumem/pool.h"
 

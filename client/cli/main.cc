@@ -9,12 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/command_line.h"
-#include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/json.h"
-#include "client/cli/print.h"
-#include "client/cli/printable.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/exit_code.h"
+#include "client/cli/options/command_line.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/printable.h"
 #include "common/endpoints.h"
 
 namespace gpumem::cli {

@@ -1,6 +1,6 @@
 #include "client/events/interprocess_event.h"
-#include "common/cuda_context.h"
-#include "common/cuda_driver.h"
+#include "common/cuda/context.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 

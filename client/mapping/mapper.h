@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "client/session/pools.h"
 #include "client/session/session.h"
-#include "common/mapping.h"
+#include "common/mapping/mapping.h"
 #include "gpumem/client.h"
 
 namespace gpumem::internal {

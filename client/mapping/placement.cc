@@ -6,7 +6,7 @@
 #include "client/mapping/device_name.h"
 #include "client/mapping/visible_devices.h"
 #include "client/session/convert.h"
-#include "common/mapping_address.h"
+#include "common/mapping/address.h"
 
 namespace gpumem::internal {
 

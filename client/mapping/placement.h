@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/mapping.h"
+#include "common/mapping/mapping.h"
 #include "gpumem/client.h"
 #include "proto/gpumem/v1/session.pb.h"
 

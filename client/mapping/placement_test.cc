@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/testing/fake_daemon.h"
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 #include "gmock/gmock.h"
 #include "gpumem/client.h"
 #include "gtest/gtest.h"

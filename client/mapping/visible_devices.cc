@@ -1,6 +1,6 @@
 #include "client/mapping/visible_devices.h"
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 namespace gpumem::internal {
 

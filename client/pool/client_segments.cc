@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "common/mapping.h"
+#include "common/mapping/mapping.h"
 
 namespace gpumem::internal {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/mutex.h"
 #include "client/pool/stream_api.h"
-#include "common/cuda_context.h"
-#include "common/cuda_driver.h"
+#include "common/cuda/context.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/session/deliveries.h"
-#include "common/mapping.h"
+#include "common/mapping/mapping.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 

@@ -1,6 +1,6 @@
 #include "daemon/device/cuda_info.h"
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 

@@ -1,6 +1,6 @@
 #include "daemon/device/cuda_vmm_device.h"
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 
@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
-#include "common/nvml.h"
+#include "common/cuda/nvml.h"
 #include "common/unique_fd.h"
 #include "daemon/device/create_check.h"
 

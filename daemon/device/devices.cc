@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/host_ipc.h"
-#include "common/nvml.h"
+#include "common/cuda/nvml.h"
+#include "common/mapping/host_ipc.h"
 #include "daemon/device/context/context_device.h"
 #include "daemon/device/cuda_info.h"
 #include "daemon/device/cuda_vmm_device.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/nvml.h"
+#include "common/cuda/nvml.h"
 
 namespace gpumemd {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/counted.h"
-#include "common/cuda_toolkit.h"
+#include "common/cuda/toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
 #include "daemon/core/failpoint.h"

@@ -3,14 +3,14 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/cuda_driver.h"
-#include "common/dynamic_library.h"
+#include "common/cuda/driver.h"
+#include "common/cuda/dynamic_library.h"
 
 namespace gpumem::bench {
 
 #if GPUMEM_WITH_CUDA
 
-// Not in common/cuda_driver.h, which has what the product calls.
+// Not in common/cuda/driver.h, which has what the product calls.
 #define GPUMEM_BARE_CALLS(X)            \
   X(cuGetErrorName)                     \
   X(cuCtxSetCurrent)                    \

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/nvml.h"
+#include "common/cuda/nvml.h"
 #include "tests/support/child.h"
 
 namespace gpumem::bench {

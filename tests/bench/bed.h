@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmark/benchmark.h"
-#include "common/device_copy.h"
+#include "common/cuda/device_copy.h"
 #include "gpumem/client.h"
 #include "tests/bench/floors.h"
 #include "tests/bench/samples.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/device_copy.h"
+#include "common/cuda/device_copy.h"
 #include "common/unix_channel.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/mapping.h"
+#include "common/mapping/mapping.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 #include "tests/bench/bare_cuda.h"

@@ -1,6 +1,6 @@
 #include "tests/bench/pool_cuda.h"
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 #include "tests/bench/bed.h"
 
 namespace gpumem::bench::cuda {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/staging.h"
+#include "common/cuda/staging.h"
 #include "common/unique_fd.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/cuda_toolkit.h"
+#include "common/cuda/toolkit.h"
 
 namespace gpumem {
 namespace {

@@ -98,7 +98,7 @@ class Actor {
   //   PERMISSION_DENIED  it is mapped read-only
   absl::Status TryWrite(const std::string& name);
 
-  // Maps memory by what common/mapping.h takes; needs no session, and makes none.
+  // Maps memory by what common/mapping/mapping.h takes; needs no session, and makes none.
   absl::Status OpenRaw(const std::string& name, Kind kind, Backend backend,
                        const std::string& device_uuid, uint64_t bytes, const RawHandle& handle);
 

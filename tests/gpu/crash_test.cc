@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/cuda_context.h"
-#include "common/cuda_driver.h"
-#include "common/device_copy.h"
+#include "common/cuda/context.h"
+#include "common/cuda/device_copy.h"
+#include "common/cuda/driver.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"

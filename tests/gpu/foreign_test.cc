@@ -10,7 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/device_copy.h"
+#include "common/cuda/device_copy.h"
 #include "gpumem/client.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"

@@ -1,7 +1,7 @@
 // Work on a GPU that a test can hold back, and whose outcome it can see.
 #pragma once
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 
@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "common/cuda_context.h"
+#include "common/cuda/context.h"
 #include "gpumem/pool.h"
 
 namespace gpumem::testing {

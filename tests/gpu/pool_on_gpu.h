@@ -1,7 +1,7 @@
 // What the pool's tests with real streams begin with: a daemon, a GPU, and pools of it.
 #pragma once
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 

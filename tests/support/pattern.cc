@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/device_copy.h"
+#include "common/cuda/device_copy.h"
 
 namespace gpumem::testing {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/cuda_toolkit.h"
+#include "common/cuda/toolkit.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
 #include "tests/support/child.h"

@@ -17,16 +17,18 @@ import xml.etree.ElementTree as ET
 LAYERS = {
     "proto": (),
     "common": ("proto",),
-    "client": ("client/...", "common", "proto"),
+    "common/cuda": ("common",),
+    "common/mapping": ("common", "common/cuda"),
+    "client": ("client/...", "common/...", "proto"),
     "client/include": (),
-    "client/session": ("client/include", "common", "proto"),
-    "client/mapping": ("client/include", "client/session", "common", "proto"),
-    "client/pool": ("client/include", "client/mapping", "client/session", "common", "proto"),
-    "client/events": ("client/include", "client/mapping", "client/session", "common", "proto"),
-    "client/c_api": ("client/include", "common"),
-    "client/python": ("client/include", "common"),
-    "client/testing": ("common", "proto"),
-    "daemon/device": ("common",),
+    "client/session": ("client/include", "common/...", "proto"),
+    "client/mapping": ("client/include", "client/session", "common/...", "proto"),
+    "client/pool": ("client/include", "client/mapping", "client/session", "common/...", "proto"),
+    "client/events": ("client/include", "client/mapping", "client/session", "common/...", "proto"),
+    "client/c_api": ("client/include", "common/..."),
+    "client/python": ("client/include", "common/..."),
+    "client/testing": ("common/...", "proto"),
+    "daemon/device": ("common/...",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),
     "daemon/core/audit": ("common", "daemon/core/ids.h"),
     "daemon/core/broker": ("common", "daemon/core/...", "daemon/device/device.h",
@@ -37,29 +39,29 @@ LAYERS = {
     "daemon/log": ("common",),
     "daemon/audit": ("common", "daemon/core/audit", "daemon/core/ids.h",
                      "daemon/log/ready_write.h"),
-    "daemon/config": ("common", "daemon/core/...", "daemon/device/device.h"),
-    "daemon/restart": ("common", "daemon/core/...", "daemon/restart/fd_store",
+    "daemon/config": ("common/...", "daemon/core/...", "daemon/device/device.h"),
+    "daemon/restart": ("common/...", "daemon/core/...", "daemon/restart/fd_store",
                        "daemon/transport/peer", "proto"),
     "daemon/restart/fd_store": ("common",),
     "daemon/keeper": ("common",),
-    "daemon/metrics": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),
-    "daemon/transport": ("common", "daemon/core/...", "daemon/device/device.h", "daemon/log",
+    "daemon/metrics": ("common/...", "daemon/core/...", "daemon/device/device.h", "proto"),
+    "daemon/transport": ("common/...", "daemon/core/...", "daemon/device/device.h", "daemon/log",
                          "daemon/transport/...", "proto"),
-    "daemon/transport/meter": ("common", "proto"),
-    "daemon/transport/peer": ("common", "daemon/core/audit", "daemon/core/identity", "proto"),
-    "daemon/transport/service": ("common", "daemon/core/...", "daemon/device/device.h",
+    "daemon/transport/meter": ("common/...", "proto"),
+    "daemon/transport/peer": ("common/...", "daemon/core/audit", "daemon/core/identity", "proto"),
+    "daemon/transport/service": ("common/...", "daemon/core/...", "daemon/device/device.h",
                                  "daemon/transport/...", "proto"),
-    "daemon/unbrokered": ("common", "daemon/config", "daemon/core/...", "daemon/device",
+    "daemon/unbrokered": ("common/...", "daemon/config", "daemon/core/...", "daemon/device",
                           "daemon/transport/peer"),
-    "daemon/server": ("common", "daemon/...", "proto"),
-    "daemon": ("common", "daemon/...", "proto"),
-    "tests": ("client/...", "common", "daemon/...", "proto"),
+    "daemon/server": ("common/...", "daemon/...", "proto"),
+    "daemon": ("common/...", "daemon/...", "proto"),
+    "tests": ("client/...", "common/...", "daemon/...", "proto"),
 }
 # Unit tests put a part of the daemon together with real neighbours.
 DAEMON_TESTS = "tests of the daemon"
-LAYERS[DAEMON_TESTS] = ("common", "daemon/...", "proto")
+LAYERS[DAEMON_TESTS] = ("common/...", "daemon/...", "proto")
 CLIENT_TESTS = "tests of the client"
-LAYERS[CLIENT_TESTS] = ("client/...", "common", "proto")
+LAYERS[CLIENT_TESTS] = ("client/...", "common/...", "proto")
 
 # The core has no I/O: messages, but no services, sockets or devices.
 FORBIDDEN = {

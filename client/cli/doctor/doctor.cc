@@ -2,13 +2,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/commands.h"
+#include "client/cli/commands/commands.h"
 #include "client/cli/doctor/collect.h"
 #include "client/cli/doctor/examine.h"
-#include "client/cli/format.h"
-#include "client/cli/json.h"
-#include "client/cli/print.h"
-#include "client/cli/terminal.h"
+#include "client/cli/text/format.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/terminal.h"
 
 namespace gpumem::cli {
 

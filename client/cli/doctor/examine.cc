@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/format.h"
-#include "client/cli/table.h"
+#include "client/cli/text/format.h"
+#include "client/cli/text/table.h"
 
 namespace gpumem::cli {
 namespace {

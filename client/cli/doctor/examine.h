@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "client/cli/doctor/facts.h"
-#include "client/cli/json.h"
-#include "client/cli/styled.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/styled.h"
 
 namespace gpumem::cli {
 

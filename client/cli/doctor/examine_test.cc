@@ -6,7 +6,7 @@
 #include <string>
 
 #include "client/cli/doctor/collect.h"
-#include "client/cli/table.h"
+#include "client/cli/text/table.h"
 
 namespace gpumem::cli {
 namespace {

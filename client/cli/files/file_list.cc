@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/printable.h"
+#include "client/cli/text/printable.h"
 
 namespace gpumem::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/cli/format.h"
-#include "client/cli/table.h"
+#include "client/cli/text/format.h"
+#include "client/cli/text/table.h"
 
 namespace gpumem::cli {
 namespace {

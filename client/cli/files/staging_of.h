@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "common/staging.h"
+#include "common/cuda/staging.h"
 #include "gpumem/client.h"
 
 namespace gpumem::cli {

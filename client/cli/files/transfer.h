@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/cli/files/file_reader.h"
-#include "common/staging.h"
+#include "common/cuda/staging.h"
 
 namespace gpumem::cli {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/format.h"
-#include "client/cli/table.h"
+#include "client/cli/text/format.h"
+#include "client/cli/text/table.h"
 
 namespace gpumem::cli {
 namespace {

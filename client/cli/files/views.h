@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 #include "client/cli/files/file_list.h"
-#include "client/cli/json.h"
+#include "client/cli/text/json.h"
 
 namespace gpumem::cli {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/cli/values.h"
+#include "client/cli/options/values.h"
 
 namespace gpumem::cli {
 namespace {

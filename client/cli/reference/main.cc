@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/command_line.h"
+#include "client/cli/options/command_line.h"
 #include "client/cli/reference/command_tree.h"
 #include "client/cli/reference/completions.h"
 #include "client/cli/reference/man_page.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/command_line.h"
+#include "client/cli/options/command_line.h"
 #include "client/cli/reference/command_tree.h"
 #include "client/cli/reference/completions.h"
 #include "client/cli/reference/man_page.h"

@@ -21,8 +21,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "common/host_ipc.h"
-#include "common/mapping.h"
+#include "common/mapping/host_ipc.h"
+#include "common/mapping/mapping.h"
 #include "daemon/device/devices.h"
 
 namespace gpumemd {

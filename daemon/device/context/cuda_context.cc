@@ -1,6 +1,6 @@
 #include "daemon/device/context/cuda_context.h"
 
-#include "common/cuda_driver.h"
+#include "common/cuda/driver.h"
 
 #if GPUMEM_WITH_CUDA
 
@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
-#include "common/cuda_context.h"
+#include "common/cuda/context.h"
 #include "common/unique_fd.h"
 
 namespace gpumemd {

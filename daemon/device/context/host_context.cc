@@ -18,7 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
-#include "common/host_ipc.h"
+#include "common/mapping/host_ipc.h"
 #include "common/unique_fd.h"
 #include "daemon/device/context/host_ipc_server.h"
 #include "daemon/device/memfd.h"

@@ -20,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/host_ipc.h"
-#include "common/mapping.h"
+#include "common/mapping/host_ipc.h"
+#include "common/mapping/mapping.h"
 #include "common/unix_channel.h"
 
 namespace gpumemd {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/host_ipc.h"
+#include "common/mapping/host_ipc.h"
 #include "common/start_thread.h"
 #include "common/unix_channel.h"
 

@@ -1,4 +1,4 @@
-// Answers those who open memory of kind ipc on a host device (common/host_ipc.h).
+// Answers those who open memory of kind ipc on a host device (common/mapping/host_ipc.h).
 #pragma once
 
 #include <sys/types.h>

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "common/cuda_context.h"
-#include "common/cuda_driver.h"
+#include "common/cuda/context.h"
+#include "common/cuda/driver.h"
 #include "daemon/device/context/process.h"
 
 namespace gpumemd {

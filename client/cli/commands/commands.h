@@ -1,0 +1,48 @@
+// What each command does. A Run returns when its work is done or has failed; answers go
+// to stdout, errors come back as a status whose sentence is for the user.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/cli/options/command_line.h"
+
+namespace gpumem::cli {
+
+// By the admin socket.
+absl::Status Run(const StatusCommand& command, const GlobalOptions& options);
+absl::Status Run(const PsCommand& command, const GlobalOptions& options);
+absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaListCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaSetCommand& command, const GlobalOptions& options);
+absl::Status Run(const QuotaUnsetCommand& command, const GlobalOptions& options);
+absl::Status Run(const PoolListCommand& command, const GlobalOptions& options);
+absl::Status Run(const PoolSetCommand& command, const GlobalOptions& options);
+absl::Status Run(const PoolTrimCommand& command, const GlobalOptions& options);
+absl::Status Run(const TrimCommand& command, const GlobalOptions& options);
+absl::Status Run(const DrainCommand& command, const GlobalOptions& options);
+absl::Status Run(const ReloadCommand& command, const GlobalOptions& options);
+absl::Status Run(const TopCommand& command, const GlobalOptions& options);
+absl::Status Run(const MapCommand& command, const GlobalOptions& options);
+absl::Status Run(const DescribeCommand& command, const GlobalOptions& options);
+absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
+
+// By what this user may see of the machine, and of the daemon where there is one.
+absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
+
+// As a worker: no privilege needed.
+absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
+absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
+absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
+absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options);
+absl::Status Run(const PublishCommand& command, const GlobalOptions& options);
+absl::Status Run(const FetchCommand& command, const GlobalOptions& options);
+absl::Status Run(const VerifyCommand& command, const GlobalOptions& options);
+
+// As a worker, by the admin socket with a tenant's name.
+absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);
+absl::Status RunUnpublishOf(const std::string& full_name, const GlobalOptions& options);
+absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);
+absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options);
+
+}  // namespace gpumem::cli

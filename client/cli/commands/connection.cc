@@ -1,0 +1,104 @@
+#include "client/cli/commands/connection.h"
+
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/endpoints.h"
+#include "common/http2_refusal.h"
+#include "common/unix_channel.h"
+
+namespace gpumem::cli {
+namespace {
+
+// A daemon that refuses says why. One that ends may close a connection that it has just accepted.
+constexpr int kMostHangUps = 3;
+constexpr absl::Duration kPause = absl::Milliseconds(50);
+
+absl::Status AdminRefusal(const std::string& path) {
+  return absl::PermissionDeniedError(
+      absl::StrCat("this user may not use ", path,
+                   ": it is for root, the user that runs the daemon, and the members of the "
+                   "daemon's admin group (sudo, or [daemon] admin_group in its configuration), and "
+                   "for none of them in another container than the daemon's"));
+}
+
+absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
+  absl::StatusOr<UniqueFd> fd =
+      // With a name, so that the daemon's audit can say whose command it was.
+      ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::InfiniteFuture(),
+                  /*named=*/true);
+  if (absl::IsUnavailable(fd.status())) {
+    return absl::UnavailableError(
+        absl::StrCat("no daemon at ", runtime_dir, ": start one with gpumemd --runtime-dir ",
+                     runtime_dir, ", or say where it is with --runtime-dir or GPUMEM_RUNTIME_DIR"));
+  }
+  return fd;
+}
+
+// Returns why the daemon does not serve this connection; nullopt if it does. UNAVAILABLE: it was
+// closed without a reason. The daemon checks the peer's identity and, if it refuses it, sends the
+// reason and closes (common/http2_refusal.h). A gRPC server that accepts a connection sends first
+// (HTTP/2 SETTINGS).
+std::optional<absl::Status> Refused(int fd, const std::string& path) {
+  pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
+  std::array<char, 1024> bytes;
+  if (poll(&event, 1, 5000) <= 0) return std::nullopt;
+  const ssize_t size = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (size <= 0) return absl::UnavailableError(absl::StrCat("the daemon closed ", path));
+  const std::optional<absl::Status> why =
+      ParseHttp2Refusal({bytes.data(), static_cast<size_t>(size)});
+  if (!why) return std::nullopt;
+  if (absl::IsPermissionDenied(*why)) return AdminRefusal(path);
+  return absl::Status(why->code(), absl::StrCat("the daemon does not serve this connection to ",
+                                                path, ": ", why->message()));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
+  fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // a list of 100,000 segments is more than gRPC's 4 MiB
+  return grpc::CreateCustomInsecureChannelFromFd("gpumemd", fd.release(), arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir) {
+  const std::string path = SocketPath(runtime_dir, kAdminSocket);
+  for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
+    if (hang_ups > 0) absl::SleepFor(kPause);
+    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
+    if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
+    if (!fd.ok()) return fd.status();
+    const std::optional<absl::Status> refused = Refused(fd->get(), path);
+    if (!refused) {
+      return std::make_unique<AdminConnection>(runtime_dir,
+                                               v1::Admin::NewStub(MakeChannel(*std::move(fd))));
+    }
+    if (!absl::IsUnavailable(*refused)) return *refused;
+  }
+  // Daemons of protocol version 1 refuse without a reason.
+  return AdminRefusal(path);
+}
+
+absl::Status AdminConnection::Reconnect() {
+  absl::SleepFor(kPause);
+  absl::StatusOr<std::unique_ptr<AdminConnection>> next = ConnectAdmin(runtime_dir_);
+  if (next.ok()) stub_ = std::move((*next)->stub_);
+  return next.status();
+}
+
+absl::Status MayBeDone(const absl::Status& end) {
+  return absl::UnavailableError(
+      absl::StrCat("the daemon ended during the call and may have carried it out or not: look, and "
+                   "repeat it if it has not (",
+                   end.message(), ")"));
+}
+
+}  // namespace gpumem::cli

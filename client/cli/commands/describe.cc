@@ -1,0 +1,147 @@
+// gpumemctl describe.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/connection.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/terminal.h"
+#include "client/cli/views/describe_view.h"
+#include "client/cli/views/snapshot.h"
+
+namespace gpumem::cli {
+namespace {
+
+using v1::Admin;
+
+absl::StatusOr<Snapshot> Take(AdminConnection& admin) {
+  Snapshot snapshot;
+  absl::Status first;
+  const auto ask = [&](auto method, auto request, auto* answer) {
+    if (!first.ok()) return;
+    auto response = Call(admin, method, request);
+    if (response.ok()) {
+      *answer = *std::move(response);
+    } else {
+      first = response.status();
+    }
+  };
+  ask(&Admin::Stub::GetStatus, v1::GetStatusRequest(), &snapshot.status);
+  ask(&Admin::Stub::ListTenants, v1::ListTenantsRequest(), &snapshot.tenants);
+  ask(&Admin::Stub::ListSessions, v1::ListSessionsRequest(), &snapshot.sessions);
+  ask(&Admin::Stub::ListSegments, v1::ListSegmentsRequest(), &snapshot.segments);
+  ask(&Admin::Stub::ListWaiting, v1::ListWaitingRequest(), &snapshot.waiting);
+  ask(&Admin::Stub::ListPublications, v1::ListPublicationsRequest(), &snapshot.publications);
+  ask(&Admin::Stub::ListHolders, v1::ListHoldersRequest(), &snapshot.holders);
+  if (!first.ok()) return first;
+  return snapshot;
+}
+
+// Those of a list that `of` says belong to the thing.
+template <typename List, typename Of>
+Json Those(const List& list, Of of) {
+  Json json = Json::array();
+  for (const auto& each : list) {
+    if (of(each)) json.push_back(ToJson(each));
+  }
+  return json;
+}
+
+// The thing itself, and what refers to it. The members are the same for all things.
+Json DescribeJson(const Snapshot& snapshot, const Thing& thing) {
+  const std::string& name = thing.name;
+  const uint64_t id = thing.id;
+  const bool lease = thing.what == Subject::kLease;
+  const v1::LeaseInfo* of_lease = lease ? snapshot.Lease(id) : nullptr;
+  const v1::PublishedSegments* published =
+      thing.what == Subject::kPublication ? snapshot.Published(name) : nullptr;
+  const auto is_published = [&](uint64_t segment) {
+    return published != nullptr &&
+           std::find(published->segment_ids().begin(), published->segment_ids().end(), segment) !=
+               published->segment_ids().end();
+  };
+  const auto leases_it = [&](uint64_t session, uint64_t segment) {
+    return std::any_of(snapshot.holders.leases().begin(), snapshot.holders.leases().end(),
+                       [&](const v1::LeaseInfo& each) {
+                         return each.session_id() == session && each.segment_id() == segment;
+                       });
+  };
+  Json json = Json::object();
+  const char* words[] = {"", "tenant", "session", "lease", "segment", "publication", "device"};
+  json["what"] = words[static_cast<int>(thing.what)];
+  if (name.empty()) {
+    json["id"] = id;
+  } else {
+    json["name"] = name;
+  }
+  json["tenants"] = Those(snapshot.tenants.tenants(), [&](const v1::TenantInfo& each) {
+    return thing.what == Subject::kTenant &&
+           (each.usage().tenant() == name || each.quota().parent() == name);
+  });
+  json["sessions"] = Those(snapshot.sessions.sessions(), [&](const v1::SessionInfo& each) {
+    const v1::SegmentInfo* segment =
+        thing.what == Subject::kSegment ? snapshot.Segment(id) : nullptr;
+    return (thing.what == Subject::kSession && each.session_id() == id) ||
+           (thing.what == Subject::kTenant && each.tenant() == name) ||
+           (of_lease != nullptr && of_lease->session_id() == each.session_id()) ||
+           (segment != nullptr &&
+            std::find(segment->session_ids().begin(), segment->session_ids().end(),
+                      each.session_id()) != segment->session_ids().end());
+  });
+  json["leases"] = Those(snapshot.holders.leases(), [&](const v1::LeaseInfo& each) {
+    return (lease && each.lease_id() == id) ||
+           (thing.what == Subject::kSegment && each.segment_id() == id) ||
+           (thing.what == Subject::kSession && each.session_id() == id) ||
+           (thing.what == Subject::kTenant && each.tenant() == name) ||
+           (thing.what == Subject::kPublication && each.publication() == name);
+  });
+  json["segments"] = Those(snapshot.segments.segments(), [&](const v1::SegmentInfo& each) {
+    return (thing.what == Subject::kSegment && each.segment_id() == id) ||
+           (of_lease != nullptr && of_lease->segment_id() == each.segment_id()) ||
+           (thing.what == Subject::kSession && leases_it(id, each.segment_id())) ||
+           (thing.what == Subject::kTenant && each.tenant() == name) ||
+           (thing.what == Subject::kDevice && each.device_uuid() == name) ||
+           is_published(each.segment_id());
+  });
+  json["publications"] =
+      Those(snapshot.publications.publications(), [&](const v1::PublicationInfo& each) {
+        const std::string full_name = absl::StrCat(each.tenant(), "/", each.name());
+        const v1::PublishedSegments* segments = snapshot.Published(full_name);
+        const bool has_it =
+            thing.what == Subject::kSegment && segments != nullptr &&
+            std::find(segments->segment_ids().begin(), segments->segment_ids().end(), id) !=
+                segments->segment_ids().end();
+        return has_it || (thing.what == Subject::kPublication && full_name == name) ||
+               (thing.what == Subject::kTenant && each.tenant() == name) ||
+               (thing.what == Subject::kSession && each.publisher_session_id() == id);
+      });
+  json["devices"] = Those(snapshot.status.devices(), [&](const v1::Device& each) {
+    return thing.what == Subject::kDevice && each.device_uuid() == name;
+  });
+  json["waiting"] = Those(snapshot.waiting.waiting(), [&](const v1::WaitingInfo& each) {
+    return (thing.what == Subject::kSession && each.session_id() == id) ||
+           (thing.what == Subject::kTenant && each.tenant() == name) ||
+           (thing.what == Subject::kDevice && each.device_uuid() == name);
+  });
+  return json;
+}
+
+}  // namespace
+
+absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  absl::StatusOr<Snapshot> snapshot = Take(**admin);
+  if (!snapshot.ok()) return snapshot.status();
+  absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
+  if (!thing.ok()) return thing.status();
+  Print(options.json
+            ? Pretty(DescribeJson(*snapshot, *thing))
+            : DescribeView(*snapshot, *thing, options.exact, Stdout(options.no_color).columns));
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

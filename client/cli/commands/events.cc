@@ -1,0 +1,59 @@
+// gpumemctl events: what happens in the broker, as it happens.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/connection.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/stop_signals.h"
+#include "client/cli/text/table.h"
+#include "client/cli/text/terminal.h"
+#include "client/cli/views/events_view.h"
+
+namespace gpumem::cli {
+
+absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
+  StopSignals signals;
+  auto admin = ConnectAdmin(options.runtime_dir);
+  if (!admin.ok()) return admin.status();
+  grpc::ClientContext context;
+  auto reader = (*admin)->stub().WatchEvents(&context, command.request);
+
+  // A signal ends the call; so does the end of the call that thread.
+  std::atomic<bool> done = false, stopped = false;
+  std::thread stopper([&] {
+    while (!done) {
+      if (signals.Wait(absl::Now() + absl::Milliseconds(200)) != StopSignals::Event::kStop)
+        continue;
+      stopped = true;
+      context.TryCancel();
+      return;
+    }
+  });
+  const absl::Cleanup end = [&] {
+    done = true;
+    stopper.join();
+  };
+
+  v1::EventRecord record;
+  while (reader->Read(&record)) {
+    if (options.json) {
+      Print(OneLine(EventJson(record)));
+    } else {
+      // Never cut: what was why is at the end.
+      const Output output = Stdout(options.no_color);
+      Print(ToString(EventLines(record, absl::Now(), absl::LocalTimeZone()), output.colour,
+                     kAnyWidth));
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  if (status.ok() || stopped) return absl::OkStatus();
+  return FromGrpcStatus(status);
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,365 @@
+// gpumemctl hold: a worker made from the shell.
+#include <sys/eventfd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/exit_code.h"
+#include "client/cli/text/format.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/stop_signals.h"
+#include "client/cli/text/table.h"
+#include "client/cli/views/device_list.h"
+#include "common/cuda/device_copy.h"
+#include "common/unique_fd.h"
+#include "gpumem/client.h"
+
+namespace gpumem::cli {
+namespace {
+
+// How long the beginning may take, and an answer that has memory in it.
+constexpr absl::Duration kConnecting = absl::Seconds(10);
+constexpr absl::Duration kGetting = absl::Seconds(30);
+
+constexpr uint8_t kFillByte = 0xA5;
+
+// The client's devices as the protocol's, which the rest of gpumemctl works with.
+absl::StatusOr<DeviceList> ListDevices(Client& client) {
+  absl::StatusOr<std::vector<DeviceInfo>> devices = client.Devices();
+  if (!devices.ok()) return devices.status();
+  DeviceList list;
+  for (const DeviceInfo& info : *devices) {
+    v1::Device& device = list.emplace_back();
+    device.set_index(static_cast<uint32_t>(list.size() - 1));
+    device.set_device_uuid(info.uuid);
+  }
+  return list;
+}
+
+absl::Status Fill(const Segment& segment) {
+  std::unique_ptr<DeviceCopier> copier = DeviceCopier::ForHost();
+  if (segment.backend() == Backend::kCuda) {
+    auto cuda = DeviceCopier::ForCuda(segment.device_uuid());
+    if (!cuda.ok()) return cuda.status();
+    copier = *std::move(cuda);
+  }
+  return copier->Fill(segment.data(), kFillByte, segment.size());
+}
+
+std::string Address(const Segment& segment) {
+  return absl::StrFormat("0x%x", reinterpret_cast<uintptr_t>(segment.data()));
+}
+
+// In hexadecimal digits; absent where it is not asked for, or the kind has none.
+absl::StatusOr<std::optional<std::string>> IpcHandle(const Segment& segment,
+                                                     const HoldCommand& command) {
+  if (!command.show_handle || segment.kind() != Kind::kIpc) return std::nullopt;
+  absl::StatusOr<Handle> handle = segment.ipc_handle();
+  if (!handle.ok()) return handle.status();
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(handle->data()), handle->size()));
+}
+
+absl::Status PrintHeld(const Client& client, const std::vector<Segment>& segments,
+                       const DeviceList& devices, const HoldCommand& command,
+                       const GlobalOptions& options) {
+  Table table({{"LEASE", Align::kRight},
+               {"SEGMENT", Align::kRight},
+               {"DEVICE"},
+               {"KIND"},
+               {"SIZE", Align::kRight},
+               {"ADDRESS", Align::kRight},
+               {"TICKET"}});
+  Table handles({{"SEGMENT", Align::kRight}, {"IPC HANDLE"}});
+  std::string lines;
+  uint64_t bytes = 0;
+  for (const Segment& segment : segments) {
+    absl::StatusOr<Ticket> ticket = segment.Share();
+    if (!ticket.ok()) return ticket.status();
+    absl::StatusOr<std::optional<std::string>> handle = IpcHandle(segment, command);
+    if (!handle.ok()) return handle.status();
+    bytes += segment.size();
+    table.AddRow({absl::StrCat(segment.lease_id()), absl::StrCat(segment.segment_id()),
+                  ShortDevice(devices, segment.device_uuid()),
+                  std::string(KindName(segment.kind())), Size(segment.size(), options.exact),
+                  Address(segment), ticket->value});
+    if (*handle) handles.AddRow({absl::StrCat(segment.segment_id()), **handle});
+    Json json = Json::object();
+    json["event"] = "held";
+    json["session_id"] = client.session_id();
+    json["tenant"] = client.tenant();
+    json["lease_id"] = segment.lease_id();
+    json["segment_id"] = segment.segment_id();
+    json["device_uuid"] = segment.device_uuid();
+    json["kind"] = std::string(KindName(segment.kind()));
+    json["size_bytes"] = segment.size();
+    json["reused"] = segment.reused();
+    json["address"] = Address(segment);
+    json["ticket"] = ticket->value;
+    json["ipc_handle"] = nullptr;
+    if (*handle) json["ipc_handle"] = **handle;
+    lines += OneLine(json);
+  }
+  if (options.json) {
+    Print(lines);
+    return absl::OkStatus();
+  }
+  Print(absl::StrCat(table.ToString(), handles.empty() ? "" : handles.ToString(), "Holding ",
+                     Size(bytes, options.exact), " as tenant ", Printable(client.tenant()),
+                     ", session ", client.session_id(), ", ",
+                     command.duration
+                         ? absl::StrCat("for ", absl::FormatDuration(*command.duration))
+                         : "until SIGINT (Ctrl-C) or SIGTERM",
+                     ".\n"));
+  return absl::OkStatus();
+}
+
+void PrintReleased(size_t segments, uint64_t bytes, const GlobalOptions& options) {
+  if (options.json) {
+    Json json = Json::object();
+    json["event"] = "released";
+    json["segments"] = segments;
+    json["size_bytes"] = bytes;
+    Print(OneLine(json));
+  } else {
+    Print(absl::StrCat("Released ", Size(bytes, options.exact), ".\n"));
+  }
+}
+
+// Tells the user, once, of each segment that is lost.
+class LossReport {
+ public:
+  LossReport(const std::vector<Segment>& segments, const GlobalOptions& options)
+      : json_(options.json) {
+    for (const Segment& segment : segments) segments_[segment.lease_id()] = segment.segment_id();
+  }
+
+  // To be called in one thread.
+  void Tell(const SegmentsLost& lost) {
+    std::vector<uint64_t> leases;
+    std::vector<uint64_t> segments;
+    for (const uint64_t lease : lost.lease_ids) {
+      const auto found = segments_.find(lease);
+      if (found == segments_.end()) continue;
+      leases.push_back(lease);
+      segments.push_back(found->second);
+      segments_.erase(found);
+    }
+    if (leases.empty()) return;
+    std::string line;
+    if (json_) {
+      Json json = Json::object();
+      json["event"] = "lost";
+      json["lease_ids"] = leases;
+      json["segment_ids"] = segments;
+      line = OneLine(json);
+    } else {
+      line = absl::StrCat("gpumemctl: lost ", segments.size() == 1 ? "segment " : "segments ",
+                          absl::StrJoin(segments, ", "),
+                          ": the CUDA context in the daemon is gone; what is open stays usable, "
+                          "and nobody can open it any more\n");
+    }
+    std::fputs(line.c_str(), stderr);
+  }
+
+ private:
+  const bool json_;
+  std::map<uint64_t, uint64_t> segments_;  // by lease; those not told of
+};
+
+// Something that happens once in another thread, to be waited for with poll().
+class Happening {
+ public:
+  Happening() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  void Happen() const { (void)!eventfd_write(fd_.get(), 1); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  const UniqueFd fd_;
+};
+
+absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& command,
+                                         const CancelToken& cancel) {
+  if (!command.tickets.empty()) {
+    return client.OpenMany(command.tickets, {.read_only = command.read_only,
+                                             .map_devices = command.map_devices,
+                                             .revocable = command.revocable,
+                                             .timeout = kGetting});
+  }
+  return client.AcquireMany({.bytes = command.bytes,
+                             .device = command.device,
+                             .kind = command.kind,
+                             .map_devices = command.map_devices,
+                             .wait = command.wait,
+                             .cancel = cancel,
+                             .revocable = command.revocable,
+                             .timeout = kGetting},
+                            command.count);
+}
+
+void TellWaiting(const HoldCommand& command, const GlobalOptions& options) {
+  const uint64_t bytes = command.bytes * static_cast<uint64_t>(command.count);
+  const bool for_ever = command.wait == absl::InfiniteDuration();
+  std::string line;
+  if (options.json) {
+    Json json = Json::object();
+    json["event"] = "waiting";
+    json["size_bytes"] = bytes;
+    json["wait_ms"] = nullptr;
+    if (!for_ever) json["wait_ms"] = absl::ToInt64Milliseconds(command.wait);
+    line = OneLine(json);
+  } else {
+    line = absl::StrCat(
+        "gpumemctl: waiting for ", Size(bytes, options.exact),
+        for_ever ? "" : absl::StrCat(", for ", absl::FormatDuration(command.wait), " at most"),
+        "; SIGINT (Ctrl-C) or SIGTERM ends it\n");
+  }
+  std::fputs(line.c_str(), stderr);
+}
+
+// The same as Get(), until a signal comes. Says that it waits, where that takes more than a moment.
+absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const HoldCommand& command,
+                                                      const GlobalOptions& options,
+                                                      StopSignals& signals) {
+  constexpr absl::Duration kMoment = absl::Milliseconds(300);
+  const CancelToken cancel;
+  if (command.wait == absl::ZeroDuration()) return Get(client, command, cancel);
+  absl::StatusOr<std::vector<Segment>> segments;
+  const Happening done;
+  std::thread getter([&] {
+    segments = Get(client, command, cancel);
+    done.Happen();
+  });
+  StopSignals::Event event = signals.Wait(absl::Now() + kMoment, done.fd());
+  if (event == StopSignals::Event::kTimeout) {
+    TellWaiting(command, options);
+    event = signals.Wait(absl::InfiniteFuture(), done.fd());
+  }
+  if (event == StopSignals::Event::kStop) cancel.Cancel();
+  getter.join();
+  if (event == StopSignals::Event::kStop) {
+    return absl::CancelledError("stopped by a signal while it waited; nothing is held");
+  }
+  return segments;
+}
+
+// The daemon is gone, or has ended the session: what is held stays mapped all the same.
+void TellEnded(const absl::Status& why, const GlobalOptions& options) {
+  std::string line;
+  if (options.json) {
+    Json json = Json::object();
+    json["event"] = "session_ended";
+    json["message"] = std::string(why.message());
+    line = OneLine(json);
+  } else {
+    line = absl::StrCat("gpumemctl: ", Printable(why.message()),
+                        "; what is held here stays mapped, and counts for nobody any more\n");
+  }
+  std::fputs(line.c_str(), stderr);
+}
+
+// Hears that memory is taken back.
+class Revocations {
+ public:
+  void Hear(const Revocation& revocation) {
+    {
+      absl::MutexLock lock(&mutex_);
+      heard_ = revocation;
+    }
+    happening_.Happen();
+  }
+  // Readable once there is one.
+  int fd() const { return happening_.fd(); }
+
+  // What the user is told; the status is for when the memory is released.
+  absl::Status Tell(const GlobalOptions& options) const {
+    absl::MutexLock lock(&mutex_);
+    if (options.json) {
+      Json json = Json::object();
+      json["event"] = "revoked";
+      json["lease_ids"] = heard_.lease_ids;
+      json["until_end_ms"] = absl::ToInt64Milliseconds(heard_.until_end);
+      std::fputs(OneLine(json).c_str(), stderr);
+    }
+    absl::Status status = absl::AbortedError(
+        "the memory was taken back, since others need what they are guaranteed; it is released");
+    status.SetPayload(kRevokedPayload, absl::Cord());
+    return status;
+  }
+
+ private:
+  const Happening happening_;
+  mutable absl::Mutex mutex_;
+  Revocation heard_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
+  StopSignals signals;
+  auto client = Client::Connect({.runtime_dir = options.runtime_dir,
+                                 .tenant = command.tenant,
+                                 .name = "gpumemctl hold",
+                                 // An operator wants a quick answer. A socket that the service
+                                 // manager keeps listens also without a daemon.
+                                 .timeout = kConnecting,
+                                 .wait = false});
+  if (!client.ok()) return client.status();
+  absl::StatusOr<DeviceList> devices = ListDevices(**client);
+  if (!devices.ok()) return devices.status();
+
+  auto segments = GetUnlessStopped(**client, command, options, signals);
+  if (!segments.ok()) return segments.status();
+  if (command.fill) {
+    for (const Segment& segment : *segments) {
+      if (absl::Status status = Fill(segment); !status.ok()) return status;
+    }
+  }
+  if (auto status = PrintHeld(**client, *segments, *devices, command, options); !status.ok()) {
+    return status;
+  }
+  LossReport losses(*segments, options);
+  Revocations revocations;
+  auto watch = (*client)->StartWatch(
+      {.segments_lost = [&](const SegmentsLost& lost) { losses.Tell(lost); },
+       .revocation = [&](const Revocation& revocation) { revocations.Hear(revocation); },
+       .ended = [&](const absl::Status& why) { TellEnded(why, options); }});
+  if (!watch.ok()) return watch.status();
+
+  const StopSignals::Event end =
+      signals.Wait(command.duration ? absl::Now() + *command.duration : absl::InfiniteFuture(),
+                   revocations.fd());
+
+  watch->reset();
+  absl::Status result;
+  uint64_t bytes = 0;
+  for (Segment& segment : *segments) {
+    bytes += segment.size();
+    // With no daemon there, it is this process's end that releases them.
+    if (!absl::IsUnavailable(result)) result.Update(segment.Release(absl::Seconds(2)));
+  }
+  if (result.ok()) PrintReleased(segments->size(), bytes, options);
+  if (result.ok() && end == StopSignals::Event::kInput) result = revocations.Tell(options);
+  return result;
+}
+
+}  // namespace gpumem::cli

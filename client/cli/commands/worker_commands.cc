@@ -1,0 +1,99 @@
+// The commands that go the way of an ordinary worker.
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/commands/connection.h"
+#include "client/cli/text/json.h"
+#include "client/cli/text/print.h"
+#include "client/cli/text/terminal.h"
+#include "client/cli/views/views.h"
+#include "client/session/session.h"
+
+namespace gpumem::cli {
+namespace {
+
+// The public client does not tell the quota; the session below it does.
+absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& options,
+                                                           const std::string& tenant) {
+  return internal::Session::Connect(
+      {.runtime_dir = options.runtime_dir, .tenant = tenant, .name = "gpumemctl"});
+}
+
+}  // namespace
+
+absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  auto response = (*session)->ListDevices((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  Print(options.json
+            ? Pretty(ToJson(*response))
+            : DevicesView({response->devices().begin(), response->devices().end()}, options.exact));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
+  auto session = Connect(options, command.tenant);
+  if (!session.ok()) return session.status();
+  auto response = (*session)->WhoAmI((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  const v1::Welcome& welcome = (*session)->welcome();
+  if (options.json) {
+    Json json = ToJson(*response);
+    json["session_id"] = welcome.session_id();
+    json["daemon_version"] = welcome.daemon_version();
+    json["runtime_dir"] = options.runtime_dir;
+    Print(Pretty(json));
+  } else {
+    Print(WhoAmIView(*response, absl::StrCat("gpumemd ", welcome.daemon_version(), " at ",
+                                             options.runtime_dir)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options) {
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  v1::ListPublicationsRequest request;
+  request.set_tenant(command.of_tenant);
+  auto response = (*session)->ListPublications(request, (*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  Print(options.json
+            ? Pretty(ToJson(*response))
+            : PublicationsView(*response, options.exact, Stdout(options.no_color).columns));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options) {
+  if (absl::StrContains(command.name, '/')) return RunUnpublishOf(command.name, options);
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  v1::UnpublishRequest request;
+  request.set_name(command.name);
+  auto response = (*session)->Unpublish(request, (*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  Print(options.json ? Pretty(ToJson(*response)) : UnpublishedView(command.name, *response));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
+  if (!command.tenant.empty()) return RunQuotaOf(command.tenant, options);
+  auto session = Connect(options, "");
+  if (!session.ok()) return session.status();
+  auto response = (*session)->GetUsage((*session)->Deadline({}));
+  if (!response.ok()) return response.status();
+  const v1::Welcome& welcome = (*session)->welcome();
+  // What operators changed is not for everybody to know.
+  v1::GetQuotaResponse quota;
+  *quota.mutable_quota() = response->quota();
+  *quota.mutable_usage() = response->usage();
+  Print(options.json ? Pretty(QuotaJson(quota, /*knows_overridden=*/false))
+                     : QuotaView(quota, {welcome.devices().begin(), welcome.devices().end()},
+                                 options.exact, Stdout(options.no_color).columns));
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::cli

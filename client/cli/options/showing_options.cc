@@ -1,0 +1,104 @@
+#include "client/cli/options/showing_options.h"
+
+#include <map>
+#include <string>
+
+#include "client/cli/options/parsed_options.h"
+#include "client/cli/options/values.h"
+
+namespace gpumem::cli {
+
+void AddTopOptions(CLI::App* app, TopCommand* command) {
+  app->add_option("--by", command->by, "What has a line (default: tenant)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, TopBy>{
+              {"tenant", TopBy::kTenant}, {"process", TopBy::kProcess}, {"device", TopBy::kDevice}},
+          CLI::ignore_case))
+      ->type_name("tenant|process|device");
+  app->add_option("--sort", command->sort,
+                  "What the lines are sorted by (default: size); count: of segments, leases or "
+                  "tenants; age, for processes: the youngest first")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TopSort>{{"size", TopSort::kSize},
+                                                                         {"name", TopSort::kName},
+                                                                         {"count", TopSort::kCount},
+                                                                         {"age", TopSort::kAge}},
+                                          CLI::ignore_case))
+      ->type_name("size|name|count|age");
+  AddParsed(app, "--interval", ParsePositiveDuration, Into(&command->interval),
+            "Time between two looks (default: 1s)")
+      ->type_name("TIME");
+  app->add_option("--iterations", command->iterations, "Look so often, then stop")->type_name("N");
+  app->parse_complete_callback([command] {
+    if (command->sort == TopSort::kAge && command->by != TopBy::kProcess) {
+      throw CLI::ValidationError("--sort", "age is for --by process");
+    }
+  });
+}
+
+void AddMapOptions(CLI::App* app, MapCommand* command) {
+  app->add_option("--device", command->device,
+                  "Only this device: its place in the daemon's list (gpumemctl devices), or its "
+                  "UUID")
+      ->type_name("INDEX|UUID");
+  app->add_option("--rows", command->rows, "How many lines each device gets (default: 4)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100));
+}
+
+void AddEventsOptions(CLI::App* app, EventsCommand* command) {
+  v1::WatchEventsRequest& request = command->request;
+  request.set_past(true);
+  CLI::Option* follow = app->add_flag_callback(
+      "--follow,-f",
+      [&request] {
+        request.set_follow(true);
+        request.set_past(false);
+      },
+      "Show what happens from now on, until it is ended");
+  follow->disable_flag_override();
+  app->add_flag_callback(
+         "--past", [&request] { request.set_past(true); },
+         "With --follow: first what the daemon still knows")
+      ->disable_flag_override()
+      ->needs(follow);
+  app->add_option_function<std::string>(
+         "--tenant", [&request](const std::string& name) { request.set_tenant(name); },
+         "Only of this tenant, or about what it is charged for")
+      ->type_name("NAME");
+  app->add_option_function<std::vector<std::string>>(
+         "--event",
+         [&request](const std::vector<std::string>& names) {
+           for (const std::string& name : names) request.add_events(name);
+         },
+         "Only this one (granted, denied, …); may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("EVENT");
+}
+
+void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {
+  app->add_option_function<std::vector<std::string>>(
+         "WHAT",
+         [command](const std::vector<std::string>& words) {
+           command->name = words.back();
+           if (words.size() == 1) return;
+           static const std::map<std::string, Subject> kSubjects = {
+               {"tenant", Subject::kTenant}, {"session", Subject::kSession},
+               {"lease", Subject::kLease},   {"segment", Subject::kSegment},
+               {"device", Subject::kDevice}, {"publication", Subject::kPublication}};
+           const auto it = kSubjects.find(words.front());
+           if (it == kSubjects.end()) {
+             throw CLI::ValidationError(
+                 "describe", "\"" + words.front() +
+                                 "\" is nothing that there is (expected one of tenant, session, "
+                                 "lease, segment, publication, device)");
+           }
+           command->subject = it->second;
+         },
+         "tenant, session, lease, segment, publication or device, and its name or number; the "
+         "first may be left out where the second says enough")
+      ->required()
+      ->expected(1, 2)
+      ->type_name("");
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,16 @@
+// The options of the commands that show what there is: what each adds to its subcommand.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "client/cli/options/command_line.h"
+
+namespace gpumem::cli {
+
+// Each writes to `*command`, which outlives the app.
+void AddTopOptions(CLI::App* app, TopCommand* command);
+void AddMapOptions(CLI::App* app, MapCommand* command);
+void AddEventsOptions(CLI::App* app, EventsCommand* command);
+void AddDescribeOptions(CLI::App* app, DescribeCommand* command);
+
+}  // namespace gpumem::cli

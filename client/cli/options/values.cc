@@ -1,0 +1,137 @@
+#include "client/cli/options/values.h"
+
+#include <map>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes.h"
+
+namespace gpumem::cli {
+const std::map<std::string, std::string>& LimitFields() {
+  static const auto& fields =
+      *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
+                                              {"total-limit", "total_limit_bytes"},
+                                              {"pinned-limit", "pinned_limit_bytes"},
+                                              {"max-segments", "max_segments"},
+                                              {"max-sessions", "max_sessions"},
+                                              {"max-in-flight", "max_in_flight"},
+                                              {"max-retained", "max_retained_bytes"},
+                                              {"device", "devices"},
+                                              {"guarantee", "guarantee_bytes"},
+                                              {"device-guarantee", "guarantees"},
+                                              {"priority", "priority"},
+                                              {"max-waiting", "max_waiting"},
+                                              {"max-publications", "max_publications"},
+                                              {"scrub", "scrub"},
+                                              {"revocable", "revocable"},
+                                              {"kind", "kind"},
+                                              {"release", "release"}};
+  return fields;
+}
+
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
+  }
+  return duration;
+}
+
+absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
+  if (text == "forever") return absl::InfiniteDuration();
+  absl::StatusOr<absl::Duration> duration = ParsePositiveDuration(text);
+  if (duration.ok()) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat(duration.status().message(), ", and not \"forever\""));
+}
+
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  if (bytes.ok() && *bytes == 0) {
+    return absl::InvalidArgumentError("a segment has at least one byte");
+  }
+  return bytes;
+}
+
+absl::StatusOr<bool> ParseSwitch(const std::string& text) {
+  if (text != "on" && text != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a switch (expected on or off)"));
+  }
+  return text == "on";
+}
+
+absl::StatusOr<Kind> ParseKind(const std::string& text) {
+  if (text == "vmm") return Kind::kVmm;
+  if (text == "mempool") return Kind::kMempool;
+  if (text == "ipc") return Kind::kIpc;
+  if (text == "pinned") return Kind::kPinned;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a kind (expected one of vmm, mempool, ipc, pinned)"));
+}
+
+absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
+  if (text == "trust") return v1::RELEASE_POLICY_TRUST;
+  if (text == "on-exit") return v1::RELEASE_POLICY_ON_EXIT;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a release policy (expected trust or on-exit)"));
+}
+
+absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
+  absl::StatusOr<Kind> kind = ParseKind(text);
+  if (!kind.ok()) return kind.status();
+  switch (*kind) {
+    case Kind::kMempool:
+      return v1::KIND_MEMPOOL;
+    case Kind::kIpc:
+      return v1::KIND_IPC;
+    case Kind::kPinned:
+      return v1::KIND_PINNED;
+    default:
+      return v1::KIND_VMM;
+  }
+}
+
+absl::StatusOr<std::string> ParsePublication(const std::string& text) {
+  bool fits = !text.empty() && text.size() <= 64;
+  for (const char c : text) {
+    fits = fits &&
+           (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (fits) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text,
+                   "\": the name of a publication is 1 to 64 letters, digits, '.', '_' "
+                   "and '-'; it becomes one of the caller's own tenant"));
+}
+
+absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text) {
+  const size_t equals = text.rfind('=');
+  if (equals == 0 || equals == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)"));
+  }
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text.substr(equals + 1));
+  if (!bytes.ok()) return bytes.status();
+  return DeviceBytes{text.substr(0, equals), *bytes};
+}
+
+std::string LimitNames() {
+  return absl::StrJoin(LimitFields(), ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first);
+  });
+}
+
+absl::StatusOr<std::string> ParseLimitName(const std::string& text) {
+  for (const auto& [option, field] : LimitFields()) {
+    if (text == option || text == field) return field;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a limit (expected one of ", LimitNames(), ")"));
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,17 @@
+// The options of the commands with which a user works with memory: what each adds to its
+// subcommand.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "client/cli/options/command_line.h"
+
+namespace gpumem::cli {
+
+// Each writes to `*command`, which outlives the app.
+void AddHoldOptions(CLI::App* app, HoldCommand* command);
+void AddPublishOptions(CLI::App* app, PublishCommand* command);
+void AddFetchOptions(CLI::App* app, FetchCommand* command);
+void AddVerifyOptions(CLI::App* app, VerifyCommand* command);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include "client/cli/views/views.h"
+#include "client/cli/views/views_samples.h"
+
+namespace gpumem::cli {
+namespace {
+
+TEST(ViewsTest, Tenants) {
+  EXPECT_EQ(TenantsView(TwoTenants(), false),
+            "TENANT       CHARGED      LIMIT  TOTAL LIMIT    PINNED     LIMIT  SEGMENTS  SESSIONS  "
+            "DENIALS  MADE BY\n"
+            "training   64.00 MiB   4.00 GiB         none  8.00 MiB  1.00 GiB   2 of 16         1  "
+            "      0  config\n"
+            "user-1001   1.00 GiB  by device     2.00 GiB       0 B      none         1         1  "
+            "      3  rule\n");
+  EXPECT_EQ(TenantsView({}, false), "No tenants.\n");
+}
+
+// What the daemon says of a tenant with a limit, an override of it, and pinned memory.
+v1::GetQuotaResponse TrainingQuota() {
+  v1::GetQuotaResponse response;
+  v1::Quota& quota = *response.mutable_quota();
+  quota.set_limit_bytes(4 * kGiB);
+  quota.set_max_segments(16);
+  quota.set_max_retained_bytes(0);
+  quota.set_pinned_limit_bytes(kGiB);
+  v1::Usage& usage = *response.mutable_usage();
+  usage.set_tenant("training");
+  usage.set_charged_bytes(64 * kMiB);
+  usage.set_segments(1);
+  usage.set_sessions(2);
+  v1::DeviceUsage* device = usage.add_devices();
+  device->set_device_uuid(kUuid0);
+  device->set_charged_bytes(64 * kMiB);
+  device->set_leased_bytes(64 * kMiB);
+  device->set_limit_bytes(4 * kGiB);
+  device->set_peak_bytes(kGiB);
+  device = usage.add_devices();
+  device->set_device_uuid(kPinnedUuid);
+  device->set_charged_bytes(2 * kMiB);
+  device->set_retained_bytes(2 * kMiB);
+  device->set_limit_bytes(kGiB);
+  device->set_peak_bytes(2 * kMiB);
+  return response;
+}
+
+DeviceList TwoDevicesAndPinnedMemory() {
+  DeviceList devices = TwoDevices();
+  devices.push_back(GpusAndPinnedMemory().back());
+  return devices;
+}
+
+TEST(ViewsTest, Quota) {
+  EXPECT_EQ(
+      QuotaView(TrainingQuota(), TwoDevicesAndPinnedMemory(), false),
+      "TENANT training                     USED     LIMIT\n"
+      "bytes on all devices           64.00 MiB      none\n"
+      "bytes of pinned host memory     2.00 MiB  1.00 GiB\n"
+      "segments                               1        16\n"
+      "sessions                               2      none\n"
+      "calls in flight                        0      none\n"
+      "requests that wait                     0      none\n"
+      "retained bytes on each device                  0 B\n"
+      "denials                                0         -\n"
+      "\n"
+      "SETTING\n"
+      "under tenant  -\n"
+      "priority      0\n"
+      "kind          the device's default\n"
+      "scrub         no\n"
+      "revocable     no\n"
+      "release       trust\n"
+      "\n"
+      "DEVICE             CHARGED     LIMIT  USED     LEASED  RETAINED  LINGERING      PEAK\n"
+      "0 HOST-00000000  64.00 MiB  4.00 GiB    2%  64.00 MiB       0 B        0 B  1.00 GiB\n"
+      "3 PINNED          2.00 MiB  1.00 GiB   <1%        0 B  2.00 MiB        0 B  2.00 MiB\n");
+}
+
+TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
+  v1::GetQuotaResponse response = TrainingQuota();
+  v1::Quota& quota = *response.mutable_quota();
+  quota.set_guarantee_bytes(32 * kMiB);
+  quota.set_priority(-5);
+  quota.set_kind(v1::KIND_IPC);
+  quota.set_scrub(true);
+  quota.set_revocable(true);
+  quota.set_release(v1::RELEASE_POLICY_ON_EXIT);
+  quota.set_parent("lab");
+  quota.set_max_waiting(4);
+  quota.set_max_publications(8);
+  v1::Usage& usage = *response.mutable_usage();
+  usage.set_waiting(1);
+  usage.mutable_devices(0)->set_borrowed_bytes(32 * kMiB);
+  usage.mutable_devices(0)->set_waiting(1);
+  usage.mutable_devices(0)->set_waiting_bytes(8 * kMiB);
+  for (const char* field : {"guarantee_bytes", "limit_bytes", "pinned_limit_bytes", "priority",
+                            "max_waiting", "scrub"}) {
+    response.add_overridden(field);
+  }
+  EXPECT_EQ(
+      QuotaView(response, TwoDevicesAndPinnedMemory(), false),
+      "TENANT training                     USED      LIMIT\n"
+      "bytes on all devices           64.00 MiB       none\n"
+      "bytes of pinned host memory     2.00 MiB  1.00 GiB*\n"
+      "segments                               1         16\n"
+      "sessions                               2       none\n"
+      "calls in flight                        0       none\n"
+      "requests that wait                     1         4*\n"
+      "publications                           0          8\n"
+      "retained bytes on each device                   0 B\n"
+      "denials                                0          -\n"
+      "\n"
+      "SETTING\n"
+      "under tenant  lab\n"
+      "priority      -5*\n"
+      "kind          ipc\n"
+      "scrub         yes*\n"
+      "revocable     yes\n"
+      "release       on-exit\n"
+      "\n"
+      "DEVICE             CHARGED   GUARANTEE   BORROWED      LIMIT  USED     LEASED  RETAINED  "
+      "LINGERING      PEAK  WAITING FOR\n"
+      "0 HOST-00000000  64.00 MiB  32.00 MiB*  32.00 MiB  4.00 GiB*    2%  64.00 MiB       0 B  "
+      "      0 B  1.00 GiB     8.00 MiB\n"
+      "3 PINNED          2.00 MiB           -          -  1.00 GiB*   <1%        0 B  2.00 MiB  "
+      "      0 B  2.00 MiB          0 B\n"
+      "* as operators set it, over what the configuration says (gpumemctl quota unset training "
+      "takes it back)\n");
+  EXPECT_NE(QuotaView(response, TwoDevicesAndPinnedMemory(), true).find(" 33554432* "),
+            std::string::npos);
+}
+
+TEST(ViewsTest, TenantsStandUnderThatWhichTheyAreUnder) {
+  v1::ListTenantsResponse response;
+  const auto add = [&](const char* name, const char* parent) {
+    v1::TenantInfo& tenant = *response.add_tenants();
+    tenant.mutable_usage()->set_tenant(name);
+    tenant.mutable_quota()->set_parent(parent);
+    for (const char* uuid : {kUuid0, kUuid1, kPinnedUuid}) {
+      v1::DeviceUsage& device = *tenant.mutable_usage()->add_devices();
+      device.set_device_uuid(uuid);
+      device.set_limit_bytes(4 * kGiB);
+    }
+    return &tenant;
+  };
+  v1::TenantInfo* alice = add("alice", "lab");
+  alice->mutable_quota()->set_priority(3);
+  alice->add_overridden("priority");
+  alice->mutable_usage()->set_waiting(2);
+  alice->mutable_quota()->set_max_waiting(4);
+  v1::TenantInfo* lab = add("lab", "");
+  lab->set_configured(true);
+  // Bytes of a percentage are the same on equal devices.
+  lab->mutable_quota()->add_devices()->set_device_uuid(kUuid0);
+  v1::DeviceGuarantee& guarantee = *lab->mutable_quota()->add_guarantees();
+  guarantee.set_device_uuid(kUuid0);
+  guarantee.set_guarantee_bytes(kGiB);
+  add("left", "gone")->add_overridden("scrub");
+  EXPECT_EQ(TenantsView(response, false),
+            "TENANT   CHARGED  GUARANTEE     LIMIT  PRIORITY  WAITING  SEGMENTS  SESSIONS  DENIALS "
+            " MADE BY\n"
+            "lab          0 B  by device  4.00 GiB         0        0         0         0        0 "
+            " config\n"
+            "  alice      0 B          -      none        3*   2 of 4         0         0        0 "
+            " rule\n"
+            "left         0 B          -      none         0        0         0         0        0 "
+            " rule*\n"
+            "* as operators set it (gpumemctl quota get TENANT shows what; quota unset takes it "
+            "back)\n");
+}
+
+}  // namespace
+}  // namespace gpumem::cli

@@ -1,0 +1,52 @@
+// All that the daemon tells operators, asked for at one time, and what is in it by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/views/device_list.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumem::cli {
+
+struct Snapshot {
+  v1::GetStatusResponse status;
+  v1::ListTenantsResponse tenants;
+  v1::ListSessionsResponse sessions;
+  v1::ListSegmentsResponse segments;
+  v1::ListWaitingResponse waiting;
+  v1::ListPublicationsResponse publications;
+  v1::ListHoldersResponse holders;
+
+  DeviceList devices() const { return {status.devices().begin(), status.devices().end()}; }
+
+  // Null where there is none: the calls were one after the other, and something may have ended in
+  // between.
+  const v1::TenantInfo* Tenant(absl::string_view name) const;
+  const v1::SessionInfo* Session(uint64_t id) const;
+  const v1::SegmentInfo* Segment(uint64_t id) const;
+  const v1::LeaseInfo* Lease(uint64_t id) const;
+  const v1::Device* Device(absl::string_view uuid) const;
+  const v1::PublicationInfo* Publication(absl::string_view full_name) const;  // "TENANT/NAME"
+  const v1::PublishedSegments* Published(absl::string_view full_name) const;
+};
+
+// What it has things of; kAny: of whichever.
+enum class Subject { kAny, kTenant, kSession, kLease, kSegment, kPublication, kDevice };
+
+// One thing in it.
+struct Thing {
+  Subject what = Subject::kAny;  // never kAny
+  uint64_t id = 0;               // of a session, lease or segment
+  std::string name;              // of a tenant or publication ("TENANT/NAME"), a device's UUID
+};
+
+// The thing that the user names: by number, name or UUID, a publication also without its tenant.
+// With kAny whatever it is.
+//   NOT_FOUND         there is none
+//   INVALID_ARGUMENT  it may be several things; the sentence names them
+absl::StatusOr<Thing> Find(const Snapshot& snapshot, Subject subject, const std::string& name);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,45 @@
+// What gpumemctl prints for people. Pure: answers of the daemon in, text out.
+// A trailing '*' marks what operators set, over what the configuration says. Sizes are exact bytes
+// where `exact`. Empty lists say so in words. Tables are at most `width` characters wide, as far as
+// that goes (table.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/text/table.h"
+#include "client/cli/views/device_list.h"
+#include "proto/gpumem/v1/admin.pb.h"
+#include "proto/gpumem/v1/broker.pb.h"
+
+namespace gpumem::cli {
+
+using PoolList = std::vector<v1::PoolInfo>;
+
+std::string StatusView(const v1::GetStatusResponse& status, bool exact);
+// With the peer matrix below, where there are several GPUs.
+std::string DevicesView(const DeviceList& devices, bool exact);
+std::string SessionsView(const v1::ListSessionsResponse& response, bool exact,
+                         size_t width = kAnyWidth);
+// Who waits for memory, and for what; empty where nobody does.
+std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
+                        bool exact, size_t width = kAnyWidth);
+// What stands in the way of a request that waits: "memory of serving (6.00 GiB)".
+std::string WaitsFor(const v1::Denial& denial, bool exact);
+std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
+                         bool exact, size_t width = kAnyWidth);
+std::string StateWord(v1::SegmentInfo::State state);
+std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact,
+                             size_t width = kAnyWidth);
+std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response);
+std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact);
+std::string TenantsView(const v1::ListTenantsResponse& response, bool exact,
+                        size_t width = kAnyWidth);
+std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
+                      size_t width = kAnyWidth);
+std::string ReloadView(const v1::ReloadResponse& response);
+
+// Whom the daemon takes the caller for, and why; `daemon` says which one.
+std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& daemon);
+
+}  // namespace gpumem::cli

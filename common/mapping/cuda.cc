@@ -1,0 +1,275 @@
+#include "common/cuda/driver.h"
+#include "common/mapping/mapping.h"
+
+#if GPUMEM_WITH_CUDA
+
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/mapping/address.h"
+#include "common/mapping/cuda_opening.h"
+
+namespace gpumem {
+namespace {
+
+// Errors of destructors go unreported: what can fail there is a driver that is going
+// away with its process, and then the kernel gives everything back.
+
+class CudaRange : public AddressRange {
+ public:
+  CudaRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
+      : AddressRange(base, bytes), driver_(driver) {}
+  ~CudaRange() override {
+    const RelaxedCapture relaxed(driver_);
+    driver_.cuMemAddressFree(base(), bytes());
+  }
+
+ private:
+  const CudaDriver& driver_;
+};
+
+// Who uses the memory, and how.
+using Access = std::vector<CUmemAccessDesc>;
+
+class CudaMapping : public Mapping {
+ public:
+  CudaMapping(const CudaDriver& driver, std::shared_ptr<const AddressRange> range,
+              std::shared_ptr<const Access> access, CUdeviceptr at, uint64_t bytes)
+      : Mapping(reinterpret_cast<void*>(at), bytes),
+        driver_(driver),
+        range_(std::move(range)),
+        access_(std::move(access)) {}
+  ~CudaMapping() override {
+    const RelaxedCapture relaxed(driver_);
+    driver_.cuMemUnmap(at(), size());
+  }
+
+  CUdeviceptr at() const { return reinterpret_cast<CUdeviceptr>(data()); }
+  const CudaDriver& driver() const { return driver_; }
+  const Access& access() const { return *access_; }
+
+  // Where its memory is mapped, too.
+  void MoveTo(CUdeviceptr to, std::shared_ptr<const AddressRange> range) {
+    driver_.cuMemUnmap(at(), size());
+    Mapping::MoveTo(reinterpret_cast<void*>(to));
+    range_ = std::move(range);
+  }
+
+ private:
+  const CudaDriver& driver_;
+  std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
+  const std::shared_ptr<const Access> access_;
+};
+
+// An error that the driver gives for what it was asked, not for its own state.
+absl::Status InvalidArgument(const absl::Status& error) {
+  return absl::InvalidArgumentError(error.message());
+}
+
+// Maps the memory behind `request.fd` at `at`.
+absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& request) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = driver.cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<intptr_t>(request.fd)),
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) {
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("importing descriptor ", request.fd));
+    // "Unknown" is what driver 580 says of a descriptor that is none of its own.
+    const bool not_memory = result == CUDA_ERROR_INVALID_VALUE ||
+                            result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_UNKNOWN;
+    return not_memory ? InvalidArgument(error) : error;
+  }
+  result = driver.cuMemMap(at, request.bytes, 0, handle, 0);
+  // The mapping, if there is one now, keeps the memory by itself.
+  driver.cuMemRelease(handle);
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  const absl::Status error = driver.Error(
+      result, absl::StrCat("mapping descriptor ", request.fd, " as ", request.bytes, " bytes"));
+  // "Not supported" is the driver's word for a part of an allocation.
+  const bool wrong_size = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
+  return wrong_size ? InvalidArgument(error) : error;
+}
+
+// Where the memory mapped at `at` is.
+bool FindLocation(const CudaDriver& driver, const void* at, CUdevice* device) {
+  CUmemGenericAllocationHandle handle = 0;
+  if (driver.cuMemRetainAllocationHandle(&handle, const_cast<void*>(at)) != CUDA_SUCCESS) {
+    return false;
+  }
+  CUmemAllocationProp properties = {};
+  const CUresult result = driver.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+  driver.cuMemRelease(handle);
+  *device = properties.location.id;
+  return result == CUDA_SUCCESS && properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+// Why the driver refused `devices` the use of `mappings`: UNIMPLEMENTED where one of them
+// has no peer access to the memory, else `error`.
+absl::Status ExplainRefusal(const CudaDriver& driver, const Mappings& mappings,
+                            absl::Span<const CUdevice> devices, const absl::Status& error) {
+  for (const std::unique_ptr<Mapping>& mapping : mappings) {
+    CUdevice home = 0;
+    if (!FindLocation(driver, mapping->data(), &home)) continue;
+    // The driver's number of a device that this process does not see.
+    if (home < 0) {
+      return absl::UnimplementedError(
+          absl::StrCat(error.message(),
+                       "; as far as can be told for memory of a device that this process does "
+                       "not see, there is no peer access to it"));
+    }
+    for (const CUdevice device : devices) {
+      absl::Status access = CheckPeerAccess(driver, device, home);
+      if (absl::IsUnimplemented(access)) return access;
+    }
+  }
+  return error;
+}
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& driver, void* address,
+                                                            uint64_t bytes) {
+  const auto wished = reinterpret_cast<CUdeviceptr>(address);
+  CUdeviceptr base = 0;
+  if (const CUresult result = driver.cuMemAddressReserve(&base, bytes, 0, wished, 0);
+      result != CUDA_SUCCESS) {
+    // What the driver says of an address beyond those it has.
+    if (wished != 0 && result == CUDA_ERROR_OUT_OF_MEMORY) return AddressTaken(address, bytes);
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("reserving addresses for ", bytes, " bytes"));
+    return result == CUDA_ERROR_INVALID_VALUE ? InvalidArgument(error) : error;
+  }
+  auto range = std::make_shared<const CudaRange>(driver, base, bytes);
+  // The driver takes an address as a hint.
+  if (wished != 0 && base != wished) return AddressTaken(address, bytes);
+  return range;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes) {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  const RelaxedCapture relaxed(**driver);
+  return Reserve(**driver, nullptr, bytes);
+}
+
+absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
+  if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (options.device_uuids.empty()) {
+    return absl::InvalidArgumentError("no device is named that is to use the memory");
+  }
+  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  uint64_t total = 0;
+  for (const MapRequest& request : requests) {
+    if (request.fd < 0 || request.bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot map descriptor ", request.fd, " as ", request.bytes, " bytes"));
+    }
+    if (request.bytes > std::numeric_limits<uint64_t>::max() - total) {
+      return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+    }
+    total += request.bytes;
+  }
+  absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
+  if (!loaded.ok()) return loaded.status();
+  const CudaDriver& driver = **loaded;
+  const RelaxedCapture relaxed(driver);
+  absl::StatusOr<std::vector<CUdevice>> devices = FindCudaDevices(driver, options.device_uuids);
+  if (!devices.ok()) return devices.status();
+  absl::StatusOr<std::shared_ptr<const AddressRange>> range = options.range;
+  if (options.range == nullptr) range = Reserve(driver, options.address, total);
+  if (!range.ok()) return range.status();
+  const CUdeviceptr base =
+      options.range == nullptr ? (*range)->base() : reinterpret_cast<CUdeviceptr>(options.address);
+
+  auto access = std::make_shared<Access>(devices->size());
+  for (size_t i = 0; i < access->size(); ++i) {
+    CUmemAccessDesc& one = (*access)[i];
+    one.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    one.location.id = (*devices)[i];
+    one.flags =
+        options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  Mappings mappings;
+  mappings.reserve(requests.size());
+  CUdeviceptr next = base;
+  for (const MapRequest& request : requests) {
+    if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
+    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, access, next, request.bytes));
+    next += request.bytes;
+  }
+  // Once for the whole range and all devices: this is the slow call of the three.
+  const CUresult result = driver.cuMemSetAccess(base, total, access->data(), access->size());
+  if (result != CUDA_SUCCESS) {
+    const absl::Status error =
+        driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access->size(),
+                                          " device(s), ", options.device_uuids.front(), " first"));
+    return absl::IsResourceExhausted(error) ? error
+                                            : ExplainRefusal(driver, mappings, *devices, error);
+  }
+  return mappings;
+}
+
+absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address) {
+  std::vector<CudaMapping*> moved;
+  for (Mapping* mapping : mappings) moved.push_back(static_cast<CudaMapping*>(mapping));
+  const CudaDriver& driver = moved.front()->driver();
+  const RelaxedCapture relaxed(driver);
+  const auto base = reinterpret_cast<CUdeviceptr>(address);
+  CUdeviceptr next = base;
+  CUresult result = CUDA_SUCCESS;
+  size_t mapped = 0;
+  while (mapped < moved.size()) {
+    const CudaMapping& mapping = *moved[mapped];
+    CUmemGenericAllocationHandle handle = 0;
+    result = driver.cuMemRetainAllocationHandle(&handle, mapping.data());
+    if (result != CUDA_SUCCESS) break;
+    result = driver.cuMemMap(next, mapping.size(), 0, handle, 0);
+    driver.cuMemRelease(handle);
+    if (result != CUDA_SUCCESS) break;
+    ++mapped;
+    next += mapping.size();
+  }
+  if (result == CUDA_SUCCESS) {
+    const Access& access = moved.front()->access();
+    result = driver.cuMemSetAccess(base, next - base, access.data(), access.size());
+  }
+  next = base;
+  if (result != CUDA_SUCCESS) {
+    for (size_t i = 0; i < mapped; next += moved[i++]->size()) {
+      driver.cuMemUnmap(next, moved[i]->size());
+    }
+    return driver.Error(result, absl::StrCat("moving ", moved.size(), " allocation(s)"));
+  }
+  for (CudaMapping* mapping : moved) {
+    mapping->MoveTo(next, range);
+    next += mapping->size();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem
+
+#else
+
+namespace gpumem {
+
+absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest>, const MapOptions&) {
+  return CudaDriver::Get().status();
+}
+
+absl::Status MoveCuda(absl::Span<Mapping* const>, const std::shared_ptr<const AddressRange>&,
+                      void*) {
+  return CudaDriver::Get().status();
+}
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t) {
+  return CudaDriver::Get().status();
+}
+
+}  // namespace gpumem
+
+#endif

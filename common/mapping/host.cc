@@ -1,0 +1,186 @@
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
+#include "common/mapping/address.h"
+#include "common/mapping/mapping.h"
+
+namespace gpumem {
+namespace {
+
+void* Reserve(void* address, uint64_t bytes, int flags) {
+  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1,
+              0);
+}
+
+class HostRange : public AddressRange {
+ public:
+  HostRange(uintptr_t base, uint64_t bytes) : AddressRange(base, bytes) {}
+  ~HostRange() override { munmap(reinterpret_cast<void*>(base()), bytes()); }
+};
+
+class HostMapping : public Mapping {
+ public:
+  // `range`: that it lies in, if any.
+  HostMapping(void* data, uint64_t size, std::shared_ptr<const AddressRange> range)
+      : Mapping(data, size), range_(std::move(range)) {}
+  ~HostMapping() override { Unmap(); }
+
+  // Where its memory is mapped, too.
+  void MoveTo(void* data, std::shared_ptr<const AddressRange> range) {
+    Unmap();
+    Mapping::MoveTo(data);
+    range_ = std::move(range);
+  }
+
+ private:
+  void Unmap() const {
+    // The addresses of a range stay reserved.
+    if (range_ == nullptr || Reserve(data(), size(), MAP_FIXED) == MAP_FAILED) {
+      munmap(data(), size());
+    }
+  }
+
+  std::shared_ptr<const AddressRange> range_;
+};
+
+// OK where `request` names a whole file of shared memory. A mapping beyond the end of
+// a file would be granted, and kill the process when used. Raises `alignment`, in bytes, to
+// what the file's pages ask for.
+absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
+  struct stat file = {};
+  if (fstat(request.fd, &file) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor ", request.fd, " cannot be mapped: it is not open"));
+  }
+  if (request.bytes == 0 || static_cast<uint64_t>(file.st_size) != request.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor ", request.fd, " cannot be mapped: it holds ", file.st_size,
+                     " bytes, not ", request.bytes, "; only the whole of it can be mapped"));
+  }
+  // Huge pages go to their own multiples only.
+  *alignment = std::max(*alignment, static_cast<uint64_t>(file.st_blksize));
+  return absl::OkStatus();
+}
+
+absl::Status MmapError(const char* what, uint64_t bytes) {
+  const int error = errno;
+  const std::string message = absl::StrCat(what, " ", bytes, " bytes of shared memory");
+  // mmap(2) says ENOMEM, EAGAIN or ENFILE when something is used up.
+  if (error == ENOMEM || error == EAGAIN || error == ENFILE) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(absl::ErrnoToStatus(error, message).message(),
+                     "; check this process's memory limits and vm.max_map_count"));
+  }
+  return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
+}
+
+absl::StatusOr<char*> ReserveAt(void* address, uint64_t bytes) {
+  void* const range = Reserve(address, bytes, MAP_FIXED_NOREPLACE);
+  if (range == address) return static_cast<char*>(range);
+  if (range == MAP_FAILED && errno != EEXIST && errno != EPERM) {
+    return MmapError("reserving addresses for", bytes);
+  }
+  // A kernel before 4.17 takes the address as a hint.
+  if (range != MAP_FAILED) munmap(range, bytes);
+  return AddressTaken(address, bytes);
+}
+
+absl::StatusOr<char*> ReserveAnywhere(uint64_t bytes, uint64_t alignment) {
+  const uint64_t page = 4096;
+  const uint64_t spare = alignment > page ? alignment : 0;
+  if (bytes > std::numeric_limits<size_t>::max() - spare) {
+    return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+  }
+  void* const range = Reserve(nullptr, bytes + spare, 0);
+  if (range == MAP_FAILED) return MmapError("reserving addresses for", bytes);
+  char* const begin = static_cast<char*>(range);
+  if (spare == 0) return begin;
+  const uint64_t before = -reinterpret_cast<uintptr_t>(begin) % alignment;
+  if (before > 0) munmap(begin, before);
+  if (before < spare) munmap(begin + before + bytes, spare - before);
+  return begin + before;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_t bytes) {
+  absl::StatusOr<char*> base = ReserveAnywhere(bytes, uint64_t{2} << 20);
+  if (!base.ok()) return base.status();
+  return std::make_shared<const HostRange>(reinterpret_cast<uintptr_t>(*base), bytes);
+}
+
+absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const MapOptions& options) {
+  if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (!options.device_uuids.empty()) {
+    return absl::InvalidArgumentError("memory of the host backend is not mapped for GPUs");
+  }
+  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  uint64_t total = 0;
+  uint64_t alignment = 1;
+  for (const MapRequest& request : requests) {
+    if (absl::Status status = CheckRequest(request, &alignment); !status.ok()) return status;
+    if (request.bytes > std::numeric_limits<size_t>::max() - total) {
+      return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+    }
+    total += request.bytes;
+  }
+
+  absl::StatusOr<char*> range = options.range != nullptr     ? static_cast<char*>(options.address)
+                                : options.address != nullptr ? ReserveAt(options.address, total)
+                                                             : ReserveAnywhere(total, alignment);
+  if (!range.ok()) return range.status();
+
+  // From here every part of the range has an owner that unmaps it, filled or not.
+  Mappings mappings;
+  mappings.reserve(requests.size());
+  char* next = *range;
+  for (const MapRequest& request : requests) {
+    mappings.push_back(std::make_unique<HostMapping>(next, request.bytes, options.range));
+    next += request.bytes;
+  }
+  const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (mmap(mappings[i]->data(), requests[i].bytes, protection, MAP_SHARED | MAP_FIXED,
+             requests[i].fd, 0) == MAP_FAILED) {
+      return MmapError("mapping", requests[i].bytes);
+    }
+    Failpoint("map-segment");
+  }
+  return mappings;
+}
+
+absl::Status MoveHost(absl::Span<Mapping* const> mappings,
+                      const std::shared_ptr<const AddressRange>& range, void* address) {
+  auto* next = static_cast<char*>(address);
+  for (const Mapping* mapping : mappings) {
+    // Of no bytes of a shared mapping it makes another one of the same memory, so that there is no
+    // moment in which somebody else could get the old addresses.
+    if (mremap(mapping->data(), 0, mapping->size(), MREMAP_MAYMOVE | MREMAP_FIXED, next) ==
+        MAP_FAILED) {
+      absl::Status error = MmapError("moving", mapping->size());
+      const auto moved = static_cast<uint64_t>(next - static_cast<char*>(address));
+      if (moved > 0) Reserve(address, moved, MAP_FIXED);
+      // The kernel may have unmapped first what it was to replace.
+      Reserve(next, mapping->size(), MAP_FIXED_NOREPLACE);
+      return error;
+    }
+    next += mapping->size();
+  }
+  next = static_cast<char*>(address);
+  for (Mapping* mapping : mappings) {
+    static_cast<HostMapping*>(mapping)->MoveTo(next, range);
+    next += mapping->size();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem

@@ -1,0 +1,36 @@
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/mapping/host_ipc.h"
+#include "common/mapping/host_owner.h"
+#include "common/mapping/mapping.h"
+#include "common/mapping/shared_openings.h"
+
+namespace gpumem {
+namespace {
+
+SharedOpenings& OpenedIpc() {
+  static const auto* const openings =
+      new std::shared_ptr<SharedOpenings>(std::make_shared<SharedOpenings>());
+  return **openings;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Mapping>> OpenHostIpc(const std::string& runtime_dir,
+                                                     const ExportData& handle, uint64_t bytes,
+                                                     const MapOptions& options) {
+  if (absl::Status status = CheckOpenOptions(options); !status.ok()) return status;
+  if (!options.device_uuids.empty()) {
+    return absl::InvalidArgumentError("memory of the host backend is not opened for GPUs");
+  }
+  const std::optional<HostIpcHandle> parsed = FromExportData<HostIpcHandle>(handle);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError("the export data is no handle of kind ipc of the host");
+  }
+  return OpenedIpc().Get(handle, bytes, [&] {
+    return OpenFromOwner(HostIpcSocket(runtime_dir, parsed->device_index), handle, "ipc");
+  });
+}
+
+}  // namespace gpumem
