@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-namespace gpumemd {
+namespace gpumem {
 
 // RESOURCE_EXHAUSTED where the system refuses another thread, which std::thread would throw.
 template <typename Work>
@@ -23,4 +23,4 @@ absl::StatusOr<std::thread> StartThread(Work work) {
   }
 }
 
-}  // namespace gpumemd
+}  // namespace gpumem

@@ -23,7 +23,7 @@ AuditLog::AuditLog(std::unique_ptr<AuditOutput> output, AuditLogOptions options)
 absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Start(std::unique_ptr<AuditOutput> output,
                                                           AuditLogOptions options) {
   std::unique_ptr<AuditLog> log(new AuditLog(std::move(output), options));
-  absl::StatusOr<std::thread> thread = StartThread([it = log.get()] { it->Run(); });
+  absl::StatusOr<std::thread> thread = gpumem::StartThread([it = log.get()] { it->Run(); });
   if (!thread.ok()) return thread.status();
   log->thread_ = *std::move(thread);
   return log;

@@ -42,7 +42,8 @@ struct LogWriter::State {
 
 absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Start(int fd, LogWriterOptions options) {
   std::unique_ptr<LogWriter> writer(new LogWriter(std::make_shared<State>(fd, std::move(options))));
-  absl::StatusOr<std::thread> thread = StartThread([state = writer->state_] { Run(state); });
+  absl::StatusOr<std::thread> thread =
+      gpumem::StartThread([state = writer->state_] { Run(state); });
   if (!thread.ok()) return thread.status();
   writer->thread_ = *std::move(thread);
   return writer;

@@ -52,7 +52,7 @@ class HttpServer::Loop {
   absl::Status Run(gpumem::UniqueFd listener) {
     listener_.assign(listener.release());
     Accept();
-    absl::StatusOr<std::thread> thread = StartThread([this] { context_.run(); });
+    absl::StatusOr<std::thread> thread = gpumem::StartThread([this] { context_.run(); });
     if (!thread.ok()) return thread.status();
     thread_ = *std::move(thread);
     return absl::OkStatus();

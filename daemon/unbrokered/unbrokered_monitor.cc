@@ -152,7 +152,8 @@ absl::StatusOr<std::unique_ptr<UnbrokeredMonitor>> UnbrokeredMonitor::Start(
   std::unique_ptr<UnbrokeredMonitor> monitor(new UnbrokeredMonitor(
       std::make_shared<State>(broker, std::move(source), std::move(options))));
   // The thread has a share in the state, for the case that it is left behind.
-  absl::StatusOr<std::thread> thread = StartThread([state = monitor->state_] { Run(*state); });
+  absl::StatusOr<std::thread> thread =
+      gpumem::StartThread([state = monitor->state_] { Run(*state); });
   if (!thread.ok()) {
     absl::MutexLock lock(&monitor->state_->mutex);
     monitor->state_->done = true;

@@ -100,7 +100,8 @@ absl::StatusOr<std::unique_ptr<HostIpcServer>> HostIpcServer::Start(const std::s
   }
   std::unique_ptr<HostIpcServer> server(new HostIpcServer(std::move(socket), std::move(stop)));
   server->file_ = SocketFile::At(path);
-  absl::StatusOr<std::thread> thread = StartThread([server = server.get()] { server->Serve(); });
+  absl::StatusOr<std::thread> thread =
+      gpumem::StartThread([server = server.get()] { server->Serve(); });
   if (!thread.ok()) return thread.status();
   server->thread_ = *std::move(thread);
   return server;

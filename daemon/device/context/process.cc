@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<ContextProcess>> ContextProcess::Start(
   std::unique_ptr<ContextProcess> process(
       new ContextProcess(*pid, std::move(pidfd), std::move(ours), std::move(on_death)));
   absl::StatusOr<std::thread> watcher =
-      StartThread([process = process.get()] { process->Watch(); });
+      gpumem::StartThread([process = process.get()] { process->Watch(); });
   if (!watcher.ok()) return watcher.status();
   process->watcher_ = *std::move(watcher);
   child.release();

@@ -99,7 +99,7 @@ int Serve(int socket, Context& context) {
 
 int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make) {
   absl::StatusOr<std::unique_ptr<Context>> context = absl::InternalError("there is none yet");
-  absl::StatusOr<std::thread> end = StartThread([socket] { EndWithParent(socket); });
+  absl::StatusOr<std::thread> end = gpumem::StartThread([socket] { EndWithParent(socket); });
   if (end.ok()) {
     end->detach();
     context = make(spec);

@@ -162,7 +162,7 @@ std::vector<NamedFd> FdStore::TakeInherited() {
 absl::Status FdStore::Watch(std::function<void(const absl::Status&)> on_lost) {
   if (!present_) return absl::OkStatus();
   on_lost_ = std::move(on_lost);
-  absl::StatusOr<std::thread> watcher = StartThread([this] { WatchLoop(); });
+  absl::StatusOr<std::thread> watcher = gpumem::StartThread([this] { WatchLoop(); });
   if (!watcher.ok()) return watcher.status();
   watcher_ = *std::move(watcher);
   return absl::OkStatus();
