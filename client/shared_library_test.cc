@@ -38,7 +38,7 @@ void* Library() {
 
 // Every function that gpumem.h declares.
 std::set<std::string> CFunctions() {
-  const std::string header = ReadFile("gpumem/gpumem.h");
+  const std::string header = ReadFile("client/include/gpumem/gpumem.h");
   // Comments mention some, too, but none begins a line there.
   const std::regex declaration(R"(\n[a-z][a-z0-9_ *]*[ *](gpumem_[a-z_]+)\()");
   std::set<std::string> names;

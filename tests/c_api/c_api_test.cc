@@ -97,7 +97,7 @@ TEST(CApiProgram, CallsEveryFunction) {
        {"main", "errors", "client", "events", "waiting", "publications", "pool", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
-  const std::string header = ReadFile("gpumem/gpumem.h");
+  const std::string header = ReadFile("client/include/gpumem/gpumem.h");
   const std::regex declaration(R"(\n[a-z][a-z0-9_ *]*[ *](gpumem_[a-z_]+\())");
   int functions = 0;
   for (std::sregex_iterator i(header.begin(), header.end(), declaration), end; i != end; ++i) {
