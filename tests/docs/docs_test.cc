@@ -66,7 +66,7 @@ Result Try(const std::string& document) {
     args.insert(args.end(), {"--programs", each});
   }
   for (const char* each : {"client", "gpumem", "pool", "publication"}) {
-    args.insert(args.end(), {"--header", absl::StrCat("client/", each, ".h")});
+    args.insert(args.end(), {"--header", absl::StrCat("client/include/gpumem/", each, ".h")});
   }
   args.insert(args.end(), {"--library", "client/libgpumem.so", "--run-script", "run", document});
   const int code = testing::Child(args).Wait();
