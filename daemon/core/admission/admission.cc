@@ -23,11 +23,6 @@ absl::Status Ledger::Draining() {
       "the daemon is draining: it admits nothing new; what is held stays held");
 }
 
-absl::Status Ledger::NoSuchTenant(absl::string_view name) {
-  return absl::NotFoundError(
-      absl::StrCat("no tenant \"", name, "\" is configured, holds memory or has a session"));
-}
-
 absl::Status Ledger::Deny(Tenant& tenant, const Denial& denial) {
   ++tenant.denials[denial.cause];
   return DenialError(denial);
@@ -35,10 +30,10 @@ absl::Status Ledger::Deny(Tenant& tenant, const Denial& denial) {
 
 void Ledger::HideHolders(SessionId session, HoldersShown shown, Denial& denial) const {
   if (shown == HoldersShown::kAll) return;
-  auto asks = sessions_.find(session);
-  const Tenant* tree = asks == sessions_.end() ? nullptr : TreeOf(*asks->second->tenant);
+  auto asks = state_.sessions.find(session);
+  const Tenant* tree = asks == state_.sessions.end() ? nullptr : TreeOf(*asks->second->tenant);
   const auto hidden = [&](const Denial::Holder& holder) {
-    const Tenant* tenant = FindTenant(holder.tenant);
+    const Tenant* tenant = state_.FindTenant(holder.tenant);
     return shown == HoldersShown::kNone || tenant == nullptr || TreeOf(*tenant) != tree;
   };
   auto& holders = denial.holders;
@@ -58,27 +53,19 @@ absl::Status Ledger::DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t ask
   return Deny(tenant, denial);
 }
 
-absl::StatusOr<size_t> Ledger::FindDevice(absl::string_view uuid) const {
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].uuid == uuid) return i;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("this node has no device \"", uuid, "\"; gpumemctl devices lists those it has"));
-}
-
 bool Ledger::Makes(size_t device, Kind kind) const {
-  const std::vector<Kind>& kinds = devices_[device].kinds;
+  const std::vector<Kind>& kinds = state_.devices[device].kinds;
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
 absl::Status Ledger::DoesNotMake(size_t device, Kind kind) const {
-  std::string help = absl::StrCat("it makes ", KindNames(devices_[device].kinds));
-  for (size_t other = 0; other < devices_.size(); ++other) {
+  std::string help = absl::StrCat("it makes ", KindNames(state_.devices[device].kinds));
+  for (size_t other = 0; other < state_.devices.size(); ++other) {
     if (!Makes(other, kind)) continue;
-    absl::StrAppend(&help, "; ", devices_[other].uuid, " makes that kind");
+    absl::StrAppend(&help, "; ", state_.devices[other].uuid, " makes that kind");
     break;
   }
-  return absl::UnimplementedError(absl::StrCat("device ", devices_[device].uuid,
+  return absl::UnimplementedError(absl::StrCat("device ", state_.devices[device].uuid,
                                                " does not make segments of kind ", KindName(kind),
                                                "; ", help));
 }
@@ -87,40 +74,41 @@ absl::Status Ledger::DoesNotMake(size_t device, Kind kind) const {
 // prefers is meant for GPUs: host memory has one kind.
 Kind Ledger::KindOf(const Tenant& tenant, const AcquireSpec& spec, size_t device) const {
   if (spec.kind) return *spec.kind;
-  if (tenant.quota.kind && !IsPinnedMemory(devices_[device])) return *tenant.quota.kind;
-  return devices_[device].kinds.front();
+  if (tenant.quota.kind && !IsPinnedMemory(state_.devices[device])) return *tenant.quota.kind;
+  return state_.devices[device].kinds.front();
 }
 
 // The device that a request names, or means.
 absl::StatusOr<size_t> Ledger::ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const {
-  if (devices_.empty()) return absl::NotFoundError("this node has no device");
+  if (state_.devices.empty()) return absl::NotFoundError("this node has no device");
   if (!spec.device_uuid.empty()) {
     if (spec.most_free) {
       return absl::InvalidArgumentError(
           "a request names a device or asks for the one with most free memory, not both");
     }
-    absl::StatusOr<size_t> device = FindDevice(spec.device_uuid);
+    absl::StatusOr<size_t> device = state_.FindDevice(spec.device_uuid);
     if (device.ok() && !Makes(*device, KindOf(tenant, spec, *device))) {
       return DoesNotMake(*device, KindOf(tenant, spec, *device));
     }
     return device;
   }
   for (const std::string& uuid : spec.among) {
-    if (absl::StatusOr<size_t> device = FindDevice(uuid); !device.ok()) return device;
+    if (absl::StatusOr<size_t> device = state_.FindDevice(uuid); !device.ok()) return device;
   }
   const Kind kind = KindOf(tenant, spec, 0);
   std::optional<size_t> chosen;
-  for (size_t device = 0; device < devices_.size(); ++device) {
+  for (size_t device = 0; device < state_.devices.size(); ++device) {
     if (!Makes(device, kind)) continue;
-    const bool among =
-        std::find(spec.among.begin(), spec.among.end(), devices_[device].uuid) != spec.among.end();
+    const bool among = std::find(spec.among.begin(), spec.among.end(),
+                                 state_.devices[device].uuid) != spec.among.end();
     if (spec.most_free && !spec.among.empty() && !among) continue;
     if (!chosen || (spec.most_free && Obtainable(tenant, device) > Obtainable(tenant, *chosen))) {
       chosen = device;
     }
   }
   if (!chosen)
-    return DoesNotMake(*FindDevice(spec.among.empty() ? devices_[0].uuid : spec.among[0]), kind);
+    return DoesNotMake(
+        *state_.FindDevice(spec.among.empty() ? state_.devices[0].uuid : spec.among[0]), kind);
   return *chosen;
 }
 
@@ -130,7 +118,7 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
   absl::StatusOr<size_t> device = ChooseDevice(tenant, spec);
   if (!device.ok()) return device.status();
   terms.device = *device;
-  const DeviceInfo& info = devices_[terms.device];
+  const DeviceInfo& info = state_.devices[terms.device];
   terms.kind = KindOf(tenant, spec, terms.device);
   if (terms.kind == Kind::kMempool && (spec.revocable || tenant.quota.revocable)) {
     return absl::UnimplementedError(
@@ -159,7 +147,8 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
 absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
                                        std::optional<SessionId> predecessor) {
   const uint32_t replaced = predecessor ? 1 : 0;
-  const bool of_same_user = predecessor && sessions_.at(*predecessor)->details.peer.uid == uid;
+  const bool of_same_user =
+      predecessor && state_.sessions.at(*predecessor)->details.peer.uid == uid;
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
     const uint64_t used = each->tree_sessions - replaced;
@@ -167,22 +156,24 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
     return DenyCount(tenant, Denial::Cause::kMaxSessions, 1, used, limit,
                      "close sessions that are not needed (gpumemctl ps lists them)", each);
   }
-  const auto own = sessions_of_uid_.find(uid);
-  const uint64_t of_user = own == sessions_of_uid_.end() ? 0 : own->second - (of_same_user ? 1 : 0);
-  if (of_user >= bounds_.max_sessions_per_uid) {
-    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_user, bounds_.max_sessions_per_uid,
+  const auto own = state_.sessions_of_uid.find(uid);
+  const uint64_t of_user =
+      own == state_.sessions_of_uid.end() ? 0 : own->second - (of_same_user ? 1 : 0);
+  if (of_user >= state_.bounds.max_sessions_per_uid) {
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_user,
+                     state_.bounds.max_sessions_per_uid,
                      "the processes of one user have only so many sessions "
                      "(daemon.max_sessions_per_uid); close those that are not needed");
   }
-  const uint64_t of_all = sessions_.size() - replaced;
-  if (of_all >= bounds_.max_sessions) {
+  const uint64_t of_all = state_.sessions.size() - replaced;
+  if (of_all >= state_.bounds.max_sessions) {
     return DenyCount(
-        tenant, Denial::Cause::kDaemonLimit, 1, of_all, bounds_.max_sessions,
+        tenant, Denial::Cause::kDaemonLimit, 1, of_all, state_.bounds.max_sessions,
         "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
   }
-  if (of_user > 0 && of_all + bounds_.reserved_sessions >= bounds_.max_sessions) {
+  if (of_user > 0 && of_all + state_.bounds.reserved_sessions >= state_.bounds.max_sessions) {
     return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all,
-                     bounds_.max_sessions - bounds_.reserved_sessions,
+                     state_.bounds.max_sessions - state_.bounds.reserved_sessions,
                      "the last of the daemon's sessions (daemon.max_sessions) are for users who "
                      "have none");
   }
@@ -190,7 +181,7 @@ absl::Status Ledger::CheckSessionCount(Tenant& tenant, uid_t uid,
 }
 
 absl::Status Ledger::CheckRoomForSession(absl::string_view name, const SessionDetails& details) {
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   const ProcessKey process = {details.peer.pid, details.peer.start_time};
   // That session ends as the new one begins.
   if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
@@ -215,9 +206,10 @@ absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
     uint32_t limit;
   };
   const Limit limits[] = {
-      {"a session holds", session.leases.size() + session.arriving, bounds_.max_leases_per_session},
-      {"a tenant holds", session.tenant->leases, bounds_.max_leases_per_tenant},
-      {"the daemon keeps", lease_count_, bounds_.max_leases},
+      {"a session holds", session.leases.size() + session.arriving,
+       state_.bounds.max_leases_per_session},
+      {"a tenant holds", session.tenant->leases, state_.bounds.max_leases_per_tenant},
+      {"the daemon keeps", state_.lease_count, state_.bounds.max_leases},
   };
   for (const Limit& limit : limits) {
     if (limit.used + more <= limit.limit) continue;
@@ -231,13 +223,13 @@ absl::Status Ledger::CheckLeaseCount(Session& session, size_t more) {
 
 void Ledger::CountLeases(Tenant& tenant, int64_t change) {
   tenant.leases += static_cast<uint64_t>(change);
-  lease_count_ += static_cast<uint64_t>(change);
+  state_.lease_count += static_cast<uint64_t>(change);
 }
 
 bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {
-  auto it = sessions_.find(session);
+  auto it = state_.sessions.find(session);
   Tenant& tenant = *it->second->tenant;  // there: the caller's call is in flight
-  const Account& account = device_accounts_[device];
+  const Account& account = state_.device_accounts[device];
   while (account.bytes(SegmentState::kReleasing) < bytes) {
     if (DoomOldest(tenant, device)) continue;
     Tenant* other = RichestRetainer(device);
@@ -249,14 +241,14 @@ bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) 
 
 absl::Status Ledger::DriverDenial(SessionId session, size_t device, uint64_t bytes,
                                   absl::string_view driver_says) {
-  Tenant& tenant = *sessions_.at(session)->tenant;
+  Tenant& tenant = *state_.sessions.at(session)->tenant;
   Denial denial;
   denial.cause = Denial::Cause::kDriver;
   denial.tenant = tenant.name;
-  denial.device_uuid = devices_[device].uuid;
+  denial.device_uuid = state_.devices[device].uuid;
   denial.asked = bytes;
-  denial.used = device_accounts_[device].charged();
-  denial.limit = devices_[device].capacity_bytes;
+  denial.used = state_.device_accounts[device].charged();
+  denial.limit = state_.devices[device].capacity_bytes;
   denial.help = absl::StrCat("the driver has no memory left for it (", driver_says,
                              "): processes that allocate past the broker may hold it "
                              "(nvidia-smi shows them)");

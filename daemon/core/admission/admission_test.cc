@@ -33,7 +33,7 @@ TEST_F(AdmissionTest, DeviceLimit) {
                512 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
   Acquire(session, kGranule, 1, "GPU-2");  // each device has its own
-  EXPECT_EQ(ledger.GetTenant("team")->denials, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 2u);
 }
 
 TEST_F(AdmissionTest, ALimitOfOneDeviceGoesBeforeTheCommonOne) {
@@ -126,7 +126,7 @@ TEST_F(SmallDaemonTest, MaxSessions) {
   OpenSession("b");
   ExpectDenial(ledger.OpenSession("c", {}, NewSecret()).status(), Denial::Cause::kDaemonLimit, "c",
                "", 1, 3, 3);
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("c").status()));  // leaves no trace
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("c").status()));  // leaves no trace
   ledger.SocketClosed(first);
   OpenSession("team");
 }
@@ -156,7 +156,7 @@ TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
   const absl::Status refused = OpenOf(1, "d").status();
   ExpectDenial(refused, Denial::Cause::kDaemonLimit, "d", "", 1, 4, 4);
   EXPECT_THAT(HelpOf(refused), HasSubstr("daemon.max_sessions_per_uid"));
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("d").status()));  // leaves no trace
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("d").status()));  // leaves no trace
   EXPECT_TRUE(OpenOf(2, "a").ok());
   ledger.SocketClosed(sessions[0]);
   EXPECT_TRUE(OpenOf(1, "d").ok());
@@ -202,7 +202,7 @@ TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
   Finish(**made);
   Release(left, (*made)->items);
   ledger.SocketClosed(left);
-  ASSERT_EQ(ledger.GetTenant("a")->sessions, 1u) << "its process has the pool open";
+  ASSERT_EQ(ledger.look().GetTenant("a")->sessions, 1u) << "its process has the pool open";
   for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
   ExpectDenial(Open(2, 7).status(), Denial::Cause::kDaemonLimit, "a", "", 1, 2, 2);
   // A predecessor of the same user does.
@@ -220,8 +220,8 @@ TEST_F(AdmissionTest, MaxInFlight) {
   ExpectDenial(ledger.BeginCall(one), Denial::Cause::kMaxInFlight, "team", "", 1, 2, 2);
   ledger.EndCall(two);
   EXPECT_TRUE(ledger.BeginCall(one).ok());
-  EXPECT_EQ(ledger.GetTenant("team")->in_flight, 2u);
-  EXPECT_EQ(ledger.GetTenant("team")->denials, 1u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->in_flight, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
 }
 
 class FewWatches : public LedgerFixture {
@@ -236,7 +236,7 @@ TEST_F(FewWatches, AWatchIsNoCallInFlight) {
     ASSERT_TRUE(ledger.BeginCall(session).ok());
     ASSERT_TRUE(ledger.BecomeWatch(session).ok());
   }
-  EXPECT_EQ(ledger.GetTenant("team")->in_flight, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->in_flight, 0u);
   ASSERT_TRUE(ledger.BeginCall(session).ok());
   ExpectDenial(ledger.BecomeWatch(session), Denial::Cause::kDaemonLimit, "team", "", 1, 2, 2);
   ledger.EndCall(session);
@@ -319,7 +319,7 @@ TEST_F(AdmissionTest, TheDriversDenial) {
   const absl::Status refused = ledger.DriverDenial(session, 0, 5, "CUDA_ERROR_OUT_OF_MEMORY");
   ExpectDenial(refused, Denial::Cause::kDriver, "team", "GPU-1", 5, kGranule, kCapacity);
   EXPECT_THAT(HelpOf(refused), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
-  EXPECT_EQ(ledger.GetTenant("team")->denials, 1u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
 }
 
 // --- What makes room -------------------------------------------------------------------
@@ -390,7 +390,7 @@ TEST_F(AdmissionTest, ReusesAnExactFitAndMakesTheRest) {
   EXPECT_EQ(items[1].segment, kept[1].segment);
   EXPECT_TRUE(items[0].reused && items[1].reused && items[2].fresh);
   EXPECT_FALSE(items[0].fresh || items[1].fresh || items[2].reused);
-  EXPECT_TRUE(ledger.Describe(items[0]).reused);
+  EXPECT_TRUE(ledger.look().Describe(items[0]).reused);
 }
 
 // The tenant gets nothing while it is above its limit, not even what it retained.
@@ -492,7 +492,7 @@ TEST_F(FewLeases, NorIsItGrantedToWhoHasWaitedForIt) {
   ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
   Finish(*admitted[0].operation);
   ExpectDenial(admitted[1].operation.status(), Denial::Cause::kDaemonLimit, "team", "", 2, 2, 3);
-  EXPECT_EQ(ledger.GetTenant("team")->waiting, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->waiting, 0u);
 }
 
 class FewLeasesInAll : public LedgerFixture {
@@ -550,8 +550,8 @@ TEST_F(AdmissionTest, Nonsense) {
   EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, {}).status()));
   const std::vector<Secret> many(kMaxSegmentsPerCall + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, many).status()));
-  EXPECT_EQ(ledger.segment_count(), 0u);
-  EXPECT_EQ(ledger.GetTenant("team")->denials, 0u);  // nonsense is not a want of memory
+  EXPECT_EQ(ledger.state().segments.size(), 0u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 0u);  // nonsense is not a want of memory
   EXPECT_EQ(Acquire(session, 1, kMaxSegmentsPerCall).size(), kMaxSegmentsPerCall);
 }
 

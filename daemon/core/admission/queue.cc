@@ -42,7 +42,7 @@ constexpr ClaimKey kSegmentsKey = {Denial::Cause::kDaemonLimit, nullptr, kAllDev
 }  // namespace
 
 absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const AcquireSpec& spec) {
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
   Tenant& tenant = *(*session)->tenant;
@@ -80,7 +80,7 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
             Waiter{.session = session_id,
                    .request = request,
                    .asked_to = spec.waits,
-                   .since = now_(),
+                   .since = state_.now(),
                    .revokes = verdict.fit == Fit::kRevoked},
             verdict);
   if (spec.waits) {
@@ -98,9 +98,9 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
     return DenyCount(tenant, Denial::Cause::kMaxWaiting, 1, each->tree_waiting, limit,
                      "wait until one of them is served, or ask for more in one call", each);
   }
-  const uint64_t of_all = waiters_.size() + attach_waiters_.size();
-  if (of_all < bounds_.max_waiting) return absl::OkStatus();
-  return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, bounds_.max_waiting,
+  const uint64_t of_all = state_.waiters.size() + attach_waiters_.size();
+  if (of_all < state_.bounds.max_waiting) return absl::OkStatus();
+  return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, state_.bounds.max_waiting,
                    "too many requests wait already; ask again later");
 }
 
@@ -126,7 +126,7 @@ absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, con
   }
   if (verdict->fit == Fit::kNow) {
     // There may be more leases than when a waiter came.
-    absl::Status room = CheckLeaseCount(*sessions_.at(session), request.count);
+    absl::Status room = CheckLeaseCount(*state_.sessions.at(session), request.count);
     if (!room.ok()) return room;
   }
   std::vector<SegmentId> segments;
@@ -147,33 +147,35 @@ absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, con
 
 Operation Ledger::Grant(SessionId session, const Request& request, std::vector<SegmentId> reused) {
   Operation operation;
-  operation.id = OperationId{next_operation_++};
+  operation.id = OperationId{state_.next_operation++};
   operation.session = session;
   operation.device = request.device;
   operation.kind = request.kind;
   operation.revocable = request.revocable;
   operation.request_id = request.request_id;
   for (SegmentId id : reused) {
-    Charge& charge = segments_.at(id)->charge;
+    Charge& charge = state_.segments.at(id)->charge;
     charge.MoveTo(SegmentState::kPending);
     charge.SetRevocable(request.revocable);
-    Touch(id);
-    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .reused = true});
+    changes_.Touch(id);
+    operation.items.push_back(
+        {.lease = LeaseId{state_.next_lease++}, .segment = id, .reused = true});
   }
   while (operation.items.size() < request.count) {
-    SegmentId id{next_segment_++};
+    SegmentId id{state_.next_segment++};
     auto segment = std::make_unique<Segment>();
     segment->tenant = request.tenant;
     segment->device = request.device;
     segment->kind = request.kind;
     segment->charge =
         Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
-    segment->created = now_();
-    segments_.emplace(id, std::move(segment));
-    Touch(id);
-    operation.items.push_back({.lease = LeaseId{next_lease_++}, .segment = id, .fresh = true});
+    segment->created = state_.now();
+    state_.segments.emplace(id, std::move(segment));
+    changes_.Touch(id);
+    operation.items.push_back(
+        {.lease = LeaseId{state_.next_lease++}, .segment = id, .fresh = true});
   }
-  Pin(operation, *sessions_.at(session));
+  Pin(operation, *state_.sessions.at(session));
   return operation;
 }
 
@@ -189,8 +191,8 @@ QueueRank Ledger::RankOf(const Request& request) {
 
 std::vector<WaiterId> Ledger::WaitersInOrder() const {
   std::vector<std::pair<QueueRank, WaiterId>> ranked;
-  ranked.reserve(waiters_.size());
-  for (const auto& [id, waiter] : waiters_) ranked.emplace_back(RankOf(waiter.request), id);
+  ranked.reserve(state_.waiters.size());
+  for (const auto& [id, waiter] : state_.waiters) ranked.emplace_back(RankOf(waiter.request), id);
   std::stable_sort(ranked.begin(), ranked.end(),  // they are by arrival already
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<WaiterId> waiters;
@@ -212,17 +214,18 @@ uint64_t Ledger::VersionOf(const Tenant& top) {
 }
 
 uint64_t Ledger::VersionOf(size_t limit) const {
-  if (limit < devices_.size()) return device_accounts_[limit].version();
+  if (limit < state_.devices.size()) return state_.device_accounts[limit].version();
   uint64_t version = 0;
-  for (const Account& account : device_accounts_) version += account.version();
+  for (const Account& account : state_.device_accounts) version += account.version();
   return version;
 }
 
 QueueLine::Left Ledger::LeftAt(size_t limit) const {
   const auto left = [](uint64_t all, uint64_t taken) { return all - std::min(all, taken); };
-  if (limit == devices_.size()) return {.room = left(bounds_.max_segments, segments_.size())};
-  const Account& account = device_accounts_[limit];
-  const uint64_t capacity = devices_[limit].capacity_bytes;
+  if (limit == state_.devices.size())
+    return {.room = left(state_.bounds.max_segments, state_.segments.size())};
+  const Account& account = state_.device_accounts[limit];
+  const uint64_t capacity = state_.devices[limit].capacity_bytes;
   return {.use = left(capacity, account.firm()), .need = left(capacity, account.need())};
 }
 
@@ -231,7 +234,7 @@ Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) con
   if (auto tree = trees_.find(TreeOf(*request.tenant)); tree != trees_.end()) {
     for (const QueuePlace& each : tree->second.waiters) {
       if (!(each < place)) break;
-      for (const auto& [key, claim, plain_need] : waiters_.at(each.id).claimed) {
+      for (const auto& [key, claim, plain_need] : state_.waiters.at(each.id).claimed) {
         Claim& sum = claims[key];
         sum.asked += claim.asked;  // of each at most a device's capacity
         sum.need += plain_need;
@@ -248,10 +251,10 @@ Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) con
 // --- Places and what is remembered -----------------------------------------------------------
 
 void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
-  Waiter& waiter = waiters_.emplace(id, std::move(added)).first->second;
-  Session& session = *sessions_.at(waiter.session);
+  Waiter& waiter = state_.waiters.emplace(id, std::move(added)).first->second;
+  Session& session = *state_.sessions.at(waiter.session);
   session.waiters.insert(id);
-  waiting_processes_[ProcessOf(session)].insert(id);
+  waiting_processes_[state_.ProcessOf(session)].insert(id);
   waiter.rank = RankOf(waiter.request);
   waiter.tree = TreeOf(*waiter.request.tenant);
   QueueTree& tree = trees_[waiter.tree];
@@ -264,23 +267,23 @@ void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
 }
 
 void Ledger::RemoveWaiter(WaiterId id) {
-  auto it = waiters_.find(id);
+  auto it = state_.waiters.find(id);
   Waiter& waiter = it->second;
-  Session& session = *sessions_.at(waiter.session);
+  Session& session = *state_.sessions.at(waiter.session);
   session.waiters.erase(id);
   if (waiter.asked_to) {
     CountWaiting(*session.tenant, -1);
     ++session.in_flight;
     ++session.tenant->in_flight;
   }
-  auto process = waiting_processes_.find(ProcessOf(session));
+  auto process = waiting_processes_.find(state_.ProcessOf(session));
   process->second.erase(id);
   if (process->second.empty()) waiting_processes_.erase(process);
 
   const QueuePlace place = PlaceOf(id, waiter);
   auto tree = trees_.find(waiter.tree);
   TakeOut(place, waiter, tree->second);
-  for (size_t limit : {waiter.request.device, devices_.size()}) {
+  for (size_t limit : {waiter.request.device, state_.devices.size()}) {
     const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
     if (entry && entry->claims && !limits_[limit].restless.empty() &&
         place < *limits_[limit].restless.rbegin()) {
@@ -294,7 +297,7 @@ void Ledger::RemoveWaiter(WaiterId id) {
   }
   if (tree->second.waiters.empty()) trees_.erase(tree);
   await_end_.erase(id);
-  waiters_.erase(it);
+  state_.waiters.erase(it);
   queue_moves_ = true;
 }
 
@@ -313,7 +316,7 @@ void Ledger::Move(WaiterId id, Waiter& waiter, const QueueRank& rank) {
   tree.waiters.erase(from);
   tree.waiters.insert(to);
   waiter.rank = rank;
-  for (size_t limit : {waiter.request.device, devices_.size()}) {
+  for (size_t limit : {waiter.request.device, state_.devices.size()}) {
     const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(from);
     if (!entry) continue;
     limits_[limit].line.Set(to, *entry);
@@ -323,12 +326,12 @@ void Ledger::Move(WaiterId id, Waiter& waiter, const QueueRank& rank) {
 
 void Ledger::PlaceAll() {
   queue_stale_ = false;
-  for (auto& [id, waiter] : waiters_) {
+  for (auto& [id, waiter] : state_.waiters) {
     trees_.at(waiter.tree).loose.clear();  // what is judged anew says who is
     Move(id, waiter, RankOf(waiter.request));
   }
   trees_.clear();
-  for (auto& [id, waiter] : waiters_) {
+  for (auto& [id, waiter] : state_.waiters) {
     waiter.tree = TreeOf(*waiter.request.tenant);
     trees_[waiter.tree].waiters.insert(PlaceOf(id, waiter));
     awake_.insert(PlaceOf(id, waiter));
@@ -393,7 +396,7 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
   daemon.restless.erase(place);
   if (verdict.kept_by_tenants) {
     tree.loose.insert(place);
-    for (size_t limit : {request.device, devices_.size()}) {
+    for (size_t limit : {request.device, state_.devices.size()}) {
       const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
       if (entry && entry->claims) NoteChange(limits_[limit].changed, place);
     }
@@ -421,10 +424,11 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
   }
   SetEntry(request.device, place, entry);
   const uint64_t segments = Plus(request.count, daemon.line.Before(place).asked);
-  SetEntry(devices_.size(), place,
+  SetEntry(state_.devices.size(), place,
            {.asked = request.count,
             .claims = verdict.claims > on_daemon,
-            .asleep = segments <= LeftAt(devices_.size()).room ? Asleep::kWithRoom : Asleep::kNot});
+            .asleep =
+                segments <= LeftAt(state_.devices.size()).room ? Asleep::kWithRoom : Asleep::kNot});
 }
 
 // --- Who is to be judged -----------------------------------------------------------------------
@@ -440,7 +444,7 @@ void Ledger::WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& a
 void Ledger::WakeTree(const Tenant& top, QueueTree& tree, const std::optional<QueuePlace>& at) {
   const std::vector<QueuePlace> places(tree.waiters.begin(), tree.waiters.end());
   for (const QueuePlace& place : places) {
-    Waiter& waiter = waiters_.at(place.id);
+    Waiter& waiter = state_.waiters.at(place.id);
     const QueueRank rank = RankOf(waiter.request);
     if (rank == place.rank) {
       WakeOne(place, at);
@@ -456,7 +460,7 @@ void Ledger::WakeTree(const Tenant& top, QueueTree& tree, const std::optional<Qu
 }
 
 void Ledger::Wake(const std::optional<QueuePlace>& at) {
-  const uint64_t version = VersionOf(devices_.size());
+  const uint64_t version = VersionOf(state_.devices.size());
   if (at && !queue_changed_ && version == woken_at_) return;
   woken_at_ = version;
   for (auto& [top, tree] : trees_) {
@@ -488,15 +492,16 @@ void Ledger::WakeSorted() {
     auto it = waiting_processes_.find(process);
     if (it == waiting_processes_.end()) continue;
     for (WaiterId id : it->second) {
-      const Waiter& waiter = waiters_.at(id);
-      const Session& session = *sessions_.at(waiter.session);
+      const Waiter& waiter = state_.waiters.at(id);
+      const Session& session = *state_.sessions.at(waiter.session);
       if (!CheckSort(session, waiter.request.revocable).ok()) awake_.insert(PlaceOf(id, waiter));
     }
   }
 }
 
 void Ledger::WakeAwaitingEnd() {
-  for (WaiterId id : std::exchange(await_end_, {})) awake_.insert(PlaceOf(id, waiters_.at(id)));
+  for (WaiterId id : std::exchange(await_end_, {}))
+    awake_.insert(PlaceOf(id, state_.waiters.at(id)));
   queue_moves_ = true;
 }
 
@@ -523,8 +528,8 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max
   std::vector<Admitted> admitted;
   for (auto& [id, status] : std::exchange(refused_, {}))
     admitted.push_back({id, std::move(status)});
-  if (waiters_.empty()) swept_.reset();
-  if (!std::exchange(queue_moves_, false) || waiters_.empty()) return admitted;
+  if (state_.waiters.empty()) swept_.reset();
+  if (!std::exchange(queue_moves_, false) || state_.waiters.empty()) return admitted;
   if (queue_stale_) PlaceAll();
   WakeSorted();
   // Those that a sweep itself has woken are judged with the next change, not in turn for ever.
@@ -553,7 +558,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max
 
 bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitted>& admitted) {
   const WaiterId id = place.id;
-  Waiter& waiter = waiters_.at(id);
+  Waiter& waiter = state_.waiters.at(id);
   const Request request = waiter.request;
   const SessionId session = waiter.session;
   ++judged_;
@@ -563,7 +568,8 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
     admitted.push_back({id, std::move(status)});
     return false;
   };
-  absl::Status sort = draining_ ? Draining() : CheckSort(*sessions_.at(session), request.revocable);
+  absl::Status sort =
+      state_.draining ? Draining() : CheckSort(*state_.sessions.at(session), request.revocable);
   if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
   if (!sort.ok()) return refuse(std::move(sort));
 
@@ -573,7 +579,7 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
   auto each =
       counted == sweep.counted.end() ? waiters.begin() : waiters.lower_bound(counted->second);
   for (; *each < place; ++each) {
-    for (const auto& [key, claim, plain_need] : waiters_.at(each->id).claimed) {
+    for (const auto& [key, claim, plain_need] : state_.waiters.at(each->id).claimed) {
       Claim& sum = sweep.claims[key];
       sum.asked += claim.asked;  // of each at most a device's capacity
       sum.need += claim.need;
@@ -613,9 +619,9 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
 bool Ledger::WasAlone(const QueuePlace& place, const Request& request, SessionId session) const {
   const Tenant* top = TreeOf(*request.tenant);
   auto tree = trees_.find(top);
-  auto process = waiting_processes_.find(ProcessOf(*sessions_.at(session)));
+  auto process = waiting_processes_.find(state_.ProcessOf(*state_.sessions.at(session)));
   const std::optional<QueuePlace> crowded =
-      limits_.back().line.FirstAwake(std::nullopt, LeftAt(devices_.size()));
+      limits_.back().line.FirstAwake(std::nullopt, LeftAt(state_.devices.size()));
   return roused_.empty() && (tree == trees_.end() || place < *tree->second.waiters.begin()) &&
          std::none_of(limits_.begin(), limits_.end(),
                       [&](const QueueLimit& limit) {

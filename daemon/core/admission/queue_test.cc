@@ -485,7 +485,7 @@ TEST_F(ManyWaitersTest, WhoseTimeIsUpTogetherAreAllTold) {
                kCapacity);
   ExpectDenial(ends[1], Denial::Cause::kCapacity, "b", "GPU-1", 20 * kGranule, kCapacity,
                kCapacity);
-  EXPECT_EQ(ledger.GetTenant("b")->denials, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("b")->denials, 2u);
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
 }
 
@@ -503,8 +503,8 @@ TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Fill(a, 1024);
   const WaiterId cancelled = Wait(b, 10), expired = Wait(b, 20), dead = Wait(c, 30);
-  EXPECT_EQ(ledger.GetTenant("b")->waiting, 2u);
-  EXPECT_EQ(ledger.GetTenant("b")->devices[0].waited_for, 30 * kGranule);
+  EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("b")->devices[0].waited_for, 30 * kGranule);
   ASSERT_THAT(*ledger.ListWaiting("", ""), SizeIs(3));
   EXPECT_EQ((*ledger.ListWaiting("", ""))[2].position, 3u);
   EXPECT_EQ((*ledger.ListWaiting("c", "GPU-1"))[0].position, 3u);
@@ -512,18 +512,18 @@ TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
   EXPECT_TRUE(absl::IsNotFound(ledger.ListWaiting("nobody", "").status()));
 
   EXPECT_FALSE(ledger.EndWait(cancelled, /*expired=*/false).ok());
-  EXPECT_EQ(ledger.GetTenant("b")->denials, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("b")->denials, 0u);
   EXPECT_FALSE(ledger.EndWait(expired, /*expired=*/true).ok());
-  EXPECT_EQ(ledger.GetTenant("b")->denials, 1u);
+  EXPECT_EQ(ledger.look().GetTenant("b")->denials, 1u);
   ledger.ProcessGone(c);
   const auto admitted = ledger.AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, dead);
   EXPECT_TRUE(absl::IsAborted(admitted[0].operation.status()));
   ledger.EndCall(c);  // answered
-  EXPECT_EQ(ledger.GetTenant("b")->waiting, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 0u);
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("c").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("c").status()));
   Empty();
   EXPECT_THAT(Admit(), IsEmpty());
 }
@@ -579,7 +579,7 @@ TEST_F(LedgerQueueTest, WhatIsGuaranteedToOthersIsNotBorrowedFirmly) {
   EXPECT_THAT(HelpOf(denied), HasSubstr("revocable"));
   // To the last byte.
   Fill(owner, 24);
-  EXPECT_EQ(ledger.charged(0), kCapacity);
+  EXPECT_EQ(ledger.state().charged(0), kCapacity);
   ExpectDenial(ledger.BeginAcquire(owner, Of(1, false)).status(), Denial::Cause::kCapacity, "owner",
                "GPU-1", kGranule, kCapacity, kCapacity);
 }
@@ -629,8 +629,8 @@ TEST_F(LedgerQueueTest, WhatMembersHaveCountsAgainstTheirTeam) {
   EXPECT_EQ(DenialOf(denied)->holders[0].tenant, "x");
   EXPECT_EQ(Usage("team").leased, 10 * kGranule);
   EXPECT_EQ(Usage("x").leased, 8 * kGranule);
-  EXPECT_EQ(ledger.GetTenant("team")->sessions, 2u);
-  EXPECT_THAT(ledger.GetTenant("x")->above, ElementsAre("team"));
+  EXPECT_EQ(ledger.look().GetTenant("team")->sessions, 2u);
+  EXPECT_THAT(ledger.look().GetTenant("x")->above, ElementsAre("team"));
   // What a member only retains makes room for another one.
   Release(x, {held[0].second});
   held.erase(held.begin());
@@ -686,10 +686,10 @@ TEST_F(LedgerQueueTest, MembersMoveWithWhatTheyHave) {
   EXPECT_EQ(Usage("one").leased, 5 * kGranule);
   ledger.Configure({{"two", {}}, {"x", {.parent = "two"}}}, {});
   EXPECT_EQ(Usage("two").leased, 5 * kGranule);
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("one").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("one").status()));
   ledger.Configure({}, {.parent = "two"});  // there is no such tenant now
   EXPECT_EQ(Usage("x").leased, 5 * kGranule);
-  EXPECT_THAT(ledger.GetTenant("x")->above, IsEmpty());
+  EXPECT_THAT(ledger.look().GetTenant("x")->above, IsEmpty());
   Empty();
 }
 

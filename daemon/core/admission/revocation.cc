@@ -16,18 +16,14 @@
 
 namespace gpumemd {
 
-Ledger::ProcessKey Ledger::ProcessOf(const Session& session) {
-  return {session.details.peer.pid, session.details.peer.start_time};
-}
-
 absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
   if (revocable && !session.details.certain) {
     return absl::FailedPreconditionError(
         "a process that has only just started cannot hold revocable leases: on a kernel older than "
         "6.5 the daemon is not certain whom it would end; connect again in a second");
   }
-  auto it = processes_.find(ProcessOf(session));
-  if (it == processes_.end() || it->second.revocable == revocable) return absl::OkStatus();
+  auto it = state_.processes.find(state_.ProcessOf(session));
+  if (it == state_.processes.end() || it->second.revocable == revocable) return absl::OkStatus();
   return absl::FailedPreconditionError(
       revocable
           ? "this process holds leases that are not revocable, and would lose them with "
@@ -50,9 +46,9 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
   };
   // A limit over all devices does not count pinned memory.
   const auto counts = [this](const Shortage& shortage, const Segment& segment) {
-    return (shortage.device == kAllDevices ? !IsPinnedMemory(devices_[segment.device])
+    return (shortage.device == kAllDevices ? !IsPinnedMemory(state_.devices[segment.device])
                                            : shortage.device == segment.device) &&
-           (shortage.whose == nullptr || IsUnder(*segment.tenant, *shortage.whose));
+           (shortage.whose == nullptr || state_.IsUnder(*segment.tenant, *shortage.whose));
   };
   std::vector<Shortage> shortages;
   for (const Standing& standing : standings) {
@@ -63,14 +59,15 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
     shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
   }
   // Before all segments are looked at: is there anybody to take from?
-  const bool any = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& entry) {
-    return MayRevokeFrom(request, *entry.second) &&
-           std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
-                       [](const Account& on) { return on.revocable() > on.revoking(); });
-  });
+  const bool any =
+      std::any_of(state_.tenants.begin(), state_.tenants.end(), [&](const auto& entry) {
+        return MayRevokeFrom(request, *entry.second) &&
+               std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
+                           [](const Account& on) { return on.revocable() > on.revoking(); });
+      });
   if (!any) return {};
   std::vector<std::pair<SegmentId, const Segment*>> candidates;
-  for (const auto& [id, segment] : segments_) {
+  for (const auto& [id, segment] : state_.segments) {
     const SegmentState state = segment->charge.state();
     const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
     if (held && segment->charge.revocable() && !segment->charge.revoking() && !segment->stuck &&
@@ -100,12 +97,12 @@ std::vector<SegmentId> Ledger::Victims(const Request& request,
 // By its request's measure: without the segment it would have to take back another one.
 bool Ledger::IsWaitedFor(Segment& segment) const {
   const auto revokes = [](const auto& each) { return each.second.revokes; };
-  if (std::none_of(waiters_.begin(), waiters_.end(), revokes)) return false;
+  if (std::none_of(state_.waiters.begin(), state_.waiters.end(), revokes)) return false;
   segment.charge.SetRevoking(false);
   bool needed = false;
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
+    const Waiter& waiter = state_.waiters.at(id);
     needed =
         waiter.revokes && Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
     if (needed) break;
@@ -116,26 +113,27 @@ bool Ledger::IsWaitedFor(Segment& segment) const {
 }
 
 void Ledger::Revoke(absl::Span<const SegmentId> segments, const Request& request) {
-  AuditRevocation(AuditEvent::kRevoking, segments,
-                  absl::StrCat("tenant ", request.tenant->name, " goes first, and waits for ",
-                               gpumem::FormatBytes(request.bytes * request.count)));
+  auditor_.RevocationChanged(
+      AuditEvent::kRevoking, segments,
+      absl::StrCat("tenant ", request.tenant->name, " goes first, and waits for ",
+                   gpumem::FormatBytes(request.bytes * request.count)));
   for (SegmentId id : segments) {
-    Segment& segment = *segments_.at(id);
+    Segment& segment = *state_.segments.at(id);
     segment.charge.SetRevoking(true);
-    segment.due = now_() + revocation_times_.grace;
+    segment.due = state_.now() + revocation_times_.grace;
     segment.revocation = Segment::Revocation::kTold;
-    revoking_.insert(id);
+    state_.revoking.insert(id);
     for (const auto& [session, times] : segment.exposures) revoked_.insert(session);
   }
 }
 
 void Ledger::EndRevocation(SegmentId id, Segment& segment) {
-  if (revoking_.erase(id) == 0) return;
+  if (state_.revoking.erase(id) == 0) return;
   segment.charge.SetRevoking(false);
-  AuditRevocation(AuditEvent::kRevoked, {id},
-                  segment.revocation == Segment::Revocation::kTold
-                      ? "its holders gave it up, or have ended"
-                      : "the processes that held it were told to end");
+  auditor_.RevocationChanged(AuditEvent::kRevoked, {id},
+                             segment.revocation == Segment::Revocation::kTold
+                                 ? "its holders gave it up, or have ended"
+                                 : "the processes that held it were told to end");
 }
 
 std::vector<SessionId> Ledger::TakeRevoked() {
@@ -144,50 +142,30 @@ std::vector<SessionId> Ledger::TakeRevoked() {
   return sessions;
 }
 
-Ledger::Revoked Ledger::RevokedLeases(SessionId id) const {
-  Revoked revoked;
-  RevokedLeases(id, LeaseId{}, SIZE_MAX, revoked);
-  return revoked;
-}
-
-std::optional<LeaseId> Ledger::RevokedLeases(SessionId id, LeaseId next, size_t count,
-                                             Revoked& revoked) const {
-  auto session = sessions_.find(id);
-  if (session == sessions_.end() || revoking_.empty()) return std::nullopt;
-  auto it = session->second->leases.lower_bound(next);
-  for (; it != session->second->leases.end() && count > 0; ++it, --count) {
-    const Segment& segment = *segments_.at(leases_.at(*it).segment);
-    if (!segment.charge.revoking()) continue;
-    revoked.leases.push_back(*it);
-    revoked.until = std::min(revoked.until, segment.due);
-  }
-  return it == session->second->leases.end() ? std::nullopt : std::optional(*it);
-}
-
 absl::Time Ledger::NextOverdue() const {
   absl::Time next = absl::InfiniteFuture();
-  for (SegmentId id : revoking_) next = std::min(next, segments_.at(id)->due);
+  for (SegmentId id : state_.revoking) next = std::min(next, state_.segments.at(id)->due);
   return next;
 }
 
 std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
   using Revocation = Segment::Revocation;
-  const absl::Time now = now_();
+  const absl::Time now = state_.now();
   absl::btree_map<SessionId, bool> overdue;
-  const absl::btree_set<SegmentId> all = revoking_;
+  const absl::btree_set<SegmentId> all = state_.revoking;
   for (SegmentId id : all) {
-    Segment& segment = *segments_.at(id);
+    Segment& segment = *state_.segments.at(id);
     if (now < segment.due) continue;
     const bool ended = segment.revocation == Revocation::kEnded;
     if (ended || !IsWaitedFor(segment)) {
       // Where its holders do not even end by force, others are asked instead; where whoever wanted
       // it has gone, they may keep it.
       segment.stuck = ended;
-      revoking_.erase(id);
+      state_.revoking.erase(id);
       segment.charge.SetRevoking(false);
-      AuditRevocation(AuditEvent::kRevocationEnded, {id},
-                      ended ? "the processes that hold it do not end, not even by force"
-                            : "nobody waits for it any more");
+      auditor_.RevocationChanged(AuditEvent::kRevocationEnded, {id},
+                                 ended ? "the processes that hold it do not end, not even by force"
+                                       : "nobody waits for it any more");
       queue_moves_ = true;
       continue;
     }
@@ -196,7 +174,7 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
     // From now on, not from when it was due: whoever is asked to end has the time for it.
     segment.due = now + revocation_times_.kill_after;
     for (const auto& [session, times] : segment.exposures) {
-      if (!sessions_.at(session)->process_gone) overdue[session] |= kill;
+      if (!state_.sessions.at(session)->process_gone) overdue[session] |= kill;
     }
   }
   std::vector<Overdue> list;

@@ -78,12 +78,12 @@ TEST_F(LedgerRevocationTest, IsGivenUpInTimeAndNobodyIsEnded) {
   const SessionId b = Open("b"), owner = Open("owner");
   const LeaseId first = Lease(b, 600, true), second = Lease(b, 424, true);
   const WaiterId waiter = WaitFor(owner, 300);
-  EXPECT_TRUE(ledger.Revokes(waiter));
+  EXPECT_TRUE(ledger.state().waiters.at(waiter).revokes);
   // What was made last is enough.
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(b));
   EXPECT_THAT(ledger.TakeRevoked(), IsEmpty());
-  EXPECT_THAT(ledger.RevokedLeases(b).leases, ElementsAre(second));
-  EXPECT_EQ(ledger.RevokedLeases(b).until, now + absl::Seconds(10));
+  EXPECT_THAT(ledger.look().RevokedLeases(b).leases, ElementsAre(second));
+  EXPECT_EQ(ledger.look().RevokedLeases(b).until, now + absl::Seconds(10));
   EXPECT_EQ(ledger.NextOverdue(), now + absl::Seconds(10));
   EXPECT_FALSE(IsAdmitted(waiter));
   now += absl::Seconds(9);
@@ -225,11 +225,11 @@ TEST_F(LedgerRevocationTest, TheLowestPriorityFirstThenTheNewest) {
   const LeaseId older = Lease(low, 200, true);
   Lease(b, 624, true);
   WaitFor(owner, 100);
-  EXPECT_THAT(ledger.RevokedLeases(low).leases, ElementsAre(older));
-  EXPECT_THAT(ledger.RevokedLeases(b).leases, IsEmpty());
+  EXPECT_THAT(ledger.look().RevokedLeases(low).leases, ElementsAre(older));
+  EXPECT_THAT(ledger.look().RevokedLeases(b).leases, IsEmpty());
   WaitFor(owner, 200);
-  EXPECT_THAT(ledger.RevokedLeases(low).leases, ElementsAre(oldest, older));
-  EXPECT_THAT(ledger.RevokedLeases(b).leases, IsEmpty());
+  EXPECT_THAT(ledger.look().RevokedLeases(low).leases, ElementsAre(oldest, older));
+  EXPECT_THAT(ledger.look().RevokedLeases(b).leases, IsEmpty());
 }
 
 TEST_F(LedgerRevocationTest, BorrowersTakeBackFromLowerPrioritiesOnly) {
@@ -258,7 +258,7 @@ TEST_F(LedgerRevocationTest, LapsesWhereNobodyWaitsForItAnyMore) {
   EXPECT_FALSE(ledger.EndWait(waiter, /*expired=*/false).ok());
   now += absl::Seconds(11);
   EXPECT_THAT(Overdue(), IsEmpty());
-  EXPECT_THAT(ledger.RevokedLeases(b).leases, IsEmpty());
+  EXPECT_THAT(ledger.look().RevokedLeases(b).leases, IsEmpty());
   EXPECT_TRUE(ledger.BeginOpen(Open("b"), {ticket}, /*revocable=*/true).ok());
 }
 
@@ -284,10 +284,10 @@ TEST_F(LedgerRevocationTest, WhoIsJustOpeningASegmentIsToldAsWell) {
   ASSERT_TRUE(opening.ok()) << opening.status();
   WaitFor(Open("owner"), 300);
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(b, opener));
-  EXPECT_THAT(ledger.RevokedLeases(opener).leases, IsEmpty()) << "it has none yet";
+  EXPECT_THAT(ledger.look().RevokedLeases(opener).leases, IsEmpty()) << "it has none yet";
   ASSERT_TRUE(ledger.Commit(*opening).ok());
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(opener));
-  EXPECT_THAT(ledger.RevokedLeases(opener).leases, ElementsAre(opening->items[0].lease));
+  EXPECT_THAT(ledger.look().RevokedLeases(opener).leases, ElementsAre(opening->items[0].lease));
 }
 
 TEST_F(LedgerRevocationTest, ATenantsLeasesMayAllBeRevocable) {

@@ -64,65 +64,29 @@ uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<A
 
 }  // namespace
 
-uint64_t Ledger::TotalCharged(const Tenant& tenant) const {
-  return SumUnpinned(devices_, tenant.accounts,
-                     [](const Account& account) { return account.charged(); });
-}
-
-uint64_t Ledger::TotalSegments(const Tenant& tenant) {
-  return SumOver(tenant.accounts, [](const Account& account) { return account.segments(); });
-}
-
-uint64_t Ledger::LimitOn(const Tenant& tenant, size_t device) const {
-  return std::min(gpumemd::LimitOn(tenant.quota, devices_[device]),
-                  devices_[device].capacity_bytes);
-}
-
-uint64_t Ledger::MaxRetainedOn(const Tenant& tenant, size_t device) const {
-  auto it = tenant.quota.device_max_retained.find(devices_[device].uuid);
-  if (it != tenant.quota.device_max_retained.end()) return it->second;
-  return tenant.quota.max_retained_bytes.value_or(kUnlimited);
-}
-
-uint64_t Ledger::GuaranteeOn(const Tenant& tenant, size_t device) const {
-  return gpumemd::GuaranteeOn(tenant.quota, devices_[device]);
-}
-
-bool Ledger::WithinLimits(const Tenant& tenant, size_t device) const {
-  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    const bool within =
-        Staying(each->accounts[device]) <= LimitOn(*each, device) &&
-        (IsPinnedMemory(devices_[device]) ||
-         SumUnpinned(devices_, each->accounts, Staying) <=
-             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
-        SumOver(each->accounts, StayingSegments) <= each->quota.max_segments.value_or(kUnlimited);
-    if (!within) return false;
-  }
-  return true;
-}
-
 uint64_t Ledger::Obtainable(const Tenant& tenant, size_t device) const {
   const auto held = [](const Account& account) { return account.charged() - Recoverable(account); };
   const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
-  uint64_t least = left(devices_[device].capacity_bytes, held(device_accounts_[device]));
+  uint64_t least =
+      left(state_.devices[device].capacity_bytes, held(state_.device_accounts[device]));
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    least = std::min(least, left(LimitOn(*each, device), held(each->accounts[device])));
-    if (IsPinnedMemory(devices_[device])) continue;
+    least = std::min(least, left(state_.LimitOn(*each, device), held(each->accounts[device])));
+    if (IsPinnedMemory(state_.devices[device])) continue;
     least = std::min(least, left(each->quota.total_limit_bytes.value_or(kUnlimited),
-                                 SumUnpinned(devices_, each->accounts, held)));
+                                 SumUnpinned(state_.devices, each->accounts, held)));
   }
   // What is guaranteed to others and nobody holds is not to be had firmly.
   if (tenant.quota.revocable) return least;
   const Account& own = tenant.accounts[device];
   const uint64_t guaranteed = own.unused_guarantees();
   const uint64_t uncommitted =
-      left(devices_[device].capacity_bytes, device_accounts_[device].need());
+      left(state_.devices[device].capacity_bytes, state_.device_accounts[device].need());
   return std::min(least, Plus(guaranteed, uncommitted));
 }
 
 std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reused) const {
   const size_t device = request.device;
-  const bool pinned = IsPinnedMemory(devices_[device]);
+  const bool pinned = IsPinnedMemory(state_.devices[device]);
   // No overflow: bytes is at most a device's capacity, count at most 253.
   const uint64_t asked = request.bytes * request.count;
   // What is reused is charged already. It counts as asked for, so not as used, nor as what can be
@@ -133,7 +97,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   const uint32_t segments_from_retained = of_pool ? 0 : reused;
   const auto charged = [](const Account& account) { return account.charged(); };
   const auto segments = [](const Account& account) { return account.segments(); };
-  const uint64_t capacity = devices_[device].capacity_bytes;
+  const uint64_t capacity = state_.devices[device].capacity_bytes;
 
   std::vector<Standing> standings;
   standings.reserve(8);
@@ -149,7 +113,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
   };
   for (const Tenant* each = request.tenant; each != nullptr; each = each->parent) {
     const Account& account = each->accounts[device];
-    const uint64_t limit = LimitOn(*each, device);
+    const uint64_t limit = state_.LimitOn(*each, device);
     Standing on_device = {.cause = Denial::Cause::kDeviceLimit,
                           .whose = each,
                           .device = device,
@@ -169,21 +133,21 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
            .whose = each,
            .device = kAllDevices,
            .asked = asked,
-           .used = SumUnpinned(devices_, each->accounts, charged) - taken,
-           .recoverable = SumUnpinned(devices_, each->accounts, Recoverable) - from_retained,
-           .revocable = SumUnpinned(devices_, each->accounts,
+           .used = SumUnpinned(state_.devices, each->accounts, charged) - taken,
+           .recoverable = SumUnpinned(state_.devices, each->accounts, Recoverable) - from_retained,
+           .revocable = SumUnpinned(state_.devices, each->accounts,
                                     [](const Account& on) { return on.revocable(); }),
-           .revoking = SumUnpinned(devices_, each->accounts,
+           .revoking = SumUnpinned(state_.devices, each->accounts,
                                    [](const Account& on) { return on.revoking(); }),
            .limit = *each->quota.total_limit_bytes});
       // Those under it must leave each other what is guaranteed on any device.
       if (each != request.tenant) {
-        standings.back().need =
-            SumUnpinned(devices_, each->accounts, [](const Account& on) { return on.need(); });
+        standings.back().need = SumUnpinned(state_.devices, each->accounts,
+                                            [](const Account& on) { return on.need(); });
         standings.back().more_need = more;
         if (least_more > 0) {
           standings.back().least =
-              least_more + SumUnpinned(devices_, each->accounts,
+              least_more + SumUnpinned(state_.devices, each->accounts,
                                        [](const Account& on) { return on.least_need(); });
         }
       }
@@ -199,7 +163,7 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
            .limit = *each->quota.max_segments});
     }
   }
-  const Account& all = device_accounts_[device];
+  const Account& all = state_.device_accounts[device];
   Standing on_device = {.cause = Denial::Cause::kCapacity,
                         .device = device,
                         .asked = asked,
@@ -214,9 +178,9 @@ std::vector<Standing> Ledger::StandingsOf(const Request& request, uint32_t reuse
       {.cause = Denial::Cause::kDaemonLimit,
        .device = kAllDevices,
        .asked = request.count,
-       .used = segments_.size() - reused,
-       .recoverable = SumOver(device_accounts_, RecoverableSegments) - segments_from_retained,
-       .limit = bounds_.max_segments});
+       .used = state_.segments.size() - reused,
+       .recoverable = SumOver(state_.device_accounts, RecoverableSegments) - segments_from_retained,
+       .limit = state_.bounds.max_segments});
   return standings;
 }
 
@@ -260,7 +224,7 @@ Denial Ledger::DenialFor(const Request& request, const Standing& standing, const
   Denial denial;
   denial.cause = standing.cause;
   denial.tenant = request.tenant->name;
-  if (standing.device != kAllDevices) denial.device_uuid = devices_[standing.device].uuid;
+  if (standing.device != kAllDevices) denial.device_uuid = state_.devices[standing.device].uuid;
   if (standing.whose != nullptr && standing.whose != request.tenant) {
     denial.limited_tenant = standing.whose->name;
   }
@@ -295,9 +259,9 @@ void Ledger::AddHolders(const Standing& standing, Denial& denial) const {
     return;
   }
   std::vector<std::pair<uint64_t, const std::string*>> holders;
-  for (const auto& [name, tenant] : tenants_) {
+  for (const auto& [name, tenant] : state_.tenants) {
     if (tenant->children > 0) continue;  // those under it are named
-    if (standing.whose != nullptr && !IsUnder(*tenant, *standing.whose)) continue;
+    if (standing.whose != nullptr && !state_.IsUnder(*tenant, *standing.whose)) continue;
     const uint64_t held = tenant->accounts[standing.device].held();
     if (held > 0) holders.emplace_back(held, &name);
   }
@@ -317,8 +281,8 @@ std::string Ledger::HelpFor(const Tenant& tenant, const Denial& denial) const {
   switch (denial.cause) {
     case Denial::Cause::kDeviceLimit:
     case Denial::Cause::kTotalLimit: {
-      const auto device = FindDevice(denial.device_uuid);
-      const bool pinned = device.ok() && IsPinnedMemory(devices_[*device]);
+      const auto device = state_.FindDevice(denial.device_uuid);
+      const bool pinned = device.ok() && IsPinnedMemory(state_.devices[*device]);
       const std::string& limited =
           denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
       const std::string raise =
@@ -329,7 +293,7 @@ std::string Ledger::HelpFor(const Tenant& tenant, const Denial& denial) const {
                        " SIZE)");
       if (denial.asked > denial.limit) return absl::StrCat("ask for less, or ", raise);
       const uint64_t idle =
-          IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
+          state_.IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
       return absl::StrCat(
           "release ", FormatBytes(denial.used - (denial.limit - denial.asked)), ", or ",
           idle == 0 ? ""
@@ -373,8 +337,8 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
     return it == claims.end() ? 0 : it->second.asked;
   };
   const auto doom_anywhere = [this](Tenant& from, bool pinned_too = true) {
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      if (!pinned_too && IsPinnedMemory(devices_[d])) continue;
+    for (size_t d = 0; d < state_.devices.size(); ++d) {
+      if (!pinned_too && IsPinnedMemory(state_.devices[d])) continue;
       if (DoomOldest(from, d)) return true;
     }
     return false;
@@ -388,22 +352,22 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
   const auto doom_under = [&](const Tenant* above, bool pinned_too) {
     if (doom_anywhere(tenant, pinned_too)) return true;
     Tenant* other = nullptr;
-    for (size_t d = 0; d < devices_.size() && other == nullptr; ++d) {
-      if (pinned_too || !IsPinnedMemory(devices_[d])) other = RichestRetainer(d, above);
+    for (size_t d = 0; d < state_.devices.size() && other == nullptr; ++d) {
+      if (pinned_too || !IsPinnedMemory(state_.devices[d])) other = RichestRetainer(d, above);
     }
     return other != nullptr && doom_anywhere(*other, pinned_too);
   };
 
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t more = Plus(bytes, claimed(Denial::Cause::kDeviceLimit, each, device));
-    while (over(Staying(each->accounts[device]), more, LimitOn(*each, device)) &&
+    while (over(Staying(each->accounts[device]), more, state_.LimitOn(*each, device)) &&
            doom_on_device(each)) {
     }
     const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
     const uint64_t more_in_all =
         Plus(bytes, claimed(Denial::Cause::kTotalLimit, each, kAllDevices));
-    while (!IsPinnedMemory(devices_[device]) && total_limit != kUnlimited &&
-           over(SumUnpinned(devices_, each->accounts, Staying), more_in_all, total_limit) &&
+    while (!IsPinnedMemory(state_.devices[device]) && total_limit != kUnlimited &&
+           over(SumUnpinned(state_.devices, each->accounts, Staying), more_in_all, total_limit) &&
            doom_under(each, /*pinned_too=*/false)) {
     }
     const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
@@ -415,12 +379,14 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
     }
   }
   const uint64_t more = Plus(bytes, claimed(Denial::Cause::kCapacity, nullptr, device));
-  while (over(Staying(device_accounts_[device]), more, devices_[device].capacity_bytes) &&
-         doom_on_device(nullptr)) {
+  while (
+      over(Staying(state_.device_accounts[device]), more, state_.devices[device].capacity_bytes) &&
+      doom_on_device(nullptr)) {
   }
   const uint64_t more_segments =
       Plus(fresh, claimed(Denial::Cause::kDaemonLimit, nullptr, kAllDevices));
-  while (over(SumOver(device_accounts_, StayingSegments), more_segments, bounds_.max_segments) &&
+  while (over(SumOver(state_.device_accounts, StayingSegments), more_segments,
+              state_.bounds.max_segments) &&
          doom_under(nullptr, /*pinned_too=*/true)) {
   }
 }
@@ -428,9 +394,9 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
 Ledger::Tenant* Ledger::RichestRetainer(size_t device, const Tenant* above) {
   Tenant* richest = nullptr;
   uint64_t most = 0;
-  for (auto& [name, tenant] : tenants_) {
+  for (auto& [name, tenant] : state_.tenants) {
     const uint64_t retained = tenant->retained[device].bytes();
-    if (retained > most && (above == nullptr || IsUnder(*tenant, *above))) {
+    if (retained > most && (above == nullptr || state_.IsUnder(*tenant, *above))) {
       most = retained;
       richest = tenant.get();
     }

@@ -12,7 +12,7 @@ namespace gpumemd {
 void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
+    const Waiter& waiter = state_.waiters.at(id);
     Verdict verdict = Judge(waiter.request, 0, claims);
     AddClaims(verdict.standings, waiter.claims, claims);
     if (!visit(id, waiter, verdict)) return;
@@ -20,12 +20,12 @@ void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdic
 }
 
 Claims Ledger::ClaimsBefore(WaiterId id) const {
-  const Waiter& waiter = waiters_.at(id);
+  const Waiter& waiter = state_.waiters.at(id);
   if (!queue_stale_) return ClaimsBefore(PlaceOf(id, waiter), waiter.request);
   Claims claims;
   for (WaiterId each : WaitersInOrder()) {
     if (each == id) break;
-    const Waiter& before = waiters_.at(each);
+    const Waiter& before = state_.waiters.at(each);
     AddClaims(StandingsOf(before.request, 0), before.claims, claims);
   }
   return claims;
@@ -38,10 +38,10 @@ absl::Status Ledger::CheckQueue() const {
   std::map<ProcessKey, absl::btree_set<WaiterId>> processes;
   absl::btree_set<QueuePlace> places;
   size_t in_trees = 0, in_lines = 0, lined = 0, loose = 0;
-  for (const auto& [id, waiter] : waiters_) {
+  for (const auto& [id, waiter] : state_.waiters) {
     const QueuePlace place = PlaceOf(id, waiter);
     places.insert(place);
-    processes[ProcessOf(*sessions_.at(waiter.session))].insert(id);
+    processes[state_.ProcessOf(*state_.sessions.at(waiter.session))].insert(id);
     auto tree = trees_.find(waiter.tree);
     if (tree == trees_.end() || !tree->second.waiters.contains(place)) {
       return wrong("waiter ", ToInt(id), " has no place");
@@ -53,7 +53,7 @@ absl::Status Ledger::CheckQueue() const {
       const QueueLine::Entry* entry = limits_[i].line.Find(place);
       const bool restless = limits_[i].restless.contains(place);
       if (entry == nullptr && !restless) continue;
-      if (entry == nullptr || (i < devices_.size() && i != waiter.request.device)) {
+      if (entry == nullptr || (i < state_.devices.size() && i != waiter.request.device)) {
         return wrong("waiter ", ToInt(id), " is in a line where it has no place");
       }
       ++in_lines;
@@ -78,7 +78,7 @@ absl::Status Ledger::CheckQueue() const {
       if (!places.contains(place)) return wrong("one is restless that is not there");
     }
   }
-  if (in_trees != waiters_.size() || in_lines != lined || loose > in_trees) {
+  if (in_trees != state_.waiters.size() || in_lines != lined || loose > in_trees) {
     return wrong("one has two places, or has outlived its own");
   }
   for (const auto* set : {&awake_, &roused_}) {
@@ -93,7 +93,7 @@ absl::Status Ledger::CheckQueue() const {
   if (swept_) return wrong("a sweep has not come to its end");
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
-    const Waiter& waiter = waiters_.at(id);
+    const Waiter& waiter = state_.waiters.at(id);
     const Request& request = waiter.request;
     if (waiter.rank != RankOf(request)) return wrong("waiter ", ToInt(id), " has an old rank");
     const Verdict verdict = Judge(request, Reusable(request), claims);
@@ -108,25 +108,25 @@ absl::Status Ledger::CheckQueue() const {
 }
 
 std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
-  const Request& request = waiters_.at(id).request;
+  const Request& request = state_.waiters.at(id).request;
   const Verdict verdict = Judge(request, 0, ClaimsBefore(id));
   if (verdict.fit != Fit::kBlocked) return std::nullopt;
   return Explain(request, verdict);
 }
 
 bool Ledger::IsBlocked(WaiterId id) const {
-  return Judge(waiters_.at(id).request, 0, ClaimsBefore(id)).fit == Fit::kBlocked;
+  return Judge(state_.waiters.at(id).request, 0, ClaimsBefore(id)).fit == Fit::kBlocked;
 }
 
 std::vector<absl::Status> Ledger::EndExpiredWaits(absl::Span<const WaiterId> waiters) {
   std::vector<Denial> denials;
   for (WaiterId id : waiters) {
-    const Request& request = waiters_.at(id).request;
+    const Request& request = state_.waiters.at(id).request;
     denials.push_back(Explain(request, Judge(request, 0, ClaimsBefore(id))));
   }
   std::vector<absl::Status> ends;
   for (size_t i = 0; i < waiters.size(); ++i) {
-    Tenant& tenant = *waiters_.at(waiters[i]).request.tenant;
+    Tenant& tenant = *state_.waiters.at(waiters[i]).request.tenant;
     RemoveWaiter(waiters[i]);
     ends.push_back(Deny(tenant, denials[i]));
   }
@@ -141,33 +141,33 @@ absl::Status Ledger::EndWait(WaiterId id, bool expired) {
 
 absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view tenant,
                                                             absl::string_view device) const {
-  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
+  if (!tenant.empty() && state_.FindTenant(tenant) == nullptr) return state_.NoSuchTenant(tenant);
   if (!device.empty()) {
-    if (auto index = FindDevice(device); !index.ok()) return index.status();
+    if (auto index = state_.FindDevice(device); !index.ok()) return index.status();
   }
   std::vector<WaiterView> views;
-  std::vector<uint32_t> positions(devices_.size(), 0);
+  std::vector<uint32_t> positions(state_.devices.size(), 0);
   JudgeWaiters([&](WaiterId id, const Waiter& waiter, Verdict& verdict) {
     const Request& request = waiter.request;
     const uint32_t position = ++positions[request.device];
     if (!tenant.empty() && request.tenant->name != tenant) return true;
-    if (!device.empty() && devices_[request.device].uuid != device) return true;
+    if (!device.empty() && state_.devices[request.device].uuid != device) return true;
     views.push_back({.id = id,
                      .session = waiter.session,
                      .tenant = request.tenant->name,
-                     .device_uuid = devices_[request.device].uuid,
+                     .device_uuid = state_.devices[request.device].uuid,
                      .kind = request.kind,
                      .bytes = request.bytes,
                      .count = request.count,
                      .revocable = request.revocable,
                      .asked_to = waiter.asked_to,
                      .position = position,
-                     .age = now_() - waiter.since,
+                     .age = state_.now() - waiter.since,
                      .blocked_by = Explain(request, verdict)});
     return true;
   });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
-    return *FindDevice(a.device_uuid) < *FindDevice(b.device_uuid);
+    return *state_.FindDevice(a.device_uuid) < *state_.FindDevice(b.device_uuid);
   });
   return views;
 }

@@ -58,7 +58,7 @@ TEST_F(LedgerWakeupTest, RevocableMemoryIsTakenBackOnceItIsHandedOver) {
   ASSERT_TRUE(ledger.Commit(underway).ok());
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   EXPECT_THAT(ledger.TakeRevoked(), SizeIs(1));
-  EXPECT_TRUE(ledger.Revokes(waiter));
+  EXPECT_TRUE(ledger.state().waiters.at(waiter).revokes);
 }
 
 TEST_F(LedgerWakeupTest, ForATotalLimitRevocableMemoryIsTakenBackOnAnyDevice) {

@@ -123,7 +123,8 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   bool more = false;
   {
     Update update(this);
-    for (const Operation::Item& item : operation.items) asked += ledger_.Describe(item).bytes;
+    for (const Operation::Item& item : operation.items)
+      asked += ledger_.look().Describe(item).bytes;
     ledger_.Abort(operation, /*handed_over=*/false);
   }
   if (!absl::IsResourceExhausted(created) || refused) return created;
@@ -136,7 +137,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   }
   TimedLock lock(&mutex_);
   auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return ledger_.releasing(device) == 0;
+    return ledger_.state().releasing(device) == 0;
   };
   if (!more || it.attempt++ == kDriverAttempts ||
       !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
@@ -275,8 +276,8 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
   if (quiet_until_.size() > kQuietRemembered) {
     absl::erase_if(quiet_until_, [now](const auto& entry) { return entry.second <= now; });
   }
-  absl::Time& until =
-      quiet_until_[{ledger_.TenantOf(it.session).value_or(""), ledger_.DeviceOf(id)}];
+  absl::Time& until = quiet_until_[{ledger_.look().TenantOf(it.session).value_or(""),
+                                    ledger_.state().waiters.at(id).request.device}];
   if (now < until && until <= now + kPressPause) {  // else the clock was set back
     // Soon, and not again in step with the one that was looked at.
     it.press_again = now + kPressPause * (1 + ToInt(id) % kPressTurns);
@@ -298,7 +299,8 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
     Acquisition& waiting = *waiting_.at(id);
     if (waiting.give_up <= now) {
       // What is taken back comes when its holders are gone.
-      if (ledger_.Revokes(id) && !std::exchange(waiting.counts_on_revocation, true)) {
+      if (ledger_.state().waiters.at(id).revokes &&
+          !std::exchange(waiting.counts_on_revocation, true)) {
         const Ledger::RevocationTimes& times = ledger_.revocation_times();
         waiting.patient_until += times.grace + times.kill_after;
       }

@@ -378,7 +378,7 @@ TEST_F(BrokerAuditTest, MemoryThatIsTakenBackAndGivenUp) {
   EXPECT_THAT(revoking.holders, ElementsAre(low.id));
   EXPECT_THAT(revoking.why, HasSubstr("tenant high"));
 
-  const Ledger::Revoked revoked = broker_->RevokedLeases(CallOf(low));
+  const Inspector::Revoked revoked = broker_->RevokedLeases(CallOf(low));
   ASSERT_EQ(revoked.leases.size(), 1u);
   ASSERT_TRUE(broker_->Release(CallOf(low), revoked.leases).ok());
   ASSERT_TRUE(resumed.WaitForNotificationWithTimeout(kLong));

@@ -169,7 +169,7 @@ void Broker::CollectLost(size_t device) {
     Update update(this);
     std::vector<SegmentId> lost;
     for (const auto& [id, memory] : memory_) {
-      if (ledger_.PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
+      if (ledger_.state().PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
     }
     count = ledger_.MarkLost(lost);
   }
@@ -177,7 +177,7 @@ void Broker::CollectLost(size_t device) {
 }
 
 size_t Broker::LaneOf(SegmentId segment) const {
-  const Ledger::Place place = ledger_.PlaceOf(segment);
+  const LedgerState::Place place = ledger_.state().PlaceOf(segment);
   return IsContextBound(place.kind) ? 1 + place.device : 0;
 }
 
@@ -292,7 +292,7 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
   TimedLock lock(&mutex_);
   absl::StatusOr<SessionId> session = FindSession(token);
   if (!session.ok()) return session.status();
-  if (ledger_.presence(*session) != Presence::kHere) {
+  if (ledger_.state().sessions.at(*session)->presence != Presence::kHere) {
     return absl::UnauthenticatedError(
         "the session was begun with a daemon that is gone: its client has to come back for it "
         "first, with a Hello on the session socket and a Reconcile");
@@ -366,7 +366,7 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
   for (size_t i = begin; i < end; ++i) {
     const Operation::Item& item = operation.items[i];
     const Allocation& memory = *memory_.at(item.segment);
-    LeaseView lease = ledger_.Describe(item);
+    LeaseView lease = ledger_.look().Describe(item);
     lease.revocable = operation.revocable;
     const std::optional<ExportedPool> pool = memory.pool();
     // What is lost from here on is told to the session once it has its lease.
@@ -454,7 +454,7 @@ absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScop
 
 absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {
   // A session may have more than the bound: that of an earlier daemon may have been higher.
-  const size_t most = std::max(max_leases_per_session_, ledger_.LeaseCountOf(session));
+  const size_t most = std::max(max_leases_per_session_, ledger_.look().LeaseCountOf(session));
   if (leases <= most && requests <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("this request names ", leases, " leases and ", requests,
@@ -524,30 +524,30 @@ std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
   std::vector<LeaseId> lost;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.LostLeases(call.session(), *next, kListedAtOnce, lost);
+    next = ledger_.look().LostLeases(call.session(), *next, kListedAtOnce, lost);
   }
   return lost;
 }
 
-Ledger::Revoked Broker::RevokedLeases(const Call& call) const {
-  Ledger::Revoked revoked;
+Inspector::Revoked Broker::RevokedLeases(const Call& call) const {
+  Inspector::Revoked revoked;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
+    next = ledger_.look().RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
   }
   return revoked;
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
   TimedLock lock(&mutex_);
-  absl::StatusOr<std::string> tenant = ledger_.TenantOf(call.session());
+  absl::StatusOr<std::string> tenant = ledger_.look().TenantOf(call.session());
   if (!tenant.ok()) return tenant.status();
-  return ledger_.GetTenant(*tenant);
+  return ledger_.look().GetTenant(*tenant);
 }
 
 absl::StatusOr<std::string> Broker::TenantOf(const Call& call) const {
   TimedLock lock(&mutex_);
-  return ledger_.TenantOf(call.session());
+  return ledger_.look().TenantOf(call.session());
 }
 
 // --- Looking -------------------------------------------------------------------------
@@ -564,7 +564,7 @@ std::vector<Broker::DeviceView> Broker::Devices(bool ask_driver) const {
     for (size_t i = 0; i < views.size(); ++i) views[i].driver_free = free[i];
   }
   TimedLock lock(&mutex_);
-  for (size_t i = 0; i < views.size(); ++i) views[i].charged = ledger_.charged(i);
+  for (size_t i = 0; i < views.size(); ++i) views[i].charged = ledger_.state().charged(i);
   return views;
 }
 
@@ -585,38 +585,39 @@ std::vector<uint64_t> Broker::DriverFree() const {
 
 Broker::Counts Broker::Count() const {
   TimedLock lock(&mutex_);
-  return {.sessions = ledger_.session_count(),
-          .tenants = ledger_.tenant_count(),
-          .segments = ledger_.segment_count(),
-          .draining = ledger_.draining()};
+  return {.sessions = ledger_.state().sessions.size(),
+          .tenants = ledger_.state().tenants.size(),
+          .segments = ledger_.state().segments.size(),
+          .draining = ledger_.state().draining};
 }
 
 BrokerLoad Broker::Load() const {
-  BrokerLoad load{.sessions = ledger_.session_count(),
+  BrokerLoad load{.sessions = ledger_.state().sessions.size(),
                   .waiting = waiting_.size() + attaching_.size(),
-                  .draining = ledger_.draining()};
+                  .draining = ledger_.state().draining};
   for (size_t i = 0; i < devices_.size(); ++i) {
-    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) += ledger_.charged(i);
+    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) +=
+        ledger_.state().charged(i);
   }
   return load;
 }
 
 absl::StatusOr<TenantView> Broker::GetTenant(absl::string_view tenant) const {
   TimedLock lock(&mutex_);
-  return ledger_.GetTenant(tenant);
+  return ledger_.look().GetTenant(tenant);
 }
 
 std::vector<TenantView> Broker::ListTenants() const {
   TimedLock lock(&mutex_);
-  return ledger_.ListTenants();
+  return ledger_.look().ListTenants();
 }
 
 absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view tenant) const {
   std::vector<SessionId> ids;
   {
     TimedLock lock(&mutex_);
-    if (absl::Status known = ledger_.CheckListed(tenant, ""); !known.ok()) return known;
-    ids = ledger_.SessionIds();
+    if (absl::Status known = ledger_.look().CheckListed(tenant, ""); !known.ok()) return known;
+    ids = ledger_.look().SessionIds();
   }
   std::sort(ids.begin(), ids.end());
   std::vector<SessionView> views;
@@ -624,7 +625,7 @@ absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view 
     std::vector<SessionView> some;
     {
       TimedLock lock(&mutex_);
-      ledger_.View(left.subspan(0, kListedAtOnce), tenant, some);
+      ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, some);
     }
     Append(std::move(some), views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
@@ -637,8 +638,8 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
   std::vector<SegmentId> ids;
   {
     TimedLock lock(&mutex_);
-    if (absl::Status known = ledger_.CheckListed(tenant, device); !known.ok()) return known;
-    ids = ledger_.SegmentIds();
+    if (absl::Status known = ledger_.look().CheckListed(tenant, device); !known.ok()) return known;
+    ids = ledger_.look().SegmentIds();
   }
   std::sort(ids.begin(), ids.end());
   std::vector<SegmentView> views;
@@ -646,7 +647,7 @@ absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view 
     std::vector<SegmentView> some;
     {
       TimedLock lock(&mutex_);
-      ledger_.View(left.subspan(0, kListedAtOnce), tenant, device, some);
+      ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, device, some);
     }
     Append(std::move(some), views);
     left.remove_prefix(std::min(left.size(), kListedAtOnce));
@@ -659,15 +660,15 @@ HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
   std::vector<SessionId> sessions;
   {
     TimedLock lock(&mutex_);
-    holders.publications = ledger_.PublicationHolders(only);
-    sessions = ledger_.SessionIds();
+    holders.publications = ledger_.look().PublicationHolders(only);
+    sessions = ledger_.look().SessionIds();
   }
   for (SessionId session : sessions) {
     for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
       std::vector<LeaseHolderView> some;
       {
         TimedLock lock(&mutex_);
-        next = ledger_.View(session, only, *next, kListedAtOnce, some);
+        next = ledger_.look().View(session, only, *next, kListedAtOnce, some);
       }
       Append(std::move(some), holders.leases);
     }

@@ -304,7 +304,7 @@ class Broker {
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
   // All of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
-  Ledger::Revoked RevokedLeases(const Call& call) const;
+  Inspector::Revoked RevokedLeases(const Call& call) const;
   absl::StatusOr<TenantView> Usage(const Call& call) const;
   absl::StatusOr<std::string> TenantOf(const Call& call) const;
 

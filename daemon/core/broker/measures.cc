@@ -9,7 +9,7 @@ Measures Broker::Measure() const {
   for (const auto& device : devices_) measures.device_infos.push_back(device->info());
   {
     TimedLock lock(&mutex_);
-    static_cast<LedgerMeasures&>(measures) = ledger_.Measure();
+    static_cast<LedgerMeasures&>(measures) = ledger_.look().Measure();
   }
   HoldTimes times = mutex_.Read();
   measures.lock_holds = times.holds;

@@ -47,14 +47,14 @@ absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::str
     doomed = ledger_.Trim(tenant, device, keep_bytes);
     if (!doomed.ok()) return doomed.status();
     for (SegmentId id : *doomed) {
-      trimmed.bytes += ledger_.Describe({.segment = id}).bytes;
+      trimmed.bytes += ledger_.look().Describe({.segment = id}).bytes;
       ++trimmed.segments;
     }
   }
   TimedLock lock(&mutex_);
   auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::none_of(doomed->begin(), doomed->end(),
-                        [&](SegmentId id) { return ledger_.HasSegment(id); });
+                        [&](SegmentId id) { return ledger_.state().segments.contains(id); });
   };
   mutex_.Await(absl::Condition(&gone));
   return trimmed;
@@ -62,7 +62,7 @@ absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::str
 
 void Broker::SetDraining(bool draining) {
   Update update(this);
-  if (ledger_.draining() == draining) return;
+  if (ledger_.state().draining == draining) return;
   ledger_.SetDraining(draining);
   if (observer_ != nullptr) observer_->DrainingChanged(draining);
 }

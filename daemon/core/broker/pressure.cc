@@ -41,7 +41,7 @@ absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Sta
   const bool told = DenialOf(denial).has_value() || absl::IsPermissionDenied(denial);
   if (!told) return denial;
   if (audit_ != nullptr) {
-    AuditDenial(ledger_.AuditOf(AuditEvent::kDenied, session), call, denial);
+    AuditDenial(ledger_.look().AuditOf(AuditEvent::kDenied, session), call, denial);
   }
   return WithoutOthers(session, std::move(denial));
 }

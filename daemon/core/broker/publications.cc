@@ -61,13 +61,13 @@ absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
     const Call& call, absl::string_view tenant) const {
   TimedLock lock(&mutex_);
-  return ledger_.ListAttachable(call.session(), tenant);
+  return ledger_.look().ListAttachable(call.session(), tenant);
 }
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
     absl::string_view tenant) const {
   TimedLock lock(&mutex_);
-  return ledger_.ListPublications(tenant);
+  return ledger_.look().ListPublications(tenant);
 }
 
 Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,
@@ -103,7 +103,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
     operation = *std::move(admission->operation);
-    attached.publication = *ledger_.GetPublication(*operation.publication);
+    attached.publication = *ledger_.look().GetPublication(*operation.publication);
     metadata = metadata_.at(*operation.publication);
   }
   while (!operation.regrant && operation.exposed < operation.items.size()) {

@@ -43,10 +43,10 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   }
   Restored restored{ledger_.Restore(inheritance.image, survivors), std::move(refused)};
   absl::erase_if(memory_, [this](const auto& memory) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return !ledger_.HasSegment(memory.first);
+    return !ledger_.state().segments.contains(memory.first);
   });
   absl::erase_if(metadata_, [this](const auto& metadata) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return !ledger_.GetPublication(metadata.first).ok();
+    return !ledger_.look().GetPublication(metadata.first).ok();
   });
   if (continuity_ != nullptr) {
     Failpoint("begin-before");
@@ -83,7 +83,7 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
   if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
   // What it was sent went with its connection.
   pools_sent_.erase(*session);
-  return Resumed{*session, *ledger_.TenantOf(*session)};
+  return Resumed{*session, *ledger_.look().TenantOf(*session)};
 }
 
 absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
     if (!session.ok()) return session.status();
     absl::Status few = CheckNamed(*session, leases.size(), requests.size());
     if (!few.ok()) return few;
-    if (ledger_.presence(*session) == Presence::kAway) {
+    if (ledger_.state().sessions.at(*session)->presence == Presence::kAway) {
       return absl::UnauthenticatedError(
           "the session's client has to come back for it first, with a Hello on the session socket");
     }

@@ -26,19 +26,19 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
                                                  const ExportData& handle, uint64_t request_id) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
-  if (const std::optional<uint64_t> event = AnswerTo(**session, request_id)) {
+  if (const std::optional<uint64_t> event = state_.AnswerTo(**session, request_id)) {
     return IpcEventId{*event};
   }
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   IpcEvents::Event event{.session = session_id,
                          .device_uuid = std::string(device_uuid),
                          .handle = handle,
                          .tenant = (*session)->tenant->name};
-  if (auto device = FindDevice(device_uuid); !device.ok()) return device.status();
+  if (auto device = state_.FindDevice(device_uuid); !device.ok()) return device.status();
   if (place.lease) {
     if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
     event.lease = place.lease;
-    event.segment = leases_.at(*place.lease).segment;
+    event.segment = state_.leases.at(*place.lease).segment;
   } else {
     if (absl::Status named = CheckName(place.name); !named.ok()) return named;
     event.name = place.name;
@@ -49,11 +49,11 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
     uint32_t limit;
   };
   const Limit limits[] = {
-      {"a segment", place.lease ? events_.CountBeside(event.segment) : 0,
-       bounds_.max_events_per_segment},
-      {"a session", events_.CountOf(session_id), bounds_.max_events_per_session},
-      {"a tenant", events_.CountOf(event.tenant), bounds_.max_events_per_tenant},
-      {"the node", events_.size(), bounds_.max_events},
+      {"a segment", place.lease ? state_.events.CountBeside(event.segment) : 0,
+       state_.bounds.max_events_per_segment},
+      {"a session", state_.events.CountOf(session_id), state_.bounds.max_events_per_session},
+      {"a tenant", state_.events.CountOf(event.tenant), state_.bounds.max_events_per_tenant},
+      {"the node", state_.events.size(), state_.bounds.max_events},
   };
   for (const Limit& limit : limits) {
     if (limit.used < limit.limit) continue;
@@ -64,14 +64,14 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
   // An event of a session that is ending has no name any more.
   IpcEventId old{};
   const IpcEvents::Event* named =
-      place.lease ? nullptr : events_.FindByName(event.tenant, event.name, &old);
-  if (named != nullptr && !sessions_.at(named->session)->live) {
-    events_.Remove(old);
-    Touch(old);
+      place.lease ? nullptr : state_.events.FindByName(event.tenant, event.name, &old);
+  if (named != nullptr && !state_.sessions.at(named->session)->live) {
+    state_.events.Remove(old);
+    changes_.Touch(old);
   }
-  std::optional<IpcEventId> id = events_.Add(std::move(event));
+  std::optional<IpcEventId> id = state_.events.Add(std::move(event));
   if (id) {
-    Touch(*id);
+    changes_.Touch(*id);
     Answer(session_id, **session, request_id, ToInt(*id));
     return *id;
   }
@@ -87,11 +87,11 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   std::vector<std::pair<IpcEventId, IpcEvents::Event*>> found;
   if (place.lease) {
     if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
-    found = events_.FindBySegment(leases_.at(*place.lease).segment);
+    found = state_.events.FindBySegment(state_.leases.at(*place.lease).segment);
     // A process can open no event of its own; and those of sessions that are ending are no more.
     std::erase_if(found, [&](const auto& entry) {
       const SessionId owner = entry.second->session;
-      return owner == session_id || !sessions_.at(owner)->live;
+      return owner == session_id || !state_.sessions.at(owner)->live;
     });
     if (found.empty()) {
       return absl::NotFoundError(absl::StrCat(
@@ -99,8 +99,8 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
     }
   } else {
     IpcEventId id{};
-    IpcEvents::Event* event = events_.FindByName((*session)->tenant->name, place.name, &id);
-    if (event == nullptr || !sessions_.at(event->session)->live) {
+    IpcEvents::Event* event = state_.events.FindByName((*session)->tenant->name, place.name, &id);
+    if (event == nullptr || !state_.sessions.at(event->session)->live) {
       return absl::NotFoundError(absl::StrCat("tenant ", (*session)->tenant->name,
                                               " has no event of that name; it ends with the "
                                               "session that made it"));
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   for (auto& [id, event] : found) {
     if (!event->handed_out && event->session != session_id) {
       event->handed_out = true;
-      Touch(id);
+      changes_.Touch(id);
     }
     views.push_back({.id = id,
                      .session = event->session,
@@ -124,13 +124,13 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
 absl::StatusOr<bool> Ledger::UnregisterEvent(SessionId session_id, IpcEventId id) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
-  const IpcEvents::Event* event = events_.Find(id);
+  const IpcEvents::Event* event = state_.events.Find(id);
   if (event == nullptr || event->session != session_id) {
     return absl::NotFoundError(absl::StrCat("this session has registered no event ", ToInt(id)));
   }
   const bool handed_out = event->handed_out;
-  events_.Remove(id);
-  Touch(id);
+  state_.events.Remove(id);
+  changes_.Touch(id);
   return handed_out;
 }
 

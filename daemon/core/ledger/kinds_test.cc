@@ -80,7 +80,7 @@ TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
   EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(denied.status().message()), HasSubstr("quota set a --pinned-limit SIZE"));
   EXPECT_TRUE(Acquire({.bytes = kGranule}).ok());  // and is not counted by the others
-  EXPECT_EQ(ledger_.GetTenant("a")->charged, kGranule);
+  EXPECT_EQ(ledger_.look().GetTenant("a")->charged, kGranule);
 }
 
 TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
@@ -105,8 +105,8 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePool
   ledger_.ProcessGone(session_);
   // The opener never had the second, and keeps it all the same.
   EXPECT_TRUE(ledger_.TakeDoomed().empty());
-  EXPECT_EQ(ledger_.GetTenant("a")->devices[0].lingering, 2 * kGranule);
-  EXPECT_THAT(ledger_.ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
+  EXPECT_EQ(ledger_.look().GetTenant("a")->devices[0].lingering, 2 * kGranule);
+  EXPECT_THAT(ledger_.look().ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
   ledger_.ProcessGone(opener);
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(made.segment, kept.segment));
   ledger_.Destroyed(made.segment);
@@ -158,7 +158,7 @@ TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
     segment = item.segment;
     ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
     ledger_.SocketClosed(session_);
-    EXPECT_EQ(ledger_.session_count(), 2u);  // the fixture's, and the latest of these
+    EXPECT_EQ(ledger_.state().sessions.size(), 2u);  // the fixture's, and the latest of these
   }
   // Another process of the same pid is another process.
   EXPECT_EQ(
@@ -168,7 +168,7 @@ TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
   ledger_.ProcessGone(session_);
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(segment));
   ledger_.Destroyed(segment);
-  EXPECT_EQ(ledger_.session_count(), 1u);
+  EXPECT_EQ(ledger_.state().sessions.size(), 1u);
 }
 
 TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
@@ -177,15 +177,15 @@ TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   ledger_.MarkLost({item.segment});
   EXPECT_THAT(ledger_.TakeBereaved(), ElementsAre(session_));
   EXPECT_TRUE(ledger_.TakeBereaved().empty());
-  EXPECT_THAT(ledger_.LostLeases(session_), ElementsAre(item.lease));
+  EXPECT_THAT(ledger_.look().LostLeases(session_), ElementsAre(item.lease));
   EXPECT_EQ(ledger_.BeginOpen(Open("b", 2), {ticket}).status().code(),
             StatusCode::kFailedPrecondition);
   // Charged until it is let go of, and then given up rather than kept.
-  EXPECT_EQ(ledger_.charged(1), kGranule);
+  EXPECT_EQ(ledger_.state().charged(1), kGranule);
   EXPECT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
   ledger_.Destroyed(item.segment);
-  EXPECT_EQ(ledger_.charged(1), 0u);
+  EXPECT_EQ(ledger_.state().charged(1), 0u);
 }
 
 TEST_F(LedgerKindsTest, WhatAnotherTenantHasHadIsNotReused) {

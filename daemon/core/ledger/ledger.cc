@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/inspect/invariants.h"
 
 namespace gpumemd {
 namespace {
@@ -21,26 +22,25 @@ absl::Status Ledger::NoSuchLease(LeaseId lease) {
 }
 
 Ledger::Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now)
-    : devices_(std::move(devices)),
-      bounds_(bounds),
-      now_(std::move(now)),
-      device_accounts_(devices_.size()),
-      reclaimed_(devices_.size(), 0),
-      limits_(devices_.size() + 1) {}
+    : state_(std::move(devices), bounds, std::move(now)), limits_(state_.devices.size() + 1) {}
 
-// Segments refund the accounts of tenants and devices, so they go first.
-Ledger::~Ledger() { segments_.clear(); }
+absl::Status Ledger::CheckInvariants() const {
+  absl::Status consistent = gpumemd::CheckInvariants(state_);
+  if (consistent.ok()) consistent = CheckQueue();
+  if (consistent.ok()) consistent = CheckPublications();
+  return consistent;
+}
 
 // --- Sessions ------------------------------------------------------------------------
 
 absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDetails details,
                                               const Secret& token) {
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   const ProcessKey process = {details.peer.pid, details.peer.start_time};
   if (auto begun = begun_before_.extract({process, details.connect_id})) {
     // Its Welcome was lost with the daemon, and the process begins anew: nobody comes back for it.
-    auto it = sessions_.find(begun.mapped());
-    if (it != sessions_.end() && it->second->presence == Presence::kAway) {
+    auto it = state_.sessions.find(begun.mapped());
+    if (it != state_.sessions.end() && it->second->presence == Presence::kAway) {
       SocketClosed(begun.mapped());
     }
   }
@@ -51,31 +51,31 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
     ForgetIfIdle(tenant);
     return room;
   }
-  SessionId id{next_session_++};
+  SessionId id{state_.next_session++};
   auto session = std::make_unique<Session>();
   session->tenant = &tenant;
   session->details = std::move(details);
   session->token = token;
-  session->opened = now_();
+  session->opened = state_.now();
   CountSession(*session, 1);
-  sessions_.emplace(id, std::move(session));
-  tokens_.emplace(token, id);
-  Touch(id);
+  state_.sessions.emplace(id, std::move(session));
+  state_.tokens.emplace(token, id);
+  changes_.Touch(id);
   ++tenant.live_sessions;
-  AuditSession(AuditEvent::kSessionOpened, id);
-  if (predecessor) ForgetIfDone(*predecessor, *sessions_.at(*predecessor));
+  auditor_.SessionChanged(AuditEvent::kSessionOpened, id);
+  if (predecessor) ForgetIfDone(*predecessor, *state_.sessions.at(*predecessor));
   return id;
 }
 
 absl::StatusOr<SessionId> Ledger::FindByToken(const Secret& token) const {
-  auto it = tokens_.find(token);
-  if (it == tokens_.end()) return absl::NotFoundError("no live session has this token");
+  auto it = state_.tokens.find(token);
+  if (it == state_.tokens.end()) return absl::NotFoundError("no live session has this token");
   return it->second;
 }
 
 absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
-  auto it = sessions_.find(id);
-  if (it == sessions_.end() || !it->second->live) {
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end() || !it->second->live) {
     return Ended();
   }
   return it->second.get();
@@ -84,10 +84,11 @@ absl::StatusOr<Ledger::Session*> Ledger::LiveSession(SessionId id) {
 void Ledger::EndSession(SessionId id, Session& session) {
   if (!session.live) return;
   session.live = false;
-  AuditSession(AuditEvent::kSessionEnded, id);
-  Touch(id);
-  tokens_.erase(session.token);
-  for (const Session::Answer& answer : session.answers) Touch(RequestKey(id, answer.request));
+  auditor_.SessionChanged(AuditEvent::kSessionEnded, id);
+  changes_.Touch(id);
+  state_.tokens.erase(session.token);
+  for (const Session::Answer& answer : session.answers)
+    changes_.Touch(RequestKey(id, answer.request));
   session.answers.clear();
   while (!session.waiters.empty()) {
     const WaiterId waiter = *session.waiters.begin();
@@ -104,22 +105,22 @@ void Ledger::EndSession(SessionId id, Session& session) {
 
 bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
   for (; steps > 0; --steps) {
-    const std::optional<IpcEventId> event = events_.AnyOf(id);
+    const std::optional<IpcEventId> event = state_.events.AnyOf(id);
     if (!event) break;
-    events_.Remove(*event);
-    Touch(*event);
+    state_.events.Remove(*event);
+    changes_.Touch(*event);
   }
   // The end of one takes no longer than its beginning did.
   while (steps > 0 && !session.ephemeral.empty()) {
     const PublicationId publication = *session.ephemeral.begin();
-    const size_t segments = publications_.at(publication).segments.size();
+    const size_t segments = state_.publications.at(publication).segments.size();
     EndPublication(publication);
     steps -= std::min(steps, segments);
   }
   // Retained memory serves the tenant's running processes; with none it would only be
   // kept from others.
   Tenant& tenant = *session.tenant;
-  for (size_t device = 0; device < devices_.size() && tenant.live_sessions == 0; ++device) {
+  for (size_t device = 0; device < state_.devices.size() && tenant.live_sessions == 0; ++device) {
     for (; steps > 0 && DoomOldest(tenant, device); --steps) {
     }
   }
@@ -133,25 +134,25 @@ bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
   std::vector<SegmentId> mapped;
   for (; steps > 0 && !session.exposed.empty(); --steps) {
     mapped.push_back(*session.exposed.begin());
-    Segment& segment = *segments_.at(mapped.back());
+    Segment& segment = *state_.segments.at(mapped.back());
     Unexpose(mapped.back(), segment, id, /*all=*/true);
     Settle(mapped.back(), segment);
     const SegmentState state = segment.charge.state();  // what is doomed is still there
     if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
-    reclaimed_[segment.device] += segment.charge.bytes();
+    state_.reclaimed[segment.device] += segment.charge.bytes();
   }
-  AuditReclaim(id, mapped);
+  auditor_.Reclaimed(id, mapped);
   return steps > 0;
 }
 
 void Ledger::ContinueEnding(SessionId id, size_t& steps) {
-  Session& session = *sessions_.at(id);
+  Session& session = *state_.sessions.at(id);
   session.ending = !WindUp(id, session, steps);
   if (session.ending) {
-    ending_.insert(id);
+    state_.ending.insert(id);
     return;
   }
-  if (ending_.erase(id) > 0 && ending_.empty() && !waiters_.empty()) {
+  if (state_.ending.erase(id) > 0 && state_.ending.empty() && !state_.waiters.empty()) {
     // Waiters that do not fit yet were neither refused nor was anything taken back for them.
     WakeAwaitingEnd();
   }
@@ -159,35 +160,28 @@ void Ledger::ContinueEnding(SessionId id, size_t& steps) {
 }
 
 void Ledger::ContinueEnding(size_t steps) {
-  while (steps > 0 && !ending_.empty()) ContinueEnding(*ending_.begin(), steps);
-}
-
-std::optional<uint64_t> Ledger::AnswerTo(const Session& session, uint64_t request) {
-  auto it = std::find_if(session.answers.begin(), session.answers.end(),
-                         [&](const Session::Answer& each) { return each.request == request; });
-  if (request == 0 || it == session.answers.end()) return std::nullopt;
-  return it->number;
+  while (steps > 0 && !state_.ending.empty()) ContinueEnding(*state_.ending.begin(), steps);
 }
 
 void Ledger::Answer(SessionId id, Session& session, uint64_t request, uint64_t number) {
   if (request == 0) return;
   session.answers.push_back({request, number});
-  Touch(RequestKey(id, request));
+  changes_.Touch(RequestKey(id, request));
   if (session.answers.size() <= kMaxAnswers) return;
-  Touch(RequestKey(id, session.answers.front().request));
+  changes_.Touch(RequestKey(id, session.answers.front().request));
   session.answers.pop_front();
 }
 
 void Ledger::SocketClosed(SessionId id, size_t steps) {
-  auto it = sessions_.find(id);
-  if (it == sessions_.end()) return;
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end()) return;
   EndSession(id, *it->second);
   ContinueEnding(id, steps);
 }
 
 void Ledger::ProcessGone(SessionId id, size_t steps) {
-  auto it = sessions_.find(id);
-  if (it == sessions_.end()) return;
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end()) return;
   it->second->process_gone = true;
   EndSession(id, *it->second);
   ContinueEnding(id, steps);
@@ -198,9 +192,10 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   if (!session.imported.empty() && !Bequeath(id, session)) return;
   Tenant& tenant = *session.tenant;
   CountSession(session, -1);
-  for (PublicationId publication : session.publications) Touch(publication);  // as nobody's
-  sessions_.erase(id);
-  Touch(id);
+  for (PublicationId publication : session.publications)
+    changes_.Touch(publication);  // as nobody's
+  state_.sessions.erase(id);
+  changes_.Touch(id);
   forgotten_.push_back(id);
   ForgetIfIdle(tenant);
 }
@@ -218,22 +213,22 @@ absl::Status Ledger::BeginCall(SessionId id) {
 }
 
 void Ledger::EndCall(SessionId id) {
-  auto it = sessions_.find(id);  // still there: a call in flight keeps it
+  auto it = state_.sessions.find(id);  // still there: a call in flight keeps it
   --it->second->in_flight;
   --it->second->tenant->in_flight;
   ForgetIfDone(id, *it->second);
 }
 
 absl::Status Ledger::BecomeWatch(SessionId id) {
-  Session& session = *sessions_.at(id);
-  if (session.watches >= bounds_.max_watches_per_session) {
+  Session& session = *state_.sessions.at(id);
+  if (session.watches >= state_.bounds.max_watches_per_session) {
     return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.watches,
-                     bounds_.max_watches_per_session,
+                     state_.bounds.max_watches_per_session,
                      "a session has only so many watches; end those that are not needed");
   }
-  if (session.tenant->watches >= bounds_.max_watches_per_tenant) {
+  if (session.tenant->watches >= state_.bounds.max_watches_per_tenant) {
     return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.tenant->watches,
-                     bounds_.max_watches_per_tenant,
+                     state_.bounds.max_watches_per_tenant,
                      "a tenant has only so many watches; one for each process is enough");
   }
   ++session.watches;
@@ -244,7 +239,7 @@ absl::Status Ledger::BecomeWatch(SessionId id) {
 }
 
 void Ledger::EndWatch(SessionId id) {
-  auto it = sessions_.find(id);  // still there, as in EndCall
+  auto it = state_.sessions.find(id);  // still there, as in EndCall
   --it->second->watches;
   --it->second->tenant->watches;
   ForgetIfDone(id, *it->second);
@@ -254,7 +249,7 @@ void Ledger::EndWatch(SessionId id) {
 
 absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<const Secret> tickets,
                                             bool revocable, uint64_t request_id) {
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
@@ -267,14 +262,14 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   operation.revocable = revocable || (*session)->tenant->quota.revocable;
   operation.request_id = request_id;
   for (const Secret& ticket : tickets) {
-    const TicketEntry* entry = tickets_.Find(ticket);
-    if (entry == nullptr || !sessions_.at(leases_.at(entry->lease).session)->live) {
+    const TicketEntry* entry = state_.tickets.Find(ticket);
+    if (entry == nullptr || !state_.sessions.at(state_.leases.at(entry->lease).session)->live) {
       return absl::NotFoundError(
           "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
           "new ticket");
     }
-    SegmentId id = leases_.at(entry->lease).segment;
-    const Segment& segment = *segments_.at(id);
+    SegmentId id = state_.leases.at(entry->lease).segment;
+    const Segment& segment = *state_.segments.at(id);
     if (entry->scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
       return absl::PermissionDeniedError(absl::StrCat(
           "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
@@ -294,8 +289,8 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
     operation.items.push_back({.segment = id});
   }
   if (absl::Status sort = CheckSort(**session, operation.revocable); !sort.ok()) return sort;
-  operation.id = OperationId{next_operation_++};
-  for (Operation::Item& item : operation.items) item.lease = LeaseId{next_lease_++};
+  operation.id = OperationId{state_.next_operation++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{state_.next_lease++};
   Pin(operation, **session);
   return operation;
 }
@@ -303,11 +298,11 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
 // From here until Commit or Abort nothing can take the segments away.
 void Ledger::Pin(Operation& operation, Session& session, size_t steps) {
   ++session.operations;
-  ++open_operations_;
+  ++state_.open_operations;
   session.arriving += static_cast<uint32_t>(operation.items.size());
   CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
   queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
-  for (const Operation::Item& item : operation.items) ++segments_.at(item.segment)->pins;
+  for (const Operation::Item& item : operation.items) ++state_.segments.at(item.segment)->pins;
   Expose(operation, session, steps);
 }
 
@@ -322,21 +317,21 @@ absl::Status Ledger::Expose(Operation& operation, size_t steps) {
 void Ledger::Expose(Operation& operation, Session& session, size_t steps) {
   for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
     const Operation::Item& item = operation.items[operation.exposed];
-    Segment& segment = *segments_.at(item.segment);
+    Segment& segment = *state_.segments.at(item.segment);
     if (!segment.shared_out && segment.tenant != session.tenant) {
       segment.shared_out = true;
-      Touch(item.segment);
+      changes_.Touch(item.segment);
     }
     ++segment.exposures[operation.session];
-    Touch(operation.session, item.segment);
+    changes_.Touch(operation.session, item.segment);
     if (session.exposed.insert(item.segment).second) {
-      const ProcessKey key = ProcessOf(session);
-      Process& process = processes_[key];
+      const ProcessKey key = state_.ProcessOf(session);
+      Process& process = state_.processes[key];
       if (++process.exposures == 1 && waiting_processes_.contains(key)) {
         sorted_processes_.push_back(key);
       }
       process.revocable = operation.revocable;
-      if (session.exposed.size() == 1) Touch(operation.session);  // of which sort it is
+      if (session.exposed.size() == 1) changes_.Touch(operation.session);  // of which sort it is
     }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }
@@ -348,15 +343,15 @@ absl::Status Ledger::Commit(const Operation& operation) {
 }
 
 absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, size_t steps) {
-  Session& session = *sessions_.at(operation.session);
+  Session& session = *state_.sessions.at(operation.session);
   const bool live = session.live;
   for (; next < operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
-    Segment& segment = *segments_.at(item.segment);
+    Segment& segment = *state_.segments.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
     if (operation.regrant) {
-      --regranting_;
+      --state_.regranting;
     } else {
       StopArriving(session, /*ended=*/!live);
     }
@@ -365,7 +360,7 @@ absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, si
                             .segment = item.segment,
                             .publication = operation.publication,
                             .request_id = operation.request_id});
-      Touch(item.lease);
+      changes_.Touch(item.lease);
       if (segment.lost) bereaved_.insert(operation.session);
       if (segment.charge.revoking()) revoked_.insert(operation.session);
     } else if (!operation.regrant) {
@@ -374,9 +369,9 @@ absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, si
     Settle(item.segment, segment);
   }
   if (next < operation.items.size()) return false;
-  --open_operations_;
+  --state_.open_operations;
   --session.operations;
-  if (live && !operation.regrant) AuditGrant(operation);
+  if (live && !operation.regrant) auditor_.Granted(operation);
   ForgetIfDone(operation.session, session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
   return true;
@@ -394,12 +389,12 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
 }
 
 bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
-  Session& session = *sessions_.at(operation.session);
+  Session& session = *state_.sessions.at(operation.session);
   // First what its process may map, of all of them; then what becomes of the segments.
   const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
-    Segment& segment = *segments_.at(item.segment);
+    Segment& segment = *state_.segments.at(item.segment);
     Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (segment.kind == Kind::kMempool) {
       Unimport(operation.session, session, segment.device, /*all=*/false);
@@ -407,23 +402,23 @@ bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, s
   }
   for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next - unexposed];
-    Segment& segment = *segments_.at(item.segment);
+    Segment& segment = *state_.segments.at(item.segment);
     if (operation.regrant) {
-      --regranting_;
+      --state_.regranting;
     } else {
       StopArriving(session, /*ended=*/true);
       Detach(operation.publication, operation.session);
     }
     --segment.pins;
     if (segment.charge.revocable()) queue_moves_ = true;  // as in Commit
-    if (item.fresh && !handed_over && !(segment.made && HeldByPool(segment))) {
+    if (item.fresh && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
       Doom(item.segment, segment);
     } else {
       Settle(item.segment, segment);
     }
   }
   if (next < unexposed + operation.items.size()) return false;
-  --open_operations_;
+  --state_.open_operations;
   --session.operations;
   ForgetIfDone(operation.session, session);
   return true;
@@ -436,7 +431,7 @@ absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> lea
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   if (absl::Status had = CheckLeases(session_id, distinct); !had.ok()) return had;
-  AuditRelease(session_id, distinct);
+  auditor_.Released(session_id, distinct);
   for (LeaseId lease : distinct) {
     EndLease(lease, /*unmapped=*/TrustsRelease(**session, lease));
   }
@@ -444,8 +439,8 @@ absl::Status Ledger::Release(SessionId session_id, absl::Span<const LeaseId> lea
 }
 
 absl::Status Ledger::CheckLeases(SessionId session_id, absl::Span<const LeaseId> leases) const {
-  auto session = sessions_.find(session_id);
-  if (session == sessions_.end() || !session->second->live) return Ended();
+  auto session = state_.sessions.find(session_id);
+  if (session == state_.sessions.end() || !session->second->live) return Ended();
   for (LeaseId lease : leases) {
     if (!session->second->leases.contains(lease)) return NoSuchLease(lease);
   }
@@ -457,8 +452,8 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (!(*session)->leases.contains(lease_id)) return NoSuchLease(lease_id);
-  const SegmentId id = leases_.at(lease_id).segment;
-  const Segment& segment = *segments_.at(id);
+  const SegmentId id = state_.leases.at(lease_id).segment;
+  const Segment& segment = *state_.segments.at(id);
   if (segment.lost) return Lost(id);
   // A pool's descriptor opens all that its tenant has in it.
   if (segment.kind == Kind::kMempool && scope == TicketScope::kAny) {
@@ -466,26 +461,26 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
         "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "
         "pool would open all that this tenant has in it; use kind vmm or ipc");
   }
-  std::optional<Secret>& ticket = leases_.at(lease_id).tickets[static_cast<size_t>(scope)];
+  std::optional<Secret>& ticket = state_.leases.at(lease_id).tickets[static_cast<size_t>(scope)];
   if (!ticket) {
     ticket = candidate;
-    tickets_.Insert(candidate, {lease_id, scope});
-    Touch(lease_id);
+    state_.tickets.Insert(candidate, {lease_id, scope});
+    changes_.Touch(lease_id);
   }
   return *ticket;
 }
 
 CreateSpec Ledger::Creation(const Operation& operation, const Operation::Item& item) const {
-  const Segment& segment = *segments_.at(item.segment);
+  const Segment& segment = *state_.segments.at(item.segment);
   return {.kind = segment.kind,
           .bytes = segment.charge.bytes(),
           .tenant = segment.tenant->name,
-          .limit_bytes = LimitOn(*segment.tenant, operation.device)};
+          .limit_bytes = state_.LimitOn(*segment.tenant, operation.device)};
 }
 
 void Ledger::Created(SegmentId segment) {
-  segments_.at(segment)->made = true;
-  Touch(segment);
+  state_.segments.at(segment)->made = true;
+  changes_.Touch(segment);
 }
 
 }  // namespace gpumemd

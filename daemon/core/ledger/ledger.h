@@ -75,118 +75,33 @@
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/denial.h"
-#include "daemon/core/event/ipc_events.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/journal/image.h"
-#include "daemon/core/journal/records.h"
-#include "daemon/core/ledger/inspect/measures.h"
+#include "daemon/core/ledger/bounds.h"
+#include "daemon/core/ledger/change_log.h"
+#include "daemon/core/ledger/inspect/auditor.h"
+#include "daemon/core/ledger/inspect/inspector.h"
 #include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/ledger/operation.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/retained_pool.h"
-#include "daemon/core/ledger/sharded_map.h"
+#include "daemon/core/ledger/state.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
 
-// The daemon's own bounds, over all tenants.
-struct Bounds {
-  uint32_t max_sessions = 4096;
-  // Of processes of one user. And so many of all are for users who have none: one for each.
-  uint32_t max_sessions_per_uid = UINT32_MAX;
-  uint32_t reserved_sessions = 0;
-  uint32_t max_segments = 100000;
-  // Opening a segment once more costs a tenant no bytes, and the daemon some.
-  uint32_t max_leases_per_session = 65536;
-  uint32_t max_leases_per_tenant = 262144;
-  uint32_t max_leases = 1048576;
-  uint32_t max_watches_per_session = 64;
-  uint32_t max_watches_per_tenant = 1024;
-  uint32_t max_waiting = 4096;
-  uint32_t max_events = 65536;
-  uint32_t max_events_per_tenant = 16384;
-  uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
-  uint32_t max_events_per_segment = 64;
-  uint32_t max_publications = 4096;
-  uint64_t max_metadata_bytes = uint64_t{256} << 20;  // of all publications
-  uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
-};
-
-// Segments that one operation may touch: what one SCM_RIGHTS message carries.
-inline constexpr uint32_t kMaxSegmentsPerCall = 253;
-
-// Leases that end in one go, where thousands do: what takes the Broker's mutex for a millisecond.
-inline constexpr size_t kLeasesAtOnce = 512;
-
-// Of one publication.
-inline constexpr size_t kMaxPublicationSegments = 4096;
-inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
-
-struct AcquireSpec {
-  std::string device_uuid;   // empty: the first device that makes the kind
-  uint64_t bytes = 0;        // of each segment, before rounding
-  std::optional<Kind> kind;  // absent: the device's default
-  uint32_t count = 1;
-  bool most_free = false;          // instead of a UUID: where the tenant can get most
-  std::vector<std::string> among;  // with most_free: one of these; empty: any
-  bool without_pressure = false;   // nobody is asked to make room for it
-  bool revocable = false;          // the leases may be taken back
-  bool waits = false;              // also for what others hold
-  uint64_t request_id = 0;         // of the session's own choice, for Regrant; 0: none
-};
-
-struct PublishSpec {
-  PublicationId id{};  // of NewPublicationId; 0: the next
-  std::string name;
-  std::vector<LeaseId> leases;  // their segments, in this order
-  uint64_t metadata_bytes = 0;
-  bool to_any = false;     // every tenant's sessions may attach; else its own
-  bool ephemeral = false;  // it ends with its publisher's session
-  absl::Duration expire_after = absl::InfiniteDuration();  // above 0; without anybody attached
-  uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
-};
-
-struct AttachSpec {
-  std::string name;      // of the session's tenant, or "TENANT/NAME"
-  uint64_t version = 0;  // this or a later one; 0: the newest that is there
-  bool revocable = false;
-  uint64_t request_id = 0;  // as in AcquireSpec
-};
-
-// What Begin… decided. For each segment, whether it still has to be created.
-struct Operation {
-  OperationId id{};
-  SessionId session{};
-  size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
-  Kind kind = Kind::kVmm;
-  bool revocable = false;  // the leases
-  bool regrant = false;    // the leases are there already (Regrant)
-  uint64_t request_id = 0;
-  std::optional<PublicationId> publication;  // of an Attach
-  struct Item {
-    LeaseId lease{};
-    SegmentId segment{};
-    bool fresh = false;   // still to be created
-    bool reused = false;  // was retained: holds old bytes of the same tenant
-  };
-  std::vector<Item> items;
-  size_t exposed = 0;  // of these, that count as what the session's process may map
-};
-
-// What BeginAcquire or BeginAttach decided: one of the two.
-struct Admission {
-  std::optional<Operation> operation;
-  std::optional<WaiterId> waiter;
-};
-
 class Ledger {
  public:
   // `devices` are named by their index from here on. `now` gives the time for ages.
   Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now);
-  ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
+
+  // What there is, and answers to questions about it. Both are good until the ledger ends.
+  const LedgerState& state() const { return state_; }
+  Inspector look() const { return Inspector(&state_); }
 
   // --- Tenants ---------------------------------------------------------------------
 
@@ -209,11 +124,9 @@ class Ledger {
   // which may be forgotten now.
   //   NOT_FOUND  no such tenant
   absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
-  absl::StatusOr<Quota> GetQuota(absl::string_view tenant) const;
 
   // While draining, new sessions and operations are refused with UNAVAILABLE.
   void SetDraining(bool draining);
-  bool draining() const { return draining_; }
 
   // --- Sessions --------------------------------------------------------------------
 
@@ -237,8 +150,7 @@ class Ledger {
   // others of a session that has more to ContinueEnding. In between it is no session any more, and
   // what it still has stays charged. Until no session is ending, no request is refused for want of
   // memory, and nothing is taken back for one: what is on its way may be enough.
-  bool HasEnding() const { return !ending_.empty(); }
-  bool IsEnding(SessionId session) const { return ending_.contains(session); }
+  bool HasEnding() const { return !state_.ending.empty(); }
   void ContinueEnding(size_t steps = kLeasesAtOnce);
 
   // Sessions that the ledger has forgotten since the last call, so that nothing more
@@ -284,12 +196,8 @@ class Ledger {
   bool IsBlocked(WaiterId waiter) const;
   // EndWait of several whose waits have expired: each is told how things stood before.
   std::vector<absl::Status> EndExpiredWaits(absl::Span<const WaiterId> waiters);
-  // The device that the request of a waiter is for.
-  size_t DeviceOf(WaiterId waiter) const { return waiters_.at(waiter).request.device; }
   // How often a waiter was judged by AdmitWaiting: what the queue costs.
   uint64_t judged() const { return judged_; }
-  // Whether somebody's leases are taken back for it.
-  bool Revokes(WaiterId waiter) const { return waiters_.at(waiter).revokes; }
 
   absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets,
                                       bool revocable = false, uint64_t request_id = 0);
@@ -332,7 +240,7 @@ class Ledger {
   };
   // For who has to keep something under its number before it is published. One that is not used is
   // nobody's.
-  PublicationId NewPublicationId() { return PublicationId{next_publication_++}; }
+  PublicationId NewPublicationId() { return PublicationId{state_.next_publication++}; }
   absl::StatusOr<Published> Publish(SessionId session, const PublishSpec& spec);
 
   // An operation on all segments of the publication; or a waiter, where spec.version is not there
@@ -367,14 +275,6 @@ class Ledger {
   // too. Nothing needs to be kept for them.
   std::vector<PublicationId> TakeEndedPublications();
 
-  absl::StatusOr<PublicationView> GetPublication(PublicationId id) const;
-  // An empty name means all tenants.
-  //   NOT_FOUND  no such tenant
-  absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
-  // Of these, those that the session may attach to. A tenant without any is no error.
-  absl::StatusOr<std::vector<PublicationView>> ListAttachable(SessionId session,
-                                                              absl::string_view tenant) const;
-
   // --- Revocation (admission/revocation.cc) -------------------------------------------
 
   // Who has been told to go when, counted from the first notice.
@@ -386,15 +286,6 @@ class Ledger {
   const RevocationTimes& revocation_times() const { return revocation_times_; }
   // Sessions with leases that are being taken back since the last call.
   std::vector<SessionId> TakeRevoked();
-  struct Revoked {
-    std::vector<LeaseId> leases;  // all of the session's that are being taken back
-    absl::Time until = absl::InfiniteFuture();
-  };
-  Revoked RevokedLeases(SessionId session) const;
-  // The same in parts: of `count` leases from `next` on. Returns where to go on, nothing at the
-  // end.
-  std::optional<LeaseId> RevokedLeases(SessionId session, LeaseId next, size_t count,
-                                       Revoked& revoked) const;
   // When TakeOverdue has something to say next.
   absl::Time NextOverdue() const;
   // Sessions whose time is up now: their processes are to be asked to end, or ended.
@@ -425,21 +316,16 @@ class Ledger {
   size_t MarkLost(absl::Span<const SegmentId> segments);
   // Sessions with leases on segments that were lost since the last call.
   std::vector<SessionId> TakeBereaved();
-  // All leases of a session on lost segments.
-  std::vector<LeaseId> LostLeases(SessionId session) const;
-  // The same in parts, as of RevokedLeases.
-  std::optional<LeaseId> LostLeases(SessionId session, LeaseId next, size_t count,
-                                    std::vector<LeaseId>& lost) const;
 
   // --- What outlives the daemon ----------------------------------------------------
 
   // From now on all that changes is kept for TakeChanges.
-  void KeepChanges() { keeps_changes_ = true; }
+  void KeepChanges() { changes_.Keep(); }
   // What has changed since the last call: one batch of the journal, in which the state goes from
   // one that is consistent to the next.
-  std::vector<journal::Change> TakeChanges();
+  std::vector<journal::Change> TakeChanges() { return changes_.Take(state_); }
   // All that TakeChanges would ever have said: the state as it is.
-  JournalImage Image() const;
+  JournalImage Image() const { return ImageOf(state_); }
 
   // What is left of what the journal tells of.
   struct Survivors {
@@ -472,8 +358,6 @@ class Ledger {
   // being handed a segment counts as one that may map it.
   Restored Restore(const JournalImage& image, const Survivors& survivors);
 
-  // Of a session that is there. A restored one is away until its process has come back for it.
-  Presence presence(SessionId session) const { return sessions_.at(session)->presence; }
   // Its client has connected anew: after the end of an earlier daemon, or because it has lost its
   // connection to this one. Until Reconcile it is kReturning.
   //   NOT_FOUND  it has ended, or it is of another process
@@ -564,55 +448,10 @@ class Ledger {
 
   // From now on it is told of sessions, grants, releases, publications, and of what is lost, taken
   // back and reclaimed. `sink` outlives this; null: nobody is told.
-  void SetAudit(AuditSink* sink) { audit_ = sink; }
-  // A record about a session that is there: who its process is.
-  AuditRecord AuditOf(AuditEvent event, SessionId session) const;
+  void SetAudit(AuditSink* sink) { auditor_.SetSink(sink); }
 
   // --- Looking ---------------------------------------------------------------------
 
-  const std::vector<DeviceInfo>& devices() const { return devices_; }
-  absl::StatusOr<size_t> FindDevice(absl::string_view uuid) const;
-  uint64_t charged(size_t device) const { return device_accounts_[device].charged(); }
-  uint64_t releasing(size_t device) const {
-    return device_accounts_[device].bytes(SegmentState::kReleasing);
-  }
-  struct Place {
-    size_t device = 0;
-    Kind kind = Kind::kVmm;
-  };
-  Place PlaceOf(SegmentId segment) const {
-    return {segments_.at(segment)->device, segments_.at(segment)->kind};
-  }
-  bool HasSegment(SegmentId segment) const { return segments_.contains(segment); }
-  // Leases of the session; 0 if there is no such session.
-  size_t LeaseCountOf(SessionId session) const;
-  size_t session_count() const { return sessions_.size(); }
-  size_t segment_count() const { return segments_.size(); }
-  size_t tenant_count() const { return tenants_.size(); }
-  LeaseView Describe(const Operation::Item& item) const;
-  absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
-  absl::StatusOr<std::string> TenantOf(SessionId session) const;
-  std::vector<TenantView> ListTenants() const;
-  // For the metrics (ledger/inspect/measures.cc).
-  LedgerMeasures Measure() const;
-  absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
-  absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
-                                                        absl::string_view device) const;
-  // Leases by number, publications by name; of one segment alone where it is given.
-  HoldersView ListHolders(std::optional<SegmentId> only) const;
-  // The same in parts, for callers that give up the mutex between them: first all numbers, in no
-  // order, then what is there of some of them, in theirs.
-  std::vector<SessionId> SessionIds() const;
-  std::vector<SegmentId> SegmentIds() const;
-  absl::Status CheckListed(absl::string_view tenant, absl::string_view device) const;
-  void View(absl::Span<const SessionId> ids, absl::string_view tenant,
-            std::vector<SessionView>& views) const;
-  void View(absl::Span<const SegmentId> ids, absl::string_view tenant, absl::string_view device,
-            std::vector<SegmentView>& views) const;
-  // Up to `count` leases of a session, from `next` on; where to go on, nothing at the end.
-  std::optional<LeaseId> View(SessionId session, std::optional<SegmentId> only, LeaseId next,
-                              size_t count, std::vector<LeaseHolderView>& views) const;
-  std::vector<PublicationHolderView> PublicationHolders(std::optional<SegmentId> only) const;
   // By device, and there in the order in which they are served.
   absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
                                                       absl::string_view device) const;
@@ -634,19 +473,6 @@ class Ledger {
   using Request = records::Request;
   using Waiter = records::Waiter;
 
-  // The sum over all devices; of bytes, over all but pinned memory.
-  uint64_t TotalCharged(const Tenant& tenant) const;
-  static uint64_t TotalSegments(const Tenant& tenant);
-  uint64_t LimitOn(const Tenant& tenant, size_t device) const;
-  uint64_t GuaranteeOn(const Tenant& tenant, size_t device) const;
-  uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
-  // Whether what the tenant has, but for what is releasing, is within its limits, and so for
-  // those that it is under: on this device, over all, and in number. Above them nothing is kept
-  // for reuse.
-  bool WithinLimits(const Tenant& tenant, size_t device) const;
-
-  Tenant* FindTenant(absl::string_view name);
-  const Tenant* FindTenant(absl::string_view name) const;
   Tenant& EnsureTenant(absl::string_view name);
   void ForgetIfIdle(Tenant& tenant);
   void ApplyQuota(Tenant& tenant, const Quota& quota);
@@ -655,7 +481,6 @@ class Ledger {
   void PutUnder(Tenant& tenant, Tenant* parent);
   void CountSession(const Session& session, int change);
   void CountWaiting(Tenant& tenant, int change);
-  static bool IsUnder(const Tenant& tenant, const Tenant& above);
   absl::StatusOr<Session*> LiveSession(SessionId id);
   void EndSession(SessionId id, Session& session);
   // Goes on with the end of what a session had, and takes the steps off `steps`. True if nothing is
@@ -664,12 +489,6 @@ class Ledger {
   void ContinueEnding(SessionId id, size_t& steps);
   void ForgetIfDone(SessionId id, Session& session);
 
-  // Memory pools (pools.cc).
-  Pool& PoolOf(const Segment& segment) const { return segment.tenant->pools[segment.device]; }
-  // By a process that has its pool open, though it need not have the segment itself.
-  bool HeldByPool(const Segment& segment) const {
-    return segment.kind == Kind::kMempool && !PoolOf(segment).importers.empty();
-  }
   void Import(SessionId id, Session& session, size_t device);
   void Unimport(SessionId id, Session& session, size_t device, bool all);  // or once
   // Ends the import of a process that is gone, and dooms what only that kept in the pool. Takes the
@@ -681,14 +500,11 @@ class Ledger {
   bool Bequeath(SessionId id, Session& session);
   // A session of this process and tenant of which OnlyImports is true.
   std::optional<SessionId> Predecessor(const Tenant& tenant, const PeerIdentity& peer) const;
-  // Released memory of the tenant's pools: on a device, or on all.
-  static uint64_t IdleInPools(const Tenant& tenant, std::optional<size_t> device);
 
   // Admission (admission.cc). Each refusal that these return counts as a denial.
   static absl::Status Draining();
   static absl::Status Lost(SegmentId segment);
   static absl::Status NoSuchLease(LeaseId lease);
-  static absl::Status NoSuchTenant(absl::string_view name);
   struct AcquireTerms {
     size_t device = 0;
     Kind kind = Kind::kVmm;
@@ -824,7 +640,6 @@ class Ledger {
   void Revoke(absl::Span<const SegmentId> segments, const Request& request);
   void EndRevocation(SegmentId id, Segment& segment);
   using ProcessKey = std::pair<pid_t, uint64_t>;
-  static ProcessKey ProcessOf(const Session& session);
   // Whether a waiter counts on this segment, which is being taken back.
   bool IsWaitedFor(Segment& segment) const;
   // FAILED_PRECONDITION where the session's process holds leases of the other sort, or revocable
@@ -833,8 +648,6 @@ class Ledger {
 
   // Denies `bytes` where something denies the tenant what is new.
   absl::Status CheckUnbrokered(Tenant& tenant, uint64_t bytes) const;
-  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
-  uint64_t UnbrokeredOf(SessionId session) const;
 
   // Publications.
   absl::StatusOr<std::vector<SegmentId>> Publishable(const Session& session,
@@ -851,22 +664,15 @@ class Ledger {
   void RecallVersions(Tenant& tenant);
   static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
                                                    absl::string_view own_tenant);
-  // Null where there is none, or where a session of `reader` (null: an operator) may not know it.
-  const Publication* FindPublication(const PublicationName& name, const Tenant* reader) const;
-  static bool MayAttach(const Publication& publication, const Tenant& reader);
   void CountPublication(Tenant& tenant, int change);
   // Its name's last version is remembered, unless the next one takes its place.
   void EndPublication(PublicationId id, bool replaced = false,
                       absl::Span<const AuditOperator> by = {});
   // One lease that was got through it, or was about to be, has ended.
   void Detach(std::optional<PublicationId> publication, SessionId session);
-  absl::Time ExpiryOf(const Publication& publication) const;
   void RemoveAttachWaiter(WaiterId id);
-  PublicationView View(PublicationId id, const Publication& publication) const;
   absl::Status CheckPublications() const;
 
-  // What the session's request was answered before.
-  static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
   // Remembers it, where the request has a number.
   void Answer(SessionId id, Session& session, uint64_t request, uint64_t number);
 
@@ -885,105 +691,20 @@ class Ledger {
   bool DoomOldest(Tenant& tenant, size_t device);  // of what it retains; false: nothing
   void DoomAllRetained(Tenant& tenant);
 
-  TenantView View(const Tenant& tenant) const;
-
-  // Records, where there is a sink.
-  static AuditRecord AuditOf(AuditEvent event, const Publication& publication);
-  void Audit(AuditRecord record) const;
-  struct AuditedSegment {
-    SegmentId segment{};
-    LeaseId lease{};  // 0: none
-  };
-  // One record like `about` for each owner, device and kind of these.
-  void AuditSegments(const AuditRecord& about, absl::Span<const AuditedSegment> segments) const;
-  // Whether the sink needs no record of this.
-  bool LeavesOut(AuditEvent event, SessionId session,
-                 absl::Span<const AuditedSegment> segments) const;
-  void AuditGrant(const Operation& operation) const;
-  // Of these, those that it has: they are about to end.
-  void AuditRelease(SessionId session, absl::Span<const LeaseId> leases,
-                    absl::string_view why = "") const;
-  void AuditSession(AuditEvent event, SessionId session) const;
-  // Of what an ended process could map: what nobody maps any more.
-  void AuditReclaim(SessionId session, absl::Span<const SegmentId> mapped) const;
-  void AuditRevocation(AuditEvent event, absl::Span<const SegmentId> segments,
-                       absl::string_view why) const;
-  void AuditLost(const absl::flat_hash_set<SegmentId>& segments) const;
-  void AuditPublish(SessionId session, const Publication& publication) const;
-  void AuditPublicationEnd(const Publication& publication, bool replaced,
-                           absl::Span<const AuditOperator> by) const;
-
-  // Marks what TakeChanges is to tell of.
-  void Touch(SessionId id) { Touch(touched_.sessions, id); }
-  void Touch(SegmentId id) { Touch(touched_.segments, id); }
-  void Touch(LeaseId id) { Touch(touched_.leases, id); }
-  void Touch(IpcEventId id) { Touch(touched_.events, id); }
-  void Touch(PublicationId id) { Touch(touched_.publications, id); }
-  void Touch(const RequestKey& key) { Touch(touched_.answers, key); }
-  // It has so many segments, and is new or has ended.
-  void Touch(PublicationId id, size_t segments) {
-    Touch(id);
-    Touch(touched_.lists, std::pair(id, segments));
-  }
-  void Touch(SessionId session, SegmentId segment) {
-    Touch(touched_.exposures, std::pair(session, segment));
-  }
-  void Touch(SessionId session, size_t device) {
-    Touch(touched_.imports, std::pair(session, device));
-  }
-  template <typename Key>
-  void Touch(std::vector<Key>& touched, Key key) {
-    if (keeps_changes_) touched.push_back(key);
-  }
-  std::optional<journal::Session> RecordOf(SessionId id) const;
-  std::optional<journal::Segment> RecordOf(SegmentId id) const;
-  std::optional<journal::Lease> RecordOf(LeaseId id) const;
-  std::optional<journal::Exposure> RecordOf(SessionId session, SegmentId segment) const;
-  std::optional<journal::PoolImport> RecordOf(SessionId session, size_t device) const;
-  std::optional<journal::IpcEvent> RecordOf(IpcEventId id) const;
   journal::Counters NumbersGivenOut() const;  // the highest
-  std::optional<journal::Publication> RecordOf(PublicationId id) const;
-  std::optional<journal::PublicationItem> RecordOf(PublicationId id, size_t index) const;
-  std::optional<journal::Answer> RecordOf(const RequestKey& key) const;
   void RestoreSessions(const JournalImage& image, const Survivors& survivors);
   void RestoreSegments(const JournalImage& image, const Survivors& survivors, Restored& restored);
   void RestoreHolders(const JournalImage& image);
   void RestorePublications(const JournalImage& image, const Survivors& survivors,
                            Restored& restored);
 
-  const std::vector<DeviceInfo> devices_;
-  const Bounds bounds_;
-  const std::function<absl::Time()> now_;
+  LedgerState state_;
+  ChangeLog changes_;
+  Auditor auditor_{&state_};
 
-  std::vector<Account> device_accounts_;
-  // By device: bytes that ended processes still had, and nobody else.
-  std::vector<uint64_t> reclaimed_;
-  std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants_;
-  Quota default_quota_;
-  bool draining_ = false;
-
-  absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
-  absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments_;
-  ShardedMap<LeaseId, Lease> leases_;
-  uint64_t lease_count_ = 0;  // of all tenants
-  ShardedMap<Secret, TicketEntry> tickets_;
-  absl::flat_hash_map<Secret, SessionId> tokens_;
-  absl::btree_set<SessionId> ending_;
-  absl::flat_hash_map<uid_t, uint32_t> sessions_of_uid_;  // live and lingering
   // Sessions that were restored, by what their processes called the attempts to begin them.
   std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 
-  uint64_t next_session_ = 1;
-  uint64_t next_segment_ = 1;
-  uint64_t next_lease_ = 1;
-  uint64_t next_operation_ = 1;
-  uint64_t open_operations_ = 0;
-  uint64_t regranting_ = 0;  // items of those that are regrants
-
-  IpcEvents events_;
-  std::vector<UnbrokeredBytes> unbrokered_;
-
-  std::map<WaiterId, Waiter> waiters_;  // by arrival
   uint64_t next_waiter_ = 1;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
   bool queue_moves_ = false;  // since it was last looked at somebody may fit
@@ -1002,48 +723,27 @@ class Ledger {
   std::vector<ProcessKey> sorted_processes_;  // of these, that have begun to hold leases
   uint64_t judged_ = 0;
 
-  absl::btree_map<PublicationId, Publication> publications_;
-  absl::btree_map<PublicationName, PublicationId> by_name_;  // the newest of each
   absl::btree_set<std::pair<absl::Time, PublicationId>> expiries_;
   std::vector<PublicationId> ended_publications_;
-  uint64_t metadata_bytes_ = 0;
-  uint64_t next_publication_ = 1;
   std::map<WaiterId, records::AttachWaiter> attach_waiters_;
   std::vector<WaiterId> attachable_;
 
-  std::map<ProcessKey, Process> processes_;
   RevocationTimes revocation_times_;
-  absl::btree_set<SegmentId> revoking_;
   absl::btree_set<SessionId> revoked_;  // to be told
-
-  AuditSink* audit_ = nullptr;
 
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;
   absl::btree_set<SessionId> bereaved_;
 
-  bool keeps_changes_ = false;
-  struct Touched {
-    std::vector<SessionId> sessions;
-    std::vector<SegmentId> segments;
-    std::vector<LeaseId> leases;
-    std::vector<std::pair<SessionId, SegmentId>> exposures;
-    std::vector<std::pair<SessionId, size_t>> imports;
-    std::vector<IpcEventId> events;
-    std::vector<RequestKey> answers;
-    std::vector<PublicationId> publications;
-    std::vector<std::pair<PublicationId, size_t>> lists;  // and how many segments it has, or had
-  } touched_;
   // The highest version of the names that are not published any more; and of those among them of
   // which not even the tenant is remembered: a name of which nothing is known begins behind it, so
   // that the versions of every name grow.
-  uint64_t ended_version_ = 0, forgotten_version_ = 0;
+  uint64_t forgotten_version_ = 0;
   // Tenants that are forgotten, the oldest first, and the highest version of their names: what one
   // tenant publishes does not show in the versions of others.
   std::map<uint64_t, std::pair<std::string, uint64_t>> gone_tenants_;
   absl::flat_hash_map<std::string, uint64_t> gone_places_;  // in gone_tenants_, by name
   uint64_t next_gone_ = 1;
-  journal::Counters recorded_numbers_;  // that TakeChanges has told of
 };
 
 }  // namespace gpumemd

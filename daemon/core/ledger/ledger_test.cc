@@ -13,7 +13,7 @@ using ::testing::UnorderedElementsAre;
 class LedgerTest : public LedgerFixture {
  protected:
   SegmentView Segment(SegmentId id) {
-    const auto views = ledger.ListSegments("", "");
+    const auto views = ledger.look().ListSegments("", "");
     for (const SegmentView& view : *views) {
       if (view.id == id) return view;
     }
@@ -32,7 +32,7 @@ TEST_F(LedgerTest, AcquireRoundsUpChargesAndNames) {
   ASSERT_EQ(operation.items.size(), 2u);
   EXPECT_NE(operation.items[0].lease, operation.items[1].lease);
   EXPECT_NE(operation.items[0].segment, operation.items[1].segment);
-  const LeaseView lease = ledger.Describe(operation.items[0]);
+  const LeaseView lease = ledger.look().Describe(operation.items[0]);
   EXPECT_EQ(lease.bytes, 2 * kGranule);
   EXPECT_EQ(lease.device_uuid, "GPU-2");
   EXPECT_EQ(lease.tenant, "team");
@@ -42,8 +42,8 @@ TEST_F(LedgerTest, AcquireRoundsUpChargesAndNames) {
   EXPECT_EQ(Usage("team", 1).leased, 0u);
   ASSERT_TRUE(ledger.Commit(operation).ok());
   EXPECT_EQ(Usage("team", 1).leased, 4 * kGranule);
-  EXPECT_EQ(ledger.charged(1), 4 * kGranule);
-  EXPECT_EQ(ledger.charged(0), 0u);
+  EXPECT_EQ(ledger.state().charged(1), 4 * kGranule);
+  EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
 TEST_F(LedgerTest, WithoutADeviceItIsTheFirst) {
@@ -138,7 +138,7 @@ TEST_F(LedgerTest, TwoLeasesOfOneProcessTakeTwoReleases) {
   const auto second = OpenTicket(session, Share(session, item.lease));
   EXPECT_EQ(Segment(item.segment).leases, 2u);
   EXPECT_EQ(Usage("team").charged, kGranule);  // shared bytes count once
-  const auto view = ledger.ListSessions("team");
+  const auto view = ledger.look().ListSessions("team");
   EXPECT_EQ(view->at(0).leases, 2u);
   EXPECT_EQ(view->at(0).leased_bytes, kGranule);
   Release(session, {item});
@@ -209,7 +209,7 @@ TEST_F(LedgerTest, AGuestKeepsASegmentWhoseOwnerHasLeft) {
   EXPECT_EQ(Usage("owner").charged, kGranule);  // still the owner's, for life
   Release(guest, {opened});
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));  // nobody lives to reuse it
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("owner").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("owner").status()));
 }
 
 // --- Operations under way --------------------------------------------------------------
@@ -230,7 +230,7 @@ TEST_F(LedgerTest, AbortAfterHandingOverLingers) {
   const Operation operation = Begin(session, kGranule);
   ledger.Abort(operation, /*handed_over=*/true);
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kLingering);
-  EXPECT_EQ(ledger.ListSessions("team")->at(0).leases, 0u);
+  EXPECT_EQ(ledger.look().ListSessions("team")->at(0).leases, 0u);
   ledger.ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
 }
@@ -272,7 +272,7 @@ TEST_F(LedgerTest, CommitAfterTheProcessIsGone) {
   EXPECT_TRUE(absl::IsAborted(ledger.Commit(operation)));
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
-  EXPECT_EQ(ledger.tenant_count(), 0u);
+  EXPECT_EQ(ledger.state().tenants.size(), 0u);
 }
 
 // --- Sessions --------------------------------------------------------------------------
@@ -282,11 +282,11 @@ TEST_F(LedgerTest, ATokenNamesALiveSession) {
   const auto session = ledger.OpenSession("team", {.client_name = "trainer"}, token);
   ASSERT_TRUE(session.ok());
   EXPECT_EQ(*ledger.FindByToken(token), *session);
-  EXPECT_EQ(*ledger.TenantOf(*session), "team");
+  EXPECT_EQ(*ledger.look().TenantOf(*session), "team");
   Acquire(*session, kGranule);
   ledger.SocketClosed(*session);
   EXPECT_TRUE(absl::IsNotFound(ledger.FindByToken(token).status()));
-  const auto views = ledger.ListSessions("");
+  const auto views = ledger.look().ListSessions("");
   ASSERT_EQ(views->size(), 1u);  // its process may still map the segment
   EXPECT_FALSE(views->at(0).live);
   EXPECT_EQ(views->at(0).details.client_name, "trainer");
@@ -310,7 +310,7 @@ TEST_F(LedgerTest, SocketAndProcessEndInEitherOrder) {
     ledger.SocketClosed(session);  // too late to matter
     ledger.ProcessGone(session);
     EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
-    EXPECT_EQ(ledger.tenant_count(), 0u);
+    EXPECT_EQ(ledger.state().tenants.size(), 0u);
   }
 }
 
@@ -326,7 +326,7 @@ TEST_F(LedgerTest, ACallInFlightKeepsItsSession) {
   ASSERT_TRUE(ledger.BeginCall(session).ok());
   ledger.ProcessGone(session);
   EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
-  EXPECT_EQ(*ledger.TenantOf(session), "team");
+  EXPECT_EQ(*ledger.look().TenantOf(session), "team");
   ledger.EndCall(session);
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
 }
@@ -337,7 +337,7 @@ TEST_F(LedgerTest, LingeringSessionsCount) {
   Acquire(session, kGranule);
   ledger.SocketClosed(session);
   EXPECT_TRUE(absl::IsResourceExhausted(ledger.OpenSession("team", {}, NewSecret()).status()));
-  EXPECT_EQ(ledger.GetTenant("team")->sessions, 1u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->sessions, 1u);
   ledger.ProcessGone(session);
   OpenSession("team");
 }
@@ -358,15 +358,15 @@ TEST_F(LedgerTest, WithTheLastLiveSessionThePoolGoes) {
 TEST_F(LedgerTest, TenantsMadeByARuleAreForgottenWhenIdle) {
   ledger.Configure({{"configured", {}}}, {.limit_bytes = 4 * kGranule});
   const SessionId session = OpenSession("uid-1000");
-  EXPECT_EQ(ledger.GetQuota("uid-1000")->limit_bytes, 4 * kGranule);
-  EXPECT_FALSE(ledger.GetTenant("uid-1000")->configured);
+  EXPECT_EQ(ledger.look().GetQuota("uid-1000")->limit_bytes, 4 * kGranule);
+  EXPECT_FALSE(ledger.look().GetTenant("uid-1000")->configured);
   const auto item = AcquireOne(session, kGranule);
   ledger.ProcessGone(session);
-  EXPECT_EQ(ledger.tenant_count(), 2u);  // the driver has its segment still
+  EXPECT_EQ(ledger.state().tenants.size(), 2u);  // the driver has its segment still
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-  EXPECT_EQ(ledger.tenant_count(), 1u);
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetQuota("uid-1000").status()));
-  EXPECT_TRUE(ledger.GetTenant("configured")->configured);
+  EXPECT_EQ(ledger.state().tenants.size(), 1u);
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetQuota("uid-1000").status()));
+  EXPECT_TRUE(ledger.look().GetTenant("configured")->configured);
 }
 
 TEST_F(LedgerTest, ConfigureTakesEffectAtOnceAndBreaksNoHolder) {
@@ -379,21 +379,21 @@ TEST_F(LedgerTest, ConfigureTakesEffectAtOnceAndBreaksNoHolder) {
   EXPECT_EQ(Usage("team").leased, 4 * kGranule);
   EXPECT_EQ(Usage("team").limit, kGranule);
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, 1).status()));
-  EXPECT_TRUE(ledger.GetTenant("new")->configured);
-  EXPECT_FALSE(ledger.GetTenant("leaving")->configured);
+  EXPECT_TRUE(ledger.look().GetTenant("new")->configured);
+  EXPECT_FALSE(ledger.look().GetTenant("leaving")->configured);
   EXPECT_EQ(Usage("leaving").limit, 2 * kGranule);
   ledger.SocketClosed(leaving);
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetTenant("leaving").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("leaving").status()));
 }
 
 TEST_F(LedgerTest, QuotasOfTheUnknown) {
-  EXPECT_TRUE(absl::IsNotFound(ledger.GetQuota("team").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().GetQuota("team").status()));
   ledger.Configure({{"team", {}}}, {});
   EXPECT_TRUE(absl::IsNotFound(ledger.CheckDevices({.device_limits = {{"GPU-9", 1}}})));
-  EXPECT_EQ(*ledger.GetQuota("team"), Quota{});
-  EXPECT_TRUE(absl::IsNotFound(ledger.ListSessions("nobody").status()));
-  EXPECT_TRUE(absl::IsNotFound(ledger.ListSegments("nobody", "").status()));
-  EXPECT_TRUE(absl::IsNotFound(ledger.ListSegments("team", "GPU-9").status()));
+  EXPECT_EQ(*ledger.look().GetQuota("team"), Quota{});
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().ListSessions("nobody").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().ListSegments("nobody", "").status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.look().ListSegments("team", "GPU-9").status()));
 }
 
 // --- Giving memory back ----------------------------------------------------------------
@@ -442,7 +442,7 @@ TEST_F(LedgerTest, AgesComeFromTheClock) {
   now += absl::Seconds(5);
   const auto item = AcquireOne(session, kGranule);
   now += absl::Seconds(2);
-  EXPECT_EQ(ledger.ListSessions("team")->at(0).age, absl::Seconds(7));
+  EXPECT_EQ(ledger.look().ListSessions("team")->at(0).age, absl::Seconds(7));
   EXPECT_EQ(Segment(item.segment).age, absl::Seconds(2));
 }
 
@@ -460,7 +460,7 @@ TEST_F(LedgerTest, ALargeSessionEndsInParts) {
   EXPECT_TRUE(absl::IsAborted(ledger.BeginCall(session)));
   EXPECT_TRUE(absl::IsNotFound(ledger.FindByToken(token).status()));
   EXPECT_TRUE(absl::IsNotFound(ledger.Resume(session, {})));
-  EXPECT_EQ(ledger.ListSessions("team")->at(0).leases, 3u);
+  EXPECT_EQ(ledger.look().ListSessions("team")->at(0).leases, 3u);
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
   EXPECT_EQ(Usage("team").lingering, 2 * kGranule);
   // Its process ends meanwhile. Nothing is given up before its leases have ended.
@@ -476,7 +476,7 @@ TEST_F(LedgerTest, ALargeSessionEndsInParts) {
   EXPECT_EQ(parts, 4u);  // two leases, and five mappings
   EXPECT_EQ(ledger.TakeForgotten(), std::vector<SessionId>{session});
   EXPECT_EQ(Usage("team").retained, 5 * kGranule);
-  EXPECT_EQ(ledger.Measure().devices[0].reclaimed, 5 * kGranule);
+  EXPECT_EQ(ledger.look().Measure().devices[0].reclaimed, 5 * kGranule);
   // Of the last session of a tenant nothing is kept.
   ledger.SocketClosed(other, /*steps=*/2);
   for (; ledger.HasEnding(); ledger.ContinueEnding(/*steps=*/2)) {
@@ -500,12 +500,12 @@ TEST_F(LedgerTest, ReconcileInParts) {
   Ledger::Statement statement(kept, {});
   size_t parts = 1;
   for (; !ledger.Reconcile(session, statement, /*steps=*/2).value(); ++parts) {
-    EXPECT_EQ(ledger.presence(session), Presence::kReturning);
+    EXPECT_EQ(ledger.state().sessions.at(session)->presence, Presence::kReturning);
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
   }
   EXPECT_GE(parts, 7u);
   EXPECT_EQ(statement.TakeUnknown(), std::vector<LeaseId>{LeaseId{99}});
-  EXPECT_EQ(ledger.presence(session), Presence::kHere);
+  EXPECT_EQ(ledger.state().sessions.at(session)->presence, Presence::kHere);
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
   ledger.EndCall(session);
   // The answer may be lost; after the next call it was not.
@@ -629,7 +629,7 @@ TEST_F(LedgerTest, EventsAndPublicationsEndInParts) {
   std::vector<size_t> publications;
   for (; ledger.HasEnding(); ledger.ContinueEnding(/*steps=*/2)) {
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
-    publications.push_back(ledger.ListPublications("")->size());
+    publications.push_back(ledger.look().ListPublications("")->size());
   }
   // One event, and then two, or a publication of two segments, or two leases in each part.
   EXPECT_EQ(publications, (std::vector<size_t>{3, 3, 2, 1, 0, 0, 0}));

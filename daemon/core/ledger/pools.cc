@@ -22,21 +22,21 @@ bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
 void Ledger::Import(SessionId id, Session& session, size_t device) {
   ++session.tenant->pools[device].importers[id];
   session.imported.insert(device);
-  Touch(id, device);
+  changes_.Touch(id, device);
 }
 
 void Ledger::Unimport(SessionId id, Session& session, size_t device, bool all) {
   Pool& pool = session.tenant->pools[device];
   auto it = pool.importers.find(id);
   if (it == pool.importers.end()) return;  // its process is gone already
-  Touch(id, device);
+  changes_.Touch(id, device);
   if (!all && --it->second > 0) return;
   pool.importers.erase(it);
   session.imported.erase(device);
   if (!pool.importers.empty()) return;
   absl::btree_set<SegmentId> released = std::exchange(pool.lost, {});
   while (const std::optional<SegmentId> idle = pool.idle.TakeOldest()) released.insert(*idle);
-  for (SegmentId segment : released) Settle(segment, *segments_.at(segment));
+  for (SegmentId segment : released) Settle(segment, *state_.segments.at(segment));
 }
 
 void Ledger::EndImport(SessionId id, Session& session, size_t device, size_t& steps) {
@@ -50,7 +50,7 @@ void Ledger::EndImport(SessionId id, Session& session, size_t device, size_t& st
   for (; steps > 0; --steps) {
     const SegmentId segment = pool.lost.empty() ? *pool.idle.TakeOldest() : *pool.lost.begin();
     pool.lost.erase(segment);
-    Doom(segment, *segments_.at(segment));
+    Doom(segment, *state_.segments.at(segment));
   }
 }
 
@@ -64,7 +64,7 @@ bool Ledger::OnlyImports(const Session& session) {
 // a choice that does not depend on a hash.
 bool Ledger::Bequeath(SessionId id, Session& session) {
   std::optional<SessionId> heir;
-  for (const auto& [other_id, other] : sessions_) {
+  for (const auto& [other_id, other] : state_.sessions) {
     if (other_id != id && other->tenant == session.tenant && !other->process_gone &&
         SameProcess(other->details.peer, session.details.peer) && (!heir || other_id < *heir)) {
       heir = other_id;
@@ -76,29 +76,22 @@ bool Ledger::Bequeath(SessionId id, Session& session) {
     const uint32_t times = importers.at(id);
     importers.erase(id);
     importers[*heir] += times;
-    Touch(id, device);
-    Touch(*heir, device);
+    changes_.Touch(id, device);
+    changes_.Touch(*heir, device);
   }
-  sessions_.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
+  state_.sessions.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
   session.imported.clear();
   return true;
 }
 
 std::optional<SessionId> Ledger::Predecessor(const Tenant& tenant, const PeerIdentity& peer) const {
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : state_.sessions) {
     if (session->tenant == &tenant && !session->process_gone && OnlyImports(*session) &&
         SameProcess(session->details.peer, peer)) {
       return id;  // there is but one: all others have bequeathed to it
     }
   }
   return std::nullopt;
-}
-
-uint64_t Ledger::IdleInPools(const Tenant& tenant, std::optional<size_t> device) {
-  if (device) return tenant.pools[*device].idle.bytes();
-  uint64_t bytes = 0;
-  for (const Pool& pool : tenant.pools) bytes += pool.idle.bytes();
-  return bytes;
 }
 
 }  // namespace gpumemd

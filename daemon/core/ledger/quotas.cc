@@ -11,9 +11,9 @@ namespace gpumemd {
 absl::Status Ledger::CheckDevices(const Quota& quota) const {
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
     for (const auto& [uuid, bytes] : *by_device) {
-      absl::StatusOr<size_t> device = FindDevice(uuid);
+      absl::StatusOr<size_t> device = state_.FindDevice(uuid);
       if (!device.ok()) return device.status();
-      if (!IsPinnedMemory(devices_[*device])) continue;
+      if (!IsPinnedMemory(state_.devices[*device])) continue;
       return absl::InvalidArgumentError(
           by_device == &quota.device_limits
               ? absl::StrCat(
@@ -31,13 +31,13 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
         "whose leases are revocable");
   }
   std::map<std::string, Quota> quotas;
-  for (const auto& [other, tenant] : tenants_) {
+  for (const auto& [other, tenant] : state_.tenants) {
     Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
     // Who names a tenant that nobody has configured is under none.
     each.parent = tenant->parent == nullptr ? "" : tenant->parent->name;
   }
   quotas.emplace(name, quota);  // where it is not there yet
-  std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, devices_);
+  std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, state_.devices);
   if (!problem) return absl::OkStatus();
   const std::string sentence = Tell(*problem);
   return problem->what == GuaranteeProblem::What::kAboveLimit
@@ -52,11 +52,11 @@ void Ledger::OverrideQuota(absl::string_view name, const Quota& quota) {
 }
 
 absl::StatusOr<TenantView> Ledger::UnsetQuota(absl::string_view name, const Quota& quota) {
-  Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
+  Tenant* tenant = state_.FindTenant(name);
+  if (tenant == nullptr) return state_.NoSuchTenant(name);
   tenant->quota_set = false;
   ApplyQuota(*tenant, quota);
-  TenantView view = View(*tenant);
+  TenantView view = look().View(*tenant);
   ForgetIfIdle(*tenant);
   return view;
 }

@@ -121,7 +121,7 @@ TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
   EXPECT_FALSE(ledger.Regrant(session, 8, 1)) << "it is lost";
   EXPECT_FALSE(ledger.Regrant(session, 0, 1));
   EXPECT_FALSE(ledger.Regrant(OpenSession("a"), 7, 2)) << "another session's";
-  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 3u);
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 3u);
   EXPECT_TRUE(ledger.Regrant(session, 7, 2).has_value());
 }
 
@@ -131,7 +131,7 @@ TEST_F(LedgerReconcileTest, APartThatWasReleasedMeanwhileEndsTheRest) {
   Restart();
   Release(session, {items[0]});
   EXPECT_FALSE(ledger.Regrant(session, 5, 2));
-  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 0u);
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 0u);
 }
 
 TEST_F(LedgerReconcileTest, AReleaseWhileItIsHandedOverEndsTheLeaseAndNotTheHandingOver) {
@@ -145,7 +145,7 @@ TEST_F(LedgerReconcileTest, AReleaseWhileItIsHandedOverEndsTheLeaseAndNotTheHand
   EXPECT_TRUE(ledger.Commit(*again).ok());
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(items[1].segment), SegmentState::kLeased);
-  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 1u);
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 1u);
 }
 
 TEST_F(LedgerReconcileTest, ASessionThatEndsWhileItIsHandedOverIsToldSo) {
@@ -164,7 +164,7 @@ TEST_F(LedgerReconcileTest, ASessionThatEndsWhileItIsHandedOverIsToldSo) {
 TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
   const SessionId session = OpenSessionOf("a", 42), other = OpenSessionOf("a", 43);
   const PeerIdentity peer = {.pid = 42, .start_time = 7};
-  const auto presence = [&] { return ledger.ListSessions("a")->at(0).presence; };
+  const auto presence = [&] { return ledger.look().ListSessions("a")->at(0).presence; };
   EXPECT_EQ(presence(), Presence::kHere);
   EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "its client may have lost its connection";
   Restart();

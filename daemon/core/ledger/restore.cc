@@ -8,11 +8,11 @@ namespace gpumemd {
 
 Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& survivors) {
   Restored restored;
-  next_session_ = image.counters.session + 1;
-  next_segment_ = image.counters.segment + 1;
-  next_lease_ = image.counters.lease + 1;
-  next_publication_ = image.counters.publication + 1;
-  events_.GoOnAfter(image.counters.ipc_event);
+  state_.next_session = image.counters.session + 1;
+  state_.next_segment = image.counters.segment + 1;
+  state_.next_lease = image.counters.lease + 1;
+  state_.next_publication = image.counters.publication + 1;
+  state_.events.GoOnAfter(image.counters.ipc_event);
   ForgetVersion(image.counters.ended_version);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
@@ -20,25 +20,25 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   RestoreHolders(image);
   // Whoever holds a segment says what becomes of it.
   for (const auto& [id, record] : image.segments) {
-    if (auto it = segments_.find(id); it != segments_.end()) Settle(id, *it->second);
+    if (auto it = state_.segments.find(id); it != state_.segments.end()) Settle(id, *it->second);
   }
   std::vector<SessionId> ended;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : state_.sessions) {
     if (!session->live) ended.push_back(id);
   }
-  restored.sessions = static_cast<uint32_t>(sessions_.size() - ended.size());
+  restored.sessions = static_cast<uint32_t>(state_.sessions.size() - ended.size());
   // In the order in which they began, for a choice of heirs that does not depend on a hash.
   std::sort(ended.begin(), ended.end());
   for (SessionId id : ended) {
     // The earlier daemon may have been killed while it ended what the session had.
     size_t steps = SIZE_MAX;
-    WindUp(id, *sessions_.at(id), steps);
-    ForgetIfDone(id, *sessions_.at(id));
+    WindUp(id, *state_.sessions.at(id), steps);
+    ForgetIfDone(id, *state_.sessions.at(id));
   }
-  restored.segments = static_cast<uint32_t>(segments_.size());
-  restored.leases = static_cast<uint32_t>(leases_.size());
-  restored.publications = static_cast<uint32_t>(publications_.size());
-  recorded_numbers_ = NumbersGivenOut();  // Image() has them
+  restored.segments = static_cast<uint32_t>(state_.segments.size());
+  restored.leases = static_cast<uint32_t>(state_.leases.size());
+  restored.publications = static_cast<uint32_t>(state_.publications.size());
+  changes_.NoteNumbers(state_);  // Image() has them
   return restored;
 }
 
@@ -56,18 +56,18 @@ void Ledger::RestoreSessions(const JournalImage& image, const Survivors& survivo
     session->presence = Presence::kAway;
     session->details.connect_id = record->second.connect_id;
     if (session->live) {
-      tokens_.emplace(session->token, id);
+      state_.tokens.emplace(session->token, id);
       ++tenant.live_sessions;
       if (session->details.connect_id != 0) {
-        begun_before_[{ProcessOf(*session), session->details.connect_id}] = id;
+        begun_before_[{state_.ProcessOf(*session), session->details.connect_id}] = id;
       }
     }
     CountSession(*session, 1);
-    sessions_.emplace(id, std::move(session));
+    state_.sessions.emplace(id, std::move(session));
   }
   for (const auto& [key, answer] : image.answers) {
-    auto session = sessions_.find(key.first);
-    if (session == sessions_.end() || !session->second->live) continue;
+    auto session = state_.sessions.find(key.first);
+    if (session == state_.sessions.end() || !session->second->live) continue;
     session->second->answers.push_back({answer.request_id, answer.number});
   }
 }
@@ -76,16 +76,16 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
                              Restored& restored) {
   absl::flat_hash_map<SegmentId, std::vector<SessionId>> held_by;
   for (const auto& [key, exposure] : image.exposures) {
-    if (sessions_.contains(key.first)) held_by[key.second].push_back(key.first);
+    if (state_.sessions.contains(key.first)) held_by[key.second].push_back(key.first);
   }
   absl::btree_set<std::pair<journal::TenantName, journal::DeviceUuid>> open_pools;
   for (const auto& [key, import] : image.pool_imports) {
-    if (!sessions_.contains(key.first)) continue;
+    if (!state_.sessions.contains(key.first)) continue;
     open_pools.emplace(image.sessions.at(key.first).tenant, key.second);
   }
   for (const auto& [id, record] : image.segments) {
     if (!record.made) continue;  // nobody has ever seen it
-    const absl::StatusOr<size_t> device = FindDevice(record.device_uuid.view());
+    const absl::StatusOr<size_t> device = state_.FindDevice(record.device_uuid.view());
     const bool there = device.ok() && !record.lost && survivors.memory.contains(id);
     const std::vector<SessionId>& holders = held_by[id];
     if (!there && !record.lost && !holders.empty()) {
@@ -111,15 +111,15 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
     segment->made = true;
     segment->lost = !there;
     segment->shared_out = record.shared_out;
-    segments_.emplace(id, std::move(segment));
+    state_.segments.emplace(id, std::move(segment));
   }
 }
 
 void Ledger::RestorePublications(const JournalImage& image, const Survivors& survivors,
                                  Restored& restored) {
   for (const auto& [id, record] : image.publications) {
-    auto publisher = sessions_.find(record.publisher);
-    const bool publisher_lives = publisher != sessions_.end() && publisher->second->live;
+    auto publisher = state_.sessions.find(record.publisher);
+    const bool publisher_lives = publisher != state_.sessions.end() && publisher->second->live;
     if (!record.persistent && !publisher_lives) {  // it has ended with its publisher
       ForgetVersion(record.version);
       continue;
@@ -132,7 +132,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
                             .ephemeral = !record.persistent,
                             .published = absl::FromUnixNanos(record.created_ns),
                             .idle_since = record.idle_since_ns == 0
-                                              ? now_()  // those who were attached may be gone
+                                              ? state_.now()  // those who were attached may be gone
                                               : absl::FromUnixNanos(record.idle_since_ns),
                             .publisher = record.publisher};
     if (record.expire_after_ns != 0) {
@@ -144,8 +144,8 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     for (auto item = image.publication_items.lower_bound({id, 0});
          item != image.publication_items.end() && item->first.first == id; ++item) {
       const SegmentId segment = item->second.segment;
-      auto found = segments_.find(segment);
-      if (found == segments_.end() || found->second->lost) {
+      auto found = state_.segments.find(segment);
+      if (found == state_.segments.end() || found->second->lost) {
         lost.segments.push_back(segment);
         continue;
       }
@@ -160,85 +160,86 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
       ForgetIfIdle(tenant);
       continue;
     }
-    for (SegmentId segment : publication.segments) ++segments_.at(segment)->publications;
+    for (SegmentId segment : publication.segments) ++state_.segments.at(segment)->publications;
     CountPublication(tenant, 1);
     tenant.metadata_bytes += publication.metadata_bytes;
-    metadata_bytes_ += publication.metadata_bytes;
-    if (publisher != sessions_.end()) publisher->second->publications.insert(id);
+    state_.metadata_bytes += publication.metadata_bytes;
+    if (publisher != state_.sessions.end()) publisher->second->publications.insert(id);
     if (publisher_lives) {
       Session& session = *publisher->second;
       publication.publisher_pid = session.details.peer.pid;
       publication.publisher_name = session.details.client_name;
       if (publication.ephemeral) session.ephemeral.insert(id);
     }
-    by_name_[{tenant.name, publication.name}] = id;
-    expiries_.emplace(ExpiryOf(publication), id);
-    publications_.emplace(id, std::move(publication));
+    state_.by_name[{tenant.name, publication.name}] = id;
+    expiries_.emplace(state_.ExpiryOf(publication), id);
+    state_.publications.emplace(id, std::move(publication));
   }
 }
 
 void Ledger::RestoreHolders(const JournalImage& image) {
   for (const auto& [key, exposure] : image.exposures) {
-    auto session = sessions_.find(key.first);
-    auto segment = segments_.find(key.second);
-    if (session == sessions_.end() || segment == segments_.end()) continue;
+    auto session = state_.sessions.find(key.first);
+    auto segment = state_.segments.find(key.second);
+    if (session == state_.sessions.end() || segment == state_.segments.end()) continue;
     segment->second->exposures[key.first] = exposure.count;
     session->second->exposed.insert(key.second);
-    Process& process = processes_[ProcessOf(*session->second)];
+    Process& process = state_.processes[state_.ProcessOf(*session->second)];
     ++process.exposures;
     process.revocable = image.sessions.at(key.first).revocable;
   }
   for (const auto& [id, record] : image.leases) {
-    auto session = sessions_.find(record.session);
-    auto segment = segments_.find(record.segment);
-    if (session == sessions_.end() || segment == segments_.end()) continue;
+    auto session = state_.sessions.find(record.session);
+    auto segment = state_.segments.find(record.segment);
+    if (session == state_.sessions.end() || segment == state_.segments.end()) continue;
     Lease lease{
         .session = record.session, .segment = record.segment, .request_id = record.request_id};
     if (record.publication != PublicationId{}) lease.publication = record.publication;
     for (size_t scope = 0; scope < record.tickets.size(); ++scope) {
       lease.tickets[scope] = record.tickets[scope];
       if (!record.tickets[scope]) continue;
-      tickets_.Insert(*record.tickets[scope], {id, static_cast<TicketScope>(scope)});
+      state_.tickets.Insert(*record.tickets[scope], {id, static_cast<TicketScope>(scope)});
     }
     AddLease(id, lease);
     CountLeases(*session->second->tenant, 1);
-    if (auto source = publications_.find(record.publication); source != publications_.end()) {
+    if (auto source = state_.publications.find(record.publication);
+        source != state_.publications.end()) {
       Publication& publication = source->second;
-      expiries_.erase({ExpiryOf(publication), source->first});
+      expiries_.erase({state_.ExpiryOf(publication), source->first});
       ++publication.attached[record.session];
-      expiries_.emplace(ExpiryOf(publication), source->first);
+      expiries_.emplace(state_.ExpiryOf(publication), source->first);
     }
     if (segment->second->lost && session->second->live) bereaved_.insert(record.session);
     if (record.request_id != 0) session->second->regrants[record.request_id].push_back(id);
   }
   for (const auto& [key, import] : image.pool_imports) {
-    auto session = sessions_.find(key.first);
-    const absl::StatusOr<size_t> device = FindDevice(key.second.view());
-    if (session == sessions_.end() || !device.ok()) continue;
+    auto session = state_.sessions.find(key.first);
+    const absl::StatusOr<size_t> device = state_.FindDevice(key.second.view());
+    if (session == state_.sessions.end() || !device.ok()) continue;
     session->second->tenant->pools[*device].importers[key.first] = import.count;
     session->second->imported.insert(*device);
   }
   for (const auto& [id, record] : image.ipc_events) {
-    auto session = sessions_.find(record.session);
-    if (session == sessions_.end()) continue;
+    auto session = state_.sessions.find(record.session);
+    if (session == state_.sessions.end()) continue;
     IpcEvents::Event event{.session = record.session,
                            .device_uuid = std::string(record.device_uuid.view()),
                            .handle = record.handle,
                            .tenant = session->second->tenant->name,
                            .name = std::string(record.name.view()),
                            .handed_out = record.handed_out};
-    if (const Lease* lease = leases_.Find(record.lease); lease != nullptr) {
+    if (const Lease* lease = state_.leases.Find(record.lease); lease != nullptr) {
       event.lease = record.lease;
       event.segment = lease->segment;
     }
-    events_.Restore(id, std::move(event));
+    state_.events.Restore(id, std::move(event));
   }
 }
 
 std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_id,
                                          uint32_t count) {
-  auto it = sessions_.find(session_id);
-  if (request_id == 0 || it == sessions_.end() || !it->second->live) return std::nullopt;
+  auto it = state_.sessions.find(session_id);
+  if (request_id == 0 || it == state_.sessions.end() || !it->second->live) return std::nullopt;
   Session& session = *it->second;
   auto regrant = session.regrants.find(request_id);
   if (regrant == session.regrants.end()) return std::nullopt;
@@ -247,52 +248,53 @@ std::optional<Operation> Ledger::Regrant(SessionId session_id, uint64_t request_
   std::erase_if(leases, [&](LeaseId lease) { return !session.leases.contains(lease); });
   const bool usable = count > 0 && leases.size() == count &&
                       std::none_of(leases.begin(), leases.end(), [&](LeaseId lease) {
-                        return segments_.at(leases_.at(lease).segment)->lost;
+                        return state_.segments.at(state_.leases.at(lease).segment)->lost;
                       });
   if (!usable) {
     for (LeaseId lease : leases) EndLease(lease, TrustsRelease(session, lease));
     return std::nullopt;
   }
-  Operation operation{.id = OperationId{next_operation_++},
+  Operation operation{.id = OperationId{state_.next_operation++},
                       .session = session_id,
-                      .revocable = processes_.at(ProcessOf(session)).revocable,
+                      .revocable = state_.processes.at(state_.ProcessOf(session)).revocable,
                       .regrant = true,
                       .request_id = request_id};
   for (LeaseId lease : leases) {
-    const SegmentId id = leases_.at(lease).segment;
-    Segment& segment = *segments_.at(id);
+    const SegmentId id = state_.leases.at(lease).segment;
+    Segment& segment = *state_.segments.at(id);
     operation.device = segment.device;
     operation.kind = segment.kind;
     operation.items.push_back({.lease = lease, .segment = id, .reused = true});
     ++segment.pins;
   }
-  regranting_ += operation.items.size();
+  state_.regranting += operation.items.size();
   ++session.operations;
-  ++open_operations_;
+  ++state_.open_operations;
   return operation;
 }
 
 std::optional<Operation> Ledger::RegrantAttach(SessionId session_id, uint64_t request_id) {
-  auto it = sessions_.find(session_id);
-  if (request_id == 0 || it == sessions_.end()) return std::nullopt;
+  auto it = state_.sessions.find(session_id);
+  if (request_id == 0 || it == state_.sessions.end()) return std::nullopt;
   auto regrant = it->second->regrants.find(request_id);
   if (regrant == it->second->regrants.end()) return std::nullopt;
   // Where it has ended, nobody knows any more what was attached to.
   uint32_t count = 0;
   std::optional<PublicationId> publication;
-  if (const Lease* lease = leases_.Find(regrant->second.front()); lease != nullptr) {
+  if (const Lease* lease = state_.leases.Find(regrant->second.front()); lease != nullptr) {
     publication = lease->publication;
   }
-  auto found = publication ? publications_.find(*publication) : publications_.end();
-  if (found != publications_.end()) count = static_cast<uint32_t>(found->second.segments.size());
+  auto found = publication ? state_.publications.find(*publication) : state_.publications.end();
+  if (found != state_.publications.end())
+    count = static_cast<uint32_t>(found->second.segments.size());
   std::optional<Operation> operation = Regrant(session_id, request_id, count);
   if (operation) operation->publication = publication;
   return operation;
 }
 
 absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
-  auto it = sessions_.find(id);
-  if (it == sessions_.end() || !it->second->live) {
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end() || !it->second->live) {
     return absl::NotFoundError("no session waits for this client; connect for a new one");
   }
   Session& session = *it->second;
@@ -303,13 +305,13 @@ absl::Status Ledger::Resume(SessionId id, const PeerIdentity& peer) {
   session.presence = Presence::kReturning;
   ++session.resumptions;
   session.may_reconcile = true;
-  AuditSession(AuditEvent::kSessionResumed, id);
+  auditor_.SessionChanged(AuditEvent::kSessionResumed, id);
   return absl::OkStatus();
 }
 
 bool Ledger::HasCalls(SessionId id) const {
-  auto it = sessions_.find(id);
-  if (it == sessions_.end()) return false;
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end()) return false;
   const Session& session = *it->second;
   return session.in_flight > 0 || session.operations > 0 || !session.waiters.empty() ||
          !session.attach_waiters.empty();
@@ -317,7 +319,7 @@ bool Ledger::HasCalls(SessionId id) const {
 
 size_t Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> requests,
                             size_t steps) {
-  Session& session = *sessions_.at(session_id);
+  Session& session = *state_.sessions.at(session_id);
   for (size_t done = 0; done < requests.size(); ++done) {
     if (steps == 0) return done;
     auto regrant = session.regrants.find(requests[done]);
@@ -332,7 +334,8 @@ size_t Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> req
     steps -= leases.size();
     granted.resize(kept);
     if (kept == 0) session.regrants.erase(regrant);
-    AuditRelease(session_id, leases, "its client gave up the request and was never told of it");
+    auditor_.Released(session_id, leases,
+                      "its client gave up the request and was never told of it");
     for (LeaseId lease : leases) {
       // They were sent to it, perhaps, but it has not mapped them.
       if (session.leases.contains(lease)) EndLease(lease, TrustsRelease(session, lease));
@@ -388,7 +391,7 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
     auto lease = session.leases.lower_bound(it.lease_);
     for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
       it.lease_ = LeaseId{ToInt(*lease) + 1};
-      const uint64_t request = leases_.at(*lease).request_id;
+      const uint64_t request = state_.leases.at(*lease).request_id;
       // It may not have heard the answers of the connection that it has lost, either.
       const bool asked = request != 0 && it.asked_.contains(request);
       if (asked) it.before_[request].push_back(*lease);
@@ -399,7 +402,7 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
       it.next_ = 0;
       it.replaced_.swap(session.regrants);
     }
-    AuditRelease(session_id, ended, "its client has connected anew and does not have it");
+    auditor_.Released(session_id, ended, "its client has connected anew and does not have it");
     for (LeaseId each : ended) EndLease(each, TrustsRelease(session, each));
   }
   for (; it.stage_ == Stage::kAsked && steps > 0; --steps) {
@@ -423,7 +426,7 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
     }
     const SegmentId id = *next;
     it.segment_ = SegmentId{ToInt(id) + 1};
-    Segment& segment = *segments_.at(id);
+    Segment& segment = *state_.segments.at(id);
     if (segment.tenant->quota.release != ReleasePolicy::kTrust) continue;
     auto leased = session.leased.find(id);
     const uint32_t has = leased == session.leased.end() ? 0 : leased->second;
@@ -431,7 +434,7 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
       Unexpose(id, segment, session_id, /*all=*/true);
     } else if (uint32_t& times = segment.exposures.at(session_id); times > has) {
       times = has;
-      Touch(session_id, id);
+      changes_.Touch(session_id, id);
     }
     Settle(id, segment);
   }

@@ -45,7 +45,7 @@ TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDa
   ASSERT_EQ(attached.items.size(), 2u);
   EXPECT_EQ(attached.items[0].segment, items[1].segment);
   EXPECT_EQ(attached.items[1].segment, items[0].segment);
-  EXPECT_EQ(ledger.ListPublications("a")->at(0).metadata_bytes, 100u);
+  EXPECT_EQ(ledger.look().ListPublications("a")->at(0).metadata_bytes, 100u);
   Restart();
   EXPECT_EQ(*ledger.Unpublish("a/weights"), 2u);
   ExpectRecorded();
@@ -63,7 +63,7 @@ TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
   EXPECT_THAT(restored.lost_publications, IsEmpty());
   EXPECT_EQ(StateOf(gone.segment), SegmentState::kRetained);
   ledger.ProcessGone(living);
-  EXPECT_THAT(*ledger.ListPublications("a"), IsEmpty());
+  EXPECT_THAT(*ledger.look().ListPublications("a"), IsEmpty());
 }
 
 // Of names that were not published any more, one number is left: it is enough.
@@ -147,7 +147,7 @@ TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBegi
   const Operation attached = Attach(reader, {.name = "x"});
   now += absl::Seconds(60);
   Restart();
-  EXPECT_EQ(ledger.ListPublications("a")->at(0).attached, 1u);
+  EXPECT_EQ(ledger.look().ListPublications("a")->at(0).attached, 1u);
   EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
   Release(reader, attached.items);
   ExpectRecorded();
@@ -175,11 +175,11 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   PublishSpec next = spec;
   next.request = 10;
   EXPECT_EQ(Publish(session, next).version, 2u);
-  EXPECT_GT(ledger.ListPublications("a")->at(0).id, first.id);
+  EXPECT_GT(ledger.look().ListPublications("a")->at(0).id, first.id);
   // Also where another version has taken its place meanwhile.
   Restart();
   EXPECT_EQ(Publish(session, spec).version, 1u);
-  EXPECT_EQ(ledger.ListPublications("a")->at(0).version, 2u);
+  EXPECT_EQ(ledger.look().ListPublications("a")->at(0).version, 2u);
   ledger.SocketClosed(session);
   ExpectRecorded();
   EXPECT_THAT(image.answers, IsEmpty());
@@ -194,7 +194,7 @@ TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
   Restart();
   Publish(session, spec);  // which the request has nothing to do with
   EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
-  EXPECT_EQ(ledger.ListPublications("a")->size(), 1u);
+  EXPECT_EQ(ledger.look().ListPublications("a")->size(), 1u);
   EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(ledger.Unpublish(session, "x", 8).ok());
   EXPECT_EQ(ledger.Unpublish(session, "x", 0).status().code(), absl::StatusCode::kNotFound);
@@ -223,7 +223,7 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   Publish(publisher, spec);
   EXPECT_FALSE(ledger.RegrantAttach(reader, 5));
   EXPECT_FALSE(ledger.RegrantAttach(reader, 6));
-  EXPECT_EQ(ledger.ListSessions("a")->at(1).leases, 2u);
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(1).leases, 2u);
 }
 
 }  // namespace

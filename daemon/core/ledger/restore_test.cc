@@ -27,13 +27,13 @@ TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   EXPECT_EQ(restored.leases, 1u);
   EXPECT_THAT(restored.lost, IsEmpty());
   EXPECT_EQ(ledger.FindByToken(token).value(), session);
-  const std::vector<SessionView> sessions = *ledger.ListSessions("a");
+  const std::vector<SessionView> sessions = *ledger.look().ListSessions("a");
   ASSERT_EQ(sessions.size(), 1u);
   EXPECT_EQ(sessions[0].details.client_name, "trainer");
   EXPECT_EQ(sessions[0].details.peer.pid, 42);
   EXPECT_EQ(sessions[0].leases, 1u);
   EXPECT_EQ(sessions[0].age, absl::Seconds(5));
-  EXPECT_EQ(ledger.ListSegments("a", "")->at(0).age, absl::Seconds(5));
+  EXPECT_EQ(ledger.look().ListSegments("a", "")->at(0).age, absl::Seconds(5));
 
   // The ticket of before, and the same again for who asks.
   const Operation::Item opened = OpenTicket(OpenSession("a"), ticket);
@@ -57,7 +57,7 @@ TEST_F(LedgerRestoreTest, WhatTheDeadHadIsKeptForTheirTenantOrGoes) {
   EXPECT_FALSE(Opens(living, ticket));
   EXPECT_THAT(ledger.TakeForgotten(), IsEmpty()) << "nobody has ever watched them";
   EXPECT_THAT(DestroyDoomed(), ElementsAre(goes.segment));
-  EXPECT_EQ(ledger.GetTenant("b").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.look().GetTenant("b").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(AcquireOne(living, kGranule).segment, kept.segment);
 }
 
@@ -94,11 +94,11 @@ TEST_F(LedgerRestoreTest, AnEndedSessionWhoseProcessMayMapSomethingLingers) {
   EXPECT_EQ(restored.segments, 1u);
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(idle));
   EXPECT_EQ(StateOf(item.segment), SegmentState::kLingering);
-  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(ledger.state().charged(0), kGranule);
   ledger.ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
-  EXPECT_EQ(ledger.tenant_count(), 0u);
+  EXPECT_EQ(ledger.state().tenants.size(), 0u);
 }
 
 TEST_F(LedgerRestoreTest, ChargesAndLimitsAreExact) {
@@ -127,7 +127,7 @@ TEST_F(LedgerRestoreTest, MembersCountForTheirTeam) {
   AcquireOne(two, kGranule);
   Restart();
   EXPECT_EQ(Usage("team").charged, 3 * kGranule);
-  EXPECT_EQ(ledger.GetTenant("team")->sessions, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->sessions, 2u);
   EXPECT_EQ(ledger.OpenSession("one", {}, NewSecret()).status().code(),
             StatusCode::kResourceExhausted);
   ExpectDenial(Ask(two, 2 * kGranule).status(), Denial::Cause::kDeviceLimit, "two", "GPU-1",
@@ -190,19 +190,19 @@ TEST_F(LedgerRestoreTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt)
   EXPECT_EQ(restored.lost[0].kind, Kind::kIpc);
   EXPECT_EQ(restored.lost[0].bytes, kGranule);
   EXPECT_THAT(restored.lost[0].sessions, UnorderedElementsAre(session, other));
-  EXPECT_FALSE(ledger.HasSegment(retained.segment));
+  EXPECT_FALSE(ledger.state().segments.contains(retained.segment));
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session, other));
-  EXPECT_THAT(ledger.LostLeases(other), ElementsAre(opened.lease));
+  EXPECT_THAT(ledger.look().LostLeases(other), ElementsAre(opened.lease));
   EXPECT_FALSE(Opens(other, ticket));
-  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(ledger.state().charged(0), kGranule);
   Release(other, {opened});
-  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(ledger.state().charged(0), kGranule);
   // It is said once what was lost, but each time whose leases are.
   EXPECT_THAT(Restart().lost, IsEmpty());
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
   Release(session, {item});
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-  EXPECT_EQ(ledger.charged(0), 0u);
+  EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
 TEST_F(LedgerRestoreTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
@@ -216,7 +216,7 @@ TEST_F(LedgerRestoreTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
   EXPECT_EQ(StateOf(idle.segment), SegmentState::kLingering);
 
   Restart({.dead = {session, third}});
-  EXPECT_FALSE(ledger.HasSegment(own.segment)) << "nobody has that pool open";
+  EXPECT_FALSE(ledger.state().segments.contains(own.segment)) << "nobody has that pool open";
   EXPECT_EQ(StateOf(idle.segment), SegmentState::kLingering);
   const Operation::Item fresh = AcquireKind(other, Kind::kMempool);
   EXPECT_NE(fresh.segment, idle.segment) << "it is lost";
@@ -237,10 +237,10 @@ TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
     ASSERT_TRUE(ledger.BeginCall(session).ok());
   }
   for (SessionId session : sessions) ledger.SocketClosed(session);
-  ASSERT_EQ(ledger.session_count(), 3u);
+  ASSERT_EQ(ledger.state().sessions.size(), 3u);
   Restart();
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(sessions[0], sessions[1]));
-  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(ledger.state().charged(0), kGranule);
   ledger.ProcessGone(sessions[2]);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(segment));
 }
@@ -259,7 +259,7 @@ TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
   const SessionId again = open(42, 5);
   EXPECT_NE(again, unheard);
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(unheard));
-  EXPECT_EQ(ledger.session_count(), 4u);
+  EXPECT_EQ(ledger.state().sessions.size(), 4u);
   // That one is here: nobody ends it. Nor one that its client has come back for.
   ASSERT_TRUE(ledger.Resume(heard, {.pid = 42, .start_time = 7}).ok());
   open(42, 5);
@@ -299,9 +299,9 @@ TEST_F(LedgerRestoreTest, MissingMemoryIsToldWithWhoseItWas) {
   EXPECT_EQ(restored.segments, 1u);
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
   EXPECT_EQ(Usage("a").charged, 2 * kGranule);
-  EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
+  EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
   Restart();  // nor is it found again by a later daemon
-  EXPECT_TRUE(ledger.ListSegments("a", "")->at(0).lost);
+  EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
 }
 
 TEST_F(LedgerRestoreTest, WhatWasOnADeviceThatIsGoneIsGone) {
@@ -313,7 +313,7 @@ TEST_F(LedgerRestoreTest, WhatWasOnADeviceThatIsGoneIsGone) {
   ASSERT_EQ(restored.lost.size(), 1u);
   EXPECT_EQ(restored.lost[0].device_uuid, "GPU-1");
   EXPECT_EQ(restored.segments, 1u);
-  EXPECT_EQ(ledger.charged(0), kGranule);
+  EXPECT_EQ(ledger.state().charged(0), kGranule);
   EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
   EXPECT_THAT(*ledger.Reconcile(session, {gone.lease, kept.lease}, {}), ElementsAre(gone.lease));
 }
@@ -322,8 +322,8 @@ TEST_F(LedgerRestoreTest, ASegmentThatWasNeverMadeIsGone) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);
   Restart();
-  EXPECT_EQ(ledger.segment_count(), 0u);
-  EXPECT_EQ(ledger.charged(0), 0u);
+  EXPECT_EQ(ledger.state().segments.size(), 0u);
+  EXPECT_EQ(ledger.state().charged(0), 0u);
   // Nothing holds the process to a sort.
   EXPECT_TRUE(Ask(session, {.bytes = kGranule, .revocable = true}).ok());
 }
@@ -334,7 +334,7 @@ TEST_F(LedgerRestoreTest, WhoWasBeingHandedASegmentMayMapIt) {
   Make(operation);
   Restart();
   EXPECT_EQ(StateOf(operation.items[0].segment), SegmentState::kLingering);
-  EXPECT_EQ(ledger.ListSessions("a")->at(0).leases, 0u);
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 0u);
   EXPECT_THAT(DestroyDoomed(), IsEmpty());
   ledger.ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
@@ -400,7 +400,7 @@ TEST_F(LedgerRestoreTest, WhatWasOnItsWayBackIsSettledAnew) {
   ASSERT_EQ(ledger.TakeDoomed().size(), 2u);
   Restart({.missing = {items[1].segment}});  // the driver has that one back already
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
-  EXPECT_FALSE(ledger.HasSegment(items[1].segment));
+  EXPECT_FALSE(ledger.state().segments.contains(items[1].segment));
 }
 
 TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
@@ -414,16 +414,16 @@ TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
   ASSERT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
   ledger.SetDraining(true);
   Restart();
-  EXPECT_FALSE(ledger.draining());
+  EXPECT_FALSE(ledger.state().draining);
   EXPECT_EQ(ledger.NextOverdue(), absl::InfiniteFuture());
-  EXPECT_THAT(ledger.RevokedLeases(holder).leases, IsEmpty());
+  EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, IsEmpty());
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
-  EXPECT_EQ(ledger.GetTenant("first")->in_flight, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("first")->in_flight, 0u);
   // Whoever asks again takes it back again.
   ASSERT_TRUE(ledger.BeginCall(first).ok());
   ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
-  EXPECT_THAT(ledger.RevokedLeases(holder).leases, ElementsAre(item.lease));
+  EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, ElementsAre(item.lease));
 }
 
 TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
@@ -454,7 +454,7 @@ TEST_F(LedgerRestoreTest, TheEndOfASessionIsFinished) {
   OpenTicket(other, ticket);
   ledger.SocketClosed(session, /*steps=*/2);
   EXPECT_TRUE(ledger.HasEnding());
-  EXPECT_EQ(ledger.ListSessions("")->at(0).leases, 4u);
+  EXPECT_EQ(ledger.look().ListSessions("")->at(0).leases, 4u);
   const Ledger::Restored restored = Restart();
   EXPECT_EQ(restored.sessions, 1u);
   EXPECT_EQ(restored.leases, 1u) << "the other's";

@@ -8,41 +8,41 @@ namespace gpumemd {
 void Ledger::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
   auto it = segment.exposures.find(session_id);
   if (it == segment.exposures.end()) return;  // its process is gone already
-  Touch(session_id, id);
+  changes_.Touch(session_id, id);
   if (!all && --it->second > 0) return;
   segment.exposures.erase(it);
-  Session& session = *sessions_.at(session_id);
+  Session& session = *state_.sessions.at(session_id);
   session.exposed.erase(id);
-  if (session.exposed.empty()) Touch(session_id);
-  auto process = processes_.find(ProcessOf(session));
-  if (--process->second.exposures == 0) processes_.erase(process);
+  if (session.exposed.empty()) changes_.Touch(session_id);
+  auto process = state_.processes.find(state_.ProcessOf(session));
+  if (--process->second.exposures == 0) state_.processes.erase(process);
 }
 
 bool Ledger::TrustsRelease(const Session& session, LeaseId lease) const {
-  const Tenant& owner = *segments_.at(leases_.at(lease).segment)->tenant;
+  const Tenant& owner = *state_.segments.at(state_.leases.at(lease).segment)->tenant;
   return session.tenant->quota.release == ReleasePolicy::kTrust &&
          owner.quota.release == ReleasePolicy::kTrust;
 }
 
 void Ledger::AddLease(LeaseId id, Lease lease) {
-  Session& session = *sessions_.at(lease.session);
-  Segment& segment = *segments_.at(lease.segment);
+  Session& session = *state_.sessions.at(lease.session);
+  Segment& segment = *state_.segments.at(lease.segment);
   ++segment.leases;
   session.leases.insert(id);
   if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
-  leases_.Insert(id, std::move(lease));
+  state_.leases.Insert(id, std::move(lease));
 }
 
 void Ledger::EndLease(LeaseId id, bool unmapped) {
-  const Lease lease = leases_.at(id);
+  const Lease lease = state_.leases.at(id);
   for (const std::optional<Secret>& ticket : lease.tickets) {
-    if (ticket) tickets_.Erase(*ticket);
+    if (ticket) state_.tickets.Erase(*ticket);
   }
-  leases_.Erase(id);
-  Touch(id);
-  for (IpcEventId event : events_.LeaseEnded(id)) Touch(event);
-  Session& session = *sessions_.at(lease.session);
-  Segment& segment = *segments_.at(lease.segment);
+  state_.leases.Erase(id);
+  changes_.Touch(id);
+  for (IpcEventId event : state_.events.LeaseEnded(id)) changes_.Touch(event);
+  Session& session = *state_.sessions.at(lease.session);
+  Segment& segment = *state_.segments.at(lease.segment);
   session.leases.erase(id);
   CountLeases(*session.tenant, -1);
   if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
@@ -62,12 +62,12 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     segment.charge.MoveTo(SegmentState::kPending);
   } else if (!segment.exposures.empty()) {
     segment.charge.MoveTo(SegmentState::kLingering);
-  } else if (HeldByPool(segment)) {
+  } else if (state_.HeldByPool(segment)) {
     segment.charge.MoveTo(SegmentState::kLingering);
     if (segment.lost) {
-      PoolOf(segment).lost.insert(id);
+      state_.PoolOf(segment).lost.insert(id);
     } else {
-      PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+      state_.PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
       queue_moves_ = true;  // its tenant may wait for just that
     }
   } else {
@@ -75,10 +75,11 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     const uint64_t retained = tenant.retained[segment.device].bytes();
     EndRevocation(id, segment);
     queue_moves_ = true;
-    const bool keep = !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
-                      !tenant.quota.scrub && !draining_ && tenant.live_sessions > 0 &&
-                      WithinLimits(tenant, segment.device) &&
-                      retained + segment.charge.bytes() <= MaxRetainedOn(tenant, segment.device);
+    const bool keep =
+        !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
+        !tenant.quota.scrub && !state_.draining && tenant.live_sessions > 0 &&
+        state_.WithinLimits(tenant, segment.device) &&
+        retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
@@ -94,12 +95,12 @@ void Ledger::Doom(SegmentId id, Segment& segment) {
 
 bool Ledger::DoomOldest(Tenant& tenant, size_t device) {
   auto id = tenant.retained[device].TakeOldest();
-  if (id) Doom(*id, *segments_.at(*id));
+  if (id) Doom(*id, *state_.segments.at(*id));
   return id.has_value();
 }
 
 void Ledger::DoomAllRetained(Tenant& tenant) {
-  for (size_t device = 0; device < devices_.size(); ++device) {
+  for (size_t device = 0; device < state_.devices.size(); ++device) {
     while (DoomOldest(tenant, device)) {
     }
   }
@@ -108,10 +109,10 @@ void Ledger::DoomAllRetained(Tenant& tenant) {
 std::vector<SegmentId> Ledger::TakeDoomed() { return std::exchange(doomed_, {}); }
 
 void Ledger::Destroyed(SegmentId id) {
-  auto it = segments_.find(id);
+  auto it = state_.segments.find(id);
   Tenant& tenant = *it->second->tenant;
-  segments_.erase(it);
-  Touch(id);
+  state_.segments.erase(it);
+  changes_.Touch(id);
   queue_moves_ = true;
   ForgetIfIdle(tenant);
 }
@@ -119,16 +120,17 @@ void Ledger::Destroyed(SegmentId id) {
 absl::StatusOr<std::vector<SegmentId>> Ledger::Trim(absl::string_view tenant_name,
                                                     absl::string_view device_uuid,
                                                     uint64_t keep_bytes) {
-  size_t first = 0, end = devices_.size();
+  size_t first = 0, end = state_.devices.size();
   if (!device_uuid.empty()) {
-    absl::StatusOr<size_t> device = FindDevice(device_uuid);
+    absl::StatusOr<size_t> device = state_.FindDevice(device_uuid);
     if (!device.ok()) return device.status();
     first = *device;
     end = first + 1;
   }
-  if (!tenant_name.empty() && FindTenant(tenant_name) == nullptr) return NoSuchTenant(tenant_name);
+  if (!tenant_name.empty() && state_.FindTenant(tenant_name) == nullptr)
+    return state_.NoSuchTenant(tenant_name);
   const size_t before = doomed_.size();
-  for (auto& [name, tenant] : tenants_) {
+  for (auto& [name, tenant] : state_.tenants) {
     if (!tenant_name.empty() && name != tenant_name) continue;
     for (size_t device = first; device < end; ++device) {
       while (tenant->retained[device].bytes() > keep_bytes) {

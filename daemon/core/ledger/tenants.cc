@@ -9,41 +9,27 @@
 
 namespace gpumemd {
 
-Ledger::Tenant* Ledger::FindTenant(absl::string_view name) {
-  auto it = tenants_.find(std::string(name));
-  return it == tenants_.end() ? nullptr : it->second.get();
-}
-
-const Ledger::Tenant* Ledger::FindTenant(absl::string_view name) const {
-  return const_cast<Ledger*>(this)->FindTenant(name);
-}
-
 Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
-  if (Tenant* found = FindTenant(name)) return *found;
+  if (Tenant* found = state_.FindTenant(name)) return *found;
   auto tenant = std::make_unique<Tenant>();
   tenant->name = std::string(name);
-  tenant->quota = default_quota_;
-  tenant->accounts.resize(devices_.size());
-  tenant->retained.resize(devices_.size());
-  tenant->pools.resize(devices_.size());
+  tenant->quota = state_.default_quota;
+  tenant->accounts.resize(state_.devices.size());
+  tenant->retained.resize(state_.devices.size());
+  tenant->pools.resize(state_.devices.size());
   Tenant& ref = *tenant;
   RecallVersions(ref);
-  tenants_.emplace(ref.name, std::move(tenant));
-  for (size_t d = 0; d < devices_.size(); ++d) ref.accounts[d].SetParent(&device_accounts_[d]);
+  state_.tenants.emplace(ref.name, std::move(tenant));
+  for (size_t d = 0; d < state_.devices.size(); ++d)
+    ref.accounts[d].SetParent(&state_.device_accounts[d]);
   Link(ref);
   return ref;
 }
 
-bool Ledger::IsUnder(const Tenant& tenant, const Tenant& above) {
-  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    if (each == &above) return true;
-  }
-  return false;
-}
-
 void Ledger::CountSession(const Session& session, int change) {
   const uid_t uid = session.details.peer.uid;
-  if ((sessions_of_uid_[uid] += static_cast<uint32_t>(change)) == 0) sessions_of_uid_.erase(uid);
+  if ((state_.sessions_of_uid[uid] += static_cast<uint32_t>(change)) == 0)
+    state_.sessions_of_uid.erase(uid);
   Tenant& tenant = *session.tenant;
   tenant.sessions += static_cast<uint32_t>(change);
   for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
@@ -72,18 +58,20 @@ void Ledger::PutUnder(Tenant& tenant, Tenant* parent) {
     above->tree_waiting += tenant.tree_waiting;
     above->tree_publications += tenant.tree_publications;
   }
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    tenant.accounts[d].SetParent(parent == nullptr ? &device_accounts_[d] : &parent->accounts[d]);
+  for (size_t d = 0; d < state_.devices.size(); ++d) {
+    tenant.accounts[d].SetParent(parent == nullptr ? &state_.device_accounts[d]
+                                                   : &parent->accounts[d]);
   }
 }
 
 void Ledger::Link(Tenant& tenant) {
-  Tenant* parent = tenant.quota.parent.empty() ? nullptr : FindTenant(tenant.quota.parent);
+  Tenant* parent = tenant.quota.parent.empty() ? nullptr : state_.FindTenant(tenant.quota.parent);
   // The configuration knows no circles and no parents but its own.
-  if (parent != nullptr && (!parent->configured || IsUnder(*parent, tenant))) parent = nullptr;
+  if (parent != nullptr && (!parent->configured || state_.IsUnder(*parent, tenant)))
+    parent = nullptr;
   PutUnder(tenant, parent);
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    const uint64_t guarantee = GuaranteeOn(tenant, d);
+  for (size_t d = 0; d < state_.devices.size(); ++d) {
+    const uint64_t guarantee = state_.GuaranteeOn(tenant, d);
     if (tenant.accounts[d].guarantee() == guarantee) continue;
     queue_stale_ = true;
     tenant.accounts[d].SetGuarantee(guarantee);
@@ -91,8 +79,8 @@ void Ledger::Link(Tenant& tenant) {
 }
 
 void Ledger::ForgetIfIdle(Tenant& tenant) {
-  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || TotalSegments(tenant) > 0 ||
-      tenant.children > 0) {
+  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 ||
+      state_.TotalSegments(tenant) > 0 || tenant.children > 0) {
     return;
   }
   queue_moves_ = true;  // what was guaranteed to it is free for others
@@ -100,7 +88,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);
-  tenants_.erase(std::string(tenant.name));
+  state_.tenants.erase(std::string(tenant.name));
 }
 
 void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
@@ -108,8 +96,8 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   Link(tenant);
   queue_moves_ = queue_stale_ = true;
   // What is only kept for reuse goes at once where the new limit is below it.
-  for (size_t device = 0; device < devices_.size(); ++device) {
-    while (tenant.retained[device].bytes() > MaxRetainedOn(tenant, device)) {
+  for (size_t device = 0; device < state_.devices.size(); ++device) {
+    while (tenant.retained[device].bytes() > state_.MaxRetainedOn(tenant, device)) {
       DoomOldest(tenant, device);
     }
     if (quota.scrub) {
@@ -122,13 +110,13 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
 
 void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                        const std::map<std::string, Quota>& overridden) {
-  default_quota_ = defaults;
+  state_.default_quota = defaults;
   queue_stale_ = true;
   for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
   for (const auto& [name, quota] : overridden) EnsureTenant(name);
   // First who is there, then who is under whom, and what of it is too much at the very end.
   std::vector<Tenant*> unconfigured;
-  for (auto& [name, tenant] : tenants_) {
+  for (auto& [name, tenant] : state_.tenants) {
     auto it = tenants.find(name);
     tenant->configured = it != tenants.end();
     auto own = overridden.find(name);
@@ -137,22 +125,16 @@ void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota&
     PutUnder(*tenant, nullptr);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }
-  for (auto& [name, tenant] : tenants_) Link(*tenant);
-  for (auto& [name, tenant] : tenants_) ApplyQuota(*tenant, Quota(tenant->quota));
+  for (auto& [name, tenant] : state_.tenants) Link(*tenant);
+  for (auto& [name, tenant] : state_.tenants) ApplyQuota(*tenant, Quota(tenant->quota));
   for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
 }
 
-absl::StatusOr<Quota> Ledger::GetQuota(absl::string_view name) const {
-  const Tenant* tenant = FindTenant(name);
-  if (tenant == nullptr) return NoSuchTenant(name);
-  return tenant->quota;
-}
-
 void Ledger::SetDraining(bool draining) {
-  draining_ = draining;
+  state_.draining = draining;
   if (!draining) return;
   queue_moves_ = queue_stale_ = true;
-  for (auto& [name, tenant] : tenants_) DoomAllRetained(*tenant);
+  for (auto& [name, tenant] : state_.tenants) DoomAllRetained(*tenant);
   while (!attach_waiters_.empty()) {
     attachable_.push_back(attach_waiters_.begin()->first);
     RemoveAttachWaiter(attachable_.back());

@@ -19,7 +19,7 @@ TEST_F(UnbrokeredTest, IsShownBesideWhatIsChargedAndCountsAgainstNothing) {
   EXPECT_EQ(Usage("team", 0).charged, kCapacity);
   EXPECT_EQ(Usage("team", 0).unbrokered, kCapacity);
   EXPECT_EQ(Usage("team", 1).unbrokered, 5u);
-  EXPECT_EQ(ledger.ListSessions("team")->at(0).unbrokered, kCapacity + 5);
+  EXPECT_EQ(ledger.look().ListSessions("team")->at(0).unbrokered, kCapacity + 5);
   // What is not there any more is not said any more.
   ledger.SetUnbrokered({{session, "GPU-2", 3}});
   EXPECT_EQ(Usage("team", 0).unbrokered, 0u);
@@ -41,7 +41,7 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
       EXPECT_THAT(HelpOf(denied), HasSubstr("free that first"));
     }
   }
-  EXPECT_EQ(ledger.GetTenant("team")->denials, 4u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 4u);
   // Others are not denied, and what is held can be opened and released.
   Acquire(OpenSession("other"), kGranule);
   Release(second, {OpenTicket(second, ticket)});

@@ -55,18 +55,6 @@ absl::StatusOr<Ledger::PublicationName> Ledger::ParseName(absl::string_view name
   return PublicationName(tenant, own);
 }
 
-bool Ledger::MayAttach(const Publication& publication, const Tenant& reader) {
-  return publication.to_any || publication.tenant == &reader;
-}
-
-const Ledger::Publication* Ledger::FindPublication(const PublicationName& name,
-                                                   const Tenant* reader) const {
-  auto it = by_name_.find(name);
-  if (it == by_name_.end()) return nullptr;
-  const Publication& publication = publications_.at(it->second);
-  return reader == nullptr || MayAttach(publication, *reader) ? &publication : nullptr;
-}
-
 // --- Publishing ------------------------------------------------------------------------
 
 absl::StatusOr<std::vector<SegmentId>> Ledger::Publishable(const Session& session,
@@ -86,8 +74,8 @@ absl::StatusOr<std::vector<SegmentId>> Ledger::Publishable(const Session& sessio
   absl::flat_hash_set<SegmentId> distinct;
   for (LeaseId lease : spec.leases) {
     if (!session.leases.contains(lease)) return NoSuchLease(lease);
-    const SegmentId id = leases_.at(lease).segment;
-    const Segment& segment = *segments_.at(id);
+    const SegmentId id = state_.leases.at(lease).segment;
+    const Segment& segment = *state_.segments.at(id);
     if (!distinct.insert(id).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("segment ", ToInt(id), " is in the list twice; name it once"));
@@ -126,16 +114,16 @@ absl::Status Ledger::CheckPublicationRoom(Tenant& tenant, const Publication* rep
                        "an operator for more (gpumemctl quota set --max-publications N)",
                        each);
     }
-    if (publications_.size() >= bounds_.max_publications) {
-      return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, publications_.size(),
-                       bounds_.max_publications,
+    if (state_.publications.size() >= state_.bounds.max_publications) {
+      return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, state_.publications.size(),
+                       state_.bounds.max_publications,
                        "the daemon keeps only so many publications; unpublish what is not needed");
     }
   }
   const uint64_t freed = replaced == nullptr ? 0 : replaced->metadata_bytes;
   for (const auto& [used, limit] :
-       {std::pair(tenant.metadata_bytes - freed, bounds_.max_metadata_bytes_per_tenant),
-        std::pair(metadata_bytes_ - freed, bounds_.max_metadata_bytes)}) {
+       {std::pair(tenant.metadata_bytes - freed, state_.bounds.max_metadata_bytes_per_tenant),
+        std::pair(state_.metadata_bytes - freed, state_.bounds.max_metadata_bytes)}) {
     if (used + metadata_bytes <= limit) continue;
     return DenyCount(tenant, Denial::Cause::kDaemonLimit, metadata_bytes, used, limit,
                      "these are bytes of the metadata of publications, of which a tenant and the "
@@ -159,7 +147,7 @@ uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
 }
 
 void Ledger::ForgetVersion(Tenant& tenant, uint64_t version) {
-  ended_version_ = std::max(ended_version_, version);
+  state_.ended_version = std::max(state_.ended_version, version);
   tenant.forgotten_version = std::max(tenant.forgotten_version, version);
 }
 
@@ -186,7 +174,7 @@ void Ledger::RecallVersions(Tenant& tenant) {
 }
 
 void Ledger::ForgetVersion(uint64_t version) {
-  ended_version_ = std::max(ended_version_, version);
+  state_.ended_version = std::max(state_.ended_version, version);
   forgotten_version_ = std::max(forgotten_version_, version);
 }
 
@@ -194,15 +182,15 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
   absl::StatusOr<Session*> live = LiveSession(session_id);
   if (!live.ok()) return live.status();
   Session& session = **live;
-  if (const std::optional<uint64_t> version = AnswerTo(session, spec.request)) {
+  if (const std::optional<uint64_t> version = state_.AnswerTo(session, spec.request)) {
     return Published{.version = *version, .again = true};
   }
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   Tenant& tenant = *session.tenant;
   absl::StatusOr<std::vector<SegmentId>> segments = Publishable(session, spec);
   if (!segments.ok()) return segments.status();
   const PublicationName name(tenant.name, spec.name);
-  const Publication* replaced = FindPublication(name, &tenant);
+  const Publication* replaced = state_.FindPublication(name, &tenant);
   if (absl::Status room = CheckPublicationRoom(tenant, replaced, spec.metadata_bytes); !room.ok()) {
     return room;
   }
@@ -216,35 +204,35 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
                           .to_any = spec.to_any,
                           .ephemeral = spec.ephemeral,
                           .expire_after = spec.expire_after,
-                          .published = now_(),
-                          .idle_since = now_(),
+                          .published = state_.now(),
+                          .idle_since = state_.now(),
                           .publisher = session_id,
                           .publisher_pid = session.details.peer.pid,
                           .publisher_name = session.details.client_name};
   for (SegmentId segment : publication.segments) {
-    ++segments_.at(segment)->publications;
-    publication.bytes += segments_.at(segment)->charge.bytes();
+    ++state_.segments.at(segment)->publications;
+    publication.bytes += state_.segments.at(segment)->charge.bytes();
   }
   // Only now, since both may hold the same segments.
   if (replaced != nullptr) {
-    EndPublication(by_name_.at(name), /*replaced=*/true);
+    EndPublication(state_.by_name.at(name), /*replaced=*/true);
   }
   CountPublication(tenant, 1);
   tenant.metadata_bytes += spec.metadata_bytes;
-  metadata_bytes_ += spec.metadata_bytes;
+  state_.metadata_bytes += spec.metadata_bytes;
   session.publications.insert(id);
   if (spec.ephemeral) session.ephemeral.insert(id);
   const uint64_t version = publication.version;
   Answer(session_id, session, spec.request, version);
-  Touch(id, publication.segments.size());
-  by_name_[name] = id;
-  expiries_.emplace(ExpiryOf(publication), id);
-  publications_.emplace(id, std::move(publication));
-  AuditPublish(session_id, publications_.at(id));
+  changes_.Touch(id, publication.segments.size());
+  state_.by_name[name] = id;
+  expiries_.emplace(state_.ExpiryOf(publication), id);
+  state_.publications.emplace(id, std::move(publication));
+  auditor_.Published(session_id, state_.publications.at(id));
   for (auto it = attach_waiters_.begin(); it != attach_waiters_.end();) {
     const auto [waiter, wanted] = *it++;
     if (wanted.name == name && wanted.version <= version &&
-        MayAttach(publications_.at(id), *sessions_.at(wanted.session)->tenant)) {
+        state_.MayAttach(state_.publications.at(id), *state_.sessions.at(wanted.session)->tenant)) {
       RemoveAttachWaiter(waiter);
       attachable_.push_back(waiter);
     }
@@ -259,16 +247,16 @@ void Ledger::CountPublication(Tenant& tenant, int change) {
 }
 
 void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const AuditOperator> by) {
-  const Publication publication = std::move(publications_.at(id));
-  AuditPublicationEnd(publication, replaced, by);
-  publications_.erase(id);
-  Touch(id, publication.segments.size());
-  expiries_.erase({ExpiryOf(publication), id});
+  const Publication publication = std::move(state_.publications.at(id));
+  auditor_.PublicationEnded(publication, replaced, by);
+  state_.publications.erase(id);
+  changes_.Touch(id, publication.segments.size());
+  expiries_.erase({state_.ExpiryOf(publication), id});
   Tenant& tenant = *publication.tenant;
-  by_name_.erase({tenant.name, publication.name});
+  state_.by_name.erase({tenant.name, publication.name});
   if (!replaced) {
     tenant.ended_names.emplace_back(publication.name, publication.version);
-    ended_version_ = std::max(ended_version_, publication.version);
+    state_.ended_version = std::max(state_.ended_version, publication.version);
   }
   if (tenant.ended_names.size() > kMaxEndedNames) {
     ForgetVersion(tenant, tenant.ended_names.front().second);
@@ -276,14 +264,15 @@ void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const Au
   }
   CountPublication(tenant, -1);
   tenant.metadata_bytes -= publication.metadata_bytes;
-  metadata_bytes_ -= publication.metadata_bytes;
-  if (auto publisher = sessions_.find(publication.publisher); publisher != sessions_.end()) {
+  state_.metadata_bytes -= publication.metadata_bytes;
+  if (auto publisher = state_.sessions.find(publication.publisher);
+      publisher != state_.sessions.end()) {
     publisher->second->publications.erase(id);
     publisher->second->ephemeral.erase(id);
   }
   ended_publications_.push_back(id);
   for (SegmentId segment_id : publication.segments) {
-    Segment& segment = *segments_.at(segment_id);
+    Segment& segment = *state_.segments.at(segment_id);
     --segment.publications;
     Settle(segment_id, segment);
   }
@@ -297,11 +286,11 @@ absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_vi
                                            uint64_t request_id) {
   absl::StatusOr<Session*> session = LiveSession(session_id);
   if (!session.ok()) return session.status();
-  if (const std::optional<uint64_t> ended = AnswerTo(**session, request_id)) return *ended;
+  if (const std::optional<uint64_t> ended = state_.AnswerTo(**session, request_id)) return *ended;
   const Tenant& tenant = *(*session)->tenant;
   absl::StatusOr<PublicationName> name = ParseName(text, tenant.name);
   if (!name.ok()) return name.status();
-  const Publication* found = FindPublication(*name, &tenant);
+  const Publication* found = state_.FindPublication(*name, &tenant);
   if (found == nullptr) return NoSuchPublication(name->first, name->second);
   if (found->tenant != &tenant) {
     return absl::PermissionDeniedError(
@@ -309,7 +298,7 @@ absl::StatusOr<uint64_t> Ledger::Unpublish(SessionId session_id, absl::string_vi
                      "'s: only its own sessions end it, and operators (gpumemctl unpublish)"));
   }
   const uint64_t version = found->version;
-  EndPublication(by_name_.at(*name));
+  EndPublication(state_.by_name.at(*name));
   Answer(session_id, **session, request_id, version);
   return version;
 }
@@ -318,26 +307,21 @@ absl::StatusOr<uint64_t> Ledger::Unpublish(absl::string_view full_name,
                                            absl::Span<const AuditOperator> by) {
   absl::StatusOr<PublicationName> name = ParseName(full_name, "");
   if (!name.ok()) return name.status();
-  const Publication* found = FindPublication(*name, nullptr);
+  const Publication* found = state_.FindPublication(*name, nullptr);
   if (found == nullptr) return NoSuchPublication(name->first, name->second);
   const uint64_t version = found->version;
-  EndPublication(by_name_.at(*name), /*replaced=*/false, by);
+  EndPublication(state_.by_name.at(*name), /*replaced=*/false, by);
   return version;
 }
 
 // --- Expiry ----------------------------------------------------------------------------
-
-absl::Time Ledger::ExpiryOf(const Publication& publication) const {
-  if (!publication.attached.empty()) return absl::InfiniteFuture();
-  return publication.idle_since + publication.expire_after;
-}
 
 absl::Time Ledger::NextExpiry() const {
   return expiries_.empty() ? absl::InfiniteFuture() : expiries_.begin()->first;
 }
 
 void Ledger::ExpirePublications() {
-  const absl::Time now = now_();
+  const absl::Time now = state_.now();
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     EndPublication(expiries_.begin()->second);
   }
@@ -347,14 +331,14 @@ void Ledger::ExpirePublications() {
 
 absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const AttachSpec& spec,
                                               size_t steps) {
-  if (draining_) return Draining();
+  if (state_.draining) return Draining();
   absl::StatusOr<Session*> live = LiveSession(session_id);
   if (!live.ok()) return live.status();
   Session& session = **live;
   Tenant& tenant = *session.tenant;
   absl::StatusOr<PublicationName> name = ParseName(spec.name, tenant.name);
   if (!name.ok()) return name.status();
-  const Publication* found = FindPublication(*name, &tenant);
+  const Publication* found = state_.FindPublication(*name, &tenant);
   if (found == nullptr && spec.version == 0) return NoSuchPublication(name->first, name->second);
   if (found == nullptr || found->version < spec.version) {
     if (absl::Status room = CheckWaiting(tenant); !room.ok()) return room;
@@ -369,7 +353,7 @@ absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const Attach
     return Admission{.waiter = id};
   }
 
-  Publication& publication = publications_.at(by_name_.at(*name));
+  Publication& publication = state_.publications.at(state_.by_name.at(*name));
   if (absl::Status room = CheckLeaseCount(session, publication.segments.size()); !room.ok()) {
     return room;
   }
@@ -377,38 +361,38 @@ absl::StatusOr<Admission> Ledger::BeginAttach(SessionId session_id, const Attach
   operation.session = session_id;
   operation.revocable = spec.revocable || tenant.quota.revocable;
   operation.request_id = spec.request_id;
-  operation.publication = by_name_.at(*name);
+  operation.publication = state_.by_name.at(*name);
   if (absl::Status sort = CheckSort(session, operation.revocable); !sort.ok()) return sort;
   for (SegmentId id : publication.segments) {
-    if (segments_.at(id)->lost) return Lost(id);
+    if (state_.segments.at(id)->lost) return Lost(id);
     operation.items.push_back({.segment = id});
   }
-  operation.id = OperationId{next_operation_++};
-  for (Operation::Item& item : operation.items) item.lease = LeaseId{next_lease_++};
-  expiries_.erase({ExpiryOf(publication), *operation.publication});
+  operation.id = OperationId{state_.next_operation++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{state_.next_lease++};
+  expiries_.erase({state_.ExpiryOf(publication), *operation.publication});
   publication.attached[session_id] += static_cast<uint32_t>(operation.items.size());
-  Touch(*operation.publication);
-  expiries_.emplace(ExpiryOf(publication), *operation.publication);
+  changes_.Touch(*operation.publication);
+  expiries_.emplace(state_.ExpiryOf(publication), *operation.publication);
   Pin(operation, session, steps);
   return Admission{.operation = std::move(operation)};
 }
 
 void Ledger::Detach(std::optional<PublicationId> id, SessionId session) {
   if (!id) return;
-  auto it = publications_.find(*id);
-  if (it == publications_.end()) return;  // it has ended meanwhile
+  auto it = state_.publications.find(*id);
+  if (it == state_.publications.end()) return;  // it has ended meanwhile
   Publication& publication = it->second;
   if (--publication.attached.at(session) > 0) return;
-  expiries_.erase({ExpiryOf(publication), *id});
+  expiries_.erase({state_.ExpiryOf(publication), *id});
   publication.attached.erase(session);
-  if (publication.attached.empty()) publication.idle_since = now_();
-  Touch(*id);
-  expiries_.emplace(ExpiryOf(publication), *id);
+  if (publication.attached.empty()) publication.idle_since = state_.now();
+  changes_.Touch(*id);
+  expiries_.emplace(state_.ExpiryOf(publication), *id);
 }
 
 void Ledger::RemoveAttachWaiter(WaiterId id) {
   auto it = attach_waiters_.find(id);
-  Session& session = *sessions_.at(it->second.session);
+  Session& session = *state_.sessions.at(it->second.session);
   session.attach_waiters.erase(id);
   CountWaiting(*session.tenant, -1);
   ++session.in_flight;
@@ -420,7 +404,8 @@ std::vector<WaiterId> Ledger::TakeAttachable() { return std::exchange(attachable
 
 absl::Status Ledger::EndAttachWait(WaiterId id, bool expired) {
   const records::AttachWaiter waiter = attach_waiters_.at(id);
-  const Publication* found = FindPublication(waiter.name, sessions_.at(waiter.session)->tenant);
+  const Publication* found =
+      state_.FindPublication(waiter.name, state_.sessions.at(waiter.session)->tenant);
   RemoveAttachWaiter(id);
   if (!expired) return absl::CancelledError("the client has given up the request");
   return absl::DeadlineExceededError(absl::StrCat(
@@ -432,62 +417,10 @@ absl::Status Ledger::EndAttachWait(WaiterId id, bool expired) {
 
 // --- Looking ---------------------------------------------------------------------------
 
-PublicationView Ledger::View(PublicationId id, const Publication& publication) const {
-  const absl::Time now = now_();
-  auto publisher = sessions_.find(publication.publisher);
-  return {.id = id,
-          .tenant = publication.tenant->name,
-          .name = publication.name,
-          .version = publication.version,
-          .segments = static_cast<uint32_t>(publication.segments.size()),
-          .bytes = publication.bytes,
-          .metadata_bytes = publication.metadata_bytes,
-          .to_any = publication.to_any,
-          .ephemeral = publication.ephemeral,
-          .attached = static_cast<uint32_t>(publication.attached.size()),
-          .age = now - publication.published,
-          .expire_after = publication.expire_after,
-          .expires_in = ExpiryOf(publication) - now,
-          .publisher = publication.publisher,
-          .publisher_pid = publication.publisher_pid,
-          .publisher_name = publication.publisher_name,
-          .publisher_alive = publisher != sessions_.end() && publisher->second->live};
-}
-
-absl::StatusOr<PublicationView> Ledger::GetPublication(PublicationId id) const {
-  auto it = publications_.find(id);
-  if (it == publications_.end()) return absl::NotFoundError("the publication has ended");
-  return View(id, it->second);
-}
-
-absl::StatusOr<std::vector<PublicationView>> Ledger::ListPublications(
-    absl::string_view tenant) const {
-  if (!tenant.empty() && FindTenant(tenant) == nullptr) return NoSuchTenant(tenant);
-  std::vector<PublicationView> views;
-  for (const auto& [name, id] : by_name_) {
-    if (tenant.empty() || name.first == tenant) views.push_back(View(id, publications_.at(id)));
-  }
-  return views;
-}
-
-absl::StatusOr<std::vector<PublicationView>> Ledger::ListAttachable(
-    SessionId session_id, absl::string_view tenant) const {
-  auto session = sessions_.find(session_id);
-  if (session == sessions_.end()) {
-    return absl::AbortedError("the session has ended; connect again");
-  }
-  std::vector<PublicationView> views;
-  for (const auto& [name, id] : by_name_) {
-    const Publication& publication = publications_.at(id);
-    if (!tenant.empty() && name.first != tenant) continue;
-    if (MayAttach(publication, *session->second->tenant)) views.push_back(View(id, publication));
-  }
-  return views;
-}
-
 absl::Status Ledger::CheckPublications() const {
   const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
-  if (by_name_.size() != publications_.size() || expiries_.size() != publications_.size()) {
+  if (state_.by_name.size() != state_.publications.size() ||
+      expiries_.size() != state_.publications.size()) {
     return wrong("a publication has no name, or two, or is not watched");
   }
   absl::flat_hash_map<SegmentId, uint32_t> publications_of;
@@ -495,26 +428,26 @@ absl::Status Ledger::CheckPublications() const {
   std::map<const Tenant*, uint32_t> counts;
   std::map<const Tenant*, uint64_t> metadata;
   uint64_t all_metadata = 0;
-  leases_.ForEach([&](LeaseId, const Lease& lease) {
+  state_.leases.ForEach([&](LeaseId, const Lease& lease) {
     if (lease.publication) ++leases_through[{*lease.publication, lease.session}];
   });
   size_t ephemeral = 0, ephemeral_by_session = 0;
-  for (const auto& [id, publication] : publications_) {
-    auto tenant = tenants_.find(publication.tenant->name);
-    if (tenant == tenants_.end() || tenant->second.get() != publication.tenant) {
+  for (const auto& [id, publication] : state_.publications) {
+    auto tenant = state_.tenants.find(publication.tenant->name);
+    if (tenant == state_.tenants.end() || tenant->second.get() != publication.tenant) {
       return wrong("publication ", ToInt(id), " outlived its tenant");
     }
-    auto named = by_name_.find({publication.tenant->name, publication.name});
-    if (named == by_name_.end() || named->second != id) {
+    auto named = state_.by_name.find({publication.tenant->name, publication.name});
+    if (named == state_.by_name.end() || named->second != id) {
       return wrong("publication ", ToInt(id), " is not found by its name");
     }
-    if (!expiries_.contains({ExpiryOf(publication), id})) {
+    if (!expiries_.contains({state_.ExpiryOf(publication), id})) {
       return wrong("publication ", ToInt(id), " would expire at the wrong time");
     }
     uint64_t bytes = 0;
     for (SegmentId segment : publication.segments) {
-      auto it = segments_.find(segment);
-      if (it == segments_.end() || it->second->tenant != publication.tenant) {
+      auto it = state_.segments.find(segment);
+      if (it == state_.segments.end() || it->second->tenant != publication.tenant) {
         return wrong("publication ", ToInt(id), " has no segment ", ToInt(segment));
       }
       if (it->second->charge.revocable()) {
@@ -525,9 +458,9 @@ absl::Status Ledger::CheckPublications() const {
     }
     if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
     for (const auto& [session, count] : publication.attached) {
-      auto it = sessions_.find(session);
+      auto it = state_.sessions.find(session);
       // Those that operations under way are about to give count, too.
-      if (it == sessions_.end() || count < leases_through[{id, session}] || count == 0 ||
+      if (it == state_.sessions.end() || count < leases_through[{id, session}] || count == 0 ||
           (it->second->operations == 0 && count != leases_through[{id, session}])) {
         return wrong("publication ", ToInt(id), " miscounts who is attached");
       }
@@ -539,25 +472,26 @@ absl::Status Ledger::CheckPublications() const {
     all_metadata += publication.metadata_bytes;
     if (!publication.ephemeral) continue;
     ++ephemeral;
-    auto publisher = sessions_.find(publication.publisher);
-    if (publisher == sessions_.end() || !(publisher->second->live || publisher->second->ending) ||
+    auto publisher = state_.sessions.find(publication.publisher);
+    if (publisher == state_.sessions.end() ||
+        !(publisher->second->live || publisher->second->ending) ||
         !publisher->second->ephemeral.contains(id)) {
       return wrong("publication ", ToInt(id), " should have ended with its session");
     }
   }
   for (const auto& [through, count] : leases_through) {
-    auto it = publications_.find(through.first);
-    if (it != publications_.end() && !it->second.attached.contains(through.second)) {
+    auto it = state_.publications.find(through.first);
+    if (it != state_.publications.end() && !it->second.attached.contains(through.second)) {
       return wrong("publication ", ToInt(through.first), " does not know who is attached");
     }
   }
-  for (const auto& [id, segment] : segments_) {
+  for (const auto& [id, segment] : state_.segments) {
     if (segment->publications != publications_of[id]) {
       return wrong("segment ", ToInt(id), " miscounts the publications that it is in");
     }
   }
   size_t waiters = 0;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : state_.sessions) {
     ephemeral_by_session += session->ephemeral.size();
     waiters += session->attach_waiters.size();
     for (WaiterId waiter : session->attach_waiters) {
@@ -569,8 +503,8 @@ absl::Status Ledger::CheckPublications() const {
   }
   if (waiters != attach_waiters_.size()) return wrong("a wait to attach outlived its session");
   if (ephemeral != ephemeral_by_session) return wrong("ephemeral publications are miscounted");
-  if (all_metadata != metadata_bytes_) return wrong("the bytes of metadata do not add up");
-  for (const auto& [name, tenant] : tenants_) {
+  if (all_metadata != state_.metadata_bytes) return wrong("the bytes of metadata do not add up");
+  for (const auto& [name, tenant] : state_.tenants) {
     if (tenant->tree_publications != counts[tenant.get()] ||
         tenant->metadata_bytes != metadata[tenant.get()]) {
       return wrong("tenant ", name, " miscounts its publications");

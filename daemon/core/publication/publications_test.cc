@@ -75,7 +75,7 @@ TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
   EXPECT_EQ(Usage("ml").leased, 3 * kGranule);  // the attacher's leases keep it
   ProcessEnds(server);
   EXPECT_THAT(DestroyDoomed(), SizeIs(3));
-  EXPECT_EQ(ledger.charged(0), 0u);
+  EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
 TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
@@ -87,7 +87,7 @@ TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
   const SessionId server = OpenSession("ml");
   const auto attached = Attach(server, "weights");
 
-  const HoldersView all = ledger.ListHolders(std::nullopt);
+  const HoldersView all = ledger.look().ListHolders(std::nullopt);
   ASSERT_THAT(all.leases, SizeIs(4));
   EXPECT_EQ(all.leases[0].id, weights[0].lease);
   EXPECT_EQ(all.leases[0].segment, weights[0].segment);
@@ -106,16 +106,16 @@ TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
   EXPECT_EQ(all.publications[0].name, "weights");
   EXPECT_EQ(all.publications[0].segments, SegmentsOf(weights));
 
-  const HoldersView second = ledger.ListHolders(weights[1].segment);
+  const HoldersView second = ledger.look().ListHolders(weights[1].segment);
   ASSERT_THAT(second.leases, SizeIs(2));
   EXPECT_EQ(second.leases[1].id, attached[1].lease);
   EXPECT_THAT(second.publications, SizeIs(1));
-  EXPECT_THAT(ledger.ListHolders(SegmentId{4711}).leases, IsEmpty());
-  EXPECT_THAT(ledger.ListHolders(SegmentId{4711}).publications, IsEmpty());
+  EXPECT_THAT(ledger.look().ListHolders(SegmentId{4711}).leases, IsEmpty());
+  EXPECT_THAT(ledger.look().ListHolders(SegmentId{4711}).publications, IsEmpty());
 
   // What the lease was attached through is no longer there to be named.
   ASSERT_TRUE(ledger.Unpublish(trainer, "weights").ok());
-  const HoldersView after = ledger.ListHolders(weights[0].segment);
+  const HoldersView after = ledger.look().ListHolders(weights[0].segment);
   EXPECT_TRUE(after.leases.at(1).attached);
   EXPECT_EQ(after.leases.at(1).publication, "");
   EXPECT_THAT(after.publications, IsEmpty());
@@ -169,7 +169,7 @@ TEST_F(LedgerPublicationsTest, VersionsShareSegmentsThatStayTheSame) {
   Publish(session, "w", items);
   Publish(session, "w", {items[1]});
   Release(session, items);
-  const auto views = *ledger.ListPublications("ml");
+  const auto views = *ledger.look().ListPublications("ml");
   ASSERT_THAT(views, SizeIs(1));
   EXPECT_EQ(views[0].version, 2u);
   EXPECT_EQ(views[0].bytes, kGranule);
@@ -229,7 +229,7 @@ TEST_F(LedgerPublicationsTest, ARetryMakesNoSecondVersion) {
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->again);
   EXPECT_EQ(again->version, 1u);
-  EXPECT_EQ(ledger.ListPublications("")->at(0).version, 2u);
+  EXPECT_EQ(ledger.look().ListPublications("")->at(0).version, 2u);
 }
 
 TEST_F(LedgerPublicationsTest, EphemeralEndsWithItsPublishersSession) {
@@ -238,7 +238,7 @@ TEST_F(LedgerPublicationsTest, EphemeralEndsWithItsPublishersSession) {
   Publish(publisher, {.name = "w", .leases = LeasesOf(items), .ephemeral = true});
   const auto attached = Attach(reader, "w");
   ledger.SocketClosed(publisher);
-  EXPECT_THAT(*ledger.ListPublications(""), IsEmpty());
+  EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
   EXPECT_EQ(Usage("ml").leased, kGranule);  // the reader has it still
   Release(reader, attached);
   EXPECT_EQ(Usage("ml").lingering, kGranule);  // the publisher's process may map it
@@ -256,15 +256,15 @@ TEST_F(LedgerPublicationsTest, ExpiresWhenNobodyHasBeenAttachedForSoLong) {
   EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
   now += absl::Hours(1);
   ledger.ExpirePublications();
-  ASSERT_THAT(*ledger.ListPublications(""), SizeIs(1));
+  ASSERT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
   Release(reader, attached);
   EXPECT_EQ(ledger.NextExpiry(), now + absl::Minutes(1));
   now += absl::Minutes(1) - absl::Nanoseconds(1);
   ledger.ExpirePublications();
-  ASSERT_THAT(*ledger.ListPublications(""), SizeIs(1));
+  ASSERT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
   now += absl::Nanoseconds(1);
   ledger.ExpirePublications();
-  EXPECT_THAT(*ledger.ListPublications(""), IsEmpty());
+  EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
 }
 
 TEST_F(LedgerPublicationsTest, AnAttachmentUnderWayKeepsItFromExpiring) {
@@ -275,7 +275,7 @@ TEST_F(LedgerPublicationsTest, AnAttachmentUnderWayKeepsItFromExpiring) {
   ASSERT_TRUE(admission.ok());
   now += absl::Hours(1);
   ledger.ExpirePublications();
-  EXPECT_THAT(*ledger.ListPublications(""), SizeIs(1));
+  EXPECT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
   ledger.Abort(*admission->operation, /*handed_over=*/false);
   EXPECT_EQ(ledger.NextExpiry(), now + absl::Seconds(1));
 }
@@ -295,8 +295,8 @@ TEST_F(LedgerPublicationsTest, OthersCannotTellAForbiddenNameFromAnUnknownOne) {
   // Also by waiting.
   EXPECT_TRUE(ledger.BeginCall(other).ok());
   EXPECT_TRUE(ledger.BeginAttach(other, {.name = "ml/secret", .version = 1})->waiter.has_value());
-  EXPECT_THAT(*ledger.ListAttachable(other, ""), SizeIs(1));
-  EXPECT_THAT(*ledger.ListAttachable(owner, ""), SizeIs(2));
+  EXPECT_THAT(*ledger.look().ListAttachable(other, ""), SizeIs(1));
+  EXPECT_THAT(*ledger.look().ListAttachable(owner, ""), SizeIs(2));
   EXPECT_THAT(Attach(other, "ml/open"), SizeIs(1));
   EXPECT_EQ(*ledger.Unpublish("ml/secret"), 1u);  // an operator
   ledger.SocketClosed(other);
@@ -309,11 +309,11 @@ TEST_F(LedgerPublicationsTest, WhoWaitsForAVersionIsCalledWhenItIsThere) {
   const auto items = Acquire(publisher, kGranule);
   const WaiterId first = Wait(reader, "w", 1), second = Wait(reader, "w", 2);
   const WaiterId never = Wait(foreign, "ml/w", 1);
-  EXPECT_EQ(ledger.GetTenant("ml")->waiting, 2u);
-  EXPECT_EQ(ledger.GetTenant("ml")->in_flight, 0u);
+  EXPECT_EQ(ledger.look().GetTenant("ml")->waiting, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("ml")->in_flight, 0u);
   Publish(publisher, "w", items);
   EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(first));
-  EXPECT_EQ(ledger.GetTenant("ml")->in_flight, 1u);
+  EXPECT_EQ(ledger.look().GetTenant("ml")->in_flight, 1u);
   Publish(publisher, "w", items);
   EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(second));
   EXPECT_THAT(ledger.EndAttachWait(never, /*expired=*/true).ToString(),
@@ -425,7 +425,7 @@ TEST_F(LedgerPublicationsTest, TenantsHaveSoManyAndThoseTheyAreUnderCountThem) {
                Denial::Cause::kMaxPublications, "a", "", 1, 1, 1);
   Publish(a, "1", of_a);  // no more than before
   Publish(b, "1", of_b);
-  EXPECT_EQ(ledger.GetTenant("team")->publications, 2u);
+  EXPECT_EQ(ledger.look().GetTenant("team")->publications, 2u);
   const auto denied = ledger.Publish(b, {.name = "2", .leases = LeasesOf(of_b)}).status();
   ExpectDenial(denied, Denial::Cause::kMaxPublications, "b", "", 1, 2, 2);
   EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
@@ -466,7 +466,7 @@ TEST_F(BoundedLedgerPublicationsTest, AttachingIsAllOrNothing) {
   EXPECT_THAT(Attach(reader, "w"), SizeIs(3));
   ExpectDenial(ledger.BeginAttach(reader, {.name = "w"}).status(), Denial::Cause::kDaemonLimit, "a",
                "", 3, 3, 4);
-  EXPECT_EQ(ledger.ListPublications("")->at(0).attached, 1u);
+  EXPECT_EQ(ledger.look().ListPublications("")->at(0).attached, 1u);
 }
 
 }  // namespace

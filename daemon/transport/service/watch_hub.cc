@@ -136,7 +136,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         event.mutable_pressure()->set_deadline_ms(MillisecondsUp(left));
       }
     } else if (told.revoked) {
-      const Ledger::Revoked revoked = broker_->RevokedLeases(call_);
+      const Inspector::Revoked revoked = broker_->RevokedLeases(call_);
       if (revoked.leases.empty()) return OnWriteDone(/*ok=*/true);
       for (LeaseId lease : revoked.leases) event.mutable_revocation()->add_lease_ids(ToInt(lease));
       event.mutable_revocation()->set_deadline_ms(MillisecondsUp(revoked.until - absl::Now()));

@@ -7,7 +7,7 @@ namespace {
 class LedgerMeasuresTest : public LedgerFixture {
  protected:
   LedgerMeasures::Tenant Of(absl::string_view name) {
-    for (const LedgerMeasures::Tenant& tenant : ledger.Measure().tenants) {
+    for (const LedgerMeasures::Tenant& tenant : ledger.look().Measure().tenants) {
       if (tenant.name == name) return tenant;
     }
     ADD_FAILURE() << "no tenant " << name;
@@ -41,7 +41,7 @@ TEST_F(LedgerMeasuresTest, BytesByStateOfATenantAndWhoItIsUnder) {
   EXPECT_EQ(Of("member").devices[0].guarantee, 3 * kGranule);
   EXPECT_EQ(Of("team").devices[0].limit, 100 * kGranule);
   EXPECT_TRUE(Of("team").devices[0].ever_charged);
-  const LedgerMeasures measures = ledger.Measure();
+  const LedgerMeasures measures = ledger.look().Measure();
   EXPECT_EQ(measures.devices[0].charged, 7 * kGranule);
   EXPECT_EQ(measures.devices[1].charged, 7 * kGranule);
   Finish(pending);
@@ -75,7 +75,9 @@ TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
   AcquireOne(one, 2 * kGranule, "GPU-2");
   Release(one, {AcquireOne(one, 8 * kGranule)});  // no longer its own
   OpenTicket(other, Share(one, shared.lease));
-  const auto reclaimed = [&](size_t device) { return ledger.Measure().devices[device].reclaimed; };
+  const auto reclaimed = [&](size_t device) {
+    return ledger.look().Measure().devices[device].reclaimed;
+  };
 
   ledger.SocketClosed(one);
   EXPECT_EQ(reclaimed(1), 0) << "its process may still map it";

@@ -116,7 +116,7 @@ class LedgerFixture : public ::testing::Test {
     return doomed;
   }
   DeviceUsageView Usage(absl::string_view tenant, size_t device = 0) {
-    auto view = ledger.GetTenant(tenant);
+    auto view = ledger.look().GetTenant(tenant);
     EXPECT_TRUE(view.ok()) << view.status();
     return view.ok() ? view->devices.at(device) : DeviceUsageView{};
   }

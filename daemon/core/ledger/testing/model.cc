@@ -211,7 +211,7 @@ absl::Status LedgerModel::ContinueEnding(const Ledger& ledger) {
   if (!HasEnding()) return absl::OkStatus();
   const JournalImage image = ledger.Image();
   std::set<SegmentId> given_up;  // by the ledger
-  const auto views = ledger.ListSegments("", "");
+  const auto views = ledger.look().ListSegments("", "");
   for (const SegmentView& view : *views) {
     if (view.state == SegmentState::kReleasing) given_up.insert(view.id);
   }
@@ -265,7 +265,7 @@ absl::Status LedgerModel::ContinueEnding(const Ledger& ledger) {
         Rest(segment);
       }
     }
-    session.ending = ledger.IsEnding(id);
+    session.ending = ledger.state().ending.contains(id);
     if (!session.ending && !HasEnded(id)) return Wrong("session ", ToInt(id), " has not ended");
     if (std::exchange(session.goes_on, session.ending) && !session.ending) any_ended = true;
   }

@@ -44,11 +44,11 @@ class Differences {
 absl::Status LedgerModel::Compare(const Ledger& ledger, absl::Time now) const {
   if (absl::Status tenants = CompareTenants(ledger); !tenants.ok()) return tenants;
   Differences counts;
-  counts.Check<uint64_t>("session_count", ledger.session_count(), sessions_.size());
-  counts.Check<uint64_t>("segment_count", ledger.segment_count(), segments_.size());
-  counts.Check<uint64_t>("tenant_count", ledger.tenant_count(), tenants_.size());
+  counts.Check<uint64_t>("session_count", ledger.state().sessions.size(), sessions_.size());
+  counts.Check<uint64_t>("segment_count", ledger.state().segments.size(), segments_.size());
+  counts.Check<uint64_t>("tenant_count", ledger.state().tenants.size(), tenants_.size());
   for (size_t device = 0; device < devices_.size(); ++device) {
-    counts.Check<uint64_t>(devices_[device].uuid, ledger.charged(device),
+    counts.Check<uint64_t>(devices_[device].uuid, ledger.state().charged(device),
                            Of("", device, Which::kAll).bytes);
   }
   if (absl::Status same = counts.Of("in all"); !same.ok()) return same;
@@ -57,7 +57,7 @@ absl::Status LedgerModel::Compare(const Ledger& ledger, absl::Time now) const {
 }
 
 absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
-  const std::vector<TenantView> views = ledger.ListTenants();
+  const std::vector<TenantView> views = ledger.look().ListTenants();
   if (views.size() != tenants_.size()) {
     return Wrong("the ledger lists ", views.size(), " tenants, expected ", tenants_.size());
   }
@@ -138,13 +138,13 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
                                           const std::string& device, absl::Time now) const {
   const bool tenant_known = tenant.empty() || tenants_.contains(tenant);
   const bool device_known = device.empty() || DeviceIndex(device) < devices_.size();
-  const auto sessions = ledger.ListSessions(tenant);
+  const auto sessions = ledger.look().ListSessions(tenant);
   if (sessions.ok() != tenant_known) return Wrong("tenant \"", tenant, "\" listed wrongly");
-  const auto segments = ledger.ListSegments(tenant, device);
+  const auto segments = ledger.look().ListSegments(tenant, device);
   if (segments.ok() != (tenant_known && device_known)) return Wrong("segments listed wrongly");
   if (!tenant_known && (!absl::IsNotFound(sessions.status()) ||
-                        !absl::IsNotFound(ledger.GetTenant(tenant).status()) ||
-                        !absl::IsNotFound(ledger.GetQuota(tenant).status()))) {
+                        !absl::IsNotFound(ledger.look().GetTenant(tenant).status()) ||
+                        !absl::IsNotFound(ledger.look().GetQuota(tenant).status()))) {
     return Wrong("tenant \"", tenant, "\" should not be found");
   }
   if (!segments.ok()) {
@@ -184,19 +184,19 @@ absl::Status LedgerModel::CompareFiltered(const Ledger& ledger, const std::strin
     differences.Check("age", session_view->age, now - session.opened);
     const absl::StatusOr<SessionId> found = ledger.FindByToken(session.token);
     differences.Check<uint64_t>("found by token", found.ok() && *found == id, session.live);
-    differences.Check("tenant of", ledger.TenantOf(id).value_or("?"), session.tenant);
+    differences.Check("tenant of", ledger.look().TenantOf(id).value_or("?"), session.tenant);
     std::vector<LeaseId> lost;
     for (const auto& [lease_id, lease] : leases_) {
       if (lease.session == id && segments_.at(lease.segment).lost) lost.push_back(lease_id);
     }
-    differences.Check<uint64_t>("told its lost leases", ledger.LostLeases(id) == lost, true);
-    Ledger::Revoked revoked;
+    differences.Check<uint64_t>("told its lost leases", ledger.look().LostLeases(id) == lost, true);
+    Inspector::Revoked revoked;
     for (const auto& [lease_id, lease] : leases_) {
       if (lease.session != id || !segments_.at(lease.segment).revoking) continue;
       revoked.leases.push_back(lease_id);
       revoked.until = std::min(revoked.until, segments_.at(lease.segment).until);
     }
-    const Ledger::Revoked told = ledger.RevokedLeases(id);
+    const Inspector::Revoked told = ledger.look().RevokedLeases(id);
     differences.Check<uint64_t>("told what is taken back",
                                 told.leases == revoked.leases && told.until == revoked.until, true);
     if (absl::Status same = differences.Of(absl::StrCat("session ", ToInt(id))); !same.ok()) {

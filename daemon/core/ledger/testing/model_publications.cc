@@ -321,7 +321,7 @@ absl::Status LedgerModel::TakeEndedPublications(const std::vector<PublicationId>
 
 absl::Status LedgerModel::ComparePublications(const Ledger& ledger, const std::string& tenant,
                                               absl::Time now) const {
-  const auto views = ledger.ListPublications(tenant);
+  const auto views = ledger.look().ListPublications(tenant);
   if (!views.ok()) return Wrong("publications are not listed: ", views.status().ToString());
   std::map<std::pair<std::string, std::string>, const Publication*> expected;
   for (const Publication& each : publications_) {
@@ -359,7 +359,7 @@ absl::Status LedgerModel::ComparePublications(const Ledger& ledger, const std::s
     for (const Publication& each : publications_) {
       visible += each.to_any || each.tenant == session.tenant ? 1 : 0;
     }
-    const auto attachable = ledger.ListAttachable(id, "");
+    const auto attachable = ledger.look().ListAttachable(id, "");
     if (!attachable.ok() || attachable->size() != visible) {
       return Wrong("session ", ToInt(id), " sees too many publications, or too few");
     }

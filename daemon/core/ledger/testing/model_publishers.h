@@ -33,7 +33,7 @@ class ModelPublishers : public ModelSteps {
     const size_t count = chance_.In100(2) ? 0 : 1 + chance_.Below(3);
     for (const auto& [id, lease] : model_.leases()) {
       if (lease.session != session || spec.leases.size() >= count) continue;
-      const auto kind = ledger_.Describe({.segment = lease.segment}).kind;
+      const auto kind = ledger_.look().Describe({.segment = lease.segment}).kind;
       if (IsContextBound(kind) && chance_.In100(95)) continue;
       spec.leases.push_back(id);
     }

@@ -388,7 +388,7 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
           view->age != now - waiter.since) {
         return Wrong("waiter ", ToInt(id), " is listed wrongly");
       }
-      if (ledger.Revokes(id) != waiter.revokes) {
+      if (ledger.state().waiters.at(id).revokes != waiter.revokes) {
         return Wrong("whether memory is taken back for waiter ", ToInt(id), " is wrong");
       }
       const std::optional<Denial> blocked_by = ledger.BlockedBy(id);

@@ -139,7 +139,7 @@ class ModelRestarts : public ModelPublishers {
 
   // Moments that are rare.
   bool WorthAKill() {
-    if (ledger_.draining()) return chance_.Below(60) == 0;
+    if (ledger_.state().draining) return chance_.Below(60) == 0;
     if (ledger_.HasEnding()) return chance_.Below(60) == 0;
     if (model_.NextOverdue() != absl::InfiniteFuture()) return chance_.Below(80) == 0;
     const bool again = std::any_of(model_.operations().begin(), model_.operations().end(),
@@ -223,7 +223,7 @@ class ModelRestarts : public ModelPublishers {
     if (!model_.waiters().empty()) Met("killed while somebody waited");
     if (model_.AnyReleasing()) Met("killed while memory went back");
     if (model_.NextOverdue() != absl::InfiniteFuture()) Met("killed during a revocation");
-    if (ledger_.draining()) Met("killed while draining");
+    if (ledger_.state().draining) Met("killed while draining");
     if (ledger_.HasEnding()) Met("killed while a session ended");
     if (!model_.regrants().empty()) Met("killed before all had come back");
     for (const auto& [id, operation] : model_.operations()) {

@@ -209,7 +209,7 @@ class ModelSteps : public ModelOperators {
       if (answer->waiter) {
         absl::StrAppend(&told, " as ", ToInt(*answer->waiter));
         if (ledger_.HasEnding() && !spec.waits) Met("waits while a session ends");
-        if (ledger_.Revokes(*answer->waiter)) Met("revokes");
+        if (ledger_.state().waiters.at(*answer->waiter).revokes) Met("revokes");
       } else {
         MeetGrant(spec, *answer->operation);
         if (verdict.ok()) verdict = WithinLimits(session, answer->operation->device);
@@ -279,7 +279,7 @@ class ModelSteps : public ModelOperators {
   // By the ledger's own account: no limit is exceeded where something was granted.
   absl::Status WithinLimits(SessionId session, size_t device) {
     for (const std::string& name : model_.PathOf(model_.sessions().at(session).tenant)) {
-      const auto tenant = ledger_.GetTenant(name);
+      const auto tenant = ledger_.look().GetTenant(name);
       if (!tenant.ok()) return tenant.status();
       const bool within =
           tenant->devices[device].charged <= tenant->devices[device].limit &&
@@ -288,8 +288,8 @@ class ModelSteps : public ModelOperators {
           tenant->segments <= tenant->quota.max_segments.value_or(UINT32_MAX);
       if (!within) return absl::InternalError("granted beyond a limit");
     }
-    return ledger_.charged(device) <= devices_[device].capacity_bytes &&
-                   ledger_.segment_count() <= bounds_.max_segments
+    return ledger_.state().charged(device) <= devices_[device].capacity_bytes &&
+                   ledger_.state().segments.size() <= bounds_.max_segments
                ? absl::OkStatus()
                : absl::InternalError("granted beyond what there is");
   }
@@ -331,7 +331,7 @@ class ModelSteps : public ModelOperators {
   // Mostly well.
   absl::Status Finish(const Operation operation, uint64_t fate) {
     for (const Operation::Item& item : operation.items) {
-      const LeaseView view = ledger_.Describe(item);
+      const LeaseView view = ledger_.look().Describe(item);
       if (view.lease != item.lease || view.segment != item.segment ||
           view.tenant != model_.OwnerOf(item.segment) || view.reused != item.reused) {
         return absl::InternalError("an item is described wrongly");
@@ -431,7 +431,8 @@ class ModelSteps : public ModelOperators {
     if (chance_.In100(20)) std::erase_if(lost, [&](SegmentId) { return chance_.In100(50); });
     if (chance_.In100(5)) lost.push_back(SegmentId{chance_.Below(1000000)});
     std::erase_if(lost, [&](SegmentId id) {  // numbers that meet others' segments by chance
-      return ledger_.HasSegment(id) && !IsContextBound(ledger_.Describe({.segment = id}).kind);
+      return ledger_.state().segments.contains(id) &&
+             !IsContextBound(ledger_.look().Describe({.segment = id}).kind);
     });
     ledger_.MarkLost(lost);
     model_.MarkLost(lost);
@@ -508,7 +509,8 @@ class ModelSteps : public ModelOperators {
     const SegmentId segment = chance_.Of(model_.in_destruction());
     ledger_.Destroyed(segment);
     model_.Destroyed(segment);
-    if (ledger_.HasSegment(segment)) return absl::InternalError("destroyed, and still there");
+    if (ledger_.state().segments.contains(segment))
+      return absl::InternalError("destroyed, and still there");
     return After(absl::OkStatus(), "Destroyed ", ToInt(segment));
   }
 

@@ -58,7 +58,7 @@ class Episode : public ModelRestarts {
   // What is guaranteed to a tenant and nobody holds is to be had, though nobody gives up anything
   // but the processes that are ended for it.
   absl::Status GuaranteeProbe() {
-    if (ledger_.draining()) return absl::OkStatus();
+    if (ledger_.state().draining) return absl::OkStatus();
     std::vector<LedgerModel::Request> unused;
     for (const std::string& tenant : model_.TenantNames()) {
       for (size_t d : {0, 1}) {
@@ -116,7 +116,7 @@ class Episode : public ModelRestarts {
 
   // Who waits for much gets it once the others have gone, though others keep coming.
   absl::Status StarvationProbe() {
-    if (ledger_.draining() || model_.TenantNames().empty()) return absl::OkStatus();
+    if (ledger_.state().draining || model_.TenantNames().empty()) return absl::OkStatus();
     std::vector<std::string> tenants = model_.TenantNames();
     LedgerModel::Request large = {.tenant = chance_.Of(tenants), .device = chance_.Below(3)};
     const DeviceInfo& device = devices_[large.device];
@@ -179,7 +179,7 @@ class Episode : public ModelRestarts {
 
   absl::Status Step() {
     if (model_.operations().size() > 6) return FinishOperation();
-    if (ledger_.draining() && chance_.In100(10)) return SetDraining(false);
+    if (ledger_.state().draining && chance_.In100(10)) return SetDraining(false);
     if (chance_.long_queues()) {
       if (chance_.In100(25)) return StirQueue();
       if (chance_.Below(2000) == 0) return Restart();  // after which nobody waits
@@ -268,8 +268,9 @@ class Episode : public ModelRestarts {
     while (!model_.in_destruction().empty()) {
       if (!next(Destroyed())) return status;
     }
-    if (ledger_.segment_count() != 0 || ledger_.session_count() != 0 || ledger_.charged(0) != 0 ||
-        ledger_.charged(1) != 0 || ledger_.charged(2) != 0 || !model_.events().empty()) {
+    if (ledger_.state().segments.size() != 0 || ledger_.state().sessions.size() != 0 ||
+        ledger_.state().charged(0) != 0 || ledger_.state().charged(1) != 0 ||
+        ledger_.state().charged(2) != 0 || !model_.events().empty()) {
       return absl::InternalError("everybody is gone, and something is left");
     }
     return absl::OkStatus();

@@ -53,7 +53,7 @@ class LedgerRestartFixture : public LedgerFixture {
     for (const auto& [id, publication] : image.publications) {
       if (!fate.bare.contains(id)) survivors.metadata.insert(id);
     }
-    std::vector<DeviceInfo> devices = ledger.devices();
+    std::vector<DeviceInfo> devices = ledger.state().devices;
     std::erase_if(devices, [&](const DeviceInfo& info) { return fate.gone.contains(info.uuid); });
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
@@ -87,7 +87,7 @@ class LedgerRestartFixture : public LedgerFixture {
     return AcquireAs(session, {.bytes = kGranule, .kind = kind}).items.at(0);
   }
   std::optional<SegmentState> StateOf(SegmentId segment) {
-    const std::vector<SegmentView> views = ledger.ListSegments("", "").value();
+    const std::vector<SegmentView> views = ledger.look().ListSegments("", "").value();
     for (const SegmentView& view : views) {
       if (view.id == segment) return view.state;
     }

@@ -1,0 +1,42 @@
+// What the daemon and its tenants may have at most, and how much is done in one go.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpumemd {
+
+// The daemon's own bounds, over all tenants.
+struct Bounds {
+  uint32_t max_sessions = 4096;
+  // Of processes of one user. And so many of all are for users who have none: one for each.
+  uint32_t max_sessions_per_uid = UINT32_MAX;
+  uint32_t reserved_sessions = 0;
+  uint32_t max_segments = 100000;
+  // Opening a segment once more costs a tenant no bytes, and the daemon some.
+  uint32_t max_leases_per_session = 65536;
+  uint32_t max_leases_per_tenant = 262144;
+  uint32_t max_leases = 1048576;
+  uint32_t max_watches_per_session = 64;
+  uint32_t max_watches_per_tenant = 1024;
+  uint32_t max_waiting = 4096;
+  uint32_t max_events = 65536;
+  uint32_t max_events_per_tenant = 16384;
+  uint32_t max_events_per_session = 4000;  // a process makes 4095 (CUDA)
+  uint32_t max_events_per_segment = 64;
+  uint32_t max_publications = 4096;
+  uint64_t max_metadata_bytes = uint64_t{256} << 20;  // of all publications
+  uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
+};
+
+// Segments that one operation may touch: what one SCM_RIGHTS message carries.
+inline constexpr uint32_t kMaxSegmentsPerCall = 253;
+
+// Leases that end in one go, where thousands do: what takes the Broker's mutex for a millisecond.
+inline constexpr size_t kLeasesAtOnce = 512;
+
+// Of one publication.
+inline constexpr size_t kMaxPublicationSegments = 4096;
+inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
+
+}  // namespace gpumemd

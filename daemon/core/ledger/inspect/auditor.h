@@ -1,0 +1,55 @@
+// Tells the audit what only the ledger knows: sessions, grants, releases, publications, and what is
+// lost, taken back and reclaimed. Denials are the broker's to tell, which knows the call.
+#pragma once
+
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "daemon/core/audit/audit.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/operation.h"
+#include "daemon/core/ledger/records.h"
+#include "daemon/core/ledger/state.h"
+
+namespace gpumemd {
+
+class Auditor {
+ public:
+  // `state` outlives this.
+  explicit Auditor(const LedgerState* state) : state_(*state) {}
+  // `sink` outlives this; null: nothing is recorded.
+  void SetSink(AuditSink* sink) { sink_ = sink; }
+
+  void Granted(const Operation& operation) const;
+  // The session is about to release these; it need not have all of them.
+  void Released(SessionId session, absl::Span<const LeaseId> leases,
+                absl::string_view why = "") const;
+  void SessionChanged(AuditEvent event, SessionId session) const;
+  // An ended process could map these. Records those that no other process maps.
+  void Reclaimed(SessionId session, absl::Span<const SegmentId> mapped) const;
+  void RevocationChanged(AuditEvent event, absl::Span<const SegmentId> segments,
+                         absl::string_view why) const;
+  void Lost(const absl::flat_hash_set<SegmentId>& segments) const;
+  void Published(SessionId session, const records::Publication& publication) const;
+  void PublicationEnded(const records::Publication& publication, bool replaced,
+                        absl::Span<const AuditOperator> by) const;
+
+ private:
+  struct AuditedSegment {
+    SegmentId segment{};
+    LeaseId lease{};  // 0: none
+  };
+  void Record(AuditRecord record) const;
+  // Records one like `about` for each owner, device and kind of the segments.
+  void RecordSegments(const AuditRecord& about, absl::Span<const AuditedSegment> segments) const;
+  // True if the sink needs no record of this.
+  bool LeavesOut(AuditEvent event, SessionId session,
+                 absl::Span<const AuditedSegment> segments) const;
+
+  const LedgerState& state_;
+  AuditSink* sink_ = nullptr;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,285 @@
+#include "daemon/core/ledger/inspect/invariants.h"
+
+#include <array>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace gpumemd {
+namespace {
+
+using Tenant = records::Tenant;
+using Session = records::Session;
+using Lease = records::Lease;
+using Pool = records::Pool;
+using TicketEntry = records::TicketEntry;
+using ProcessKey = LedgerState::ProcessKey;
+
+}  // namespace
+
+absl::Status CheckInvariants(const LedgerState& ledger) {
+  const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
+  const size_t devices = ledger.devices.size();
+
+  // Of a process that has gone nothing is left, once that has ended.
+  const auto is_gone = [](const Session& session) {
+    return session.process_gone && !session.ending;
+  };
+
+  // Leases, and how many each segment has.
+  absl::flat_hash_map<SegmentId, uint32_t> leases_of;
+  absl::flat_hash_map<std::pair<SessionId, SegmentId>, uint32_t> leases_of_session;
+  std::map<const Tenant*, uint64_t> tenants_leases;
+  size_t tickets = 0;
+  const auto check_lease = [&](LeaseId id, const Lease& lease) -> absl::Status {
+    auto session = ledger.sessions.find(lease.session);
+    if (session == ledger.sessions.end() || !(session->second->live || session->second->ending)) {
+      return wrong("lease ", ToInt(id), " has no live session");
+    }
+    if (!session->second->leases.contains(id)) return wrong("session misses lease ", ToInt(id));
+    auto segment = ledger.segments.find(lease.segment);
+    if (segment == ledger.segments.end()) return wrong("lease ", ToInt(id), " has no segment");
+    if (!segment->second->exposures.contains(lease.session)) {
+      return wrong("the holder of lease ", ToInt(id), " does not count as exposed");
+    }
+    ++leases_of[lease.segment];
+    ++leases_of_session[{lease.session, lease.segment}];
+    ++tenants_leases[session->second->tenant];
+    for (const auto& ticket : lease.tickets) {
+      if (!ticket) continue;
+      ++tickets;
+      const TicketEntry* entry = ledger.tickets.Find(*ticket);
+      if (entry == nullptr || entry->lease != id) {
+        return wrong("a ticket of lease ", ToInt(id), " leads elsewhere");
+      }
+    }
+    return absl::OkStatus();
+  };
+  absl::Status leases;
+  ledger.leases.ForEach(
+      [&](LeaseId id, const Lease& lease) { leases.Update(check_lease(id, lease)); });
+  if (!leases.ok()) return leases;
+  if (tickets != ledger.tickets.size()) return wrong("a ticket outlived its lease");
+
+  // Segments: their state follows from their holders; their charges add up.
+  std::map<std::pair<const Tenant*, size_t>, std::array<uint64_t, kSegmentStates>> by_tenant;
+  std::map<const Tenant*, uint64_t> segments_by_tenant;
+  std::map<std::pair<const Tenant*, size_t>, size_t> own_retained;
+  std::map<std::pair<const Tenant*, size_t>, std::array<uint64_t, 2>> revocable_by_tenant;
+  std::map<ProcessKey, uint32_t> exposures_of;
+  size_t revoking = 0;
+  std::vector<uint64_t> by_device(devices, 0);
+  uint64_t pins = 0;
+  for (const auto& [id, segment] : ledger.segments) {
+    const SegmentState state = segment->charge.state();
+    if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
+    pins += segment->pins;
+    if ((segment->lost || segment->shared_out || segment->kind == Kind::kMempool) &&
+        state == SegmentState::kRetained) {
+      return wrong("segment ", ToInt(id), " is kept for reuse though nobody may reuse it");
+    }
+    const bool idle = state == SegmentState::kLingering && segment->exposures.empty();
+    if ((idle && !LedgerState::HeldByPool(*segment)) ||
+        LedgerState::PoolOf(*segment).idle.Contains(id, segment->kind, segment->charge.bytes()) !=
+            (idle && !segment->lost) ||
+        LedgerState::PoolOf(*segment).lost.contains(id) != (idle && segment->lost)) {
+      return wrong("segment ", ToInt(id), " is wrongly idle in its pool, or not");
+    }
+    const bool leased = segment->leases > 0 || segment->publications > 0;
+    const bool held = leased || segment->pins > 0 || !segment->exposures.empty();
+    if ((state == SegmentState::kRetained || state == SegmentState::kReleasing) && held) {
+      return wrong("segment ", ToInt(id), " is given up while something holds it");
+    }
+    if ((state == SegmentState::kLeased) != leased) {
+      return wrong("segment ", ToInt(id), " is in the wrong state for its leases");
+    }
+    if (state == SegmentState::kRetained && !segment->tenant->retained[segment->device].Contains(
+                                                id, segment->kind, segment->charge.bytes())) {
+      return wrong("segment ", ToInt(id), " is retained and in no pool");
+    }
+    if (state == SegmentState::kLingering && segment->pins > 0) {
+      return wrong("segment ", ToInt(id), " lingers though an operation holds it");
+    }
+    if (state == SegmentState::kPending && segment->pins == 0) {
+      return wrong("segment ", ToInt(id), " is pending without an operation");
+    }
+    for (const auto& [session_id, count] : segment->exposures) {
+      auto session = ledger.sessions.find(session_id);
+      if (session == ledger.sessions.end() || is_gone(*session->second) ||
+          !session->second->exposed.contains(id) || count == 0) {
+        return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
+      }
+      ++exposures_of[ledger.ProcessOf(*session->second)];
+      if (segment->charge.revocable() &&
+          !ledger.processes.at(ledger.ProcessOf(*session->second)).revocable) {
+        return wrong("a process with firm leases may map segment ", ToInt(id),
+                     ", which is revocable");
+      }
+      if (segment->kind == Kind::kMempool && !session->second->ending &&
+          !LedgerState::PoolOf(*segment).importers.contains(session_id)) {
+        return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
+      }
+    }
+    const bool given_up = state == SegmentState::kRetained || state == SegmentState::kReleasing;
+    if (segment->charge.revoking() != ledger.revoking.contains(id) ||
+        (segment->charge.revoking() && (given_up || !segment->charge.revocable()))) {
+      return wrong("segment ", ToInt(id), " is wrongly being taken back, or not");
+    }
+    revoking += segment->charge.revoking() ? 1 : 0;
+    own_retained[{segment->tenant, segment->device}] += state == SegmentState::kRetained ? 1 : 0;
+    for (const Tenant* each = segment->tenant; each != nullptr; each = each->parent) {
+      by_tenant[{each, segment->device}][static_cast<size_t>(state)] += segment->charge.bytes();
+      ++segments_by_tenant[each];
+      if (given_up || !segment->charge.revocable()) continue;
+      auto& [revocable, taken_back] = revocable_by_tenant[{each, segment->device}];
+      revocable += segment->charge.bytes();
+      taken_back += segment->charge.revoking() ? segment->charge.bytes() : 0;
+    }
+    by_device[segment->device] += segment->charge.bytes();
+  }
+  for (size_t i = 0; i < devices; ++i) {
+    if (ledger.device_accounts[i].charged() != by_device[i])
+      return wrong("device ", i, " does not add up");
+    if (by_device[i] > ledger.devices[i].capacity_bytes)
+      return wrong("device ", i, " is over capacity");
+  }
+
+  if (revoking != ledger.revoking.size()) return wrong("what is being taken back is miscounted");
+  if (exposures_of.size() != ledger.processes.size()) return wrong("a process is not forgotten");
+  for (const auto& [key, process] : ledger.processes) {
+    if (exposures_of[key] != process.exposures) return wrong("a process miscounts its segments");
+  }
+
+  // Tenants and sessions.
+  std::map<const Tenant*, std::array<uint32_t, 3>> counts;  // sessions, live, in flight
+  std::map<const Tenant*, uint32_t> tree_sessions, tree_waiting;
+  absl::flat_hash_map<uid_t, uint32_t> of_uid;
+  absl::btree_set<const Tenant*> have_ending;
+  size_t live = 0, waiters = 0;
+  uint64_t operations = 0, arriving = 0;
+  for (const auto& [id, session] : ledger.sessions) {
+    for (const Tenant* each = session->tenant; each != nullptr; each = each->parent) {
+      ++tree_sessions[each];
+      for (WaiterId waiter : session->waiters) {
+        auto it = ledger.waiters.find(waiter);
+        if (it == ledger.waiters.end() || it->second.session != id || !session->live) {
+          return wrong("a waiter of session ", ToInt(id), " is not known");
+        }
+        tree_waiting[each] += it->second.asked_to ? 1 : 0;
+      }
+      tree_waiting[each] += static_cast<uint32_t>(session->attach_waiters.size());
+    }
+    waiters += session->waiters.size();
+    ++of_uid[session->details.peer.uid];
+    auto& [all, alive, calls] = counts[session->tenant];
+    ++all;
+    alive += session->live ? 1 : 0;
+    calls += session->in_flight;
+    operations += session->operations;
+    live += session->live ? 1 : 0;
+    if (session->ending != ledger.ending.contains(id) || (session->ending && session->live)) {
+      return wrong("session ", ToInt(id), " is wrongly ending, or not");
+    }
+    if (session->ending) have_ending.insert(session->tenant);
+    if (!session->live && !session->ending && !session->leases.empty()) {
+      return wrong("a closed session holds leases");
+    }
+    uint64_t leased_bytes = 0;
+    for (const auto& [segment, count] : session->leased) {
+      auto it = leases_of_session.find({id, segment});
+      if (it == leases_of_session.end() || it->second != count) {
+        return wrong("session ", ToInt(id), " miscounts its leases of a segment");
+      }
+      leased_bytes += ledger.segments.at(segment)->charge.bytes();
+      leases_of_session.erase(it);
+    }
+    if (leased_bytes != session->leased_bytes) {
+      return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
+    }
+    tenants_leases[session->tenant] += session->arriving;
+    arriving += session->arriving;
+    if (session->operations == 0 && session->arriving != 0) {
+      return wrong("session ", ToInt(id), " is given leases by no operation");
+    }
+    for (SegmentId segment : session->exposed) {
+      auto it = ledger.segments.find(segment);
+      if (it == ledger.segments.end() || !it->second->exposures.contains(id)) {
+        return wrong("session ", ToInt(id), " is exposed to a segment that does not know");
+      }
+    }
+    for (size_t device : session->imported) {
+      if (!session->tenant->pools[device].importers.contains(id)) {
+        return wrong("session ", ToInt(id), " imports a pool that does not know");
+      }
+    }
+  }
+  if (!leases_of_session.empty()) return wrong("a session does not know what it leases");
+  if (waiters != ledger.waiters.size()) return wrong("a waiter outlived its session");
+  if (of_uid != ledger.sessions_of_uid) return wrong("a user's sessions are miscounted");
+  if (live != ledger.tokens.size()) return wrong("tokens and live sessions differ");
+  if (operations != ledger.open_operations) return wrong("sessions miscount their operations");
+  if (operations == 0 && pins != 0) return wrong("pins without operations");
+  if (arriving + ledger.regranting != pins) {
+    return wrong("operations have ", pins, " items, of which ", arriving, " arrive and ",
+                 ledger.regranting, " are handed over again");
+  }
+  uint64_t lease_count = 0;
+  for (const auto& [name, tenant] : ledger.tenants) {
+    if (tenant->leases != tenants_leases[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its leases");
+    }
+    lease_count += tenant->leases;
+    const auto& [all, alive, calls] = counts[tenant.get()];
+    if (tenant->sessions != all || tenant->live_sessions != alive || tenant->in_flight != calls) {
+      return wrong("tenant ", name, " miscounts its sessions or calls");
+    }
+    if (tenant->tree_sessions != tree_sessions[tenant.get()] ||
+        tenant->tree_waiting != tree_waiting[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts the sessions or waiters under it");
+    }
+    if (ledger.TotalSegments(*tenant) != segments_by_tenant[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its segments");
+    }
+    for (size_t i = 0; i < devices; ++i) {
+      for (size_t state = 0; state < kSegmentStates; ++state) {
+        if (tenant->accounts[i].bytes(static_cast<SegmentState>(state)) !=
+            by_tenant[{tenant.get(), i}][state]) {
+          return wrong("tenant ", name, " does not add up on device ", i);
+        }
+      }
+      const auto& [revocable, taken_back] = revocable_by_tenant[{tenant.get(), i}];
+      if (tenant->accounts[i].revocable() != revocable ||
+          tenant->accounts[i].revoking() != taken_back) {
+        return wrong("tenant ", name, " miscounts what is revocable on device ", i);
+      }
+      if (tenant->retained[i].size() != own_retained[{tenant.get(), i}]) {
+        return wrong("tenant ", name, " lost a retained segment on device ", i);
+      }
+      const Pool& pool = tenant->pools[i];
+      for (const auto& [session_id, times] : pool.importers) {
+        auto session = ledger.sessions.find(session_id);
+        if (times == 0 || session == ledger.sessions.end() || is_gone(*session->second) ||
+            session->second->tenant != tenant.get() || !session->second->imported.contains(i)) {
+          return wrong("a pool of tenant ", name, " is open in nobody's process");
+        }
+      }
+      if (pool.idle.bytes() > tenant->accounts[i].bytes(SegmentState::kLingering)) {
+        return wrong("a pool of tenant ", name, " has more idle than there is");
+      }
+      const uint64_t retained = tenant->retained[i].bytes();
+      const bool serves = alive > 0 || have_ending.contains(tenant.get());
+      if (retained > 0 && (ledger.draining || !serves || !ledger.WithinLimits(*tenant, i) ||
+                           retained > ledger.MaxRetainedOn(*tenant, i))) {
+        return wrong("tenant ", name, " retains what it should give up on device ", i);
+      }
+    }
+    if (!tenant->configured && !tenant->quota_set && all == 0 &&
+        ledger.TotalSegments(*tenant) == 0 && tenant->children == 0) {
+      return wrong("tenant ", name, " should have been forgotten");
+    }
+  }
+  if (lease_count != ledger.lease_count) return wrong("the daemon miscounts its leases");
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,13 @@
+// Whether the ledger's state is consistent.
+#pragma once
+
+#include "absl/status/status.h"
+#include "daemon/core/ledger/state.h"
+
+namespace gpumemd {
+
+// Returns INTERNAL with a sentence that names the first violated invariant. Takes time in
+// proportion to the whole state: for tests.
+absl::Status CheckInvariants(const LedgerState& ledger);
+
+}  // namespace gpumemd

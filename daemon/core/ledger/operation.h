@@ -1,0 +1,73 @@
+// What is asked of the ledger, and what it decides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+struct AcquireSpec {
+  std::string device_uuid;   // empty: the first device that makes the kind
+  uint64_t bytes = 0;        // of each segment, before rounding
+  std::optional<Kind> kind;  // absent: the device's default
+  uint32_t count = 1;
+  bool most_free = false;          // instead of a UUID: where the tenant can get most
+  std::vector<std::string> among;  // with most_free: one of these; empty: any
+  bool without_pressure = false;   // nobody is asked to make room for it
+  bool revocable = false;          // the leases may be taken back
+  bool waits = false;              // also for what others hold
+  uint64_t request_id = 0;         // of the session's own choice, for Regrant; 0: none
+};
+
+struct PublishSpec {
+  PublicationId id{};  // of NewPublicationId; 0: the next
+  std::string name;
+  std::vector<LeaseId> leases;  // their segments, in this order
+  uint64_t metadata_bytes = 0;
+  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool ephemeral = false;  // it ends with its publisher's session
+  absl::Duration expire_after = absl::InfiniteDuration();  // above 0; without anybody attached
+  uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
+};
+
+struct AttachSpec {
+  std::string name;      // of the session's tenant, or "TENANT/NAME"
+  uint64_t version = 0;  // this or a later one; 0: the newest that is there
+  bool revocable = false;
+  uint64_t request_id = 0;  // as in AcquireSpec
+};
+
+// What Begin… decided. For each segment, whether it still has to be created.
+struct Operation {
+  OperationId id{};
+  SessionId session{};
+  size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
+  Kind kind = Kind::kVmm;
+  bool revocable = false;  // the leases
+  bool regrant = false;    // the leases are there already (Regrant)
+  uint64_t request_id = 0;
+  std::optional<PublicationId> publication;  // of an Attach
+  struct Item {
+    LeaseId lease{};
+    SegmentId segment{};
+    bool fresh = false;   // still to be created
+    bool reused = false;  // was retained: holds old bytes of the same tenant
+  };
+  std::vector<Item> items;
+  size_t exposed = 0;  // of these, that count as what the session's process may map
+};
+
+// What BeginAcquire or BeginAttach decided: one of the two.
+struct Admission {
+  std::optional<Operation> operation;
+  std::optional<WaiterId> waiter;
+};
+
+}  // namespace gpumemd

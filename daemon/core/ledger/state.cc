@@ -1,0 +1,173 @@
+#include "daemon/core/ledger/state.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/quota/guarantees.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+// What stays where nobody gives anything up: all but what is releasing.
+uint64_t Staying(const Account& account) {
+  return account.charged() - account.bytes(SegmentState::kReleasing);
+}
+
+uint64_t StayingSegments(const Account& account) {
+  return account.segments() - account.segments(SegmentState::kReleasing);
+}
+
+template <typename Measure>
+uint64_t SumOver(const std::vector<Account>& accounts, Measure measure) {
+  uint64_t sum = 0;
+  for (const Account& account : accounts) sum += measure(account);
+  return sum;
+}
+
+// Over all devices but pinned memory, which limits on devices do not count.
+template <typename Measure>
+uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<Account>& accounts,
+                     Measure measure) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!IsPinnedMemory(devices[i])) sum += measure(accounts[i]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+LedgerState::LedgerState(std::vector<DeviceInfo> infos, Bounds limits,
+                         std::function<absl::Time()> clock)
+    : devices(std::move(infos)),
+      bounds(limits),
+      now(std::move(clock)),
+      device_accounts(devices.size()),
+      reclaimed(devices.size(), 0) {}
+
+LedgerState::~LedgerState() { segments.clear(); }
+
+uint64_t LedgerState::TotalCharged(const Tenant& tenant) const {
+  return SumUnpinned(devices, tenant.accounts,
+                     [](const Account& account) { return account.charged(); });
+}
+
+uint64_t LedgerState::TotalSegments(const Tenant& tenant) {
+  return SumOver(tenant.accounts, [](const Account& account) { return account.segments(); });
+}
+
+uint64_t LedgerState::LimitOn(const Tenant& tenant, size_t device) const {
+  return std::min(gpumemd::LimitOn(tenant.quota, devices[device]), devices[device].capacity_bytes);
+}
+
+uint64_t LedgerState::GuaranteeOn(const Tenant& tenant, size_t device) const {
+  return gpumemd::GuaranteeOn(tenant.quota, devices[device]);
+}
+
+uint64_t LedgerState::MaxRetainedOn(const Tenant& tenant, size_t device) const {
+  auto it = tenant.quota.device_max_retained.find(devices[device].uuid);
+  if (it != tenant.quota.device_max_retained.end()) return it->second;
+  return tenant.quota.max_retained_bytes.value_or(kUnlimited);
+}
+
+bool LedgerState::WithinLimits(const Tenant& tenant, size_t device) const {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const bool within =
+        Staying(each->accounts[device]) <= LimitOn(*each, device) &&
+        (IsPinnedMemory(devices[device]) ||
+         SumUnpinned(devices, each->accounts, Staying) <=
+             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
+        SumOver(each->accounts, StayingSegments) <= each->quota.max_segments.value_or(kUnlimited);
+    if (!within) return false;
+  }
+  return true;
+}
+
+LedgerState::Tenant* LedgerState::FindTenant(absl::string_view name) {
+  auto it = tenants.find(std::string(name));
+  return it == tenants.end() ? nullptr : it->second.get();
+}
+
+const LedgerState::Tenant* LedgerState::FindTenant(absl::string_view name) const {
+  return const_cast<LedgerState*>(this)->FindTenant(name);
+}
+
+bool LedgerState::IsUnder(const Tenant& tenant, const Tenant& above) {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    if (each == &above) return true;
+  }
+  return false;
+}
+
+LedgerState::ProcessKey LedgerState::ProcessOf(const Session& session) {
+  return {session.details.peer.pid, session.details.peer.start_time};
+}
+
+uint64_t LedgerState::UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const {
+  uint64_t bytes = 0;
+  for (const UnbrokeredBytes& use : unbrokered) {
+    if (use.device_uuid != device_uuid) continue;
+    auto session = sessions.find(use.session);
+    if (session != sessions.end() && session->second->tenant == &tenant) bytes += use.bytes;
+  }
+  return bytes;
+}
+
+uint64_t LedgerState::UnbrokeredOf(SessionId session) const {
+  uint64_t bytes = 0;
+  for (const UnbrokeredBytes& use : unbrokered) {
+    if (use.session == session) bytes += use.bytes;
+  }
+  return bytes;
+}
+
+absl::StatusOr<size_t> LedgerState::FindDevice(absl::string_view uuid) const {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].uuid == uuid) return i;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("this node has no device \"", uuid, "\"; gpumemctl devices lists those it has"));
+}
+
+absl::Status LedgerState::NoSuchTenant(absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("no tenant \"", name, "\" is configured, holds memory or has a session"));
+}
+
+std::optional<uint64_t> LedgerState::AnswerTo(const Session& session, uint64_t request) {
+  auto it = std::find_if(session.answers.begin(), session.answers.end(),
+                         [&](const Session::Answer& each) { return each.request == request; });
+  if (request == 0 || it == session.answers.end()) return std::nullopt;
+  return it->number;
+}
+
+uint64_t LedgerState::IdleInPools(const Tenant& tenant, std::optional<size_t> device) {
+  if (device) return tenant.pools[*device].idle.bytes();
+  uint64_t bytes = 0;
+  for (const Pool& pool : tenant.pools) bytes += pool.idle.bytes();
+  return bytes;
+}
+
+absl::Time LedgerState::ExpiryOf(const Publication& publication) const {
+  if (!publication.attached.empty()) return absl::InfiniteFuture();
+  return publication.idle_since + publication.expire_after;
+}
+
+bool LedgerState::MayAttach(const Publication& publication, const Tenant& reader) {
+  return publication.to_any || publication.tenant == &reader;
+}
+
+const LedgerState::Publication* LedgerState::FindPublication(const PublicationName& name,
+                                                             const Tenant* reader) const {
+  auto it = by_name.find(name);
+  if (it == by_name.end()) return nullptr;
+  const Publication& publication = publications.at(it->second);
+  return reader == nullptr || MayAttach(publication, *reader) ? &publication : nullptr;
+}
+
+}  // namespace gpumemd

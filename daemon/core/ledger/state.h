@@ -1,0 +1,147 @@
+// The state that the ledger's parts share: devices, tenants, sessions, segments, leases, waiters
+// and publications. Only the ledger changes it; others read it through const functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/admission/account.h"
+#include "daemon/core/event/ipc_events.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/bounds.h"
+#include "daemon/core/ledger/records.h"
+#include "daemon/core/ledger/sharded_map.h"
+#include "daemon/core/quota/quota.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+struct LedgerState {
+  using Pool = records::Pool;
+  using Publication = records::Publication;
+  using Segment = records::Segment;
+  using Session = records::Session;
+  using Tenant = records::Tenant;
+  using ProcessKey = std::pair<pid_t, uint64_t>;                // a process and its start time
+  using PublicationName = std::pair<std::string, std::string>;  // of a tenant and of a publication
+
+  LedgerState(std::vector<DeviceInfo> infos, Bounds limits, std::function<absl::Time()> clock);
+  // Segments refund the accounts of tenants and devices: they are destroyed first.
+  ~LedgerState();
+  LedgerState(const LedgerState&) = delete;
+  LedgerState& operator=(const LedgerState&) = delete;
+
+  // --- Devices and segments
+
+  // Returns the index of a device.
+  //   NOT_FOUND  there is no device with this UUID
+  absl::StatusOr<size_t> FindDevice(absl::string_view uuid) const;
+  uint64_t charged(size_t device) const { return device_accounts[device].charged(); }
+  uint64_t releasing(size_t device) const {
+    return device_accounts[device].bytes(SegmentState::kReleasing);
+  }
+  struct Place {
+    size_t device = 0;
+    Kind kind = Kind::kVmm;
+  };
+  Place PlaceOf(SegmentId segment) const {
+    return {segments.at(segment)->device, segments.at(segment)->kind};
+  }
+  static Pool& PoolOf(const Segment& segment) { return segment.tenant->pools[segment.device]; }
+  // True if a process has the segment's pool open. It need not have opened the segment.
+  static bool HeldByPool(const Segment& segment) {
+    return segment.kind == Kind::kMempool && !PoolOf(segment).importers.empty();
+  }
+  // Returns the bytes of released segments in the tenant's pools: on a device, or on all.
+  static uint64_t IdleInPools(const Tenant& tenant, std::optional<size_t> device);
+
+  // --- Tenants
+
+  Tenant* FindTenant(absl::string_view name);
+  const Tenant* FindTenant(absl::string_view name) const;
+  static absl::Status NoSuchTenant(absl::string_view name);
+  // True if `tenant` is `above`, or is under it.
+  static bool IsUnder(const Tenant& tenant, const Tenant& above);
+  // Return the sums over all devices; of bytes without pinned memory.
+  uint64_t TotalCharged(const Tenant& tenant) const;
+  static uint64_t TotalSegments(const Tenant& tenant);
+  uint64_t LimitOn(const Tenant& tenant, size_t device) const;
+  uint64_t GuaranteeOn(const Tenant& tenant, size_t device) const;
+  uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
+  // True if what the tenant and those above it have, without what is releasing, is within their
+  // limits: on this device, over all, and in number. Above a limit no segment is retained.
+  bool WithinLimits(const Tenant& tenant, size_t device) const;
+
+  // --- Sessions
+
+  static ProcessKey ProcessOf(const Session& session);
+  // Returns the answer that the session's request was given before, if it is still remembered.
+  static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
+  // Return the bytes that processes took past the broker.
+  uint64_t UnbrokeredOf(const Tenant& tenant, absl::string_view device_uuid) const;
+  uint64_t UnbrokeredOf(SessionId session) const;
+
+  // --- Publications
+
+  // Returns null if there is none, or if sessions of `reader` may not know it. A null `reader` is
+  // an operator.
+  const Publication* FindPublication(const PublicationName& name, const Tenant* reader) const;
+  static bool MayAttach(const Publication& publication, const Tenant& reader);
+  absl::Time ExpiryOf(const Publication& publication) const;
+
+  const std::vector<DeviceInfo> devices;
+  const Bounds bounds;
+  const std::function<absl::Time()> now;
+  bool draining = false;
+
+  std::vector<Account> device_accounts;
+  std::vector<uint64_t> reclaimed;  // by device: bytes that only ended processes still had
+  std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants;
+  Quota default_quota;
+
+  absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions;
+  absl::flat_hash_map<Secret, SessionId> tokens;
+  absl::btree_set<SessionId> ending;
+  absl::flat_hash_map<uid_t, uint32_t> sessions_of_uid;  // live and lingering
+  std::map<ProcessKey, records::Process> processes;
+  std::vector<UnbrokeredBytes> unbrokered;
+
+  absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments;
+  absl::btree_set<SegmentId> revoking;
+  ShardedMap<LeaseId, records::Lease> leases;
+  uint64_t lease_count = 0;  // of all tenants
+  ShardedMap<Secret, records::TicketEntry> tickets;
+  IpcEvents events;
+  uint64_t open_operations = 0;
+  uint64_t regranting = 0;                      // items of those operations that are regrants
+  std::map<WaiterId, records::Waiter> waiters;  // by arrival
+
+  absl::btree_map<PublicationId, Publication> publications;
+  absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each
+  uint64_t metadata_bytes = 0;
+  // The highest version of the names that are not published any more.
+  uint64_t ended_version = 0;
+
+  uint64_t next_session = 1;
+  uint64_t next_segment = 1;
+  uint64_t next_lease = 1;
+  uint64_t next_operation = 1;
+  uint64_t next_publication = 1;
+};
+
+}  // namespace gpumemd
