@@ -102,7 +102,8 @@ absl::StatusOr<size_t> Ledger::ChooseDevice(const Tenant& tenant, const AcquireS
     const bool among = std::find(spec.among.begin(), spec.among.end(),
                                  state_.devices[device].uuid) != spec.among.end();
     if (spec.most_free && !spec.among.empty() && !among) continue;
-    if (!chosen || (spec.most_free && Obtainable(tenant, device) > Obtainable(tenant, *chosen))) {
+    if (!chosen ||
+        (spec.most_free && room_.Obtainable(tenant, device) > room_.Obtainable(tenant, *chosen))) {
       chosen = device;
     }
   }

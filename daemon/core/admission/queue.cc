@@ -70,7 +70,7 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
   if (*granted) return Admission{.operation = *std::move(granted)};
   // What no holder can make room for is not worth waiting for.
   if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
-    return Deny(tenant, Explain(request, verdict));
+    return Deny(tenant, room_.Explain(request, verdict));
   }
   if (spec.waits) {
     if (absl::Status room = CheckWaiting(tenant); !room.ok()) return room;
@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, con
                                                           const Claims& claims, Verdict* verdict) {
   const uint32_t reused = Reusable(request);
   RetainedPool& reusable = PoolFor(request);
-  *verdict = Judge(request, reused, claims);
+  *verdict = room_.Judge(request, reused, claims);
   if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
     return std::optional<Operation>();
   }
@@ -179,14 +179,8 @@ Operation Ledger::Grant(SessionId session, const Request& request, std::vector<S
   return operation;
 }
 
-uint64_t Ledger::Deficit(const Request& request) {
-  if (request.revocable) return 0;
-  const uint64_t unused = request.tenant->accounts[request.device].unused_guarantees();
-  return request.bytes * request.count <= unused ? unused : 0;
-}
-
 QueueRank Ledger::RankOf(const Request& request) {
-  return {Deficit(request), request.tenant->quota.priority};
+  return {Room::Deficit(request), request.tenant->quota.priority};
 }
 
 std::vector<WaiterId> Ledger::WaitersInOrder() const {
@@ -365,7 +359,7 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
   QueueTree& tree = trees_.at(waiter.tree);
   const bool reuses = request.kind == Kind::kMempool && Reusable(request) > 0;
   std::vector<Standing> plain;
-  if (reuses) plain = StandingsOf(request, 0);
+  if (reuses) plain = room_.StandingsOf(request, 0);
   const auto plain_need = [&](size_t i) {
     return reuses ? plain[i].more_need : verdict.standings[i].more_need;
   };
@@ -609,7 +603,7 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
   // Where a limit was lowered, waiting may have become useless.
   if (!granted.ok()) return refuse(granted.status());
   if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
-    return refuse(Deny(*request.tenant, Explain(request, verdict)));
+    return refuse(Deny(*request.tenant, room_.Explain(request, verdict)));
   }
   waiter.revokes |= verdict.fit == Fit::kRevoked;
   SetVerdict(id, waiter, verdict);

@@ -32,68 +32,6 @@ absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
             "them, ask for this one as revocable, too, or use another process");
 }
 
-bool Ledger::MayRevokeFrom(const Request& request, const Tenant& tenant) const {
-  return Deficit(request) > 0 || request.tenant->quota.priority > tenant.quota.priority;
-}
-
-std::vector<SegmentId> Ledger::Victims(const Request& request,
-                                       const std::vector<Standing>& standings,
-                                       const Claims& claims) const {
-  struct Shortage {
-    const Tenant* whose;
-    size_t device;
-    uint64_t bytes;
-  };
-  // A limit over all devices does not count pinned memory.
-  const auto counts = [this](const Shortage& shortage, const Segment& segment) {
-    return (shortage.device == kAllDevices ? !IsPinnedMemory(state_.devices[segment.device])
-                                           : shortage.device == segment.device) &&
-           (shortage.whose == nullptr || state_.IsUnder(*segment.tenant, *shortage.whose));
-  };
-  std::vector<Shortage> shortages;
-  for (const Standing& standing : standings) {
-    const Claim claim = ClaimOn(claims, standing);
-    if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
-    const uint64_t wanted =
-        standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
-    shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
-  }
-  // Before all segments are looked at: is there anybody to take from?
-  const bool any =
-      std::any_of(state_.tenants.begin(), state_.tenants.end(), [&](const auto& entry) {
-        return MayRevokeFrom(request, *entry.second) &&
-               std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
-                           [](const Account& on) { return on.revocable() > on.revoking(); });
-      });
-  if (!any) return {};
-  std::vector<std::pair<SegmentId, const Segment*>> candidates;
-  for (const auto& [id, segment] : state_.segments) {
-    const SegmentState state = segment->charge.state();
-    const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
-    if (held && segment->charge.revocable() && !segment->charge.revoking() && !segment->stuck &&
-        MayRevokeFrom(request, *segment->tenant)) {
-      candidates.emplace_back(id, segment.get());
-    }
-  }
-  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    return std::make_tuple(a.second->tenant->quota.priority, b.first) <
-           std::make_tuple(b.second->tenant->quota.priority, a.first);
-  });
-  std::vector<SegmentId> victims;
-  for (const auto& [id, segment] : candidates) {
-    bool helps = false;
-    for (Shortage& shortage : shortages) {
-      if (shortage.bytes == 0 || !counts(shortage, *segment)) continue;
-      shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
-      helps = true;
-    }
-    if (helps) victims.push_back(id);
-  }
-  const bool enough = std::all_of(shortages.begin(), shortages.end(),
-                                  [](const Shortage& shortage) { return shortage.bytes == 0; });
-  return enough ? victims : std::vector<SegmentId>();
-}
-
 // By its request's measure: without the segment it would have to take back another one.
 bool Ledger::IsWaitedFor(Segment& segment) const {
   const auto revokes = [](const auto& each) { return each.second.revokes; };
@@ -103,10 +41,10 @@ bool Ledger::IsWaitedFor(Segment& segment) const {
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
     const Waiter& waiter = state_.waiters.at(id);
-    needed =
-        waiter.revokes && Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
+    needed = waiter.revokes &&
+             room_.Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
     if (needed) break;
-    AddClaims(StandingsOf(waiter.request, 0), waiter.claims, claims);
+    AddClaims(room_.StandingsOf(waiter.request, 0), waiter.claims, claims);
   }
   segment.charge.SetRevoking(true);
   return needed;

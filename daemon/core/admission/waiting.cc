@@ -13,7 +13,7 @@ void Ledger::JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdic
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {
     const Waiter& waiter = state_.waiters.at(id);
-    Verdict verdict = Judge(waiter.request, 0, claims);
+    Verdict verdict = room_.Judge(waiter.request, 0, claims);
     AddClaims(verdict.standings, waiter.claims, claims);
     if (!visit(id, waiter, verdict)) return;
   }
@@ -26,7 +26,7 @@ Claims Ledger::ClaimsBefore(WaiterId id) const {
   for (WaiterId each : WaitersInOrder()) {
     if (each == id) break;
     const Waiter& before = state_.waiters.at(each);
-    AddClaims(StandingsOf(before.request, 0), before.claims, claims);
+    AddClaims(room_.StandingsOf(before.request, 0), before.claims, claims);
   }
   return claims;
 }
@@ -96,7 +96,7 @@ absl::Status Ledger::CheckQueue() const {
     const Waiter& waiter = state_.waiters.at(id);
     const Request& request = waiter.request;
     if (waiter.rank != RankOf(request)) return wrong("waiter ", ToInt(id), " has an old rank");
-    const Verdict verdict = Judge(request, Reusable(request), claims);
+    const Verdict verdict = room_.Judge(request, Reusable(request), claims);
     if (verdict.claims != waiter.claims) {
       return wrong("waiter ", ToInt(id), " claims ", waiter.claims, " of its standings, not ",
                    verdict.claims);
@@ -109,20 +109,20 @@ absl::Status Ledger::CheckQueue() const {
 
 std::optional<Denial> Ledger::BlockedBy(WaiterId id) const {
   const Request& request = state_.waiters.at(id).request;
-  const Verdict verdict = Judge(request, 0, ClaimsBefore(id));
+  const Verdict verdict = room_.Judge(request, 0, ClaimsBefore(id));
   if (verdict.fit != Fit::kBlocked) return std::nullopt;
-  return Explain(request, verdict);
+  return room_.Explain(request, verdict);
 }
 
 bool Ledger::IsBlocked(WaiterId id) const {
-  return Judge(state_.waiters.at(id).request, 0, ClaimsBefore(id)).fit == Fit::kBlocked;
+  return room_.Judge(state_.waiters.at(id).request, 0, ClaimsBefore(id)).fit == Fit::kBlocked;
 }
 
 std::vector<absl::Status> Ledger::EndExpiredWaits(absl::Span<const WaiterId> waiters) {
   std::vector<Denial> denials;
   for (WaiterId id : waiters) {
     const Request& request = state_.waiters.at(id).request;
-    denials.push_back(Explain(request, Judge(request, 0, ClaimsBefore(id))));
+    denials.push_back(room_.Explain(request, room_.Judge(request, 0, ClaimsBefore(id))));
   }
   std::vector<absl::Status> ends;
   for (size_t i = 0; i < waiters.size(); ++i) {
@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<WaiterView>> Ledger::ListWaiting(absl::string_view te
                      .asked_to = waiter.asked_to,
                      .position = position,
                      .age = state_.now() - waiter.since,
-                     .blocked_by = Explain(request, verdict)});
+                     .blocked_by = room_.Explain(request, verdict)});
     return true;
   });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {

@@ -155,7 +155,7 @@ journal::Counters NumbersOf(const LedgerState& state) {
           .lease = state.next_lease - 1,
           .publication = state.next_publication - 1,
           .ipc_event = state.events.last(),
-          .ended_version = state.ended_version};
+          .ended_version = state.versions.highest()};
 }
 
 }  // namespace

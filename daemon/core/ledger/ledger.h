@@ -72,6 +72,7 @@
 #include "absl/types/span.h"
 #include "daemon/core/admission/account.h"
 #include "daemon/core/admission/queue_line.h"
+#include "daemon/core/admission/room.h"
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/denial.h"
@@ -515,9 +516,6 @@ class Ledger {
   Kind KindOf(const Tenant& tenant, const AcquireSpec& spec, size_t device) const;
   bool Makes(size_t device, Kind kind) const;
   absl::Status DoesNotMake(size_t device, Kind kind) const;
-  // What the tenant can get on the device at most, once all that comes back is back; of a size that
-  // lies idle in its pool there it can get more.
-  uint64_t Obtainable(const Tenant& tenant, size_t device) const;
   // `predecessor`: the tenant's session that goes as the new one comes. It may be another user's.
   absl::Status CheckSessionCount(Tenant& tenant, uid_t uid, std::optional<SessionId> predecessor);
   absl::Status CheckInFlight(Tenant& tenant);
@@ -525,17 +523,6 @@ class Ledger {
   // Counts leases, and those that operations are about to give.
   void CountLeases(Tenant& tenant, int64_t change);
 
-  // From the tenant's own limits, over those of the tenants that it is under, to the device's.
-  std::vector<Standing> StandingsOf(const Request& request, uint32_t reused) const;
-  // `exactly`: also while what ends may make room for it.
-  Verdict Judge(const Request& request, uint32_t reused, const Claims& claims,
-                bool exactly = false) const;
-  // What is in the way of a request, as Judge has just found; with the text, which takes longer
-  // than all the rest.
-  Denial Explain(const Request& request, const Verdict& verdict) const;
-  Denial DenialFor(const Request& request, const Standing& standing, const Claim& claim,
-                   Fit fit) const;
-  void AddHolders(const Standing& standing, Denial& denial) const;
   // Dooms retained segments until what is fresh would fit once they, and what is releasing
   // already, are destroyed.
   void TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims);
@@ -547,7 +534,6 @@ class Ledger {
   static absl::Status DenyCount(Tenant& tenant, Denial::Cause cause, uint64_t asked, uint64_t used,
                                 uint64_t limit, absl::string_view help,
                                 const Tenant* limited = nullptr);
-  std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
 
   // The queue (admission/queue.cc, admission/waiting.cc).
   // Grants the request if it fits now; else says how it stands.
@@ -559,9 +545,6 @@ class Ledger {
   // would get.
   static RetainedPool& PoolFor(const Request& request);
   static uint32_t Reusable(const Request& request);
-  // Of what is guaranteed to the tenant and those it is under, what nobody holds, while that is
-  // enough for the request; else 0.
-  static uint64_t Deficit(const Request& request);
   // In the order in which they are served.
   std::vector<WaiterId> WaitersInOrder() const;
   // How each of them stands, in that order, until `visit` says false.
@@ -631,11 +614,6 @@ class Ledger {
   absl::Status CheckWaiting(Tenant& tenant);
   absl::Status CheckQueue() const;  // of CheckInvariants
 
-  // Revocation.
-  // Segments to be taken back so that the shortages become 0; empty where that does not do.
-  std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
-                                 const Claims& claims) const;
-  bool MayRevokeFrom(const Request& request, const Tenant& tenant) const;
   // For this request.
   void Revoke(absl::Span<const SegmentId> segments, const Request& request);
   void EndRevocation(SegmentId id, Segment& segment);
@@ -654,14 +632,6 @@ class Ledger {
                                                      const PublishSpec& spec) const;
   absl::Status CheckPublicationRoom(Tenant& tenant, const Publication* replaced,
                                     uint64_t metadata_bytes) const;
-  uint64_t TakeNextVersion(Tenant& tenant, const std::string& name, const Publication* replaced);
-  // No name of the tenant that is not remembered has had a higher version.
-  void ForgetVersion(Tenant& tenant, uint64_t version);
-  // The same of any tenant's.
-  void ForgetVersion(uint64_t version);
-  // Of a tenant that is about to be forgotten, and of one that is there (again).
-  void KeepVersions(const Tenant& tenant);
-  void RecallVersions(Tenant& tenant);
   static absl::StatusOr<PublicationName> ParseName(absl::string_view name,
                                                    absl::string_view own_tenant);
   void CountPublication(Tenant& tenant, int change);
@@ -701,6 +671,7 @@ class Ledger {
   LedgerState state_;
   ChangeLog changes_;
   Auditor auditor_{&state_};
+  const Room room_{&state_};
 
   // Sessions that were restored, by what their processes called the attempts to begin them.
   std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
@@ -734,16 +705,6 @@ class Ledger {
   std::vector<SegmentId> doomed_;
   std::vector<SessionId> forgotten_;
   absl::btree_set<SessionId> bereaved_;
-
-  // The highest version of the names that are not published any more; and of those among them of
-  // which not even the tenant is remembered: a name of which nothing is known begins behind it, so
-  // that the versions of every name grow.
-  uint64_t forgotten_version_ = 0;
-  // Tenants that are forgotten, the oldest first, and the highest version of their names: what one
-  // tenant publishes does not show in the versions of others.
-  std::map<uint64_t, std::pair<std::string, uint64_t>> gone_tenants_;
-  absl::flat_hash_map<std::string, uint64_t> gone_places_;  // in gone_tenants_, by name
-  uint64_t next_gone_ = 1;
 };
 
 }  // namespace gpumemd

@@ -13,7 +13,7 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   state_.next_lease = image.counters.lease + 1;
   state_.next_publication = image.counters.publication + 1;
   state_.events.GoOnAfter(image.counters.ipc_event);
-  ForgetVersion(image.counters.ended_version);
+  state_.versions.Forget(image.counters.ended_version);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
   RestorePublications(image, survivors, restored);
@@ -121,7 +121,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     auto publisher = state_.sessions.find(record.publisher);
     const bool publisher_lives = publisher != state_.sessions.end() && publisher->second->live;
     if (!record.persistent && !publisher_lives) {  // it has ended with its publisher
-      ForgetVersion(record.version);
+      state_.versions.Forget(record.version);
       continue;
     }
     Publication publication{.tenant = &EnsureTenant(record.tenant.view()),
@@ -155,7 +155,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
     const bool has_metadata = record.metadata_bytes == 0 || survivors.metadata.contains(id);
     Tenant& tenant = *publication.tenant;
     if (!lost.segments.empty() || !has_metadata) {
-      ForgetVersion(record.version);
+      state_.versions.Forget(record.version);
       restored.lost_publications.push_back(std::move(lost));
       ForgetIfIdle(tenant);
       continue;

@@ -1,46 +1,14 @@
 #include "daemon/core/ledger/state.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/admission/sums.h"
 #include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
-namespace {
-
-constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
-
-// What stays where nobody gives anything up: all but what is releasing.
-uint64_t Staying(const Account& account) {
-  return account.charged() - account.bytes(SegmentState::kReleasing);
-}
-
-uint64_t StayingSegments(const Account& account) {
-  return account.segments() - account.segments(SegmentState::kReleasing);
-}
-
-template <typename Measure>
-uint64_t SumOver(const std::vector<Account>& accounts, Measure measure) {
-  uint64_t sum = 0;
-  for (const Account& account : accounts) sum += measure(account);
-  return sum;
-}
-
-// Over all devices but pinned memory, which limits on devices do not count.
-template <typename Measure>
-uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<Account>& accounts,
-                     Measure measure) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (!IsPinnedMemory(devices[i])) sum += measure(accounts[i]);
-  }
-  return sum;
-}
-
-}  // namespace
 
 LedgerState::LedgerState(std::vector<DeviceInfo> infos, Bounds limits,
                          std::function<absl::Time()> clock)

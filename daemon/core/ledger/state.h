@@ -26,6 +26,7 @@
 #include "daemon/core/ledger/bounds.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/sharded_map.h"
+#include "daemon/core/publication/versions.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
@@ -134,8 +135,7 @@ struct LedgerState {
   absl::btree_map<PublicationId, Publication> publications;
   absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each
   uint64_t metadata_bytes = 0;
-  // The highest version of the names that are not published any more.
-  uint64_t ended_version = 0;
+  Versions versions;  // of names that are not published any more
 
   uint64_t next_session = 1;
   uint64_t next_segment = 1;

@@ -18,7 +18,7 @@ Ledger::Tenant& Ledger::EnsureTenant(absl::string_view name) {
   tenant->retained.resize(state_.devices.size());
   tenant->pools.resize(state_.devices.size());
   Tenant& ref = *tenant;
-  RecallVersions(ref);
+  state_.versions.Recall(ref);
   state_.tenants.emplace(ref.name, std::move(tenant));
   for (size_t d = 0; d < state_.devices.size(); ++d)
     ref.accounts[d].SetParent(&state_.device_accounts[d]);
@@ -84,7 +84,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
     return;
   }
   queue_moves_ = true;  // what was guaranteed to it is free for others
-  KeepVersions(tenant);
+  state_.versions.Keep(tenant);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);

@@ -17,10 +17,6 @@ namespace gpumemd {
 namespace {
 
 constexpr size_t kMaxName = 64;
-// Names of a tenant whose last version is remembered once they are no longer published.
-constexpr size_t kMaxEndedNames = 256;
-// Tenants that are gone, and whose highest version is remembered.
-constexpr size_t kMaxGoneTenants = 4096;
 
 bool IsName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxName &&
@@ -133,51 +129,6 @@ absl::Status Ledger::CheckPublicationRoom(Tenant& tenant, const Publication* rep
   return absl::OkStatus();
 }
 
-uint64_t Ledger::TakeNextVersion(Tenant& tenant, const std::string& name,
-                                 const Publication* replaced) {
-  if (replaced != nullptr) return replaced->version + 1;
-  auto it = std::find_if(tenant.ended_names.begin(), tenant.ended_names.end(),
-                         [&](const auto& ended) { return ended.first == name; });
-  if (it == tenant.ended_names.end()) {
-    return std::max(tenant.forgotten_version, forgotten_version_) + 1;
-  }
-  const uint64_t last = it->second;
-  tenant.ended_names.erase(it);
-  return last + 1;
-}
-
-void Ledger::ForgetVersion(Tenant& tenant, uint64_t version) {
-  state_.ended_version = std::max(state_.ended_version, version);
-  tenant.forgotten_version = std::max(tenant.forgotten_version, version);
-}
-
-void Ledger::KeepVersions(const Tenant& tenant) {
-  uint64_t version = tenant.forgotten_version;
-  for (const auto& [name, last] : tenant.ended_names) version = std::max(version, last);
-  if (version == 0) return;
-  gone_places_[tenant.name] = next_gone_;
-  gone_tenants_.emplace(next_gone_++, std::pair(tenant.name, version));
-  if (gone_tenants_.size() <= kMaxGoneTenants) return;
-  const auto oldest = gone_tenants_.begin();
-  ForgetVersion(oldest->second.second);
-  gone_places_.erase(oldest->second.first);
-  gone_tenants_.erase(oldest);
-}
-
-void Ledger::RecallVersions(Tenant& tenant) {
-  auto place = gone_places_.find(tenant.name);
-  if (place == gone_places_.end()) return;
-  const auto kept = gone_tenants_.find(place->second);
-  ForgetVersion(tenant, kept->second.second);
-  gone_tenants_.erase(kept);
-  gone_places_.erase(place);
-}
-
-void Ledger::ForgetVersion(uint64_t version) {
-  state_.ended_version = std::max(state_.ended_version, version);
-  forgotten_version_ = std::max(forgotten_version_, version);
-}
-
 absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const PublishSpec& spec) {
   absl::StatusOr<Session*> live = LiveSession(session_id);
   if (!live.ok()) return live.status();
@@ -198,7 +149,9 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
   const PublicationId id = spec.id == PublicationId{} ? NewPublicationId() : spec.id;
   Publication publication{.tenant = &tenant,
                           .name = spec.name,
-                          .version = TakeNextVersion(tenant, spec.name, replaced),
+                          .version = replaced != nullptr
+                                         ? replaced->version + 1
+                                         : state_.versions.TakeNext(tenant, spec.name),
                           .segments = *std::move(segments),
                           .metadata_bytes = spec.metadata_bytes,
                           .to_any = spec.to_any,
@@ -254,14 +207,7 @@ void Ledger::EndPublication(PublicationId id, bool replaced, absl::Span<const Au
   expiries_.erase({state_.ExpiryOf(publication), id});
   Tenant& tenant = *publication.tenant;
   state_.by_name.erase({tenant.name, publication.name});
-  if (!replaced) {
-    tenant.ended_names.emplace_back(publication.name, publication.version);
-    state_.ended_version = std::max(state_.ended_version, publication.version);
-  }
-  if (tenant.ended_names.size() > kMaxEndedNames) {
-    ForgetVersion(tenant, tenant.ended_names.front().second);
-    tenant.ended_names.erase(tenant.ended_names.begin());
-  }
+  if (!replaced) state_.versions.Ended(tenant, publication.name, publication.version);
   CountPublication(tenant, -1);
   tenant.metadata_bytes -= publication.metadata_bytes;
   state_.metadata_bytes -= publication.metadata_bytes;

@@ -1,0 +1,124 @@
+// Why a request does not fit, as a denial: for people and programs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "daemon/core/admission/room.h"
+
+namespace gpumemd {
+
+using gpumem::FormatBytes;
+
+Denial Room::Explain(const Request& request, const Verdict& verdict) const {
+  if (!verdict.worst) return {};
+  return DenialFor(request, verdict.standings[*verdict.worst], verdict.worst_claim, verdict.fit);
+}
+
+Denial Room::DenialFor(const Request& request, const Standing& standing, const Claim& claim,
+                       Fit fit) const {
+  Denial denial;
+  denial.cause = standing.cause;
+  denial.tenant = request.tenant->name;
+  if (standing.device != kAllDevices) denial.device_uuid = state_.devices[standing.device].uuid;
+  if (standing.whose != nullptr && standing.whose != request.tenant) {
+    denial.limited_tenant = standing.whose->name;
+  }
+  denial.asked = standing.asked;
+  denial.limit = standing.limit;
+  if (fit == Fit::kSoon || fit == Fit::kRevoked) {
+    denial.used = standing.used;
+    denial.help = fit == Fit::kSoon
+                      ? "memory that makes room for it is on its way back to the driver; ask again"
+                      : "leases that may be taken back for it are; wait for it";
+    return denial;
+  }
+  denial.used = standing.used - standing.recoverable;
+  if (standing.more_need > 0 && Plus(standing.need, standing.more_need) > standing.limit &&
+      Plus(denial.used - standing.revocable, denial.asked) <= standing.limit) {
+    denial.cause = Denial::Cause::kGuarantees;
+    denial.used = standing.need - std::min(standing.need, standing.asked - standing.more_need);
+  } else if (FitOf(standing, {}, /*may_revoke=*/false) < Fit::kBlocked && claim.asked > 0) {
+    denial.cause = Denial::Cause::kQueue;
+    denial.used = Plus(denial.used, claim.asked);
+  }
+  if (denial.cause != Denial::Cause::kQueue) AddHolders(standing, denial);
+  denial.help = HelpFor(*request.tenant, denial);
+  return denial;
+}
+
+void Room::AddHolders(const Standing& standing, Denial& denial) const {
+  constexpr size_t kFew = 4;
+  if (standing.device == kAllDevices || standing.whose == nullptr
+          ? standing.cause != Denial::Cause::kCapacity
+          : standing.whose->children == 0) {
+    return;
+  }
+  std::vector<std::pair<uint64_t, const std::string*>> holders;
+  for (const auto& [name, tenant] : state_.tenants) {
+    if (tenant->children > 0) continue;  // those under it are named
+    if (standing.whose != nullptr && !state_.IsUnder(*tenant, *standing.whose)) continue;
+    const uint64_t held = tenant->accounts[standing.device].held();
+    if (held > 0) holders.emplace_back(held, &name);
+  }
+  const size_t few = std::min(kFew, holders.size());
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(few), holders.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first > b.first : *a.second < *b.second;
+                    });
+  for (size_t i = 0; i < few; ++i) {
+    Denial::Holder& holder = denial.holders.emplace_back();
+    holder.tenant = *holders[i].second;
+    holder.used = holders[i].first;
+  }
+}
+
+std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
+  switch (denial.cause) {
+    case Denial::Cause::kDeviceLimit:
+    case Denial::Cause::kTotalLimit: {
+      const auto device = state_.FindDevice(denial.device_uuid);
+      const bool pinned = device.ok() && IsPinnedMemory(state_.devices[*device]);
+      const std::string& limited =
+          denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
+      const std::string raise =
+          absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", limited,
+                       denial.cause == Denial::Cause::kTotalLimit ? " --total-limit"
+                       : pinned                                   ? " --pinned-limit"
+                                                                  : " --limit",
+                       " SIZE)");
+      if (denial.asked > denial.limit) return absl::StrCat("ask for less, or ", raise);
+      const uint64_t idle =
+          state_.IdleInPools(tenant, device.ok() ? std::optional<size_t>(*device) : std::nullopt);
+      return absl::StrCat(
+          "release ", FormatBytes(denial.used - (denial.limit - denial.asked)), ", or ",
+          idle == 0 ? ""
+                    : absl::StrCat("end the processes that have used kind mempool (CUDA keeps ",
+                                   FormatBytes(idle), " that were released until then), or "),
+          raise);
+    }
+    case Denial::Cause::kMaxSegments:
+      return absl::StrCat(
+          "use fewer and larger segments, or ask an operator for more (gpumemctl "
+          "quota set ",
+          denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant,
+          " --max-segments N)");
+    case Denial::Cause::kCapacity:
+      if (denial.asked > denial.limit) {
+        return "ask for less, or spread it over several devices";
+      }
+      return "release memory, or wait until other tenants do (gpumemctl segments shows who holds "
+             "it), or "
+             "use another device";
+    case Denial::Cause::kGuarantees:
+      return "wait until others release, use another device, or ask for it as revocable: what is "
+             "guaranteed to others and idle can be had that way";
+    case Denial::Cause::kQueue:
+      return "wait for it, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
+             "device";
+    default:
+      return "the daemon has as many segments as it is configured for (daemon.max_segments)";
+  }
+}
+
+}  // namespace gpumemd

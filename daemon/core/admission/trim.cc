@@ -1,0 +1,88 @@
+// Gives up what is only retained, so that a request fits.
+#include <algorithm>
+
+#include "daemon/core/admission/sums.h"
+#include "daemon/core/ledger/ledger.h"
+
+namespace gpumemd {
+
+void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims) {
+  Tenant& tenant = *request.tenant;
+  const size_t device = request.device;
+  const uint64_t bytes = request.bytes * fresh;
+  const auto over = [](uint64_t used, uint64_t more, uint64_t limit) {
+    return Plus(used, more) > limit;
+  };
+  const auto claimed = [&](Denial::Cause cause, const Tenant* whose, size_t where) {
+    auto it = claims.find({cause, whose, where});
+    return it == claims.end() ? 0 : it->second.asked;
+  };
+  const auto doom_anywhere = [this](Tenant& from, bool pinned_too = true) {
+    for (size_t d = 0; d < state_.devices.size(); ++d) {
+      if (!pinned_too && IsPinnedMemory(state_.devices[d])) continue;
+      if (DoomOldest(from, d)) return true;
+    }
+    return false;
+  };
+  // On the device, the tenant's own first, then that of others under `above`.
+  const auto doom_on_device = [&](const Tenant* above) {
+    if (DoomOldest(tenant, device)) return true;
+    Tenant* other = RichestRetainer(device, above);
+    return other != nullptr && DoomOldest(*other, device);
+  };
+  const auto doom_under = [&](const Tenant* above, bool pinned_too) {
+    if (doom_anywhere(tenant, pinned_too)) return true;
+    Tenant* other = nullptr;
+    for (size_t d = 0; d < state_.devices.size() && other == nullptr; ++d) {
+      if (pinned_too || !IsPinnedMemory(state_.devices[d])) other = RichestRetainer(d, above);
+    }
+    return other != nullptr && doom_anywhere(*other, pinned_too);
+  };
+
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t more = Plus(bytes, claimed(Denial::Cause::kDeviceLimit, each, device));
+    while (over(Staying(each->accounts[device]), more, state_.LimitOn(*each, device)) &&
+           doom_on_device(each)) {
+    }
+    const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
+    const uint64_t more_in_all =
+        Plus(bytes, claimed(Denial::Cause::kTotalLimit, each, kAllDevices));
+    while (!IsPinnedMemory(state_.devices[device]) && total_limit != kUnlimited &&
+           over(SumUnpinned(state_.devices, each->accounts, Staying), more_in_all, total_limit) &&
+           doom_under(each, /*pinned_too=*/false)) {
+    }
+    const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
+    const uint64_t more_segments =
+        Plus(fresh, claimed(Denial::Cause::kMaxSegments, each, kAllDevices));
+    while (max_segments != kUnlimited &&
+           over(SumOver(each->accounts, StayingSegments), more_segments, max_segments) &&
+           doom_under(each, /*pinned_too=*/true)) {
+    }
+  }
+  const uint64_t more = Plus(bytes, claimed(Denial::Cause::kCapacity, nullptr, device));
+  while (
+      over(Staying(state_.device_accounts[device]), more, state_.devices[device].capacity_bytes) &&
+      doom_on_device(nullptr)) {
+  }
+  const uint64_t more_segments =
+      Plus(fresh, claimed(Denial::Cause::kDaemonLimit, nullptr, kAllDevices));
+  while (over(SumOver(state_.device_accounts, StayingSegments), more_segments,
+              state_.bounds.max_segments) &&
+         doom_under(nullptr, /*pinned_too=*/true)) {
+  }
+}
+
+Ledger::Tenant* Ledger::RichestRetainer(size_t device, const Tenant* above) {
+  Tenant* richest = nullptr;
+  uint64_t most = 0;
+  for (auto& [name, tenant] : state_.tenants) {
+    const uint64_t retained = tenant->retained[device].bytes();
+    if (retained > most && (above == nullptr || state_.IsUnder(*tenant, *above))) {
+      most = retained;
+      richest = tenant.get();
+    }
+  }
+  return richest;
+}
+
+}  // namespace gpumemd
