@@ -1,5 +1,5 @@
-// Why memory, or one more of something, was refused: what the ledger decides, before it becomes a
-// status. The same as gpumem.v1.Denial of proto/gpumem/v1/broker.proto.
+// Why memory, or one more of a counted object, was refused: the ledger's decision, before it
+// becomes a status. The same as gpumem.v1.Denial of proto/gpumem/v1/broker.proto.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ struct Denial {
   };
 
   Cause cause = Cause::kUnspecified;
-  std::string tenant;       // who asked
+  std::string tenant;       // the tenant that asked
   std::string device_uuid;  // empty: the cause is not about one device
   // Bytes for causes about memory, a count for the others.
   uint64_t asked = 0, used = 0, limit = 0;
   std::string help;             // one sentence; empty: DenialError() writes it
-  std::string limited_tenant;   // whose limit it is; empty: that of `tenant`
-  std::vector<Holder> holders;  // of what is used: the largest, and the largest first
+  std::string limited_tenant;   // the limit's tenant; empty: that of `tenant`
+  std::vector<Holder> holders;  // the largest holders of `used`, the largest first
 
   bool operator==(const Denial&) const = default;
 };

@@ -1,4 +1,4 @@
-// Places at which a test kills the daemon, to see that the next one goes on.
+// Places at which a test kills the daemon, to check that the next one goes on.
 #pragma once
 
 #include "common/failpoint.h"

@@ -1,4 +1,4 @@
-// Names of what the ledger keeps. Numbers are never used twice in one daemon's life.
+// Identifiers of the ledger's objects. Numbers are never used twice in one daemon's life.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@ enum class WaiterId : uint64_t {};
 enum class IpcEventId : uint64_t {};
 enum class PublicationId : uint64_t {};  // of one version
 
-// Who may open a lease by its ticket: sessions of the segment's own tenant, or whoever has it.
+// Which sessions may open a lease by its ticket: those of the segment's tenant, or any that has the
+// ticket.
 enum class TicketScope { kTenant, kAny };
 
 template <typename Id>

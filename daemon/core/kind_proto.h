@@ -11,7 +11,7 @@ namespace gpumemd {
 
 gpumem::v1::Kind ToProto(Kind kind);
 
-// nullopt: UNSPECIFIED, which leaves the choice to others.
+// Returns nullopt for UNSPECIFIED, which leaves the choice to the callee.
 //   UNIMPLEMENTED  this daemon does not know it
 absl::StatusOr<std::optional<Kind>> FromProto(gpumem::v1::Kind kind);
 

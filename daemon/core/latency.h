@@ -1,4 +1,4 @@
-// How long something took, counted by buckets: a histogram as Prometheus knows it.
+// How long an action took, counted by buckets: a Prometheus histogram.
 #pragma once
 
 #include <array>
@@ -10,10 +10,10 @@
 
 namespace gpumemd {
 
-// What a LatencyHistogram has counted.
+// The counts of a LatencyHistogram.
 struct LatencyCounts {
-  // Upper bounds of the buckets, in nanoseconds; the last bucket has none. From a segment that is
-  // reused (tens of microseconds) to a request that has waited for a minute.
+  // Upper bounds of the buckets, in nanoseconds; the last bucket has none. They range from reusing
+  // a segment (tens of microseconds) to a request that has waited for a minute.
   static constexpr std::array<int64_t, 18> kBounds = {
       25'000,      50'000,        100'000,       250'000,        500'000,        1'000'000,
       2'500'000,   5'000'000,     10'000'000,    25'000'000,     50'000'000,     100'000'000,
@@ -31,7 +31,7 @@ struct LatencyCounts {
 // Thread-safe, without a lock: two additions for each observation.
 class LatencyHistogram {
  public:
-  // What is negative, since the clock was set back, counts as nothing.
+  // Counts negative times as 0: the clock was set back.
   void Observe(absl::Duration took) {
     const int64_t ns = took > absl::ZeroDuration() ? absl::ToInt64Nanoseconds(took) : 0;
     size_t bucket = 0;
@@ -40,7 +40,7 @@ class LatencyHistogram {
     sum_ns_.fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
   }
 
-  // What is observed meanwhile may be in one of sum and buckets and not yet in the other.
+  // An observation made meanwhile may be in only one of sum and buckets.
   LatencyCounts Read() const {
     LatencyCounts counts;
     for (size_t i = 0; i < buckets_.size(); ++i) {

@@ -1,20 +1,22 @@
 // Charges: bytes held against a tenant on a device.
 //
-// Accounting is by ownership. A segment owns exactly one Charge from the moment its
-// bytes are reserved until the driver has them back. The Charge adds its bytes to the
-// tenant's account, and to all accounts above that: those of the tenants that this one is
-// under, and the device's, which is the root. It moves them between states as the segment
-// changes, and refunds them when it is destroyed. No other code adds or subtracts, so an
-// early return cannot lose a byte: it destroys the Charge.
+// Accounting is by ownership. A segment owns exactly one Charge from the moment its bytes are
+// reserved until the driver has them back. The Charge adds its bytes to the tenant's account, and
+// to all accounts above that: those of the tenant's ancestors, and the device's, which is the root.
+// It moves them between states as the segment changes, and refunds them when it is destroyed. No
+// other code adds or subtracts, so an early return cannot lose a byte: it destroys the Charge.
 //
-// A charge counts in full in every state. What differs is what can be had back at will
-// (retained), what comes back on its own soon (releasing), and what only its holders can
-// give up (leased, lingering, pending: held), though its tenant may reuse what lingers for a
-// pool. What is held is firm, or revocable: it can be taken back after a notice.
+// A charge counts in full in every state. The states differ in how the bytes come back:
+// - At will: retained.
+// - Soon, without action of a holder: releasing.
+// - Only if the holders give them up: held (leased, lingering, pending). The tenant may still reuse
+//   lingering segments of a pool.
 //
-// Each account also knows what it needs: what is firmly held, or may have to be because it is
-// guaranteed. While the need of a device's account is within its capacity, every guarantee can
-// be kept without taking anything firm from anybody.
+// Held bytes are firm or revocable. Revocable bytes can be taken back after a notice.
+//
+// Each account also has a need: the bytes that are firmly held, or may have to be because they are
+// guaranteed. While the need of a device's account is within its capacity, every guarantee can be
+// kept without taking firm memory from any tenant.
 #pragma once
 
 #include <algorithm>
@@ -26,10 +28,11 @@
 namespace gpumemd {
 
 enum class SegmentState {
-  kPending,    // being created or handed over
-  kLeased,     // at least one lease
-  kRetained,   // leased by nobody, mapped by nobody: kept for reuse, given up first
-  kLingering,  // leased by nobody, but a process that may still map it or has its pool open lives
+  kPending,   // being created or handed over
+  kLeased,    // at least one lease
+  kRetained,  // no lease and no mapping: kept for reuse, given up first
+  // No lease, but a live process may still map it or has its pool open.
+  kLingering,
   kReleasing,  // on its way back to the driver
 };
 inline constexpr size_t kSegmentStates = 5;
@@ -47,28 +50,30 @@ class Account {
     return bytes(SegmentState::kPending) + bytes(SegmentState::kLeased) +
            bytes(SegmentState::kLingering);
   }
-  uint64_t revocable() const { return revocable_; }  // of what is held
-  uint64_t revoking() const { return revoking_; }    // of what is revocable: is being taken back
+  uint64_t revocable() const { return revocable_; }  // of the held bytes
+  uint64_t revoking() const { return revoking_; }    // of the revocable bytes: being taken back
   uint64_t firm() const { return held() - revocable_; }
 
   // Grows with every change of the account, of those under it and of their guarantees.
   uint64_t version() const { return version_; }
 
   uint64_t guarantee() const { return guarantee_; }
-  // What has to be there for it, whatever happens.
+  // Returns the bytes that must be available to it, whatever happens.
   uint64_t need() const { return need_; }
-  // The same with so much more that is firmly held.
+  // Returns the need with `firm` more bytes firmly held.
   uint64_t NeedWith(uint64_t firm) const {
     return std::max(guarantee_, own_firm_ + needs_below_ + firm);
   }
-  // The same where nobody held anything: what guarantees alone need, with so much for itself.
+  // Returns the need if no bytes were held: the need of the guarantees alone. LeastNeedWith() adds
+  // `firm` bytes of the account's tenant.
   uint64_t least_need() const { return least_need_; }
   uint64_t LeastNeedWith(uint64_t firm) const {
     return std::max(guarantee_, least_needs_below_ + firm);
   }
-  // Of its need, what nobody holds yet.
+  // Returns the part of the need that is not held yet.
   uint64_t unused_guarantee() const { return need_ - own_firm_ - needs_below_; }
-  // The same of it and all above it: what it can have without anybody needing more.
+  // Returns the sum of this over the account and all above it: the bytes that it can have without
+  // raising any account's need.
   uint64_t unused_guarantees() const {
     uint64_t bytes = 0;
     for (const Account* each = this; each != nullptr; each = each->parent_) {
@@ -84,7 +89,7 @@ class Account {
     UpdateLeastNeed();
   }
 
-  // Puts it, with all that is in it, under another account; null: under none.
+  // Moves the account, with all its charges, under another account; null: under none.
   void SetParent(Account* parent) {
     if (parent == parent_) return;
     for (Account* above = parent_; above != nullptr; above = above->parent_) above->Subtract(*this);
@@ -107,7 +112,7 @@ class Account {
     return state != SegmentState::kRetained && state != SegmentState::kReleasing;
   }
 
-  // What a Charge adds.
+  // A Charge's contribution to an account.
   struct Part {
     SegmentState state = SegmentState::kPending;
     uint64_t bytes = 0;
@@ -223,7 +228,7 @@ class Account {
 
   Account* parent_ = nullptr;
   uint64_t guarantee_ = 0;
-  uint64_t own_firm_ = 0;     // but for what those under it hold
+  uint64_t own_firm_ = 0;     // without those held by tenants under it
   uint64_t needs_below_ = 0;  // of the accounts directly under it
   uint64_t need_ = 0;
   uint64_t least_needs_below_ = 0;

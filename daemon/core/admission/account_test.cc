@@ -12,7 +12,7 @@ class AccountTest : public ::testing::Test {
  protected:
   AccountTest() { tenant.SetParent(&device); }
 
-  // That both accounts hold exactly this, all of it in one state.
+  // Expects that both accounts hold exactly this, all of it in one state.
   void ExpectBoth(uint64_t bytes, uint64_t segments, SegmentState state) {
     for (const Account* account : {&tenant, &device}) {
       EXPECT_EQ(account->charged(), bytes);
@@ -66,7 +66,7 @@ TEST_F(AccountTest, MovingHandsTheChargeOn) {
     ExpectBoth(512, 1, SegmentState::kLeased);
   }
   ExpectBoth(0, 0, SegmentState::kLeased);
-  from.MoveTo(SegmentState::kRetained);  // NOLINT: it is empty, and charges nobody
+  from.MoveTo(SegmentState::kRetained);  // NOLINT: it is empty, and charges no account
   EXPECT_EQ(from.bytes(), 0u);
   ExpectBoth(0, 0, SegmentState::kLeased);
 }

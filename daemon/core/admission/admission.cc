@@ -1,4 +1,4 @@
-// What can be asked for at all, and the bounds on counts. Whether there is room for it:
+// Checks whether a request is valid, and the bounds on counts. Whether there is room for it:
 // room.cc.
 #include <algorithm>
 
@@ -70,15 +70,15 @@ absl::Status Ledger::DoesNotMake(size_t device, Kind kind) const {
                                                "; ", help));
 }
 
-// The kind that a request names, or the tenant's, or the device's own default. What a tenant
-// prefers is meant for GPUs: host memory has one kind.
+// Returns the kind that a request names, or that the tenant prefers, or the device's default. A
+// tenant's preference is meant for GPUs: host memory has one kind.
 Kind Ledger::KindOf(const Tenant& tenant, const AcquireSpec& spec, size_t device) const {
   if (spec.kind) return *spec.kind;
   if (tenant.quota.kind && !IsPinnedMemory(state_.devices[device])) return *tenant.quota.kind;
   return state_.devices[device].kinds.front();
 }
 
-// The device that a request names, or means.
+// Returns the device that a request names or implies.
 absl::StatusOr<size_t> Ledger::ChooseDevice(const Tenant& tenant, const AcquireSpec& spec) const {
   if (state_.devices.empty()) return absl::NotFoundError("this node has no device");
   if (!spec.device_uuid.empty()) {
@@ -229,7 +229,7 @@ void Ledger::CountLeases(Tenant& tenant, int64_t change) {
 
 bool Ledger::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {
   auto it = state_.sessions.find(session);
-  Tenant& tenant = *it->second->tenant;  // there: the caller's call is in flight
+  Tenant& tenant = *it->second->tenant;  // exists: the caller's call is in flight
   const Account& account = state_.device_accounts[device];
   while (account.bytes(SegmentState::kReleasing) < bytes) {
     if (DoomOldest(tenant, device)) continue;

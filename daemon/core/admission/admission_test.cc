@@ -1,4 +1,4 @@
-// Every limit to the byte: what fits, what does not, what is said, and what makes room.
+// Every limit to the byte: which requests fit, the denials of the others, and what makes room.
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -32,7 +32,7 @@ TEST_F(AdmissionTest, DeviceLimit) {
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", kGranule, 512 * kGranule,
                512 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
-  Acquire(session, kGranule, 1, "GPU-2");  // each device has its own
+  Acquire(session, kGranule, 1, "GPU-2");  // limits are per device
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 2u);
 }
 
@@ -79,7 +79,7 @@ TEST_F(AdmissionTest, Capacity) {
                1024 * kGranule, 1024 * kGranule);
 }
 
-// A tenant without a limit of its own is not told to have its limit raised.
+// A tenant without a limit is not advised to have its limit raised.
 TEST_F(AdmissionTest, WithoutALimitItIsTheCapacityThatDenies) {
   const SessionId session = OpenSession("team");
   const absl::Status too_much = Ask(session, 512 * kGranule, 3).status();
@@ -205,7 +205,7 @@ TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
   ASSERT_EQ(ledger.look().GetTenant("a")->sessions, 1u) << "its process has the pool open";
   for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
   ExpectDenial(Open(2, 7).status(), Denial::Cause::kDaemonLimit, "a", "", 1, 2, 2);
-  // A predecessor of the same user does.
+  // A predecessor of the same user makes room.
   ASSERT_TRUE(Open(1, 10).ok());
   EXPECT_FALSE(Open(1, 11).ok());
   EXPECT_TRUE(Open(1, 7).ok());
@@ -244,7 +244,7 @@ TEST_F(FewWatches, AWatchIsNoCallInFlight) {
   ledger.EndWatch(session);
   ASSERT_TRUE(ledger.BeginCall(session).ok());
   EXPECT_TRUE(ledger.BecomeWatch(session).ok());
-  // As a call does, it keeps what is known of the session until it is told of its end.
+  // Like a call, a watch keeps the session's record until the watch ends.
   ledger.SocketClosed(session);
   ledger.ProcessGone(session);
   EXPECT_TRUE(ledger.TakeForgotten().empty());
@@ -264,10 +264,10 @@ TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 4 * kGranule,
                8 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
-  EXPECT_EQ(Usage("team").retained, 3 * kGranule);  // a denial gives nothing up
+  EXPECT_EQ(Usage("team").retained, 3 * kGranule);  // a denial dooms no segment
 }
 
-// Also those that would have been taken from what is retained.
+// `asked` includes segments that could have been reused.
 TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
@@ -277,7 +277,7 @@ TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
                6 * kGranule, 4 * kGranule, 8 * kGranule);
 }
 
-// Above a limit that was lowered, what has to be released is more than what was asked for.
+// Above a limit that was lowered, more has to be released than was asked for.
 TEST_F(AdmissionTest, HelpOfATenantAboveItsLimit) {
   ledger.Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
@@ -297,7 +297,7 @@ TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
   EXPECT_THAT(HelpOf(refused), HasSubstr("ask for less"));
 }
 
-// Who cannot wait for it is told that it is there, and that it is on its way.
+// A request that cannot wait is told that the memory exists, and is on its way back.
 TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
@@ -417,7 +417,7 @@ TEST_F(AdmissionTest, WhatIsReleasedAboveALoweredTotalIsNotKept) {
   SetQuota("team", {.max_segments = 1});
   Release(session, {items[2]});
   EXPECT_EQ(Usage("team").retained, 0u);
-  Release(session, {items[3]});  // the one that it may have
+  Release(session, {items[3]});  // the one that the limit allows
   EXPECT_EQ(Usage("team").retained, 2 * kGranule);
 }
 
@@ -444,7 +444,7 @@ TEST_F(AdmissionTest, RoomForTheDriverIsMadeOfOwnRetainedFirst) {
   EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 2 * kGranule + 1));
   EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(others[0].segment));
   ledger.Destroyed(own[0].segment);
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 1));  // the other's is still to come
+  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 1));  // the other tenant's is still releasing
   ledger.Destroyed(others[0].segment);
   EXPECT_FALSE(ledger.MakeRoomOnDevice(session, 0, 1));
 }
@@ -515,7 +515,7 @@ TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
   ExpectDenial(denied(), Denial::Cause::kDaemonLimit, "team", "", 2, 3, 4);
   EXPECT_EQ(HelpOf(denied()).substr(0, 15), "a tenant holds ");
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule, 2).status()));
-  // A session that ends while it is handed something never had it.
+  // A session that ends during a hand-over never had the lease.
   const auto late = ledger.BeginOpen(other, {ticket});
   ASSERT_TRUE(late.ok()) << late.status();
   ledger.SocketClosed(other);
@@ -551,7 +551,7 @@ TEST_F(AdmissionTest, Nonsense) {
   const std::vector<Secret> many(kMaxSegmentsPerCall + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, many).status()));
   EXPECT_EQ(ledger.state().segments.size(), 0u);
-  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 0u);  // nonsense is not a want of memory
+  EXPECT_EQ(ledger.look().GetTenant("team")->denials, 0u);  // invalid, so not a denial
   EXPECT_EQ(Acquire(session, 1, kMaxSegmentsPerCall).size(), kMaxSegmentsPerCall);
 }
 

@@ -1,4 +1,4 @@
-// Which segments are taken back for a request.
+// Selects the segments to take back for a request.
 //
 // Memory is taken back for a request that is covered by a guarantee, from every tenant; and for one
 // of a tenant with a higher priority. The holders with the lowest priority lose theirs first. Among
@@ -42,7 +42,7 @@ std::vector<SegmentId> Room::Victims(const Request& request, const std::vector<S
         standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
     shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
   }
-  // Before all segments are looked at: is there anybody to take from?
+  // Before all segments are looked at, checks whether any tenant has segments to take.
   const bool any =
       std::any_of(state_.tenants.begin(), state_.tenants.end(), [&](const auto& entry) {
         return MayRevokeFrom(request, *entry.second) &&

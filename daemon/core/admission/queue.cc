@@ -1,33 +1,36 @@
-// Acquiring, and the queue of those who have to wait for it.
+// Acquiring memory, and the queue of requests that have to wait for it.
 //
-// Waiters are served by guarantee (who has most left of what is guaranteed to him, if that covers
-// the request), then by the tenant's priority, then by arrival. Whoever comes later gets nothing
-// that one before him waits for, so a large request is not starved by small ones: a waiter claims
-// what it asked for on each of its limits up to the last one that stands in its way; but up to the
-// first only where that is one of its tenants' own: while a tenant waits for itself, memory of the
-// device is free for others.
+// Waiters are served in this order:
+// 1. By guarantee: the tenant with most of its guarantee unused goes first, if that part covers the
+//    request.
+// 2. By the tenant's priority.
+// 3. By arrival.
+// A later waiter gets nothing that an earlier one waits for, so small requests do not starve a
+// large one. A waiter claims what it asked for on each of its limits, up to the last one that
+// blocks it. If a limit of its tenants blocks it, it claims only up to the first such limit: while
+// a tenant waits for itself, memory of the device is free for others.
 //
-// The outcome is that of a sweep that judges every waiter, in order, after every change, and begins
-// anew after every grant. But a change serves few, so a sweep judges only waiters that are awake,
-// and goes past those whose verdict cannot be another one. By what keeps it as it is:
+// The outcome is that of a sweep that checks every waiter, in order, after every change, and begins
+// anew after every grant. But a change serves few waiters. So a sweep checks only waiters that are
+// awake, and skips those whose verdict cannot have changed. What can change a verdict:
 //
-//   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree: of
-//     a tenant that is under none, and of all those under it. And on what those before it in that
-//     tree claim there (QueueTree).
-//   - One that the device blocks firmly depends on its tree's accounts, and sleeps while what is
-//     firmly used there, what it asks for and what those before it claim are more than the
-//     capacity; or the same of what is needed. QueueLine knows these sums, and the first waiter
-//     that they do not keep out any more.
-//   - All others, which wait for what is on its way, depend on their tree, and on all that happens
-//     on their device (QueueLimit::restless). So do those that the daemon's limit of segments keeps
-//     out on all that happens on any device.
+//   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree.
+//     That tree is a topmost tenant and all tenants under it. The verdict also depends on the
+//     claims of earlier waiters in that tree (QueueTree).
+//   - A waiter that the device blocks firmly depends on its tree's accounts. It sleeps while
+//     firm use there, its request and the claims before it exceed the capacity; or while the
+//     same sum of needs does. QueueLine knows these sums, and the first waiter that they no
+//     longer keep out.
+//   - All others wait for memory on its way back. They depend on their tree, and on every
+//     change on their device (QueueLimit::restless). Waiters that the daemon's limit of
+//     segments keeps out depend on every change on any device.
 //
-// A waiter that comes, goes, or claims more or less than before changes the sums for those behind
-// it, and wakes of its tree those behind it that sums alone do not keep asleep. It wakes others
-// only where they are restless, or the sums let them in now.
+// A waiter that comes, goes, or claims more or less changes the sums for those behind it. In its
+// tree it wakes those behind it that sums alone do not keep asleep. It wakes others only if they
+// are restless, or if the sums let them in now.
 //
-// Nobody is judged beyond what one call is allowed to: the next one goes on from there. Meanwhile
-// waiters that are awake claim what they did, so nobody else gets it.
+// Each call checks a bounded number of waiters; the next one continues from there. Meanwhile
+// waiters that are awake keep their claims, so no other waiter gets that memory.
 #include <algorithm>
 #include <utility>
 
@@ -68,7 +71,7 @@ absl::StatusOr<Admission> Ledger::BeginAcquire(SessionId session_id, const Acqui
       TryGrant(session_id, request, claims, &verdict);
   if (!granted.ok()) return granted.status();
   if (*granted) return Admission{.operation = *std::move(granted)};
-  // What no holder can make room for is not worth waiting for.
+  // A request that no holder can make room for does not wait.
   if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
     return Deny(tenant, room_.Explain(request, verdict));
   }
@@ -136,9 +139,9 @@ absl::StatusOr<std::optional<Operation>> Ledger::TryGrant(SessionId session, con
   if (verdict->fit == Fit::kNow) {
     return std::optional(Grant(session, request, std::move(segments)));
   }
-  // Making room for the others must not give them away. Their charges stay as they are: to move
-  // them there and back would count as a change of the device, and two waiters that each do so
-  // would be judged in turn for ever.
+  // Takes the segments to reuse out of the pool, so that making room for the others does not doom
+  // them. Their charges do not move: moving them there and back would count as a change of the
+  // device. Two waiters that each do so would then be checked in turn for ever.
   TrimForShortfall(request, request.count - reused, claims);
   for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
   Revoke(verdict->victims, request);
@@ -230,7 +233,7 @@ Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) con
       if (!(each < place)) break;
       for (const auto& [key, claim, plain_need] : state_.waiters.at(each.id).claimed) {
         Claim& sum = claims[key];
-        sum.asked += claim.asked;  // of each at most a device's capacity
+        sum.asked += claim.asked;  // each at most a device's capacity
         sum.need += plain_need;
       }
     }
@@ -242,7 +245,7 @@ Claims Ledger::ClaimsBefore(const QueuePlace& place, const Request& request) con
   return claims;
 }
 
-// --- Places and what is remembered -----------------------------------------------------------
+// --- Places, and the data kept by place ------------------------------------------------------
 
 void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
   Waiter& waiter = state_.waiters.emplace(id, std::move(added)).first->second;
@@ -252,7 +255,8 @@ void Ledger::AddWaiter(WaiterId id, Waiter added, const Verdict& verdict) {
   waiter.rank = RankOf(waiter.request);
   waiter.tree = TreeOf(*waiter.request.tenant);
   QueueTree& tree = trees_[waiter.tree];
-  // Others of its tree may have been judged at another state of it: then they are again.
+  // Other waiters of its tree may have been checked at another state of the tree: then they are
+  // checked again.
   if (tree.waiters.empty()) tree.seen = VersionOf(*waiter.tree);
   tree.waiters.insert(PlaceOf(id, waiter));
   tree.woken.reset();
@@ -321,7 +325,7 @@ void Ledger::Move(WaiterId id, Waiter& waiter, const QueueRank& rank) {
 void Ledger::PlaceAll() {
   queue_stale_ = false;
   for (auto& [id, waiter] : state_.waiters) {
-    trees_.at(waiter.tree).loose.clear();  // what is judged anew says who is
+    trees_.at(waiter.tree).loose.clear();  // refilled as the waiters are checked again
     Move(id, waiter, RankOf(waiter.request));
   }
   trees_.clear();
@@ -401,7 +405,7 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
                             .need = standing.more_need,
                             .plain_need = plain_need(on_device),
                             .claims = verdict.claims > on_device};
-  // What would be reused is held, too.
+  // Memory to be reused counts as held, too.
   if (verdict.blocked_firmly && !reuses) {
     const QueueLine::Sums before = device.line.Before(place);
     const QueueLine::Left left = LeftAt(request.device);
@@ -425,7 +429,7 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
                 segments <= LeftAt(state_.devices.size()).room ? Asleep::kWithRoom : Asleep::kNot});
 }
 
-// --- Who is to be judged -----------------------------------------------------------------------
+// --- Which waiters are checked ----------------------------------------------------------------
 
 void Ledger::WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at) {
   if (at && !(*at < place)) {
@@ -526,7 +530,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max
   if (!std::exchange(queue_moves_, false) || state_.waiters.empty()) return admitted;
   if (queue_stale_) PlaceAll();
   WakeSorted();
-  // Those that a sweep itself has woken are judged with the next change, not in turn for ever.
+  // Waiters woken by a sweep itself are checked with the next change, not in turn for ever.
   if (!swept_) awake_.merge(std::exchange(roused_, {}));
   ++sweeps_;
   Wake(std::nullopt);
@@ -546,7 +550,7 @@ std::vector<Ledger::Admitted> Ledger::AdmitWaiting(size_t max_grants, size_t max
     if (JudgeOne(*next, sweep, admitted)) ++grants;
     Wake(swept_);
   }
-  queue_moves_ = false;  // what this itself has set in motion comes back by Destroyed()
+  queue_moves_ = false;  // the effects of this call come back by Destroyed()
   return admitted;
 }
 
@@ -567,7 +571,7 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
   if (sort.ok()) sort = CheckUnbrokered(*request.tenant, request.bytes * request.count);
   if (!sort.ok()) return refuse(std::move(sort));
 
-  // Of its tenants' limits, those before it in its tree have claimed this.
+  // The claims of earlier waiters of its tree on its tenants' limits.
   const auto& waiters = trees_.at(waiter.tree).waiters;
   auto counted = sweep.counted.find(waiter.tree);
   auto each =
@@ -575,7 +579,7 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
   for (; *each < place; ++each) {
     for (const auto& [key, claim, plain_need] : state_.waiters.at(each->id).claimed) {
       Claim& sum = sweep.claims[key];
-      sum.asked += claim.asked;  // of each at most a device's capacity
+      sum.asked += claim.asked;  // each at most a device's capacity
       sum.need += claim.need;
     }
   }
@@ -591,16 +595,16 @@ bool Ledger::JudgeOne(const QueuePlace& place, Sweep& sweep, std::vector<Admitte
   if (granted.ok() && granted->has_value()) {
     RemoveWaiter(id);
     admitted.push_back({id, **std::move(granted)});
-    // Its tenant has less left of what is guaranteed to it, and its process holds leases of one
-    // sort now: others may go first, or no more, and those passed over claim something else.
-    // Where none of that can be, it goes on from here.
+    // Its tenant has less of its guarantee unused now, and its process holds leases, firm or
+    // revocable. So other waiters may go first, or some no longer, and those passed over claim
+    // other amounts. If none of that is possible, the sweep goes on from here.
     if (WasAlone(place, request, session)) return true;
     awake_.merge(std::exchange(roused_, {}));
     BeginSweep(sweep);
     WakeSorted();
     return true;
   }
-  // Where a limit was lowered, waiting may have become useless.
+  // If a limit was lowered, waiting may have become useless.
   if (!granted.ok()) return refuse(granted.status());
   if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
     return refuse(Deny(*request.tenant, room_.Explain(request, verdict)));

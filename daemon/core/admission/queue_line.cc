@@ -7,7 +7,7 @@
 namespace gpumemd {
 namespace {
 
-// As many chunks as a chunk has entries, where some thousands wait.
+// Entries in a chunk. With some thousands of waiters there are about as many chunks.
 constexpr size_t kChunk = 64;
 
 bool Earlier(const std::pair<QueuePlace, QueueLine::Entry>& entry, const QueuePlace& place) {
@@ -20,7 +20,7 @@ void QueueLine::Summary::Append(const Summary& next) {
   least_use = std::min(least_use, Plus(sums.asked, next.least_use));
   least_need = std::min(least_need, Plus(sums.need, next.least_need));
   if (next.most_room > 0) most_room = std::max(most_room, Plus(sums.asked, next.most_room));
-  sums.asked += next.sums.asked;  // of each at most a device's capacity
+  sums.asked += next.sums.asked;  // each at most a device's capacity
   sums.need += next.sums.need;
   sums.plain_need += next.sums.plain_need;
 }
@@ -91,7 +91,7 @@ std::optional<QueueLine::Entry> QueueLine::Take(const QueuePlace& place) {
   const Entry taken = it->second;
   entries.erase(it);
   --size_;
-  // Few left go to their neighbours, so that there are not many chunks with few each.
+  // Merges small neighbours, so that there are not many chunks with few entries each.
   if (index > 0 && entries.size() + chunks_[index - 1].entries.size() <= kChunk) {
     auto& before = chunks_[index - 1].entries;
     before.insert(before.end(), entries.begin(), entries.end());

@@ -1,9 +1,9 @@
-// The waiters for one limit, in the order in which they are served, with sums over those before
-// each: pure arithmetic, for the ledger's queue (queue.cc).
+// The waiters for one limit, in the order in which they are served, with sums over the waiters
+// before each. Pure arithmetic, for the ledger's queue (queue.cc).
 //
-// A waiter that leaves, comes or claims less changes what stands before all those behind it. Here
-// that costs a look at some hundred numbers, however many wait, and so does the question who of
-// them is not kept out any more.
+// A waiter that comes, leaves or claims less changes the sums for all waiters behind it. Here that
+// costs a look at some hundred numbers, however many wait. So does finding a waiter that is no
+// longer kept out.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace gpumemd {
 
-// By which waiters are served, the higher first: what is left of its guarantee, and its priority.
+// The serving order of waiters, higher first: the unused part of the guarantee, and the priority.
 using QueueRank = std::pair<uint64_t, int64_t>;
 
 // A waiter's place in the queue: by rank, then by arrival.
@@ -31,22 +31,25 @@ struct QueuePlace {
 
 class QueueLine {
  public:
-  // What keeps a waiter's verdict at this limit as it is.
+  // Why a waiter's verdict at this limit stays as it is.
   enum class Asleep : uint8_t {
-    kNot,     // nothing certain
-    kByUse,   // it is kept out while it and those before ask for more than what is left of use …
-    kByNeed,  // … or need more than what is left for needs
-    kWithRoom,  // it is let in while they ask for no more than there is room
+    kNot,  // no certain reason
+    // Kept out while it and those before it ask for more than Left::use.
+    kByUse,
+    // Kept out while it and those before it need more than Left::need.
+    kByNeed,
+    // Let in while it and those before it ask for at most Left::room.
+    kWithRoom,
   };
   struct Entry {
     uint64_t asked = 0;
     uint64_t need = 0;
-    uint64_t plain_need = 0;  // the same where nothing is reused
-    bool claims = false;      // those behind it get nothing of that
+    uint64_t plain_need = 0;  // the same, assuming no reuse
+    bool claims = false;      // those behind it get none of that
     Asleep asleep = Asleep::kNot;
     bool operator==(const Entry&) const = default;
   };
-  // What is claimed.
+  // Sums of claims.
   struct Sums {
     uint64_t asked = 0;
     uint64_t need = 0;
@@ -59,22 +62,23 @@ class QueueLine {
     uint64_t room = UINT64_MAX;
   };
 
-  // Puts it there, or changes what is known of it. True if that changes what is claimed.
+  // Adds the waiter at this place, or replaces its entry. True if that changes the claims.
   bool Set(const QueuePlace& place, const Entry& entry);
-  // Takes it out. Nothing: it is not there.
+  // Removes and returns the entry, or nothing if there is none.
   std::optional<Entry> Take(const QueuePlace& place);
-  // Null: it is not there. Until the next change.
+  // Returns null if there is none. Valid until the next change.
   const Entry* Find(const QueuePlace& place) const;
-  // What those before the place claim.
+  // Returns the claims of all waiters before the place.
   Sums Before(const QueuePlace& place) const;
-  // The first behind `after` (or of all) that is asleep, and is not to be with so much left.
+  // Returns the first waiter behind `after` (or of all) that is marked asleep and that `left` no
+  // longer keeps asleep.
   std::optional<QueuePlace> FirstAwake(const std::optional<QueuePlace>& after,
                                        const Left& left) const;
   size_t size() const { return size_; }
 
  private:
-  // Of a few neighbours, or of all: their sums, and the extremes of what one of them and those of
-  // them before it ask for or need.
+  // Sums over a chunk, or over all chunks, and the extremes of what a waiter and those before it in
+  // the chunk ask for or need.
   struct Summary {
     Sums sums;
     uint64_t least_use = UINT64_MAX;
@@ -82,7 +86,7 @@ class QueueLine {
     uint64_t most_room = 0;
 
     void Append(const Summary& next);
-    // One of them may be awake, behind those that claim `before`.
+    // True if one of them may be awake, behind waiters that claim `before`.
     bool MayWake(const Sums& before, const Left& left) const;
   };
   struct Chunk {
@@ -90,7 +94,8 @@ class QueueLine {
     Summary summary;
   };
   static Summary Of(const Entry& entry);
-  // The chunk that has the place, or would have; the last where it is behind all. There is one.
+  // Returns the chunk that has the place, or would have it; the last one if the place is behind
+  // all. Requires a chunk.
   size_t ChunkOf(const QueuePlace& place) const;
   void SumUp(Chunk& chunk);
 

@@ -11,7 +11,7 @@ namespace {
 
 using Asleep = QueueLine::Asleep;
 
-// The same, one by one.
+// The same interface, with sums added up one by one.
 class NaiveLine {
  public:
   bool Set(const QueuePlace& place, const QueueLine::Entry& entry) {

@@ -1,4 +1,4 @@
-// Who waits, who goes first, and what is guaranteed.
+// Which requests wait, which go first, and guarantees.
 #include <string>
 #include <vector>
 
@@ -27,15 +27,15 @@ class LedgerQueueTest : public LedgerFixture {
     EXPECT_TRUE(ledger.BeginCall(session).ok());
     return session;
   }
-  // The waiter that a request of so many granules becomes.
+  // Returns the waiter for a request of so many granules.
   WaiterId Wait(SessionId session, uint64_t granules) {
     const absl::StatusOr<Admission> admission = ledger.BeginAcquire(session, Of(granules));
     EXPECT_TRUE(admission.ok()) << admission.status();
     EXPECT_TRUE(admission.ok() && admission->waiter) << "granted";
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
   }
-  // Who goes on now, granted or refused; grants are committed. What is given up on the way is
-  // given back to the driver.
+  // Returns the waiters that are granted or refused now, and commits the grants. Gives doomed
+  // segments back to the driver.
   std::vector<WaiterId> Admit() {
     std::vector<WaiterId> granted;
     while (true) {
@@ -111,7 +111,7 @@ TEST_F(LedgerQueueTest, WhoIsBelowItsGuaranteeGoesBeforeEveryPriority) {
   const SessionId high = Open("high"), owner = Open("owner"), a = Open("a");
   Fill(a, 1016);
   const WaiterId borrows = Wait(high, 1015);
-  // What is guaranteed is free: it does not wait at all.
+  // Guaranteed memory is free: the request does not wait at all.
   Fill(owner, 8);
   const WaiterId over = Wait(owner, 1);
   ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 9 * kGranule}}}, {});
@@ -132,7 +132,7 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
-  // Nor does it go first where it waits as well.
+  // Nor does it go first if it waits as well.
   const WaiterId behind = Wait(small, 224);
   EXPECT_THAT(Admit(), IsEmpty());
   Empty();
@@ -183,7 +183,8 @@ TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
   Empty();
 }
 
-// Each of them would reuse what its tenant retains, and is judged anew where the device changes.
+// Each of them would reuse segments that its tenant retains, and is checked again when the device
+// changes.
 TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Release(a, Acquire(a, 100 * kGranule));
@@ -199,7 +200,7 @@ TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
   const WaiterId first = wait(a, 4), second = wait(b, 5);
   EXPECT_FALSE(ledger.BlockedBy(first) || ledger.BlockedBy(second)) << "it is on its way";
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  // Nor does a change that serves none of them take more than a look at each.
+  // Nor does a change that serves none of them check each more than once.
   for (int i = 0; i < 3; ++i) {
     const uint64_t before = ledger.judged();
     ASSERT_TRUE(ledger.Trim("", "GPU-2", 0).ok());
@@ -230,14 +231,14 @@ TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[1], waiters[3], waiters[4]));
 }
 
-// Nothing is given up for one that was the first and is not any more.
+// No segment is given up for a waiter that is no longer the first.
 TEST_F(LedgerQueueTest, WhoBecomesTheFirstReusesWhatIsRetained) {
   ledger.Configure({{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
   const SessionId b = Open("b"), other = Open("b");
   Fill(b, 300);
   const WaiterId large = Wait(b, 600), small = Wait(other, 300);
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  Empty();  // what is left of the guarantee covers the small one now
+  Empty();  // the unused guarantee covers the small one now
   EXPECT_THAT(Admit(), ElementsAre(small));
   EXPECT_TRUE(last.items.at(0).reused);
   Release(other, last.items);
@@ -268,7 +269,7 @@ class ManyWaitersTest : public LedgerQueueTest {
  protected:
   static constexpr int kTenants = 16, kEach = 16;
   static constexpr int kMost = 255;  // so that there is room for others
-  // As many waiters of each of 16 tenants.
+  // Adds as many waiters for each of 16 tenants.
   void WaitAll(uint64_t granules, int each = kEach) {
     for (int t = 0; t < kTenants; ++t) {
       sessions.push_back(Open(absl::StrCat("tenant-", t)));
@@ -281,7 +282,7 @@ class ManyWaitersTest : public LedgerQueueTest {
     }
     EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   }
-  // How many waiters are judged for one acquisition of another tenant and its release.
+  // Returns how many waiters are checked for one acquisition of another tenant and its release.
   uint64_t CostOfOneMore(SessionId session, const char* device) {
     const uint64_t before = ledger.judged();
     const auto granted = Ask(session, kGranule, 1, device);
@@ -294,7 +295,7 @@ class ManyWaitersTest : public LedgerQueueTest {
     return ledger.judged() - before;
   }
 
-  // How many waiters AdmitWaiting judges now, where none of them can be served.
+  // Returns how many waiters AdmitWaiting checks now. Requires that none of them can be served.
   uint64_t Judged() {
     const uint64_t before = ledger.judged();
     for (const Ledger::Admitted& each : ledger.AdmitWaiting()) {
@@ -317,13 +318,13 @@ TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
   Fill(a, 1000);
   WaitAll(512);
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
-  // Nor does what is released there and serves none of them.
+  // Nor does a release there that serves none of them.
   const uint64_t before = ledger.judged();
   Release(a, {held[0].second});
   held.erase(held.begin());
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   EXPECT_EQ(ledger.judged(), before);
-  // What serves the first of them does.
+  // A release that serves the first of them does.
   Empty();
   EXPECT_THAT(Admit(), SizeIs(2));
 }
@@ -340,12 +341,12 @@ TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
   }
   WaitAll(6);
   EXPECT_EQ(CostOfOneMore(b, "GPU-1"), 0u);
-  // A change of one tenant costs a look at its own.
+  // A change of one tenant checks only that tenant's waiters.
   const uint64_t before = ledger.judged();
   Release(theirs[0].first, {theirs[0].second});
   EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
   EXPECT_LE(ledger.judged() - before, uint64_t{kEach});
-  // And what serves one of them serves it, whoever else waits.
+  // A change that serves one of them grants it, however many others wait.
   Release(theirs[1].first, {theirs[1].second});
   EXPECT_THAT(Admit(), SizeIs(1));
   EXPECT_LE(ledger.judged() - before, uint64_t{4 * kEach});
@@ -357,7 +358,7 @@ TEST_F(ManyWaitersTest, ThatAreServedAreJudgedOnce) {
   WaitAll(1);
   Empty();
   EXPECT_THAT(Admit(), SizeIs(kTenants * kEach));
-  // Once as they came or were looked at first, once as they were served.
+  // Once each as they came or were first checked, once each as they were served.
   EXPECT_LE(ledger.judged(), uint64_t{4 * kTenants * kEach});
 }
 
@@ -377,7 +378,7 @@ TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) 
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512, kMost);
-  // The second, whose claim stands between the first and all others.
+  // Index 1 is the second waiter, whose claim stands between the first and all others.
   for (const size_t gone : {1, 2000, 0, 300, 4079}) {
     Cancel(gone);
     EXPECT_LE(Judged(), uint64_t{kMost}) << gone;
@@ -439,7 +440,7 @@ TEST_F(ManyWaitersTest, OneThatGoesBeforeThemCostsThemNothing) {
   }
 }
 
-// As its tenant uses more or less of what is guaranteed to it, it has another place in the queue.
+// When its tenant uses more or less of its guarantee, the waiter's place in the queue changes.
 TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
   ledger.Configure({{"owner", {.guarantee_bytes = 600 * kGranule}}}, {});
   const SessionId a = Open("a"), owner = Open("owner");
@@ -631,7 +632,7 @@ TEST_F(LedgerQueueTest, WhatMembersHaveCountsAgainstTheirTeam) {
   EXPECT_EQ(Usage("x").leased, 8 * kGranule);
   EXPECT_EQ(ledger.look().GetTenant("team")->sessions, 2u);
   EXPECT_THAT(ledger.look().GetTenant("x")->above, ElementsAre("team"));
-  // What a member only retains makes room for another one.
+  // Segments that one member only retains make room for another member.
   Release(x, {held[0].second});
   held.erase(held.begin());
   EXPECT_EQ(Usage("team").retained, 8 * kGranule);
@@ -668,7 +669,7 @@ TEST_F(LedgerQueueTest, AMembersGuaranteeHoldsWithinItsTeam) {
                    {});
   const SessionId x = Open("x"), y = Open("y"), stranger = Open("stranger");
   Fill(stranger, kCapacity / kGranule - 8);
-  // Of the team's ten, three are x's; of its guaranteed eight, too.
+  // x has three of the team's ten, and three of its guaranteed eight.
   const absl::Status denied = ledger.BeginAcquire(y, Of(8, false)).status();
   EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
   EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
@@ -687,7 +688,7 @@ TEST_F(LedgerQueueTest, MembersMoveWithWhatTheyHave) {
   ledger.Configure({{"two", {}}, {"x", {.parent = "two"}}}, {});
   EXPECT_EQ(Usage("two").leased, 5 * kGranule);
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("one").status()));
-  ledger.Configure({}, {.parent = "two"});  // there is no such tenant now
+  ledger.Configure({}, {.parent = "two"});  // that tenant does not exist now
   EXPECT_EQ(Usage("x").leased, 5 * kGranule);
   EXPECT_THAT(ledger.look().GetTenant("x")->above, IsEmpty());
   Empty();

@@ -1,11 +1,11 @@
-// Taking back what was leased as revocable.
+// Taking back memory that was leased as revocable.
 //
-// A process holds leases of one sort: firm ones or revocable ones. So whoever is ended because it
-// does not give up what is taken back loses nothing that it was promised to keep.
+// A process holds either firm leases or revocable ones. So a process that is ended because it does
+// not give up revoked memory loses nothing that it was promised to keep.
 //
-// Memory is taken back for a request that is covered by a guarantee, from anybody; and for one of
-// a tenant with a higher priority. The holders with the lowest priority lose theirs first, and
-// among them what was made last, since least work is lost with it.
+// Memory is taken back for a request that is covered by a guarantee, from any tenant; and for one
+// of a tenant with a higher priority. The holders with the lowest priority lose theirs first. Among
+// them the newest segments go first, since least work is lost with them.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -32,7 +32,8 @@ absl::Status Ledger::CheckSort(const Session& session, bool revocable) const {
             "them, ask for this one as revocable, too, or use another process");
 }
 
-// By its request's measure: without the segment it would have to take back another one.
+// By the measure of a waiter's request: without this segment it would have to take back another
+// one.
 bool Ledger::IsWaitedFor(Segment& segment) const {
   const auto revokes = [](const auto& each) { return each.second.revokes; };
   if (std::none_of(state_.waiters.begin(), state_.waiters.end(), revokes)) return false;
@@ -96,8 +97,8 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
     if (now < segment.due) continue;
     const bool ended = segment.revocation == Revocation::kEnded;
     if (ended || !IsWaitedFor(segment)) {
-      // Where its holders do not even end by force, others are asked instead; where whoever wanted
-      // it has gone, they may keep it.
+      // If the holders do not end even by force, others are asked instead. If the waiter has gone,
+      // the holders may keep the segment.
       segment.stuck = ended;
       state_.revoking.erase(id);
       segment.charge.SetRevoking(false);
@@ -109,7 +110,8 @@ std::vector<Ledger::Overdue> Ledger::TakeOverdue() {
     }
     const bool kill = segment.revocation == Revocation::kAskedToEnd;
     segment.revocation = kill ? Revocation::kEnded : Revocation::kAskedToEnd;
-    // From now on, not from when it was due: whoever is asked to end has the time for it.
+    // Counted from now, not from the missed deadline: a process that is asked to end gets the whole
+    // time.
     segment.due = now + revocation_times_.kill_after;
     for (const auto& [session, times] : segment.exposures) {
       if (!state_.sessions.at(session)->process_gone) overdue[session] |= kill;

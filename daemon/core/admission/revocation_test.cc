@@ -1,4 +1,4 @@
-// What is leased as revocable, and how it is taken back.
+// Revocable leases, and how they are taken back.
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,7 +79,7 @@ TEST_F(LedgerRevocationTest, IsGivenUpInTimeAndNobodyIsEnded) {
   const LeaseId first = Lease(b, 600, true), second = Lease(b, 424, true);
   const WaiterId waiter = WaitFor(owner, 300);
   EXPECT_TRUE(ledger.state().waiters.at(waiter).revokes);
-  // What was made last is enough.
+  // The newest segment is enough.
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(b));
   EXPECT_THAT(ledger.TakeRevoked(), IsEmpty());
   EXPECT_THAT(ledger.look().RevokedLeases(b).leases, ElementsAre(second));
@@ -118,7 +118,7 @@ TEST_F(LedgerRevocationTest, WhoeverIsAskedToEndHasHisTimeHoweverLateThatIs) {
   const SessionId b = Open("b");
   Lease(b, 1024, true);
   WaitFor(Open("owner"), 512);
-  now += absl::Hours(1);  // the daemon was stopped
+  now += absl::Hours(1);  // as if the daemon was stopped meanwhile
   EXPECT_THAT(Overdue(), ElementsAre(std::pair(b, false)));
   EXPECT_THAT(Overdue(), IsEmpty());
   now += absl::Seconds(5);
@@ -191,7 +191,8 @@ TEST_F(LedgerRevocationTest, AProcessHoldsLeasesOfOneSort) {
   const LeaseId revocable = Lease(b, 1, true);
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginAcquire(b, Of(1, false)).status()));
 
-  // Nor does it open the other sort's segments.
+  // A revocable segment cannot be opened by a firm lease, nor as revocable by a process that holds
+  // firm leases.
   const SessionId other = Open("b");
   const Secret of_revocable = Share(b, revocable);
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginOpen(other, {of_revocable}).status()));
@@ -240,7 +241,7 @@ TEST_F(LedgerRevocationTest, BorrowersTakeBackFromLowerPrioritiesOnly) {
   EXPECT_THAT(ledger.TakeRevoked(), IsEmpty());
   const WaiterId waiter = WaitFor(high, 512);
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(middle));
-  // More would be of what is guaranteed to others.
+  // More would take memory that is guaranteed to others.
   const auto more = ledger.BeginAcquire(high, Of(1));
   EXPECT_EQ(DenialOf(more.status())->cause, Denial::Cause::kQueue) << more.status();
   ledger.ProcessGone(middle);

@@ -1,16 +1,18 @@
-// Is there room for it? Every limit in bytes or segments that can stand in the way of a request,
-// and how a request stands to it.
+// Every limit in bytes or segments that can block a request, and how a request stands to it.
 //
-// A request is measured against the limits of its tenant, of those that this one is under, of the
-// device and of the daemon. For each, what is used counts in parts: what only its holders can give
-// up; what can be taken back from them after a notice (revocable); and what comes back without them
-// (retained segments, which can be doomed at once, releasing ones, which the driver is about to
-// take, and what is being taken back already). A request is blocked where the first part alone
-// leaves too little room. Else it fits, now or soon; retained segments are doomed until it does,
-// the requester's own before other tenants', the oldest first.
+// A request is measured against the limits of its tenant, of that tenant's ancestors, of the device
+// and of the daemon. For each, the usage counts in parts:
+// - Memory that only its holders can give up.
+// - Memory that can be taken back from its holders after a notice (revocable).
+// - Memory that comes back without its holders: retained segments, which can be doomed at once,
+//   releasing ones, which the driver is about to take, and those being revoked already.
 //
-// Beside what is used, a firm request must leave room for all that is guaranteed (Account::need).
-// A revocable one need not: it can be taken back for that.
+// A request is blocked if the first part alone leaves too little room. Else it fits, now or soon.
+// Retained segments are doomed until it does: the requester's before other tenants', the oldest
+// first.
+//
+// Beside the usage, a firm request must leave room for all that is guaranteed (Account::need). A
+// revocable one need not: it can be taken back for that.
 #include "daemon/core/admission/room.h"
 
 #include <algorithm>
@@ -30,7 +32,7 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
     least = std::min(least, left(each->quota.total_limit_bytes.value_or(kUnlimited),
                                  SumUnpinned(state_.devices, each->accounts, held)));
   }
-  // What is guaranteed to others and nobody holds is not to be had firmly.
+  // Memory that is guaranteed to others and not held cannot be had firmly.
   if (tenant.quota.revocable) return least;
   const Account& own = tenant.accounts[device];
   const uint64_t guaranteed = own.unused_guarantees();
@@ -44,8 +46,8 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   const bool pinned = IsPinnedMemory(state_.devices[device]);
   // No overflow: bytes is at most a device's capacity, count at most 253.
   const uint64_t asked = request.bytes * request.count;
-  // What is reused is charged already. It counts as asked for, so not as used, nor as what can be
-  // had back. Of a memory pool it is held, too: lingering.
+  // Reused segments are charged already. They count as asked for, so neither as used nor as
+  // recoverable. Those of a memory pool are also held: lingering.
   const uint64_t taken = request.bytes * reused;
   const bool of_pool = request.kind == Kind::kMempool;
   const uint64_t from_retained = of_pool ? 0 : taken;
@@ -77,8 +79,8 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
                           .recoverable = Recoverable(account) - from_retained,
                           .revocable = account.revocable(),
                           .revoking = account.revoking(),
-                          // Where it is the capacity that limits the tenant, that shall be the
-                          // cause.
+                          // If it is the capacity that limits the tenant, that is the cause to
+                          // report.
                           .limit = limit < capacity ? limit : kUnlimited};
     need_of(account, on_device);
     standings.push_back(on_device);
@@ -95,7 +97,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
            .revoking = SumUnpinned(state_.devices, each->accounts,
                                    [](const Account& on) { return on.revoking(); }),
            .limit = *each->quota.total_limit_bytes});
-      // Those under it must leave each other what is guaranteed on any device.
+      // Tenants under it must leave each other their guarantees on any device.
       if (each != request.tenant) {
         standings.back().need = SumUnpinned(state_.devices, each->accounts,
                                             [](const Account& on) { return on.need(); });
@@ -147,7 +149,8 @@ Verdict Room::Judge(const Request& request, uint32_t reused, const Claims& claim
     const Claim claim = ClaimOn(claims, standing);
     const Fit fit = FitOf(standing, claim, !request.revocable);
     if (fit == Fit::kNow) continue;
-    // What a limit of tenants keeps from it, only they can give it: it claims nothing above that.
+    // Only the tenants themselves can free what a limit of theirs blocks: the request claims
+    // nothing above that limit.
     if (!verdict.kept_by_tenants) verdict.claims = i + 1;
     verdict.kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
     const bool hopeless = fit == Fit::kBlocked && standing.hopeless();

@@ -1,5 +1,6 @@
-// Is there room for a request? Adds up what is used at each limit, and says how a request stands to
-// it, why it does not fit, and which segments would have to be taken back. Changes nothing.
+// Checks whether there is room for a request. Adds up the usage at each limit, and says how a
+// request stands to it, why it does not fit, and which segments would have to be taken back.
+// Changes nothing.
 #pragma once
 
 #include <cstddef>
@@ -17,24 +18,24 @@ namespace gpumemd {
 
 class Room {
  public:
-  // `state` outlives this.
+  // `state` must outlive this.
   explicit Room(const LedgerState* state) : state_(*state) {}
 
   // Returns how the request stands to each limit: from those of its tenant, over those of the
   // tenants above it, to the device's. `reused`: how many of its segments are charged already.
   std::vector<Standing> StandingsOf(const records::Request& request, uint32_t reused) const;
-  // Returns whether the request fits, given what waiters before it claim. `exactly`: also while
+  // Returns whether the request fits, given the claims of waiters before it. `exactly`: also while
   // sessions that are ending may make room for it.
   Verdict Judge(const records::Request& request, uint32_t reused, const Claims& claims,
                 bool exactly = false) const;
-  // Returns what Judge() has just found in the way, with the sentence for people. Takes longer than
-  // Judge().
+  // Returns the denial for the limit that Judge() has just found in the way, with the sentence for
+  // people. Takes longer than Judge().
   Denial Explain(const records::Request& request, const Verdict& verdict) const;
-  // Returns the bytes that the tenant can get on the device at most, once all that is releasing is
-  // back. Of a size that is idle in its pool there it can get more.
+  // Returns the bytes that the tenant can get on the device at most, once all releasing segments
+  // are back. It can get more of a size that is idle in its pool there.
   uint64_t Obtainable(const records::Tenant& tenant, size_t device) const;
-  // Returns what is guaranteed to the tenant, or to those above it, and not held, if that covers
-  // the request; else 0.
+  // Returns the bytes that are guaranteed to the tenant, or to those above it, and not held, if
+  // they cover the request; else 0.
   static uint64_t Deficit(const records::Request& request);
 
  private:
@@ -46,7 +47,7 @@ class Room {
                    Fit fit) const;
   void AddHolders(const Standing& standing, Denial& denial) const;
   std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
-  // Returns segments to be taken back so that the shortages become 0; none if that does not do.
+  // Returns segments to be taken back so that the shortages become 0; none if that is not possible.
   std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
                                  const Claims& claims) const;
   static bool MayRevokeFrom(const Request& request, const Tenant& tenant);

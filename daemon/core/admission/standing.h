@@ -1,4 +1,4 @@
-// How a request stands to its limits, once the ledger has added up what is used: arithmetic alone.
+// How a request stands to its limits, once the ledger has added up the usage: arithmetic alone.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace records {
 struct Tenant;
 }  // namespace records
 
-// Sums of what many wait for may be larger than any memory.
+// Returns the sum, saturated: sums over many waiters may be larger than any memory.
 inline uint64_t Plus(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
 // One limit and how a request stands to it. All in bytes, or all in counts.
@@ -26,18 +26,18 @@ struct Standing {
   const records::Tenant* whose = nullptr;  // null: the device's, or the daemon's
   size_t device = 0;                       // kAllDevices: a limit over all
   uint64_t asked = 0;
-  uint64_t used = 0;  // but for what of it is reused now
+  uint64_t used = 0;  // without segments that the request reuses
   uint64_t recoverable = 0;
   uint64_t revocable = 0;
   uint64_t revoking = 0;
   uint64_t limit = 0;
-  uint64_t need = 0;       // what is firmly held or guaranteed …
-  uint64_t more_need = 0;  // … and by how much that grows
-  uint64_t least = 0;      // what the request and all guarantees need, if nothing else is held
+  uint64_t need = 0;       // firmly held or guaranteed
+  uint64_t more_need = 0;  // by how much the request raises `need`
+  uint64_t least = 0;      // need of the request and all guarantees, if nothing else is held
   bool hopeless() const { return asked > limit || least > limit; }
 };
 inline constexpr size_t kAllDevices = SIZE_MAX;
-// What of a limit is taken by waiters that go before.
+// The part of a limit that waiters with an earlier place take.
 struct Claim {
   uint64_t asked = 0;
   uint64_t need = 0;
@@ -46,37 +46,38 @@ struct Claim {
 using ClaimKey = std::tuple<Denial::Cause, const records::Tenant*, size_t>;
 using Claims = std::map<ClaimKey, Claim>;
 Claim ClaimOn(const Claims& claims, const Standing& standing);
-// What a request asks for on the first `count` of its standings.
+// Returns the request's claims on the first `count` of its standings.
 std::vector<std::pair<ClaimKey, Claim>> ClaimsOf(const std::vector<Standing>& standings,
                                                  size_t count);
-// The same, added to what others claim.
+// Adds the same to the claims of other waiters.
 void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims);
 
 enum class Fit {
   kNow,
-  kSoon,     // once what is retained, releasing or being taken back is back
+  // Once retained, releasing and already revoked memory is back.
+  kSoon,
   kRevoked,  // the same, if more is taken back
-  kBlocked,  // not before somebody gives up what he holds, or a limit is raised
+  kBlocked,  // needs a holder to release, or a higher limit
 };
-// `may_revoke`: whether others may lose what is revocable for it.
+// `may_revoke`: true if others may lose revocable memory for it.
 Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
 
-// How a request stands in all.
+// How a request stands to all limits.
 struct Verdict {
   Fit fit = Fit::kNow;
   std::vector<Standing> standings;
-  size_t claims = 0;      // of the standings, that it would claim as a waiter
+  size_t claims = 0;      // how many of the standings it would claim as a waiter
   bool hopeless = false;  // no holder can make room for it
-  // Of kSoon: sessions that are ending may make room for it, or may not.
+  // For kSoon: true if it is not yet known whether ending sessions make room for it.
   bool awaits_end = false;
-  std::vector<SegmentId> victims;  // to be taken back; of kRevoked
+  std::vector<SegmentId> victims;  // for kRevoked: to be taken back
   // True if a limit of the request's tenant, or of an ancestor, blocks it: no change on the
   // device unblocks it.
   bool kept_by_tenants = false;
-  // Blocked whatever is taken back: only less firm use or fewer claims can change that.
+  // True if no revocation can unblock it: only less firm use or fewer claims can.
   bool blocked_firmly = false;
-  // Of kSoon, kRevoked and kBlocked: which of the standings is in the way most, and what others
-  // claim there. The text of a denial is made of it where one is told (Ledger::Explain).
+  // For kSoon, kRevoked and kBlocked: the standing that is most in the way, and the claims of
+  // others there. A denial's text is made of it only if a denial is returned (Room::Explain).
   std::optional<size_t> worst;
   Claim worst_claim;
 };

@@ -20,7 +20,7 @@ inline uint64_t RecoverableSegments(const Account& account) {
   return account.segments(SegmentState::kRetained) + account.segments(SegmentState::kReleasing);
 }
 
-// Return all but what is releasing.
+// Return the account without its releasing part.
 inline uint64_t Staying(const Account& account) {
   return account.charged() - account.bytes(SegmentState::kReleasing);
 }

@@ -1,4 +1,4 @@
-// Gives up what is only retained, so that a request fits.
+// Gives up retained segments, so that a request fits.
 #include <algorithm>
 
 #include "daemon/core/admission/sums.h"
@@ -24,7 +24,7 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
     }
     return false;
   };
-  // On the device, the tenant's own first, then that of others under `above`.
+  // On the device, the tenant's segments first, then those of others under `above`.
   const auto doom_on_device = [&](const Tenant* above) {
     if (DoomOldest(tenant, device)) return true;
     Tenant* other = RichestRetainer(device, above);

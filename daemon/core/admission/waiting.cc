@@ -1,5 +1,5 @@
-// Those who wait: what is told of them, how they give up, and whether what the queue remembers of
-// them (queue.cc) is right.
+// Waiters: their views, how they give up, and whether the queue's data about them (queue.cc) is
+// right.
 #include <algorithm>
 #include <utility>
 
@@ -89,7 +89,7 @@ absl::Status Ledger::CheckQueue() const {
   bool settled = !queue_moves_ && !queue_stale_ && awake_.empty() && roused_.empty();
   for (const auto& [top, tree] : trees_) settled = settled && tree.seen == VersionOf(*top);
   if (!settled) return absl::OkStatus();
-  // Each waits as it would if all had just been judged.
+  // Each waits as it would if all had just been checked.
   if (swept_) return wrong("a sweep has not come to its end");
   Claims claims;
   for (WaiterId id : WaitersInOrder()) {

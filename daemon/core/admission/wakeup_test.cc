@@ -1,5 +1,5 @@
-// Whatever changes what a waiter waits for: AdmitWaiting() hears of it. Each of these was found by
-// the model test (ledger/testing/model_test.cc).
+// AdmitWaiting() must notice every change that can serve a waiter. The model test found each of
+// these cases (ledger/testing/model_test.cc).
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,7 +71,7 @@ TEST_F(LedgerWakeupTest, ForATotalLimitRevocableMemoryIsTakenBackOnAnyDevice) {
   const WaiterId waiter = Wait(Open("a"), 256);
   EXPECT_THAT(ledger.TakeRevoked(), SizeIs(1));
   now += absl::Seconds(10);
-  EXPECT_THAT(ledger.TakeOverdue(), SizeIs(1));  // it has not lapsed: somebody waits for it
+  EXPECT_THAT(ledger.TakeOverdue(), SizeIs(1));  // it has not lapsed: a waiter needs it
   ledger.ProcessGone(b);
   ledger.AdmitWaiting();
   DestroyDoomed();
@@ -83,7 +83,7 @@ TEST_F(LedgerWakeupTest, ForATotalLimitRevocableMemoryIsTakenBackOnAnyDevice) {
 }
 
 TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
-  // Such defaults are not for use: what comes and goes can be guaranteed nothing.
+  // Such defaults are not for real use: tenants that come and go can be guaranteed nothing.
   ledger.Configure({{"team", {}}}, {.guarantee_bytes = 512 * kGranule});
   const SessionId passer_by = OpenSession("uid1");
   Hold(Open("team"), 400, /*revocable=*/false);
@@ -116,7 +116,7 @@ TEST_F(LedgerWakeupTest, AnArrivalThatGoesFirstMayLetOthersIn) {
   ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
 }
 
-// A waiter that can get nothing any more keeps nothing from others.
+// A waiter that can no longer get anything blocks no other waiter.
 TEST_F(LedgerWakeupTest, WhoseProcessTakesLeasesOfTheOtherSortIsRefusedAtOnce) {
   ledger.Configure({{"a", {}}, {"b", {}}}, {});
   const auto held = Hold(Open("b"), 512, /*revocable=*/false);

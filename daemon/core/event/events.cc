@@ -1,4 +1,4 @@
-// Interprocess events: who may register and find which (ipc_events.h keeps them).
+// Interprocess events: which sessions may register and find which events (ipc_events.h keeps them).
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -61,7 +61,7 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
         *(*session)->tenant, Denial::Cause::kDaemonLimit, 1, limit.used, limit.limit,
         absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
   }
-  // An event of a session that is ending has no name any more.
+  // The name of a session that is ending is free.
   IpcEventId old{};
   const IpcEvents::Event* named =
       place.lease ? nullptr : state_.events.FindByName(event.tenant, event.name, &old);
@@ -88,7 +88,8 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   if (place.lease) {
     if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
     found = state_.events.FindBySegment(state_.leases.at(*place.lease).segment);
-    // A process can open no event of its own; and those of sessions that are ending are no more.
+    // Leaves out the caller's events, which its process cannot open, and those of sessions that are
+    // ending.
     std::erase_if(found, [&](const auto& entry) {
       const SessionId owner = entry.second->session;
       return owner == session_id || !state_.sessions.at(owner)->live;

@@ -3,7 +3,7 @@
 namespace gpumemd {
 namespace {
 
-// Takes the event out of a set of `index`, if it is there.
+// Removes the event from a set of `index`, if it is there.
 template <typename Index, typename Key>
 void Forget(Index& index, const Key& key, IpcEventId id) {
   auto entry = index.find(key);

@@ -1,8 +1,8 @@
-// The interprocess events that sessions have told the daemon of: who may find which.
+// The interprocess events that sessions have registered, and which sessions may find them.
 //
-// An event stands under a name, which one tenant's sessions know, or beside a lease, for
-// all who lease the same segment. It ends with its session; where the lease ends before,
-// nobody finds it any more. The handle is 64 bytes that only clients make sense of.
+// An event has a name, which one tenant's sessions know, or stands beside a lease, for all sessions
+// that lease the same segment. It ends with its session. If the lease ends before, the event can no
+// longer be found. The handle is 64 bytes that only clients interpret.
 //
 // No I/O and no lock: part of the ledger's state.
 #pragma once
@@ -30,29 +30,29 @@ class IpcEvents {
     SessionId session{};
     std::string device_uuid;
     ExportData handle{};
-    std::string tenant, name;      // where it has a name
-    std::optional<LeaseId> lease;  // where it is beside one
+    std::string tenant, name;      // if it has a name
+    std::optional<LeaseId> lease;  // if it is beside one
     SegmentId segment{};           // of that lease
     bool handed_out = false;       // another session was given the handle
   };
 
-  // Nothing where the tenant has an event of that name.
+  // Returns nothing if the tenant has an event of that name.
   std::optional<IpcEventId> Add(Event event);
 
-  // The event of that name; null where the tenant has none.
+  // Returns the event of that name, or null if the tenant has none.
   Event* FindByName(const std::string& tenant, const std::string& name, IpcEventId* id);
-  // Those beside a segment's leases, oldest first.
+  // Returns the events beside a segment's leases, oldest first.
   std::vector<std::pair<IpcEventId, Event*>> FindBySegment(SegmentId segment);
-  // Null where there is none of that number.
+  // Returns null if there is none of that number.
   const Event* Find(IpcEventId id) const;
 
   void Remove(IpcEventId id);
   // Returns one of the session's events; nullopt if it has none.
   std::optional<IpcEventId> AnyOf(SessionId session) const;
-  // Those that can no longer be found.
+  // Returns the events that can no longer be found.
   std::vector<IpcEventId> LeaseEnded(LeaseId lease);
-  // One that was there before, under its number. Numbers given out from now on are higher than
-  // `last` and all of these.
+  // Restores an earlier daemon's event under its number. Numbers given out afterwards are higher
+  // than `last` and all of these.
   void Restore(IpcEventId id, Event event);
   void GoOnAfter(uint64_t last) { next_ = std::max(next_, last + 1); }
   uint64_t last() const { return next_ - 1; }

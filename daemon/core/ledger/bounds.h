@@ -1,4 +1,4 @@
-// What the daemon and its tenants may have at most, and how much is done in one go.
+// Upper bounds for the daemon and its tenants, and how much is done in one go.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,11 @@
 
 namespace gpumemd {
 
-// The daemon's own bounds, over all tenants.
+// The daemon's bounds, over all tenants.
 struct Bounds {
   uint32_t max_sessions = 4096;
-  // Of processes of one user. And so many of all are for users who have none: one for each.
+  // max_sessions_per_uid: of one user's processes. reserved_sessions: the part of max_sessions kept
+  // for users without a session, one for each.
   uint32_t max_sessions_per_uid = UINT32_MAX;
   uint32_t reserved_sessions = 0;
   uint32_t max_segments = 100000;
@@ -29,13 +30,13 @@ struct Bounds {
   uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
 };
 
-// Segments that one operation may touch: what one SCM_RIGHTS message carries.
+// Segments that one operation may touch: as many as one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
 
-// Leases that end in one go, where thousands do: what takes the Broker's mutex for a millisecond.
+// Leases ended in one go when thousands end. That many hold the Broker's mutex for a millisecond.
 inline constexpr size_t kLeasesAtOnce = 512;
 
-// Of one publication.
+// Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
 inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
 

@@ -39,7 +39,8 @@ std::optional<journal::Session> RecordOf(const LedgerState& state, SessionId id)
       .opened_ns = Nanos(session.opened),
       .certain = session.details.certain,
       .ended = !session.live,
-      // Where it maps nothing, nothing is said: others of its process would change it.
+      // Recorded as false if it maps nothing: other sessions of its process would change it
+      // otherwise.
       .revocable =
           !session.exposed.empty() && state.processes.at(state.ProcessOf(session)).revocable,
       .tenant = session.tenant->name,
@@ -185,8 +186,8 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
       add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
     }
   }
-  // Of a lease that is still to be, or of what has come and gone since the last call, nothing else
-  // is put; but a client may have been told its number.
+  // The numbers cover objects without another record: leases not made yet, and objects that came
+  // and went since the last call. A client may have been told such a number.
   if (const journal::Counters numbers = NumbersOf(state); numbers != numbers_) {
     changes.push_back(journal::Put(numbers));
     numbers_ = numbers;

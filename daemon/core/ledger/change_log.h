@@ -1,4 +1,4 @@
-// What has changed in the ledger's state since the journal was last told.
+// Changes to the ledger's state since the journal's last batch.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class ChangeLog {
 
   // Starts the log. Until then Touch() does nothing.
   void Keep() { kept_ = true; }
-  // The journal's image has the numbers given out so far.
+  // Records the numbers given out so far as already in the journal's image.
   void NoteNumbers(const LedgerState& state);
 
   // Mark an object as made, changed or ended.
@@ -29,7 +29,7 @@ class ChangeLog {
   void Touch(IpcEventId id) { Add(events_, id); }
   void Touch(PublicationId id) { Add(publications_, id); }
   void Touch(const RequestKey& key) { Add(answers_, key); }
-  // A publication that is new or has ended, and how many segments it has.
+  // Marks a publication that is new or has ended. `segments`: how many it has.
   void Touch(PublicationId id, size_t segments) {
     Touch(id);
     Add(lists_, std::pair(id, segments));
@@ -37,8 +37,8 @@ class ChangeLog {
   void Touch(SessionId session, SegmentId segment) { Add(exposures_, std::pair(session, segment)); }
   void Touch(SessionId session, size_t device) { Add(imports_, std::pair(session, device)); }
 
-  // Returns one batch of the journal, and forgets it: the state goes from one that is consistent to
-  // the next.
+  // Returns and forgets one batch of the journal. A batch takes the state from one consistent state
+  // to the next.
   std::vector<journal::Change> Take(const LedgerState& state);
 
  private:
@@ -57,11 +57,12 @@ class ChangeLog {
   std::vector<RequestKey> answers_;
   std::vector<PublicationId> publications_;
   std::vector<std::pair<PublicationId, size_t>> lists_;
-  journal::Counters numbers_;  // that Take() has told of
+  journal::Counters numbers_;  // as of the last Take()
 };
 
-// Returns all that Take() would ever have said: the state as it is. Waiters and operations are left
-// out: a successor knows which process may map what, and which session has which leases.
+// Returns the whole state: the sum of all that Take() would ever have returned. Leaves out waiters
+// and operations: a successor knows which process may map which segments, and which session has
+// which leases.
 JournalImage ImageOf(const LedgerState& state);
 
 }  // namespace gpumemd

@@ -1,4 +1,4 @@
-// What the ledger writes down of each change. What is read from that: restore_test.cc.
+// The ledger's records of each change. Reading them back: restore_test.cc.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 
 namespace gpumemd {
@@ -18,7 +18,7 @@ TEST_F(LedgerJournalTest, NothingIsKeptOfALedgerThatIsNotAskedTo) {
   EXPECT_THAT(other.TakeChanges(), IsEmpty());
 }
 
-// Call by call, since what several have changed may hide what one of them forgot.
+// Checks call by call, since changes of several calls may hide a missing record of one.
 TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   const auto right = [this](absl::string_view call) {
     Record();
@@ -46,7 +46,7 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   right("GetEvents");
   ledger.Abort(ledger.BeginOpen(b, {ticket}).value(), /*handed_over=*/false);
   right("Abort");
-  Release(a, {acquired.items[0]});  // the event is beside nothing now
+  Release(a, {acquired.items[0]});  // the event is beside no lease now
   right("Release");
   ASSERT_TRUE(ledger.UnregisterEvent(a, event).ok());
   right("UnregisterEvent");
@@ -74,7 +74,7 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   const SessionId third = OpenSessionOf("a", 42);
   Release(third, {AcquireKind(third, Kind::kMempool)});
   right("Release into a pool");
-  ledger.SocketClosed(third);  // its pool is the first one's affair now
+  ledger.SocketClosed(third);  // its pool import is the first one's now
   right("SocketClosed of an importer");
   EXPECT_FALSE(image.sessions.contains(third));
   const SessionId idle = OpenSession("a");
@@ -98,7 +98,7 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
 
 TEST_F(LedgerJournalTest, NoNumberIsGivenOutTwice) {
   const SessionId session = OpenSession("a");
-  const Operation begun = Begin(session, kGranule, 2);  // its leases never come to be
+  const Operation begun = Begin(session, kGranule, 2);  // its leases are never committed
   const SessionId gone = OpenSession("a");
   ledger.ProcessGone(gone);
   const IpcEventId event = *ledger.RegisterEvent(session, {.name = "x"}, "GPU-1", {});

@@ -1,5 +1,5 @@
-// What kinds of segments bring to the ledger, by example: sentences, pinned memory, losses,
-// events. The model test has the rest.
+// What each kind of segment adds to the ledger, by example: sentences, pinned memory, losses,
+// events. The model test covers the rest.
 #include "daemon/core/ledger/ledger.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,7 +64,7 @@ TEST_F(LedgerKindsTest, WhatADeviceDoesNotMakeIsRefusedWithWhatItMakes) {
 TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
   EXPECT_EQ(Acquire({.bytes = 3 * kGranule, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 1u);
-  // A limit on that device, and the first is the better one again.
+  // With a limit on that device, the first is the better one again.
   ledger_.OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .most_free = true}).status().code(),
@@ -79,7 +79,7 @@ TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
   const auto denied = Acquire({.bytes = 1, .kind = Kind::kPinned});
   EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(denied.status().message()), HasSubstr("quota set a --pinned-limit SIZE"));
-  EXPECT_TRUE(Acquire({.bytes = kGranule}).ok());  // and is not counted by the others
+  EXPECT_TRUE(Acquire({.bytes = kGranule}).ok());  // and does not count against the other limits
   EXPECT_EQ(ledger_.look().GetTenant("a")->charged, kGranule);
 }
 
@@ -91,7 +91,7 @@ TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   EXPECT_TRUE(ledger_.Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
 }
 
-// What follows is about the tenant's memory pool on a device.
+// The tests below are about the tenant's memory pool on a device.
 
 TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePoolOpen) {
   const SessionId opener = Open("a", 2);
@@ -103,7 +103,7 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePool
   ASSERT_EQ(ledger_.Release(session_, {made.lease, kept.lease}), absl::OkStatus());
   ASSERT_EQ(ledger_.Release(opener, {opened->items[0].lease}), absl::OkStatus());
   ledger_.ProcessGone(session_);
-  // The opener never had the second, and keeps it all the same.
+  // The opener never had the second, and still keeps it.
   EXPECT_TRUE(ledger_.TakeDoomed().empty());
   EXPECT_EQ(ledger_.look().GetTenant("a")->devices[0].lingering, 2 * kGranule);
   EXPECT_THAT(ledger_.look().ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
@@ -160,7 +160,7 @@ TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
     ledger_.SocketClosed(session_);
     EXPECT_EQ(ledger_.state().sessions.size(), 2u);  // the fixture's, and the latest of these
   }
-  // Another process of the same pid is another process.
+  // A process with the same pid and another start time is another process.
   EXPECT_EQ(
       ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9}).status().code(),
       StatusCode::kResourceExhausted);
@@ -180,7 +180,7 @@ TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   EXPECT_THAT(ledger_.look().LostLeases(session_), ElementsAre(item.lease));
   EXPECT_EQ(ledger_.BeginOpen(Open("b", 2), {ticket}).status().code(),
             StatusCode::kFailedPrecondition);
-  // Charged until it is let go of, and then given up rather than kept.
+  // Charged until it is released, and then given up rather than kept.
   EXPECT_EQ(ledger_.state().charged(1), kGranule);
   EXPECT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
@@ -197,7 +197,7 @@ TEST_F(LedgerKindsTest, WhatAnotherTenantHasHadIsNotReused) {
   ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
   ASSERT_EQ(ledger_.Release(other, {opened->items[0].lease}), absl::OkStatus());
   ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
-  // It may have kept the handle, which would open what the next holder writes.
+  // It may have kept the handle, which would open the next holder's data.
   EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
   ledger_.Destroyed(item.segment);
 }
@@ -216,7 +216,7 @@ TEST_F(LedgerKindsTest, EventsEndWithTheirLeaseOrSession) {
   EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
 }
 
-// What only the process that is gone kept in a pool goes in parts, too.
+// Segments that only an ended process kept in a pool are also given up in parts.
 TEST_F(LedgerKindsTest, AnIdlePoolEndsInParts) {
   const auto made = Acquire({.bytes = kGranule, .kind = Kind::kMempool, .count = 5});
   ASSERT_TRUE(made.ok()) << made.status();

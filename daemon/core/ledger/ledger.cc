@@ -9,7 +9,7 @@
 namespace gpumemd {
 namespace {
 
-// Answers that a session is given again.
+// Answers that each session's repeated requests can get again.
 constexpr size_t kMaxAnswers = 64;
 
 absl::Status Ended() { return absl::AbortedError("the session has ended; connect again"); }
@@ -38,7 +38,8 @@ absl::StatusOr<SessionId> Ledger::OpenSession(absl::string_view name, SessionDet
   if (state_.draining) return Draining();
   const ProcessKey process = {details.peer.pid, details.peer.start_time};
   if (auto begun = begun_before_.extract({process, details.connect_id})) {
-    // Its Welcome was lost with the daemon, and the process begins anew: nobody comes back for it.
+    // The process begins anew because its Welcome was lost with the daemon: no client returns for
+    // the old session.
     auto it = state_.sessions.find(begun.mapped());
     if (it != state_.sessions.end() && it->second->presence == Presence::kAway) {
       SocketClosed(begun.mapped());
@@ -110,15 +111,15 @@ bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
     state_.events.Remove(*event);
     changes_.Touch(*event);
   }
-  // The end of one takes no longer than its beginning did.
+  // Ending one takes no longer than beginning it did.
   while (steps > 0 && !session.ephemeral.empty()) {
     const PublicationId publication = *session.ephemeral.begin();
     const size_t segments = state_.publications.at(publication).segments.size();
     EndPublication(publication);
     steps -= std::min(steps, segments);
   }
-  // Retained memory serves the tenant's running processes; with none it would only be
-  // kept from others.
+  // Retained memory serves the tenant's running processes. Without one it would only be kept from
+  // other tenants.
   Tenant& tenant = *session.tenant;
   for (size_t device = 0; device < state_.devices.size() && tenant.live_sessions == 0; ++device) {
     for (; steps > 0 && DoomOldest(tenant, device); --steps) {
@@ -137,7 +138,7 @@ bool Ledger::WindUp(SessionId id, Session& session, size_t& steps) {
     Segment& segment = *state_.segments.at(mapped.back());
     Unexpose(mapped.back(), segment, id, /*all=*/true);
     Settle(mapped.back(), segment);
-    const SegmentState state = segment.charge.state();  // what is doomed is still there
+    const SegmentState state = segment.charge.state();  // a doomed segment is still in the map
     if (state != SegmentState::kRetained && state != SegmentState::kReleasing) continue;
     state_.reclaimed[segment.device] += segment.charge.bytes();
   }
@@ -153,7 +154,7 @@ void Ledger::ContinueEnding(SessionId id, size_t& steps) {
     return;
   }
   if (state_.ending.erase(id) > 0 && state_.ending.empty() && !state_.waiters.empty()) {
-    // Waiters that do not fit yet were neither refused nor was anything taken back for them.
+    // Waiters that do not fit yet were not refused, and no memory was revoked for them.
     WakeAwaitingEnd();
   }
   ForgetIfDone(id, session);
@@ -193,7 +194,7 @@ void Ledger::ForgetIfDone(SessionId id, Session& session) {
   Tenant& tenant = *session.tenant;
   CountSession(session, -1);
   for (PublicationId publication : session.publications)
-    changes_.Touch(publication);  // as nobody's
+    changes_.Touch(publication);  // now without a publisher
   state_.sessions.erase(id);
   changes_.Touch(id);
   forgotten_.push_back(id);
@@ -295,13 +296,13 @@ absl::StatusOr<Operation> Ledger::BeginOpen(SessionId session_id, absl::Span<con
   return operation;
 }
 
-// From here until Commit or Abort nothing can take the segments away.
+// Prevents the segments from being taken away until Commit or Abort.
 void Ledger::Pin(Operation& operation, Session& session, size_t steps) {
   ++session.operations;
   ++state_.open_operations;
   session.arriving += static_cast<uint32_t>(operation.items.size());
   CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
-  queue_moves_ = true;  // who waits may not go before others any more, or not at all (CheckSort)
+  queue_moves_ = true;  // waiters may have lost their place, or their right to wait (CheckSort)
   for (const Operation::Item& item : operation.items) ++state_.segments.at(item.segment)->pins;
   Expose(operation, session, steps);
 }
@@ -331,7 +332,7 @@ void Ledger::Expose(Operation& operation, Session& session, size_t steps) {
         sorted_processes_.push_back(key);
       }
       process.revocable = operation.revocable;
-      if (session.exposed.size() == 1) changes_.Touch(operation.session);  // of which sort it is
+      if (session.exposed.size() == 1) changes_.Touch(operation.session);  // firm or revocable
     }
     if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
   }
@@ -349,7 +350,7 @@ absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, si
     const Operation::Item& item = operation.items[next];
     Segment& segment = *state_.segments.at(item.segment);
     --segment.pins;
-    if (segment.charge.revocable()) queue_moves_ = true;  // from now on it can be taken back
+    if (segment.charge.revocable()) queue_moves_ = true;  // it can be revoked now
     if (operation.regrant) {
       --state_.regranting;
     } else {
@@ -377,7 +378,7 @@ absl::StatusOr<bool> Ledger::Commit(const Operation& operation, size_t& next, si
   return true;
 }
 
-// A lease is the session's from now on, or has `ended` before it was.
+// Counts a lease as arrived at the session. `ended`: it ended before the session had it.
 void Ledger::StopArriving(Session& session, bool ended) {
   --session.arriving;
   if (ended) CountLeases(*session.tenant, -1);
@@ -390,7 +391,7 @@ void Ledger::Abort(const Operation& operation, bool handed_over) {
 
 bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
   Session& session = *state_.sessions.at(operation.session);
-  // First what its process may map, of all of them; then what becomes of the segments.
+  // First all mappings by its process, then the states of the segments.
   const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
@@ -455,7 +456,7 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   const SegmentId id = state_.leases.at(lease_id).segment;
   const Segment& segment = *state_.segments.at(id);
   if (segment.lost) return Lost(id);
-  // A pool's descriptor opens all that its tenant has in it.
+  // A pool's descriptor opens all of its tenant's segments in the pool.
   if (segment.kind == Kind::kMempool && scope == TicketScope::kAny) {
     return absl::FailedPreconditionError(
         "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "

@@ -117,7 +117,8 @@ TEST_F(LedgerTest, OnExitLingersUntilTheProcessIsGone) {
   EXPECT_TRUE(AcquireOne(other, kGranule).reused);
 }
 
-// Both believe it, or it lingers: the owner of the memory, and the releasing tenant.
+// Both must trust the release, or the segment lingers: the memory's owner, and the releasing
+// tenant.
 TEST_F(LedgerTest, OnExitOfEitherTenantCounts) {
   ledger.Configure({{"strict", {.release = ReleasePolicy::kOnExit}}, {"easy", {}}}, {});
   const SessionId strict = OpenSession("strict");
@@ -173,7 +174,7 @@ TEST_F(LedgerTest, TicketsDieWithTheirLease) {
   Release(holder, {item});
   EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(opener, {ticket}).status()));
   EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(opener, {any}).status()));
-  EXPECT_EQ(StateOf(item), SegmentState::kLeased);  // the opener's lease stands by itself
+  EXPECT_EQ(StateOf(item), SegmentState::kLeased);  // the opener's lease is independent
   const Secret further = Share(opener, opened.lease);
   ledger.SocketClosed(opener);
   EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(holder, {further}).status()));
@@ -191,9 +192,9 @@ TEST_F(LedgerTest, ScopeOfATicket) {
   EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(guest, {any, NewSecret()}).status()));
   EXPECT_THAT(Segment(item.segment).sessions, ElementsAre(owner));
   const auto opened = OpenTicket(guest, any);
-  EXPECT_EQ(Usage("owner").leased, kGranule);  // the owner pays
+  EXPECT_EQ(Usage("owner").leased, kGranule);  // the owner is charged
   EXPECT_EQ(Usage("guest").charged, 0u);
-  // A guest's ticket for the tenant is for the owner's sessions, not for its own.
+  // A guest's ticket with tenant scope is for the owner's sessions, not for the guest's.
   const Secret guests = Share(guest, opened.lease, TicketScope::kTenant);
   EXPECT_TRUE(absl::IsPermissionDenied(ledger.BeginOpen(guest, {guests}).status()));
   OpenTicket(owner, guests);
@@ -208,7 +209,7 @@ TEST_F(LedgerTest, AGuestKeepsASegmentWhoseOwnerHasLeft) {
   EXPECT_EQ(StateOf(item), SegmentState::kLeased);
   EXPECT_EQ(Usage("owner").charged, kGranule);  // still the owner's, for life
   Release(guest, {opened});
-  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));  // nobody lives to reuse it
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));  // no live session could reuse it
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("owner").status()));
 }
 
@@ -220,7 +221,7 @@ TEST_F(LedgerTest, AbortOfAnAcquireLeavesNothing) {
   Release(session, {kept});
   const Operation operation = Begin(session, kGranule, 2);
   ledger.Abort(operation, /*handed_over=*/false);
-  EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[1].segment));  // never was
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[1].segment));  // it never existed
   EXPECT_EQ(StateOf(kept), SegmentState::kRetained);
   EXPECT_EQ(Usage("team").charged, kGranule);
 }
@@ -256,7 +257,7 @@ TEST_F(LedgerTest, CommitAfterTheSessionEnded) {
   ledger.SocketClosed(session);
   EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());  // its operation keeps it
   EXPECT_TRUE(absl::IsAborted(ledger.Commit(operation)));
-  EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kLingering);  // it may have got it
+  EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kLingering);  // process may have it
   ledger.ProcessGone(session);
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kRetained);
@@ -307,7 +308,7 @@ TEST_F(LedgerTest, SocketAndProcessEndInEitherOrder) {
     ledger.ProcessGone(session);
     EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
     EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-    ledger.SocketClosed(session);  // too late to matter
+    ledger.SocketClosed(session);  // without effect
     ledger.ProcessGone(session);
     EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
     EXPECT_EQ(ledger.state().tenants.size(), 0u);
@@ -362,7 +363,7 @@ TEST_F(LedgerTest, TenantsMadeByARuleAreForgottenWhenIdle) {
   EXPECT_FALSE(ledger.look().GetTenant("uid-1000")->configured);
   const auto item = AcquireOne(session, kGranule);
   ledger.ProcessGone(session);
-  EXPECT_EQ(ledger.state().tenants.size(), 2u);  // the driver has its segment still
+  EXPECT_EQ(ledger.state().tenants.size(), 2u);  // the driver still has its segment
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
   EXPECT_EQ(ledger.state().tenants.size(), 1u);
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetQuota("uid-1000").status()));
@@ -408,7 +409,7 @@ TEST_F(LedgerTest, TrimKeepsTheYoungest) {
   const auto first = ledger.Trim("team", "GPU-1", 2 * kGranule);
   EXPECT_THAT(*first, ElementsAre(items[2].segment));
   EXPECT_THAT(*ledger.Trim("", "", 2 * kGranule - 1),
-              ElementsAre(items[0].segment));  // a part of one cannot be kept
+              ElementsAre(items[0].segment));  // a segment is kept whole or not at all
   EXPECT_THAT(*ledger.Trim("", "", 0), ElementsAre(items[1].segment, elsewhere[0].segment));
   EXPECT_EQ(DestroyDoomed().size(), 4u);  // each exactly once
   EXPECT_THAT(ledger.TakeDoomed(), IsEmpty());
@@ -428,7 +429,7 @@ TEST_F(LedgerTest, DrainingAdmitsNothingAndRetainsNothing) {
   EXPECT_TRUE(absl::IsUnavailable(ledger.OpenSession("team", {}, NewSecret()).status()));
   EXPECT_TRUE(absl::IsUnavailable(Ask(session, 1).status()));
   EXPECT_TRUE(absl::IsUnavailable(ledger.BeginOpen(session, {ticket}).status()));
-  EXPECT_TRUE(ledger.Commit(under_way).ok());  // what was begun may end
+  EXPECT_TRUE(ledger.Commit(under_way).ok());  // operations in flight may end
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
   Release(session, {items[1]});
   EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(items[1].segment));
@@ -454,7 +455,7 @@ TEST_F(LedgerTest, ALargeSessionEndsInParts) {
   const SessionId other = OpenSession("team");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 5);
   ledger.SocketClosed(session, /*steps=*/2);
-  // It is no session any more, but what it has not given back yet is charged.
+  // It no longer counts as a session, but what it has not given back yet is charged.
   EXPECT_TRUE(ledger.HasEnding());
   EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
   EXPECT_TRUE(absl::IsAborted(ledger.BeginCall(session)));
@@ -463,7 +464,7 @@ TEST_F(LedgerTest, ALargeSessionEndsInParts) {
   EXPECT_EQ(ledger.look().ListSessions("team")->at(0).leases, 3u);
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
   EXPECT_EQ(Usage("team").lingering, 2 * kGranule);
-  // Its process ends meanwhile. Nothing is given up before its leases have ended.
+  // Its process ends meanwhile. No segment is given up before the session's leases have ended.
   ledger.ProcessGone(session, /*steps=*/1);
   EXPECT_EQ(Usage("team").leased, 2 * kGranule);
   EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
@@ -477,7 +478,7 @@ TEST_F(LedgerTest, ALargeSessionEndsInParts) {
   EXPECT_EQ(ledger.TakeForgotten(), std::vector<SessionId>{session});
   EXPECT_EQ(Usage("team").retained, 5 * kGranule);
   EXPECT_EQ(ledger.look().Measure().devices[0].reclaimed, 5 * kGranule);
-  // Of the last session of a tenant nothing is kept.
+  // The last session of a tenant leaves nothing retained.
   ledger.SocketClosed(other, /*steps=*/2);
   for (; ledger.HasEnding(); ledger.ContinueEnding(/*steps=*/2)) {
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
@@ -508,13 +509,13 @@ TEST_F(LedgerTest, ReconcileInParts) {
   EXPECT_EQ(ledger.state().sessions.at(session)->presence, Presence::kHere);
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
   ledger.EndCall(session);
-  // The answer may be lost; after the next call it was not.
+  // The answer may be lost; once the session makes another call, it was not.
   EXPECT_TRUE(ledger.BeginReconcile(session).ok());
   ledger.EndCall(session);
   EXPECT_TRUE(ledger.BeginCall(session).ok());
   ledger.EndCall(session);
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginReconcile(session)));
-  // What one connection has said does not count for the next.
+  // A statement made on one connection does not count for the next.
   ASSERT_TRUE(ledger.Resume(session, peer).ok());
   Ledger::Statement late(kept, {});
   EXPECT_FALSE(ledger.Reconcile(session, late, /*steps=*/1).value());
@@ -522,7 +523,8 @@ TEST_F(LedgerTest, ReconcileInParts) {
   EXPECT_TRUE(absl::IsUnavailable(ledger.Reconcile(session, late, /*steps=*/1).status()));
 }
 
-// The memory of a process that is gone comes back in parts: until it has, its successor waits.
+// The memory of a process that is gone comes back in parts. Its successor waits until all of it is
+// back.
 TEST_F(LedgerTest, NoRequestIsRefusedWhileASessionEnds) {
   const SessionId dead = OpenSession("team"), next = OpenSession("team");
   const SessionId other = OpenSession("others");
@@ -544,7 +546,7 @@ TEST_F(LedgerTest, NoRequestIsRefusedWhileASessionEnds) {
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     ledger.ContinueEnding(/*steps=*/2);
   }
-  // Now it is known what there is.
+  // All memory is back now.
   const std::vector<Ledger::Admitted> refused = ledger.AdmitWaiting();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].waiter, *second->waiter);
@@ -580,7 +582,7 @@ TEST_F(LedgerTest, NothingIsTakenBackWhileASessionEnds) {
   Finish(*granted[0].operation);
   EXPECT_TRUE(ledger.TakeRevoked().empty());
 
-  // Where it is not enough, it is taken back in the end.
+  // If the memory that comes back is not enough, revocable memory is taken back in the end.
   const SessionId gone = OpenSession("high"), last = OpenSession("high");
   ledger.ProcessGone(high);
   ASSERT_TRUE(ledger.Trim("", "", 0).ok());
@@ -604,7 +606,7 @@ TEST_F(LedgerTest, TheTicketsOfASessionThatEndsOpenNothing) {
   EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(other, {ticket}).status()));
 }
 
-// Also of what a session has beside leases a part ends at a time.
+// Events and publications of a session also end in parts.
 TEST_F(LedgerTest, EventsAndPublicationsEndInParts) {
   const SessionId session = OpenSession("team"), other = OpenSession("team");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 4);
@@ -621,7 +623,7 @@ TEST_F(LedgerTest, EventsAndPublicationsEndInParts) {
   EXPECT_TRUE(ledger.GetEvents(other, {.name = "c"}).ok());
   EXPECT_TRUE(ledger.GetEvents(other, {.lease = beside}).ok());
   ledger.SocketClosed(session, /*steps=*/1);
-  // What still is there is there for no one.
+  // Those left can no longer be found.
   EXPECT_TRUE(absl::IsNotFound(ledger.GetEvents(other, {.name = "c"}).status()));
   EXPECT_TRUE(absl::IsNotFound(ledger.GetEvents(other, {.lease = beside}).status()));
   EXPECT_TRUE(ledger.RegisterEvent(other, {.name = "c"}, "GPU-1", {}).ok());
@@ -631,7 +633,7 @@ TEST_F(LedgerTest, EventsAndPublicationsEndInParts) {
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     publications.push_back(ledger.look().ListPublications("")->size());
   }
-  // One event, and then two, or a publication of two segments, or two leases in each part.
+  // In each part end: one event, and then two, or a publication of two segments, or two leases.
   EXPECT_EQ(publications, (std::vector<size_t>{3, 3, 2, 1, 0, 0, 0}));
   EXPECT_EQ(ledger.TakeEndedPublications().size(), 3u);
   EXPECT_TRUE(ledger.GetEvents(other, {.name = "c"}).ok());

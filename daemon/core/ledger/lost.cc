@@ -24,7 +24,7 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
     lost.insert(id);
     RetainedPool& retained = segment.tenant->retained[segment.device];
     if (retained.Take(id, segment.kind, segment.charge.bytes())) Doom(id, segment);
-    // Those who have its pool open keep the memory all the same.
+    // Processes that have its pool open still keep the memory.
     Pool& pool = state_.PoolOf(segment);
     if (!pool.idle.Take(id, segment.kind, segment.charge.bytes())) continue;
     pool.lost.insert(id);
@@ -34,7 +34,7 @@ size_t Ledger::MarkLost(absl::Span<const SegmentId> segments) {
   if (lost.empty()) return 0;
   auditor_.Lost(lost);
   for (SegmentId id : lost) {
-    // Those who lease it are among those who may map it.
+    // The sessions that lease it are among those that may map it.
     for (const auto& [session, times] : state_.segments.at(id)->exposures) {
       if (state_.sessions.at(session)->leased.contains(id)) bereaved_.insert(session);
     }

@@ -1,4 +1,4 @@
-// What is asked of the ledger, and what it decides.
+// Requests to the ledger, and its decisions.
 #pragma once
 
 #include <cstddef>
@@ -18,40 +18,41 @@ struct AcquireSpec {
   uint64_t bytes = 0;        // of each segment, before rounding
   std::optional<Kind> kind;  // absent: the device's default
   uint32_t count = 1;
-  bool most_free = false;          // instead of a UUID: where the tenant can get most
+  bool most_free = false;          // instead of a UUID: the device on which the tenant can get most
   std::vector<std::string> among;  // with most_free: one of these; empty: any
-  bool without_pressure = false;   // nobody is asked to make room for it
+  bool without_pressure = false;   // no holder is asked to make room for it
   bool revocable = false;          // the leases may be taken back
-  bool waits = false;              // also for what others hold
-  uint64_t request_id = 0;         // of the session's own choice, for Regrant; 0: none
+  bool waits = false;              // also for memory that others hold
+  uint64_t request_id = 0;         // chosen by the session, for Regrant; 0: none
 };
 
 struct PublishSpec {
-  PublicationId id{};  // of NewPublicationId; 0: the next
+  PublicationId id{};  // from NewPublicationId; 0: the next
   std::string name;
   std::vector<LeaseId> leases;  // their segments, in this order
   uint64_t metadata_bytes = 0;
-  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool to_any = false;     // every tenant's sessions may attach; else only the publisher's tenant's
   bool ephemeral = false;  // it ends with its publisher's session
-  absl::Duration expire_after = absl::InfiniteDuration();  // above 0; without anybody attached
-  uint64_t request = 0;  // of the client's choice: the same again is answered the same; 0: none
+  absl::Duration expire_after = absl::InfiniteDuration();  // above 0; without attached sessions
+  uint64_t request = 0;  // chosen by the client; a repeated request gets the same answer; 0: none
 };
 
 struct AttachSpec {
   std::string name;      // of the session's tenant, or "TENANT/NAME"
-  uint64_t version = 0;  // this or a later one; 0: the newest that is there
+  uint64_t version = 0;  // this or a later one; 0: the newest
   bool revocable = false;
   uint64_t request_id = 0;  // as in AcquireSpec
 };
 
-// What Begin… decided. For each segment, whether it still has to be created.
+// The decision of BeginAcquire, BeginOpen or BeginAttach. Says for each segment whether it still
+// has to be created.
 struct Operation {
   OperationId id{};
   SessionId session{};
   size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
   Kind kind = Kind::kVmm;
   bool revocable = false;  // the leases
-  bool regrant = false;    // the leases are there already (Regrant)
+  bool regrant = false;    // the leases exist already (Regrant)
   uint64_t request_id = 0;
   std::optional<PublicationId> publication;  // of an Attach
   struct Item {
@@ -61,10 +62,10 @@ struct Operation {
     bool reused = false;  // was retained: holds old bytes of the same tenant
   };
   std::vector<Item> items;
-  size_t exposed = 0;  // of these, that count as what the session's process may map
+  size_t exposed = 0;  // how many of these count as mappable by the session's process
 };
 
-// What BeginAcquire or BeginAttach decided: one of the two.
+// The decision of BeginAcquire or BeginAttach: one of the two.
 struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;

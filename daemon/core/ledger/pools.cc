@@ -1,10 +1,10 @@
 // Memory that comes from a tenant's memory pool on a device (kind mempool).
 //
-// What CUDA has once exported from a pool returns to the device only when the pool is destroyed
-// and every process that imported it has ended: an import cannot be undone, and it keeps all
-// of the pool's memory, not only what that process has opened (measured with driver 580;
-// docs/benchmarks.md). So a segment that was released stays charged, as lingering, until the
-// last of these processes has gone. Until then it serves the tenant's next request of its size.
+// What CUDA has once exported from a pool returns to the device only when the pool is destroyed and
+// every process that imported it has ended. An import cannot be undone, and it keeps all of the
+// pool's memory, not only the part that the process has opened (measured with driver 580;
+// docs/benchmarks.md). So a released segment stays charged, as lingering, until the last of these
+// processes has gone. Until then it serves the tenant's next request of its size.
 #include <algorithm>
 #include <utility>
 
@@ -60,8 +60,8 @@ bool Ledger::OnlyImports(const Session& session) {
          session.attach_waiters.empty();
 }
 
-// So that a process which connects again and again is not many sessions. The first of them, for
-// a choice that does not depend on a hash.
+// A process that connects again and again thus does not leave many sessions. Takes the session with
+// the lowest id, so that the choice does not depend on a hash.
 bool Ledger::Bequeath(SessionId id, Session& session) {
   std::optional<SessionId> heir;
   for (const auto& [other_id, other] : state_.sessions) {
@@ -88,7 +88,7 @@ std::optional<SessionId> Ledger::Predecessor(const Tenant& tenant, const PeerIde
   for (const auto& [id, session] : state_.sessions) {
     if (session->tenant == &tenant && !session->process_gone && OnlyImports(*session) &&
         SameProcess(session->details.peer, peer)) {
-      return id;  // there is but one: all others have bequeathed to it
+      return id;  // the only one: all others have handed their imports over to it
     }
   }
   return std::nullopt;

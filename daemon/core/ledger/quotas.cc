@@ -1,4 +1,4 @@
-// What operators change of quotas, and what is checked of it.
+// Operators' changes of quotas, and the checks before a change.
 #include <map>
 #include <optional>
 
@@ -33,10 +33,10 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
   std::map<std::string, Quota> quotas;
   for (const auto& [other, tenant] : state_.tenants) {
     Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
-    // Who names a tenant that nobody has configured is under none.
+    // A tenant whose named parent is not configured has no parent.
     each.parent = tenant->parent == nullptr ? "" : tenant->parent->name;
   }
-  quotas.emplace(name, quota);  // where it is not there yet
+  quotas.emplace(name, quota);  // if it is not there yet
   std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, state_.devices);
   if (!problem) return absl::OkStatus();
   const std::string sentence = Tell(*problem);

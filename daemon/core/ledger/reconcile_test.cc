@@ -1,4 +1,5 @@
-// Sessions that come back after the daemon's end: what they are granted once more, and what ends.
+// Sessions that come back after the daemon's end: which leases they are granted once more, and
+// which end.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 
 namespace gpumemd {
@@ -10,7 +11,7 @@ using testing::IsEmpty;
 
 class LedgerReconcileTest : public LedgerRestartFixture {
  protected:
-  // By one request, committed.
+  // Acquires by one request, and commits.
   std::vector<Operation::Item> AcquireBy(SessionId session, uint64_t request, uint32_t count) {
     return AcquireAs(session, {.bytes = kGranule, .count = count, .request_id = request}).items;
   }
@@ -19,7 +20,7 @@ class LedgerReconcileTest : public LedgerRestartFixture {
     for (const Operation::Item& item : items) leases.push_back(item.lease);
     return leases;
   }
-  // What does not change by an operation that hands leases over once more.
+  // Expects the state that an operation leaves unchanged if it hands leases over once more.
   void ExpectUnchanged() {
     Record();
     EXPECT_TRUE(image == before_);
@@ -111,7 +112,7 @@ TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
   const Operation::Item released = AcquireBy(session, 6, 1).at(0);
   AcquireBy(session, 7, 2);
   AcquireAs(session, {.bytes = kGranule, .kind = Kind::kIpc, .request_id = 8});
-  AcquireBy(session, 0, 1);  // no request that could be asked by again
+  AcquireBy(session, 0, 1);  // requests without a number cannot be repeated
   Restart();
   EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "another count";
   EXPECT_FALSE(ledger.Regrant(session, 5, 2)) << "their leases have ended";
@@ -169,7 +170,7 @@ TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
   EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "its client may have lost its connection";
   Restart();
   EXPECT_EQ(presence(), Presence::kAway);
-  // Another process, also where it has got the same pid.
+  // Another process is refused, also one with the same pid.
   EXPECT_EQ(ledger.Resume(other, peer).code(), StatusCode::kNotFound);
   EXPECT_EQ(ledger.Resume(session, {.pid = 42, .start_time = 8}).code(), StatusCode::kNotFound);
   EXPECT_EQ(ledger.Resume(SessionId{99}, peer).code(), StatusCode::kNotFound);
@@ -178,7 +179,7 @@ TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
   EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "that connection may be lost, too";
   EXPECT_TRUE(ledger.Reconcile(session, {}, {}).ok());
   EXPECT_EQ(presence(), Presence::kHere);
-  // One that comes back and is cut off again is over.
+  // A session that comes back and loses its connection again has ended.
   Restart();
   ledger.SocketClosed(session);
   EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound);
@@ -190,7 +191,7 @@ TEST_F(LedgerReconcileTest, WhatItWillNotAskForAgainEnds) {
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
   const std::vector<Operation::Item> kept = AcquireBy(session, 6, 1);
   const std::vector<Operation::Item> lingers = AcquireBy(strict, 5, 1);
-  ledger.DropRegrants(session, {5});  // means nothing to the daemon that has granted it
+  ledger.DropRegrants(session, {5});  // has no effect in the daemon that granted it
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
   Restart();
   Release(session, {items[1]});
@@ -243,10 +244,10 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   const Operation::Item twice = AcquireOne(session, kGranule);
   const Secret ticket = Share(session, twice.lease);
   ASSERT_TRUE(ledger.BeginOpen(session, {ticket}).ok());  // once more, and not committed
-  // What belongs to a tenant that does not trust its releases, by whomever.
+  // Memory of a tenant that trusts no session's releases.
   const Operation::Item foreign = AcquireOne(strict, kGranule);
   ASSERT_TRUE(ledger.BeginOpen(session, {Share(strict, foreign.lease, TicketScope::kAny)}).ok());
-  // And what a tenant is handed of others that is not trusted itself.
+  // Another tenant's memory, handed to a tenant whose releases are not trusted.
   const Secret for_all = Share(session, twice.lease, TicketScope::kAny);
   ASSERT_TRUE(ledger.BeginOpen(strict, {for_all}).ok());
   Restart();

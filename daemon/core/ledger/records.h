@@ -1,5 +1,5 @@
-// What the ledger keeps of each tenant, session, segment, lease and waiter. Plain records: the
-// ledger alone changes them (ledger.h), and keeps them true to each other.
+// The ledger's record of each tenant, session, segment, lease and waiter. Plain records: only the
+// ledger changes them (ledger.h), and keeps them consistent with each other.
 #pragma once
 
 #include <sys/types.h>
@@ -29,10 +29,10 @@ namespace gpumemd::records {
 
 // A tenant's memory pool on a device (kind mempool).
 struct Pool {
-  // The sessions whose processes may have it open, and how often they were handed something
-  // of it. A process that has ended is none of them.
+  // The sessions whose processes may have it open, and how often each was handed a segment of it.
+  // Sessions of ended processes are left out.
   absl::btree_map<SessionId, uint32_t> importers;
-  RetainedPool idle;  // released, and there for the tenant's next request of that size
+  RetainedPool idle;  // released, and ready for the tenant's next request of that size
   absl::btree_set<SegmentId> lost;  // released, and of no use
 };
 struct Tenant {
@@ -40,23 +40,23 @@ struct Tenant {
   Quota quota;
   bool configured = false;
   bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
-  Tenant* parent = nullptr;  // whose quota counts what this one has, too
+  Tenant* parent = nullptr;  // whose quota counts this tenant's usage, too
   uint32_t children = 0;
-  std::vector<Account> accounts;       // by device, with what those under it have
+  std::vector<Account> accounts;       // by device, including tenants under it
   std::vector<RetainedPool> retained;  // by device
   std::vector<Pool> pools;             // by device
   uint32_t sessions = 0;               // live and lingering
   uint32_t live_sessions = 0;
-  uint32_t tree_sessions = 0;      // with those of the tenants under it
-  uint32_t tree_waiting = 0;       // requests that have asked to, with theirs
-  uint32_t tree_publications = 0;  // with theirs
-  uint64_t metadata_bytes = 0;     // of its own publications
+  uint32_t tree_sessions = 0;      // including tenants under it
+  uint32_t tree_waiting = 0;       // requests that asked to wait, including tenants under it
+  uint32_t tree_publications = 0;  // including tenants under it
+  uint64_t metadata_bytes = 0;     // of this tenant's publications alone
   // The last versions of names that are no longer published, the oldest first; a few.
   std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one
   uint32_t in_flight = 0;
   uint32_t watches = 0;
-  uint64_t leases = 0;  // of its sessions, with those that operations are about to give them
+  uint64_t leases = 0;  // of its sessions, and those that operations are about to give
   std::map<Denial::Cause, uint64_t> denials;
 };
 struct Session {
@@ -66,9 +66,9 @@ struct Session {
   absl::Time opened;
   bool live = true;  // its socket is open
   bool process_gone = false;
-  bool ending = false;      // not live, and what it had has not ended yet (Ledger::ContinueEnding)
+  bool ending = false;      // not live, and not all it had has ended (Ledger::ContinueEnding)
   uint32_t in_flight = 0;   // calls
-  uint32_t watches = 0;     // that are no calls any more
+  uint32_t watches = 0;     // calls that became watches
   uint32_t operations = 0;  // begun, neither committed nor aborted
   absl::btree_set<WaiterId> waiters;
   absl::btree_set<LeaseId> leases;
@@ -77,17 +77,17 @@ struct Session {
   uint32_t arriving = 0;                        // leases that its operations are about to give it
   absl::btree_set<SegmentId> exposed;           // segments that its process may map
   absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
-  // Of a session that an earlier daemon began: whether its client has come back, and what it was
-  // granted then, by request. It may ask again for what it was not told of.
+  // For a session that an earlier daemon began: whether its client has come back, and its grants
+  // from then, by request. The client may repeat requests whose answers it did not get.
   Presence presence = Presence::kHere;
   uint32_t resumptions = 0;    // how often its client has connected anew
-  bool may_reconcile = false;  // it has, and has made no call since
+  bool may_reconcile = false;  // true after a reconnect, until its next call
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
   absl::btree_set<WaiterId> attach_waiters;
-  absl::btree_set<PublicationId> publications;  // of its making, that are there
+  absl::btree_set<PublicationId> publications;  // that it made and that still exist
   absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
-  // What its last requests that name a number were answered, the oldest first; a few. Of requests
-  // for leases the leases say it.
+  // Answers to its last numbered requests, the oldest first; a few. For requests for leases, the
+  // leases have the answer.
   struct Answer {
     uint64_t request = 0;
     uint64_t number = 0;  // a version, or an event's
@@ -100,21 +100,22 @@ struct Segment {
   Kind kind = Kind::kVmm;
   Charge charge;
   absl::Time created;
-  bool made = false;  // its memory is there
+  bool made = false;  // its memory exists
   bool lost = false;
   bool shared_out = false;  // another tenant's process was given it
-  // While it is being taken back: what was done last, and when the next is due.
+  // The last step of its revocation, and when the next step is due.
   enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
   absl::Time due = absl::InfiniteFuture();
-  // Its holders were to be ended, and still have it: nobody counts on it any more.
+  // The daemon tried to end its holders, and they still have it. No waiter counts on it any more.
   bool stuck = false;
   uint32_t pins = 0;  // operations under way on it
   uint32_t leases = 0;
-  uint32_t publications = 0;  // that it is in
+  uint32_t publications = 0;  // that contain it
   // How many handed-over leases each session's process may still map.
   absl::btree_map<SessionId, uint32_t> exposures;
 };
-// A process, and of which sort its leases are. Nothing is known of one that maps nothing.
+// A process, and whether its leases are firm or revocable. A process that maps nothing has no
+// record.
 struct Process {
   uint32_t exposures = 0;  // segments that its sessions may map
   bool revocable = false;
@@ -123,8 +124,8 @@ struct Lease {
   SessionId session{};
   SegmentId segment{};
   std::optional<Secret> tickets[2];            // by TicketScope
-  std::optional<PublicationId> publication{};  // through which it was got; it may have ended
-  uint64_t request_id = 0;                     // of the call that it came by; 0: none
+  std::optional<PublicationId> publication{};  // by which it was attached; it may have ended
+  uint64_t request_id = 0;                     // of the call that got it; 0: none
 };
 // One version, sealed. Holds its segments as leases do, and has no session.
 struct Publication {
@@ -134,15 +135,15 @@ struct Publication {
   std::vector<SegmentId> segments;
   uint64_t bytes = 0;  // of these
   uint64_t metadata_bytes = 0;
-  bool to_any = false;     // every tenant's sessions may attach; else its own
+  bool to_any = false;     // every tenant's sessions may attach; else only its tenant's
   bool ephemeral = false;  // ends with its publisher's session
   absl::Duration expire_after = absl::InfiniteDuration();
   absl::Time published;
-  absl::Time idle_since;  // where nobody is attached
-  SessionId publisher{};  // which may have ended, and is remembered as it was
+  absl::Time idle_since;  // set while no session is attached
+  SessionId publisher{};  // may have ended; the fields below stay as they were
   pid_t publisher_pid = 0;
   std::string publisher_name;
-  // Sessions with leases that they got through it, or are about to get; how many.
+  // Number of leases by session that the session got through it, or is about to get.
   absl::btree_map<SessionId, uint32_t> attached;
 };
 struct TicketEntry {
@@ -150,7 +151,7 @@ struct TicketEntry {
   TicketScope scope = TicketScope::kTenant;
 };
 
-// Who waits.
+// A request for memory.
 struct Request {
   Tenant* tenant = nullptr;
   size_t device = 0;
@@ -163,27 +164,27 @@ struct Request {
 struct Waiter {
   SessionId session{};
   Request request;
-  bool asked_to = false;  // false: it waits for what is on its way, and only for that
+  bool asked_to = false;  // false: it waits only for memory that is on its way back
   absl::Time since;
   bool revokes = false;
-  // How many of its standings it claims: later ones get nothing there that it waits for.
+  // How many of its standings it claims. Later waiters get no memory there that it waits for.
   size_t claims = 0;
 
-  // What is remembered so that a change costs a look at few others (admission/queue.cc).
+  // Queue data that limits how many other waiters a change has to check (admission/queue.cc).
   struct Claimed {
     ClaimKey key;
     Claim claim;
-    uint64_t plain_need = 0;  // of the claim, where nothing is reused
+    uint64_t plain_need = 0;  // of the claim, assuming no reuse
     bool operator==(const Claimed&) const = default;
   };
-  std::vector<Claimed> claimed;  // of the limits of its tenant and of those that this is under
+  std::vector<Claimed> claimed;  // of the limits of its tenant and of that tenant's ancestors
   QueueRank rank{};
-  const Tenant* tree = nullptr;  // its tenant, or the topmost of those that this is under
+  const Tenant* tree = nullptr;  // its tenant's topmost ancestor, or its tenant
 };
-// Who waits for a version of a publication, which need not be there yet under any version.
+// A waiter for a version of a publication. No version of it need exist yet.
 struct AttachWaiter {
   SessionId session{};
-  std::pair<std::string, std::string> name;  // the tenant's, and its own
+  std::pair<std::string, std::string> name;  // the tenant's and the publication's
   uint64_t version = 0;                      // or a later one
 };
 

@@ -1,4 +1,4 @@
-// Going on where an earlier daemon stopped, at whatever moment that was.
+// Continues from the state of an earlier daemon, at whatever moment it stopped.
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +18,7 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
   RestoreSegments(image, survivors, restored);
   RestorePublications(image, survivors, restored);
   RestoreHolders(image);
-  // Whoever holds a segment says what becomes of it.
+  // A segment's holders determine its state.
   for (const auto& [id, record] : image.segments) {
     if (auto it = state_.segments.find(id); it != state_.segments.end()) Settle(id, *it->second);
   }
@@ -27,10 +27,10 @@ Ledger::Restored Ledger::Restore(const JournalImage& image, const Survivors& sur
     if (!session->live) ended.push_back(id);
   }
   restored.sessions = static_cast<uint32_t>(state_.sessions.size() - ended.size());
-  // In the order in which they began, for a choice of heirs that does not depend on a hash.
+  // In the order in which they began, so that the choice of a successor does not depend on a hash.
   std::sort(ended.begin(), ended.end());
   for (SessionId id : ended) {
-    // The earlier daemon may have been killed while it ended what the session had.
+    // The earlier daemon may have been killed while it ended the session's holdings.
     size_t steps = SIZE_MAX;
     WindUp(id, *state_.sessions.at(id), steps);
     ForgetIfDone(id, *state_.sessions.at(id));
@@ -84,7 +84,7 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
     open_pools.emplace(image.sessions.at(key.first).tenant, key.second);
   }
   for (const auto& [id, record] : image.segments) {
-    if (!record.made) continue;  // nobody has ever seen it
+    if (!record.made) continue;  // no process has ever seen it
     const absl::StatusOr<size_t> device = state_.FindDevice(record.device_uuid.view());
     const bool there = device.ok() && !record.lost && survivors.memory.contains(id);
     const std::vector<SessionId>& holders = held_by[id];
@@ -96,7 +96,7 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
                                .bytes = record.bytes,
                                .sessions = holders});
     }
-    // Those who have its pool open hold it where nobody else does.
+    // Processes that have its pool open hold it if it has no other holder.
     const bool held =
         !holders.empty() || (record.kind == Kind::kMempool &&
                              open_pools.contains(std::pair(record.tenant, record.device_uuid)));
@@ -132,7 +132,7 @@ void Ledger::RestorePublications(const JournalImage& image, const Survivors& sur
                             .ephemeral = !record.persistent,
                             .published = absl::FromUnixNanos(record.created_ns),
                             .idle_since = record.idle_since_ns == 0
-                                              ? state_.now()  // those who were attached may be gone
+                                              ? state_.now()  // the attached sessions may be gone
                                               : absl::FromUnixNanos(record.idle_since_ns),
                             .publisher = record.publisher};
     if (record.expire_after_ns != 0) {
@@ -278,7 +278,7 @@ std::optional<Operation> Ledger::RegrantAttach(SessionId session_id, uint64_t re
   if (request_id == 0 || it == state_.sessions.end()) return std::nullopt;
   auto regrant = it->second->regrants.find(request_id);
   if (regrant == it->second->regrants.end()) return std::nullopt;
-  // Where it has ended, nobody knows any more what was attached to.
+  // If the lease has ended, its publication is no longer known.
   uint32_t count = 0;
   std::optional<PublicationId> publication;
   if (const Lease* lease = state_.leases.Find(regrant->second.front()); lease != nullptr) {
@@ -337,7 +337,7 @@ size_t Ledger::DropRegrants(SessionId session_id, absl::Span<const uint64_t> req
     auditor_.Released(session_id, leases,
                       "its client gave up the request and was never told of it");
     for (LeaseId lease : leases) {
-      // They were sent to it, perhaps, but it has not mapped them.
+      // The descriptors may have been sent, but the process has not mapped the segments.
       if (session.leases.contains(lease)) EndLease(lease, TrustsRelease(session, lease));
     }
     if (kept > 0) return done;
@@ -353,12 +353,13 @@ absl::Status Ledger::BeginReconcile(SessionId id) {
         "the session was not resumed, or has made calls since: there is nothing to reconcile");
   }
   if (HasCalls(id)) {
-    // They could be granted what the client, which no longer hears of it, does not name.
+    // The pending calls could be granted leases that the client does not name: it no longer gets
+    // their answers.
     return absl::UnavailableError(
         "calls of the session's earlier connection have yet to end; ask again");
   }
   absl::Status begun = BeginCall(id);
-  // Its answer may be lost: then the client asks again.
+  // The client asks again if the answer is lost.
   (*session)->may_reconcile = true;
   return begun;
 }
@@ -392,7 +393,7 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
     for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
       it.lease_ = LeaseId{ToInt(*lease) + 1};
       const uint64_t request = state_.leases.at(*lease).request_id;
-      // It may not have heard the answers of the connection that it has lost, either.
+      // The client may not have received the answers of its lost connection, either.
       const bool asked = request != 0 && it.asked_.contains(request);
       if (asked) it.before_[request].push_back(*lease);
       if (!asked && !it.kept_.contains(*lease)) ended.push_back(*lease);
@@ -408,7 +409,8 @@ absl::StatusOr<bool> Ledger::Reconcile(SessionId session_id, Statement& it, size
   for (; it.stage_ == Stage::kAsked && steps > 0; --steps) {
     if (it.next_ == it.requests_.size()) {
       session.regrants.swap(it.after_);
-      // What it was being handed when the daemon ended: it says that it does not have it.
+      // Segments that the process was being handed when the daemon ended: the client states that it
+      // does not have them.
       const bool trusted = session.tenant->quota.release == ReleasePolicy::kTrust;
       it.stage_ = trusted && session.operations == 0 ? Stage::kMapped : Stage::kDone;
       break;

@@ -1,4 +1,4 @@
-// Publications over the end of their daemon, by example.
+// Publications across a restart of the daemon, by example.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 
 namespace gpumemd {
@@ -66,7 +66,7 @@ TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
   EXPECT_THAT(*ledger.look().ListPublications("a"), IsEmpty());
 }
 
-// Of names that were not published any more, one number is left: it is enough.
+// One number is enough for all names that were no longer published.
 TEST_F(LedgerRestorePublicationsTest, VersionsGrowThoughTheDaemonHasForgottenTheName) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
@@ -77,7 +77,7 @@ TEST_F(LedgerRestorePublicationsTest, VersionsGrowThoughTheDaemonHasForgottenThe
   EXPECT_EQ(publish("there"), 1u);
   EXPECT_EQ(*ledger.Unpublish("a/ended"), 3u);
   Restart();
-  // Who waits for what comes after the version that it has seen does not wait for ever.
+  // A waiter for a later version than the one it has seen does not wait for ever.
   auto waits = ledger.BeginAttach(session, {.name = "ended", .version = 4});
   ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
   EXPECT_EQ(publish("ended"), 4u);
@@ -106,7 +106,7 @@ TEST_F(LedgerRestorePublicationsTest, VersionsGrowOverAPublicationThatIsLost) {
   EXPECT_EQ(Publish(session, {.name = "x", .leases = {item.lease}}).version, 7u);
 }
 
-// A journal that speaks of a session which it does not know is taken for a damaged one.
+// A journal that names an unknown session is rejected as damaged.
 TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
   const SessionId publisher = OpenSession("a");
   Publish(publisher, {.name = "x", .leases = {AcquireOne(publisher, kGranule).lease}});
@@ -159,7 +159,7 @@ TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBegi
   Restart({.dead = {reader}});
   EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
   now += absl::Seconds(3);
-  Restart();  // nobody has attached since
+  Restart();  // no session has attached since
   EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
 }
 
@@ -176,7 +176,7 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   next.request = 10;
   EXPECT_EQ(Publish(session, next).version, 2u);
   EXPECT_GT(ledger.look().ListPublications("a")->at(0).id, first.id);
-  // Also where another version has taken its place meanwhile.
+  // The same if another version has taken its place meanwhile.
   Restart();
   EXPECT_EQ(Publish(session, spec).version, 1u);
   EXPECT_EQ(ledger.look().ListPublications("a")->at(0).version, 2u);
@@ -192,7 +192,7 @@ TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
   Publish(session, spec);
   EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
   Restart();
-  Publish(session, spec);  // which the request has nothing to do with
+  Publish(session, spec);  // another publication than the request's
   EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
   EXPECT_EQ(ledger.look().ListPublications("a")->size(), 1u);
   EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
@@ -219,7 +219,7 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   EXPECT_FALSE(ledger.RegrantAttach(reader, 4));
   ASSERT_TRUE(ledger.Commit(*again).ok());
   ExpectRecorded();
-  // With the version that was attached to it is over: nobody knows any more what that was.
+  // The attached version has ended, so it is no longer known which one it was.
   Publish(publisher, spec);
   EXPECT_FALSE(ledger.RegrantAttach(reader, 5));
   EXPECT_FALSE(ledger.RegrantAttach(reader, 6));

@@ -1,4 +1,4 @@
-// What outlives the daemon, by example. The model test has the rest.
+// State that outlives the daemon, by example. The model test covers the rest.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 
 namespace gpumemd {
@@ -35,7 +35,7 @@ TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   EXPECT_EQ(sessions[0].age, absl::Seconds(5));
   EXPECT_EQ(ledger.look().ListSegments("a", "")->at(0).age, absl::Seconds(5));
 
-  // The ticket of before, and the same again for who asks.
+  // The ticket from before works, and sharing again returns the same one.
   const Operation::Item opened = OpenTicket(OpenSession("a"), ticket);
   EXPECT_EQ(opened.segment, item.segment);
   EXPECT_EQ(Share(session, item.lease), ticket);
@@ -86,7 +86,7 @@ TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
 TEST_F(LedgerRestoreTest, AnEndedSessionWhoseProcessMayMapSomethingLingers) {
   const SessionId session = OpenSession("a"), idle = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
-  ASSERT_TRUE(ledger.BeginCall(idle).ok());  // that is why it is still there
+  ASSERT_TRUE(ledger.BeginCall(idle).ok());  // that is why it still exists
   ledger.SocketClosed(session);
   ledger.SocketClosed(idle);
   const Ledger::Restored restored = Restart();
@@ -148,7 +148,7 @@ TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
     }
     return sorts;
   };
-  // One that has given back all that it had is of no sort.
+  // A process that has released everything is neither firm nor revocable.
   Release(mapped, {AcquireAs(mapped, {.bytes = kGranule, .revocable = true}).items.at(0)});
   EXPECT_EQ(sort_of(mapped), "firmrevocable");
   Restart();
@@ -158,7 +158,7 @@ TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
   EXPECT_EQ(Usage("a").revocable, kGranule);
 }
 
-// The sort of a process is recorded with each of its sessions that maps anything.
+// Whether a process is firm or revocable is recorded with each of its sessions that maps anything.
 TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
   const SessionId one = OpenSessionOf("a", 42), other = OpenSessionOf("a", 42);
   const Operation::Item item = AcquireAs(one, {.bytes = kGranule, .revocable = true}).items.at(0);
@@ -183,7 +183,7 @@ TEST_F(LedgerRestoreTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt)
   Release(session, {retained});
 
   const Ledger::Restored restored = Restart();
-  ASSERT_EQ(restored.lost.size(), 1u);  // what nobody had is nobody's loss
+  ASSERT_EQ(restored.lost.size(), 1u);  // memory that no session held does not count
   EXPECT_EQ(restored.lost[0].segment, item.segment);
   EXPECT_EQ(restored.lost[0].tenant, "a");
   EXPECT_EQ(restored.lost[0].device_uuid, "GPU-1");
@@ -197,7 +197,7 @@ TEST_F(LedgerRestoreTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt)
   EXPECT_EQ(ledger.state().charged(0), kGranule);
   Release(other, {opened});
   EXPECT_EQ(ledger.state().charged(0), kGranule);
-  // It is said once what was lost, but each time whose leases are.
+  // A lost segment is reported once, but the sessions with leases on it each time.
   EXPECT_THAT(Restart().lost, IsEmpty());
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
   Release(session, {item});
@@ -225,8 +225,8 @@ TEST_F(LedgerRestoreTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
 }
 
 TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
-  // Two ended sessions of one process, which only calls in flight have kept apart, and which the
-  // restart has to make one of.
+  // Two ended sessions of one process, which only calls in flight have kept apart. The restart
+  // merges them.
   const std::vector<SessionId> sessions = {OpenSessionOf("a", 42), OpenSessionOf("a", 42),
                                            OpenSessionOf("a", 42)};
   SegmentId segment{};
@@ -245,7 +245,7 @@ TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
   EXPECT_THAT(DestroyDoomed(), ElementsAre(segment));
 }
 
-// Its Welcome was lost: the process says Hello once more, and will never ask for that session.
+// Its Welcome was lost: the process sends Hello once more, and will never ask for that session.
 TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
   const auto open = [this](pid_t pid, uint32_t connect_id) {
     auto session = ledger.OpenSession(
@@ -260,7 +260,7 @@ TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
   EXPECT_NE(again, unheard);
   EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(unheard));
   EXPECT_EQ(ledger.state().sessions.size(), 4u);
-  // That one is here: nobody ends it. Nor one that its client has come back for.
+  // A session whose client is connected is not ended. Nor is one whose client has come back.
   ASSERT_TRUE(ledger.Resume(heard, {.pid = 42, .start_time = 7}).ok());
   open(42, 5);
   open(42, 6);
@@ -276,7 +276,7 @@ TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
   const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7);
   const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8);
   Restart();
-  ledger.SetDraining(true);  // what was done before is no new request
+  ledger.SetDraining(true);  // earlier operations are not new requests
   EXPECT_EQ(*ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7), named);
   EXPECT_EQ(*ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8), beside);
   ledger.SetDraining(false);
@@ -300,7 +300,7 @@ TEST_F(LedgerRestoreTest, MissingMemoryIsToldWithWhoseItWas) {
   EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
   EXPECT_EQ(Usage("a").charged, 2 * kGranule);
   EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
-  Restart();  // nor is it found again by a later daemon
+  Restart();  // nor does a later daemon find it again
   EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
 }
 
@@ -324,7 +324,7 @@ TEST_F(LedgerRestoreTest, ASegmentThatWasNeverMadeIsGone) {
   Restart();
   EXPECT_EQ(ledger.state().segments.size(), 0u);
   EXPECT_EQ(ledger.state().charged(0), 0u);
-  // Nothing holds the process to a sort.
+  // The process may now hold either firm or revocable leases.
   EXPECT_TRUE(Ask(session, {.bytes = kGranule, .revocable = true}).ok());
 }
 
@@ -364,7 +364,7 @@ TEST_F(LedgerRestoreTest, EventsGoOn) {
   EXPECT_EQ(found->at(0).handle, handle);
   EXPECT_EQ(*ledger.UnregisterEvent(session, beside), true);
   EXPECT_EQ(ledger.GetEvents(other, {.lease = opened.lease})->at(0).id, unseen);
-  // Its lease has ended, so nobody finds it, but it is there until its session ends it.
+  // Its lease has ended, so it can no longer be found, but it exists until its session ends it.
   EXPECT_EQ(ledger.GetEvents(other, {.lease = opened_ended.lease}).status().code(),
             StatusCode::kNotFound);
   EXPECT_EQ(*ledger.UnregisterEvent(session, hidden), false);
@@ -384,7 +384,7 @@ TEST_F(LedgerRestoreTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwner)
   EXPECT_EQ(StateOf(item.segment), SegmentState::kLeased);
   EXPECT_EQ(Usage("a").leased, kGranule);
   EXPECT_EQ(Usage("b").charged, 0u);
-  // Another tenant has had it: its own next session does not get it.
+  // Another tenant has had it, so it is not reused, not even for the next session of its tenant.
   Restart();
   Release(other, {opened});
   EXPECT_EQ(StateOf(item.segment), SegmentState::kReleasing);
@@ -419,7 +419,7 @@ TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
   EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, IsEmpty());
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
   EXPECT_EQ(ledger.look().GetTenant("first")->in_flight, 0u);
-  // Whoever asks again takes it back again.
+  // A repeated request revokes the memory again.
   ASSERT_TRUE(ledger.BeginCall(first).ok());
   ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
   EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
@@ -436,7 +436,7 @@ TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
   EXPECT_EQ(image.exposures.at({session, item.segment}).count, 2u);
   EXPECT_EQ(image.pool_imports.at({session, std::string("GPU-1")}).count, 2u);
   const JournalImage before = image;
-  Restart();  // checks that what was recorded is what there is
+  Restart();  // checks that the record matches the state
   EXPECT_TRUE(image == before) << "a restart at which nobody is gone changes nothing";
   const Operation::Item other = AcquireOne(session, kGranule);
   Release(session, {item, opened});

@@ -1,5 +1,5 @@
-// One tenant's segments on one device that are there for reuse: found by size for that, by
-// age for giving up. Holds ids only; the ledger owns the segments.
+// One tenant's segments on one device that are kept for reuse: found by size for reuse, and by age
+// for giving up. Holds ids only; the ledger owns the segments.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class RetainedPool {
     return oldest.id;
   }
 
-  // Takes this one, where it is retained.
+  // Takes this segment. False if it is not retained.
   bool Take(SegmentId id, Kind kind, uint64_t bytes) {
     if (!Contains(id, kind, bytes)) return false;
     Remove(id, kind, bytes);
@@ -50,7 +50,7 @@ class RetainedPool {
     return it != by_size_.end() && it->second.count(id) > 0;
   }
 
-  // How many of exactly this kind and size there are.
+  // Returns how many segments of exactly this kind and size there are.
   size_t Fits(Kind kind, uint64_t bytes) const {
     auto it = by_size_.find({kind, bytes});
     return it == by_size_.end() ? 0 : it->second.size();

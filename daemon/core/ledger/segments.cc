@@ -1,4 +1,4 @@
-// What a segment's holders make of it, and how it goes back to the driver.
+// The states of a segment, by its holders, and how it goes back to the driver.
 #include <utility>
 
 #include "daemon/core/ledger/ledger.h"
@@ -68,7 +68,7 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
       state_.PoolOf(segment).lost.insert(id);
     } else {
       state_.PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
-      queue_moves_ = true;  // its tenant may wait for just that
+      queue_moves_ = true;  // its tenant may wait for exactly this
     }
   } else {
     const Tenant& tenant = *segment.tenant;

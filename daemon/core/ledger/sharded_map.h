@@ -1,5 +1,5 @@
-// A hash map that never takes long: many small ones. A single one copies all that it has as it
-// grows past a power of two, which takes 40 ms of a million entries. Not thread-safe.
+// A hash map with bounded insertion time: 256 small maps. A single map copies all its entries as it
+// grows past a power of two, which takes 40 ms for a million entries. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -15,48 +15,48 @@ namespace gpumemd {
 template <typename Key, typename Value>
 class ShardedMap {
  public:
-  // Null: there is none. Valid until the next change.
+  // Returns null if there is none. Valid until the next change.
   Value* Find(const Key& key) {
     auto& shard = ShardOf(key);
     auto it = shard.find(key);
     return it == shard.end() ? nullptr : &it->second;
   }
   const Value* Find(const Key& key) const { return const_cast<ShardedMap*>(this)->Find(key); }
-  // Requires that there is one.
+  // Requires that the key exists.
   Value& at(const Key& key) { return ShardOf(key).at(key); }
   const Value& at(const Key& key) const { return const_cast<ShardedMap*>(this)->at(key); }
   bool contains(const Key& key) const { return Find(key) != nullptr; }
   size_t size() const { return size_; }
-  // Entries for which there is memory.
+  // Returns the number of entries for which memory is allocated.
   size_t capacity() const {
     size_t all = 0;
     for (const Shard& shard : shards_) all += shard.capacity();
     return all;
   }
-  // What an insertion copies at most.
+  // Returns how many entries an insertion copies at most.
   size_t LargestShard() const {
     size_t largest = 0;
     for (const Shard& shard : shards_) largest = std::max(largest, shard.size());
     return largest;
   }
 
-  // False, and nothing has changed, where there is one already.
+  // False, with nothing changed, if the key exists already.
   bool Insert(const Key& key, Value value) {
     const bool inserted = ShardOf(key).emplace(key, std::move(value)).second;
     size_ += inserted ? 1 : 0;
     return inserted;
   }
-  // False where there is none.
+  // False if there is none.
   bool Erase(const Key& key) {
     Shard& shard = ShardOf(key);
     if (shard.erase(key) == 0) return false;
     --size_;
-    // Its memory is not to stay what it was when there were most.
+    // Shrinks the shard, so that its memory does not stay at its peak.
     if (shard.capacity() > kLeastCapacity && shard.size() < shard.capacity() / 8) shard.rehash(0);
     return true;
   }
 
-  // visit(key, value), in no order.
+  // Calls visit(key, value) for each entry, in no order.
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (const Shard& shard : shards_) {
@@ -69,7 +69,7 @@ class ShardedMap {
   static constexpr size_t kLeastCapacity = 64;
 
   Shard& ShardOf(const Key& key) {
-    // The map itself goes by the lower bits.
+    // The shard's map uses the lower bits.
     return shards_[absl::Hash<Key>()(key) >> (8 * sizeof(size_t) - 8)];
   }
 

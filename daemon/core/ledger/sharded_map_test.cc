@@ -38,7 +38,7 @@ TEST(ShardedMap, IsAMap) {
 }
 
 TEST(ShardedMap, SpreadsSecretsAndNumbers) {
-  // Each shard has about as many as the others: else the largest takes as long as one map would.
+  // All shards have about the same size. Otherwise the largest would take as long as a single map.
   ShardedMap<Secret, int> secrets;
   ShardedMap<LeaseId, int> numbers;
   std::mt19937_64 random(2);

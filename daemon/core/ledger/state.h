@@ -84,8 +84,8 @@ struct LedgerState {
   uint64_t LimitOn(const Tenant& tenant, size_t device) const;
   uint64_t GuaranteeOn(const Tenant& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
-  // True if what the tenant and those above it have, without what is releasing, is within their
-  // limits: on this device, over all, and in number. Above a limit no segment is retained.
+  // True if the usage of the tenant and of those above it, without releasing segments, is within
+  // their limits: on this device, over all, and in number. Above a limit no segment is retained.
   bool WithinLimits(const Tenant& tenant, size_t device) const;
 
   // --- Sessions
@@ -135,7 +135,7 @@ struct LedgerState {
   absl::btree_map<PublicationId, Publication> publications;
   absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each
   uint64_t metadata_bytes = 0;
-  Versions versions;  // of names that are not published any more
+  Versions versions;  // of names that are no longer published
 
   uint64_t next_session = 1;
   uint64_t next_segment = 1;

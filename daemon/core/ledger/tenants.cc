@@ -1,7 +1,7 @@
-// Tenants: their quotas, and which of them is under which.
+// Tenants: their quotas, and the hierarchy of tenants.
 //
-// A tenant may be under another one, as a member under its team: what it has counts against both.
-// Whoever is above others is configured, so it is there before they are, and for as long.
+// A tenant may be under another one, as a member is under its team: its usage counts against both.
+// A tenant above others is configured, so it exists before they do, and for as long.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +66,7 @@ void Ledger::PutUnder(Tenant& tenant, Tenant* parent) {
 
 void Ledger::Link(Tenant& tenant) {
   Tenant* parent = tenant.quota.parent.empty() ? nullptr : state_.FindTenant(tenant.quota.parent);
-  // The configuration knows no circles and no parents but its own.
+  // The configuration has no cycles, and only parents that it configures.
   if (parent != nullptr && (!parent->configured || state_.IsUnder(*parent, tenant)))
     parent = nullptr;
   PutUnder(tenant, parent);
@@ -83,7 +83,7 @@ void Ledger::ForgetIfIdle(Tenant& tenant) {
       state_.TotalSegments(tenant) > 0 || tenant.children > 0) {
     return;
   }
-  queue_moves_ = true;  // what was guaranteed to it is free for others
+  queue_moves_ = true;  // its former guarantee is free for others
   state_.versions.Keep(tenant);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
@@ -95,7 +95,7 @@ void Ledger::ApplyQuota(Tenant& tenant, const Quota& quota) {
   tenant.quota = quota;
   Link(tenant);
   queue_moves_ = queue_stale_ = true;
-  // What is only kept for reuse goes at once where the new limit is below it.
+  // Retained segments above the new limit are doomed at once.
   for (size_t device = 0; device < state_.devices.size(); ++device) {
     while (tenant.retained[device].bytes() > state_.MaxRetainedOn(tenant, device)) {
       DoomOldest(tenant, device);
@@ -114,7 +114,7 @@ void Ledger::Configure(const std::map<std::string, Quota>& tenants, const Quota&
   queue_stale_ = true;
   for (const auto& [name, quota] : tenants) EnsureTenant(name).configured = true;
   for (const auto& [name, quota] : overridden) EnsureTenant(name);
-  // First who is there, then who is under whom, and what of it is too much at the very end.
+  // In this order: the tenants, the hierarchy, and at the very end usage above the new limits.
   std::vector<Tenant*> unconfigured;
   for (auto& [name, tenant] : state_.tenants) {
     auto it = tenants.find(name);

@@ -1,5 +1,5 @@
-// What the ledger knows of memory that was taken past the broker, and what it does about it:
-// it shows it, and where it is told to, it denies the tenant what is new.
+// The ledger's knowledge of memory taken past the broker: it shows that memory, and denies the
+// tenant new memory if it is told to.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   queue_stale_ |= denies;
 }
 
-// On whatever device: what the tenant has too much of is memory that nobody has granted it.
+// A use on any device counts: the tenant has memory that was never granted.
 absl::Status Ledger::CheckUnbrokered(Tenant& tenant, uint64_t bytes) const {
   for (const UnbrokeredBytes& use : state_.unbrokered) {
     if (!use.denies) continue;

@@ -1,5 +1,5 @@
-// Memory that was taken past the broker: shown, counted nowhere, and a reason for denials where
-// the ledger is told so.
+// Memory that was taken past the broker: shown, counted against no limit, and a reason for denials
+// if the ledger is told so.
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -20,7 +20,7 @@ TEST_F(UnbrokeredTest, IsShownBesideWhatIsChargedAndCountsAgainstNothing) {
   EXPECT_EQ(Usage("team", 0).unbrokered, kCapacity);
   EXPECT_EQ(Usage("team", 1).unbrokered, 5u);
   EXPECT_EQ(ledger.look().ListSessions("team")->at(0).unbrokered, kCapacity + 5);
-  // What is not there any more is not said any more.
+  // A use that is no longer reported is no longer shown.
   ledger.SetUnbrokered({{session, "GPU-2", 3}});
   EXPECT_EQ(Usage("team", 0).unbrokered, 0u);
   EXPECT_EQ(Usage("team", 1).unbrokered, 3u);
@@ -42,7 +42,7 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
     }
   }
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 4u);
-  // Others are not denied, and what is held can be opened and released.
+  // Other tenants are not denied, and existing leases can be opened and released.
   Acquire(OpenSession("other"), kGranule);
   Release(second, {OpenTicket(second, ticket)});
   Release(session, {held});

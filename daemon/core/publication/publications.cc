@@ -1,10 +1,10 @@
-// Publications: named, versioned lists of segments that outlive those who made them.
+// Publications: named, versioned lists of segments that outlive their publishers.
 //
-// A publication holds its segments as a lease does, without a session: while it is there they are
-// neither reused nor given back, and stay charged to their tenant, once. Who attaches gets leases
-// of its own, by an operation like any other, and keeps them whatever becomes of the publication.
-// So a new version takes the place of the one before in one step: it is another publication, and
-// the old one lets its segments go.
+// A publication holds its segments as a lease does, without a session. While it exists, these are
+// neither reused nor given back, and stay charged to their tenant, once. A session that attaches
+// gets separate leases, by an operation like any other, and keeps them whatever becomes of the
+// publication. So a new version replaces the one before in one step: it is another publication, and
+// the old one releases its segments.
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +32,7 @@ absl::Status NoName() {
                    " letters, digits, '.', '_' and '-'; another tenant's is TENANT/NAME"));
 }
 
-// The same whether it is not there or this tenant may not know of it.
+// Returns the same status whether the publication does not exist or this tenant may not know of it.
 absl::Status NoSuchPublication(absl::string_view tenant, absl::string_view name) {
   return absl::NotFoundError(
       absl::StrCat("tenant ", tenant, " has no publication \"", name,
@@ -166,7 +166,7 @@ absl::StatusOr<Ledger::Published> Ledger::Publish(SessionId session_id, const Pu
     ++state_.segments.at(segment)->publications;
     publication.bytes += state_.segments.at(segment)->charge.bytes();
   }
-  // Only now, since both may hold the same segments.
+  // The old one ends only now, since both may hold the same segments.
   if (replaced != nullptr) {
     EndPublication(state_.by_name.at(name), /*replaced=*/true);
   }
@@ -405,7 +405,7 @@ absl::Status Ledger::CheckPublications() const {
     if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
     for (const auto& [session, count] : publication.attached) {
       auto it = state_.sessions.find(session);
-      // Those that operations under way are about to give count, too.
+      // Leases that operations in flight are about to give count, too.
       if (it == state_.sessions.end() || count < leases_through[{id, session}] || count == 0 ||
           (it->second->operations == 0 && count != leases_through[{id, session}])) {
         return wrong("publication ", ToInt(id), " miscounts who is attached");

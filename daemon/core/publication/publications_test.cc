@@ -1,4 +1,5 @@
-// Publications: who holds what for how long, which versions there are, and who may see them.
+// Publications: which sessions hold which segments for how long, which versions exist, and which
+// tenants may see them.
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class LedgerPublicationsTest : public LedgerFixture {
     for (const Operation::Item& item : items) segments.push_back(item.segment);
     return segments;
   }
-  // The version.
+  // Returns the version.
   uint64_t Publish(SessionId session, PublishSpec spec) {
     auto published = ledger.Publish(session, spec);
     EXPECT_TRUE(published.ok()) << published.status();
@@ -38,7 +39,7 @@ class LedgerPublicationsTest : public LedgerFixture {
                    const std::vector<Operation::Item>& items) {
     return Publish(session, {.name = name, .leases = LeasesOf(items)});
   }
-  // The leases; committed.
+  // Attaches and commits. Returns the leases.
   std::vector<Operation::Item> Attach(SessionId session, const std::string& name) {
     auto admission = ledger.BeginAttach(session, {.name = name});
     EXPECT_TRUE(admission.ok()) << admission.status();
@@ -113,7 +114,7 @@ TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
   EXPECT_THAT(ledger.look().ListHolders(SegmentId{4711}).leases, IsEmpty());
   EXPECT_THAT(ledger.look().ListHolders(SegmentId{4711}).publications, IsEmpty());
 
-  // What the lease was attached through is no longer there to be named.
+  // The publication that the lease was attached through has ended and cannot be named.
   ASSERT_TRUE(ledger.Unpublish(trainer, "weights").ok());
   const HoldersView after = ledger.look().ListHolders(weights[0].segment);
   EXPECT_TRUE(after.leases.at(1).attached);
@@ -185,8 +186,8 @@ TEST_F(LedgerPublicationsTest, VersionsGoOnAfterTheNameWasUnpublished) {
   EXPECT_EQ(Publish(session, "w", items), 3u);
 }
 
-// Of so many names, and of tenants that are gone, not each one's last version is remembered. What
-// others publish does not show.
+// The last version of each name is not remembered for so many names, or for tenants that are gone.
+// Publications of others do not show.
 TEST_F(LedgerPublicationsTest, VersionsGrowThoughTheNameWasForgotten) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
@@ -199,7 +200,7 @@ TEST_F(LedgerPublicationsTest, VersionsGrowThoughTheNameWasForgotten) {
     ledger.Unpublish(session, name).IgnoreError();
   }
   EXPECT_EQ(Publish(session, "first", items), 6u);
-  // It is not known which one was forgotten.
+  // It is not known which names were forgotten.
   EXPECT_EQ(Publish(session, "unheard-of-too", items), 6u);
   EXPECT_EQ(Publish(session, "name-200", items), 2u);
 
@@ -239,7 +240,7 @@ TEST_F(LedgerPublicationsTest, EphemeralEndsWithItsPublishersSession) {
   const auto attached = Attach(reader, "w");
   ledger.SocketClosed(publisher);
   EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
-  EXPECT_EQ(Usage("ml").leased, kGranule);  // the reader has it still
+  EXPECT_EQ(Usage("ml").leased, kGranule);  // the reader still has it
   Release(reader, attached);
   EXPECT_EQ(Usage("ml").lingering, kGranule);  // the publisher's process may map it
   ledger.ProcessGone(publisher);
@@ -292,7 +293,7 @@ TEST_F(LedgerPublicationsTest, OthersCannotTellAForbiddenNameFromAnUnknownOne) {
   EXPECT_EQ(ledger.Unpublish(other, "ml/secret").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ledger.Unpublish(other, "ml/open").status().code(),
             absl::StatusCode::kPermissionDenied);
-  // Also by waiting.
+  // The same applies to waiting.
   EXPECT_TRUE(ledger.BeginCall(other).ok());
   EXPECT_TRUE(ledger.BeginAttach(other, {.name = "ml/secret", .version = 1})->waiter.has_value());
   EXPECT_THAT(*ledger.look().ListAttachable(other, ""), SizeIs(1));
@@ -423,7 +424,7 @@ TEST_F(LedgerPublicationsTest, TenantsHaveSoManyAndThoseTheyAreUnderCountThem) {
   Publish(a, "1", of_a);
   ExpectDenial(ledger.Publish(a, {.name = "2", .leases = LeasesOf(of_a)}).status(),
                Denial::Cause::kMaxPublications, "a", "", 1, 1, 1);
-  Publish(a, "1", of_a);  // no more than before
+  Publish(a, "1", of_a);  // as many as before
   Publish(b, "1", of_b);
   EXPECT_EQ(ledger.look().GetTenant("team")->publications, 2u);
   const auto denied = ledger.Publish(b, {.name = "2", .leases = LeasesOf(of_b)}).status();
@@ -453,7 +454,7 @@ TEST_F(BoundedLedgerPublicationsTest, TheDaemonKeepsSoMany) {
         .status();
   };
   EXPECT_TRUE(publish(a, "1", 60).ok());
-  EXPECT_TRUE(publish(a, "1", 60).ok());  // in the place of the other
+  EXPECT_TRUE(publish(a, "1", 60).ok());  // replaces the other
   ExpectDenial(publish(a, "1", 61), Denial::Cause::kDaemonLimit, "a", "", 61, 0, 60);
   ExpectDenial(publish(b, "1", 41), Denial::Cause::kDaemonLimit, "b", "", 41, 60, 100);
   EXPECT_TRUE(publish(b, "1", 40).ok());

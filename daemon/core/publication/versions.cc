@@ -9,7 +9,7 @@ namespace {
 
 // Names of a tenant whose last version is remembered once they are no longer published.
 constexpr size_t kMaxEndedNames = 256;
-// Tenants that are forgotten, and whose highest version is remembered.
+// Forgotten tenants whose highest version is remembered.
 constexpr size_t kMaxTenants = 4096;
 
 }  // namespace

@@ -35,7 +35,7 @@ void Auditor::Record(AuditRecord record) const {
 
 void Auditor::RecordSegments(const AuditRecord& about,
                              absl::Span<const AuditedSegment> segments) const {
-  // Nearly always they are all of one sort.
+  // Nearly always one entry: all segments have the same owner, device and kind.
   std::vector<std::pair<std::tuple<const Tenant*, size_t, Kind>, AuditRecord>> records;
   for (const auto& [id, lease] : segments) {
     const Segment& segment = *state_.segments.at(id);
@@ -77,7 +77,7 @@ void Auditor::Granted(const Operation& operation) const {
   const Operation::Item& first = operation.items.front();
   about.call = operation.publication ? "attach" : first.fresh || first.reused ? "acquire" : "open";
   if (operation.publication) {
-    // It may have ended meanwhile; then it is named by nothing.
+    // It may have ended meanwhile; then the record names no publication.
     auto attached = state_.publications.find(*operation.publication);
     if (attached != state_.publications.end()) {
       about.publication = absl::StrCat(attached->second.tenant->name, "/", attached->second.name);
@@ -119,7 +119,7 @@ void Auditor::Reclaimed(SessionId id, absl::Span<const SegmentId> mapped) const 
   if (sink_ == nullptr) return;
   std::vector<AuditedSegment> freed;
   for (SegmentId segment : mapped) {
-    // What is doomed is still there.
+    // A doomed segment is still in the map.
     const SegmentState state = state_.segments.at(segment)->charge.state();
     const bool is_free = state == SegmentState::kRetained || state == SegmentState::kReleasing;
     if (is_free) freed.push_back({segment, LeaseId{}});

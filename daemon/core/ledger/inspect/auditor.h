@@ -1,5 +1,6 @@
-// Tells the audit what only the ledger knows: sessions, grants, releases, publications, and what is
-// lost, taken back and reclaimed. Denials are the broker's to tell, which knows the call.
+// Records in the audit the events that only the ledger knows: sessions, grants, releases,
+// publications, and lost, revoked and reclaimed memory. The broker records denials, since it knows
+// the call.
 #pragma once
 
 #include <vector>
@@ -17,17 +18,17 @@ namespace gpumemd {
 
 class Auditor {
  public:
-  // `state` outlives this.
+  // `state` must outlive this.
   explicit Auditor(const LedgerState* state) : state_(*state) {}
-  // `sink` outlives this; null: nothing is recorded.
+  // `sink` must outlive this; null: nothing is recorded.
   void SetSink(AuditSink* sink) { sink_ = sink; }
 
   void Granted(const Operation& operation) const;
-  // The session is about to release these; it need not have all of them.
+  // Records leases that the session is about to release; it need not have all of them.
   void Released(SessionId session, absl::Span<const LeaseId> leases,
                 absl::string_view why = "") const;
   void SessionChanged(AuditEvent event, SessionId session) const;
-  // An ended process could map these. Records those that no other process maps.
+  // Records the segments in `mapped`, which an ended process could map, that no other process maps.
   void Reclaimed(SessionId session, absl::Span<const SegmentId> mapped) const;
   void RevocationChanged(AuditEvent event, absl::Span<const SegmentId> segments,
                          absl::string_view why) const;

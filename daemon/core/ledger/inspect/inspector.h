@@ -25,7 +25,7 @@ namespace gpumemd {
 // Empty names of tenants and devices mean all of them.
 class Inspector {
  public:
-  // `state` outlives this.
+  // `state` must outlive this.
   explicit Inspector(const LedgerState* state) : state_(*state) {}
 
   // --- Tenants
@@ -44,20 +44,21 @@ class Inspector {
   absl::StatusOr<std::string> TenantOf(SessionId session) const;
   // Returns 0 if there is no such session.
   size_t LeaseCountOf(SessionId session) const;
-  // Returns a record that says who the session's process is.
-  //   Requires that there is such a session.
+  // Returns a record that identifies the session's process.
+  // Requires that the session exists.
   AuditRecord AuditOf(AuditEvent event, SessionId session) const;
 
   // --- Leases
 
   LeaseView Describe(const Operation::Item& item) const;
   struct Revoked {
-    std::vector<LeaseId> leases;  // of the session's, that are being taken back
+    std::vector<LeaseId> leases;  // of the session's leases, those being taken back
     absl::Time until = absl::InfiniteFuture();
   };
   Revoked RevokedLeases(SessionId session) const;
   std::vector<LeaseId> LostLeases(SessionId session) const;
-  // The same in parts, of `count` leases from `next` on. Return where to go on, or nothing.
+  // The same in parts, of `count` leases from `next` on. Return the lease to continue from, or
+  // nothing.
   std::optional<LeaseId> RevokedLeases(SessionId session, LeaseId next, size_t count,
                                        Revoked& revoked) const;
   std::optional<LeaseId> LostLeases(SessionId session, LeaseId next, size_t count,
@@ -84,8 +85,8 @@ class Inspector {
   // Returns leases by number, publications by name; of one segment alone if it is given.
   HoldersView ListHolders(std::optional<SegmentId> only) const;
 
-  // The same in parts, for callers that give up the mutex between them. First all numbers, in no
-  // order; then what is still there of some of them, in theirs.
+  // The same in parts, for callers that release the mutex between parts. First all ids, in no
+  // order. Then views of those of them that still exist, in the order given.
   std::vector<SessionId> SessionIds() const;
   std::vector<SegmentId> SegmentIds() const;
   absl::Status CheckListed(absl::string_view tenant, absl::string_view device) const;
@@ -93,7 +94,8 @@ class Inspector {
             std::vector<SessionView>& views) const;
   void View(absl::Span<const SegmentId> ids, absl::string_view tenant, absl::string_view device,
             std::vector<SegmentView>& views) const;
-  // Adds up to `count` leases of a session, from `next` on. Returns where to go on, or nothing.
+  // Adds up to `count` leases of a session, from `next` on. Returns the lease to continue from, or
+  // nothing.
   std::optional<LeaseId> View(SessionId session, std::optional<SegmentId> only, LeaseId next,
                               size_t count, std::vector<LeaseHolderView>& views) const;
   std::vector<PublicationHolderView> PublicationHolders(std::optional<SegmentId> only) const;

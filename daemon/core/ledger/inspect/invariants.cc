@@ -21,7 +21,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
   const size_t devices = ledger.devices.size();
 
-  // Of a process that has gone nothing is left, once that has ended.
+  // A process that has gone leaves nothing, once its session's end is complete.
   const auto is_gone = [](const Session& session) {
     return session.process_gone && !session.ending;
   };

@@ -1,4 +1,4 @@
-// Whether the ledger's state is consistent.
+// Checks whether the ledger's state is consistent.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,7 +7,7 @@
 namespace gpumemd {
 
 // Returns INTERNAL with a sentence that names the first violated invariant. Takes time in
-// proportion to the whole state: for tests.
+// proportion to the whole state: for tests only.
 absl::Status CheckInvariants(const LedgerState& ledger);
 
 }  // namespace gpumemd

@@ -1,5 +1,5 @@
-// What the ledger tells the metrics. Under the broker's mutex, and so in one pass over tenants,
-// waiters and what is taken past the broker: never over segments, leases or sessions.
+// The ledger's part of the metrics. Runs under the broker's mutex, and so in one pass over tenants,
+// waiters and unbrokered uses: never over segments, leases or sessions.
 #include "absl/container/flat_hash_map.h"
 #include "daemon/core/ledger/inspect/inspector.h"
 

@@ -1,4 +1,4 @@
-// What the broker has measured of itself at one moment: plain values, for the metrics.
+// The broker's measurements at one moment: plain values, for the metrics.
 #pragma once
 
 #include <array>
@@ -16,28 +16,28 @@ namespace gpumemd {
 
 inline constexpr size_t kKinds = 4;  // of Kind
 
-// What the ledger knows, all of the same moment.
+// The ledger's part, all of the same moment.
 struct LedgerMeasures {
   struct OnDevice {
-    // With what the tenants under it have.
+    // Including the tenants under it.
     std::array<uint64_t, kSegmentStates> charged{};  // bytes, by SegmentState
     uint64_t limit = 0;
     uint64_t guarantee = 0;
     uint64_t revocable = 0;
-    uint32_t waiting = 0;     // requests that asked to
+    uint32_t waiting = 0;     // requests that asked to wait
     uint64_t waited_for = 0;  // bytes
-    // Of its own processes alone.
+    // Of this tenant's processes alone.
     uint64_t unbrokered = 0;
     bool ever_charged = false;
   };
   struct Tenant {
     std::string name;
     std::string parent;             // empty: none
-    std::vector<OnDevice> devices;  // as Device
-    uint32_t sessions = 0;          // these with those of the tenants under it …
+    std::vector<OnDevice> devices;  // same order as `devices` below
+    uint32_t sessions = 0;          // up to `publications`: including tenants under it
     uint64_t segments = 0;
     uint32_t publications = 0;
-    std::map<Denial::Cause, uint64_t> denials;  // … and these without
+    std::map<Denial::Cause, uint64_t> denials;  // of this tenant alone
   };
   struct Device {
     uint64_t charged = 0;
@@ -53,10 +53,10 @@ struct Measures : LedgerMeasures {
   struct Acquires {
     Kind kind = Kind::kVmm;
     bool waited = false;
-    LatencyCounts latency;  // from the request to the moment when its client had its descriptors
+    LatencyCounts latency;  // from the request until its client had its descriptors
   };
   std::vector<Acquires> acquires;  // of all kinds that the devices make
-  // How long the broker's mutex was held, each time and at most.
+  // How long the broker's mutex was held: each time, and at most.
   LatencyCounts lock_holds;
   absl::Duration longest_lock_hold;
 };

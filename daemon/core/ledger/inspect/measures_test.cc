@@ -1,4 +1,4 @@
-// What the metrics are told, against what was done.
+// Compares the metrics' measures with the operations done.
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -73,7 +73,7 @@ TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
   const SessionId other = OpenSession("t");
   const auto shared = AcquireOne(one, 3 * kGranule);
   AcquireOne(one, 2 * kGranule, "GPU-2");
-  Release(one, {AcquireOne(one, 8 * kGranule)});  // no longer its own
+  Release(one, {AcquireOne(one, 8 * kGranule)});  // not held any more, so not reclaimed
   OpenTicket(other, Share(one, shared.lease));
   const auto reclaimed = [&](size_t device) {
     return ledger.look().Measure().devices[device].reclaimed;

@@ -1,5 +1,4 @@
-// What the ledger shows of itself: plain values, copied out, for the services to
-// translate and for tests to compare.
+// Plain values copied out of the ledger, for the services to translate and for tests to compare.
 #pragma once
 
 #include <sys/types.h>
@@ -20,22 +19,22 @@
 
 namespace gpumemd {
 
-// What is known of a session's client, for people and for the audit.
+// Details of a session's client, for people and for the audit.
 struct SessionDetails {
   PeerIdentity peer;
   std::string client_name;
   std::string command;  // the process's name when it connected
-  std::string rule;     // which rule named the tenant
+  std::string rule;     // the rule that named the tenant
   bool certain = true;  // the daemon can tell the process from any other, and so may end it
-  // Of the process's choice, for its attempts to begin this one session; 0: none.
+  // Chosen by the process, for its attempts to begin this one session; 0: none.
   uint32_t connect_id = 0;
 };
 
-// Where a session's client is.
+// Whether a session's client is connected.
 enum class Presence {
   kHere,
   kAway,       // the daemon that it was connected to is gone, and it has not come back
-  kReturning,  // it has connected, and has not said what it has (Reconcile)
+  kReturning,  // it has connected, and has not stated its leases (Reconcile)
 };
 
 struct LeaseView {
@@ -47,7 +46,7 @@ struct LeaseView {
   std::string tenant;  // the segment's owner
   bool reused = false;
   bool revocable = false;
-  // By the memory's own word (daemon/device/device.h), added by the broker.
+  // As the memory reports it (daemon/device/device.h), added by the broker.
   std::optional<ExportData> export_data;
   uint64_t pool_id = 0;
 };
@@ -61,7 +60,7 @@ struct DeviceUsageView {
   uint64_t limit = 0;
   uint64_t peak = 0;
   uint64_t guarantee = 0;
-  uint64_t borrowed = 0;   // held above it
+  uint64_t borrowed = 0;   // held above the guarantee
   uint64_t revocable = 0;  // held
   uint64_t waited_for = 0;
   uint32_t waiting = 0;
@@ -73,7 +72,7 @@ struct TenantView {
   bool configured = false;
   Quota quota;
   std::vector<DeviceUsageView> devices;
-  uint64_t charged = 0;  // but for pinned memory
+  uint64_t charged = 0;  // without pinned memory
   uint64_t segments = 0;
   uint32_t sessions = 0;
   uint32_t in_flight = 0;
@@ -96,12 +95,12 @@ struct SessionView {
   absl::Duration age;
 };
 
-// What a session's process has taken from a device past the broker.
+// Memory that a session's process has taken from a device past the broker.
 struct UnbrokeredBytes {
   SessionId session{};
   std::string device_uuid;
   uint64_t bytes = 0;
-  bool denies = false;  // its tenant gets nothing new for as long as it is there
+  bool denies = false;  // its tenant gets no new memory while this use lasts
 };
 
 struct SegmentView {
@@ -113,26 +112,26 @@ struct SegmentView {
   SegmentState state = SegmentState::kPending;
   std::vector<SessionId> sessions;
   uint32_t leases = 0;
-  uint32_t publications = 0;  // that it is in
+  uint32_t publications = 0;  // that contain it
   bool lost = false;
   bool revocable = false;
   absl::Duration age;
 };
 
-// Who holds a segment: a session by a lease.
+// A holder of a segment: a session, by a lease.
 struct LeaseHolderView {
   LeaseId id{};
   SegmentId segment{};
   SessionId session{};
   std::string tenant;          // the session's
   bool attached = false;       // through a publication
-  std::string publication;     // "TENANT/NAME" of it; empty where it has ended
-  uint64_t version = 0;        // of it; 0 where it has ended
+  std::string publication;     // "TENANT/NAME" of it; empty if it has ended
+  uint64_t version = 0;        // of it; 0 if it has ended
   bool shared = false;         // has a ticket for the segment's own tenant
-  bool shared_to_any = false;  // has one for whoever has it
+  bool shared_to_any = false;  // has a ticket that sessions of any tenant may use
 };
 
-// And a publication by what it was sealed with.
+// A holder of segments: a publication, with the segments that it was sealed with.
 struct PublicationHolderView {
   std::string tenant;
   std::string name;
@@ -154,7 +153,7 @@ struct WaiterView {
   uint64_t bytes = 0;  // of each
   uint32_t count = 0;
   bool revocable = false;
-  bool asked_to = false;  // false: only for what is on its way
+  bool asked_to = false;  // false: it waits only for memory that is on its way back
   uint32_t position = 0;  // from 1, on its device
   absl::Duration age;
   Denial blocked_by;
