@@ -16,7 +16,7 @@ std::string Count(uint64_t n, absl::string_view noun) {
   return absl::StrCat(n, " ", noun, n == 1 ? "" : absl::EndsWith(noun, "s") ? "es" : "s");
 }
 
-// Collects the fields that are there.
+// Collects the fields that are present.
 class Fields {
  public:
   void Text(absl::string_view name, const std::string& value) {
@@ -90,7 +90,7 @@ std::string Changes(const AuditRecord& record) {
   return record.changes.empty() ? "" : absl::StrCat(": ", absl::StrJoin(record.changes, "; "));
 }
 
-// Of the operation, tenant and device that an operator named, if he did.
+// The operation, tenant and device that an operator named, if any.
 std::string Where(const AuditRecord& record) {
   return absl::StrCat(
       record.tenant.empty() ? "all tenants" : absl::StrCat("tenant ", record.tenant),

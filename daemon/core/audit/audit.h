@@ -1,9 +1,10 @@
-// The audit: who got, was denied, lost and gave back how much of what, and why; and what operators
-// and the daemon itself changed. One record for each event, as data; docs/audit.md has all of them.
+// The audit: which tenant got, was denied, lost and gave back how much memory, and why; and what
+// operators and the daemon itself changed. One record for each event, as data; docs/audit.md lists
+// them all.
 //
-// The broker makes the records under its mutex and does no I/O for them: who writes them down takes
-// them out of an AuditRing (audit_ring.h). There is no secret in a record: no token, no ticket.
-// Names that clients choose are in it as they are; who writes them escapes what has to be.
+// The broker makes the records under its mutex and does no I/O for them. A writer takes them out of
+// an AuditRing (audit_ring.h). A record holds no secret: no token, no ticket. It holds names that
+// clients choose unchanged; the writer escapes them as needed.
 #pragma once
 
 #include <sys/types.h>
@@ -23,20 +24,20 @@ namespace gpumemd {
 enum class AuditEvent {
   // The daemon.
   kStarted,
-  kRestored,       // a daemon before it was there: what was taken over from it
+  kRestored,       // what was taken over from the daemon before it
   kStopped,        // in order
   kReloaded,       // the configuration
-  kReloadRefused,  // it has a mistake: nothing was changed
+  kReloadRefused,  // it has a mistake; nothing was changed
   // Operators.
   kQuotaSet,
   kQuotaUnset,
   kDraining,   // nothing new is admitted
-  kAdmitting,  // again
+  kAdmitting,  // after kDraining
   kTrimmed,
   kPoolSet,
   kPoolTrimmed,
   // Sessions.
-  kRefused,  // a connection or a ticket: whoever it was may not have that
+  kRefused,  // a connection or a ticket, to a process that may not have it
   kSessionOpened,
   kSessionResumed,  // after a restart of the daemon
   kSessionEnded,
@@ -50,15 +51,15 @@ enum class AuditEvent {
   // Memory that is taken back.
   kRevoking,         // its holders are told to give it up
   kSignalled,        // a process was asked to end, or ended
-  kRevoked,          // it is back
-  kRevocationEnded,  // without that
+  kRevoked,          // the memory is back
+  kRevocationEnded,  // the memory stays with its holders
   kReclaimed,        // from a process that has ended
   // The audit itself.
   kSuppressed,  // too many of one event
   kMissed,      // records were lost before they were written
 };
 
-// An operator's process, by the kernel's word.
+// An operator's process, as the kernel identifies it.
 struct AuditOperator {
   uid_t uid = 0;
   pid_t pid = 0;
@@ -66,78 +67,78 @@ struct AuditOperator {
   bool operator==(const AuditOperator&) const = default;
 };
 
-// What is empty or absent was not said. Bytes are bytes.
+// Empty and absent fields were not given.
 struct AuditRecord {
-  uint64_t number = 0;  // given by the ring; each is one above that of the record before
+  uint64_t number = 0;  // given by the ring; one above that of the record before
   absl::Time time;
   AuditEvent event{};
 
-  // Who: the tenant that is billed, and the process.
+  // The tenant that is billed, and the process.
   std::string tenant;
   std::optional<SessionId> session;
   std::optional<pid_t> pid;
   std::optional<uid_t> uid;
-  std::string client;   // the name that it gave itself
+  std::string client;   // the name that the client gave itself
   std::string command;  // the process's name
   std::string rule;     // that named the tenant
 
-  // What.
+  // The object.
   std::string call;    // acquire, open, attach, …
-  std::string owner;   // the tenant that is charged, where it is another
+  std::string owner;   // the tenant that is charged, if another
   std::string device;  // its UUID
   std::string kind;
   std::string publication;
   std::optional<uint64_t> version;  // of the publication
   std::vector<LeaseId> leases;      // at most kMaxAuditIds
   std::vector<SegmentId> segments;  // the same
-  std::vector<SessionId> holders;   // of segments that are taken back
+  std::vector<SessionId> holders;   // of segments that are revoked
   std::string of;                   // the event that was suppressed
 
-  // How much.
+  // Amounts.
   std::optional<uint64_t> bytes;
   std::optional<uint64_t> count;               // of segments; of kSuppressed and kMissed, of events
   std::optional<uint64_t> asked, used, limit;  // of a denial, in bytes or counts
   std::optional<uint64_t> sessions, gone, publications;  // of kRestored
   std::optional<uint64_t> generation;
 
-  // Why, and by whom.
+  // Reasons, and the operator.
   std::string cause;    // of a denial: device-limit, queue, …
-  std::string limited;  // whose limit that is, where it is not the tenant's own
+  std::string limited;  // whose limit that is, if not the tenant's own
   std::string signal;   // SIGTERM or SIGKILL
   std::string why;      // a sentence
   std::string version_of_daemon, backend, config;
-  // One operator; of several that could not be told from each other, all of them.
+  // One operator; all candidates, if several could not be told from each other.
   std::vector<AuditOperator> by;
   std::vector<std::string> changes;
 };
 
-// Of one record: what one request that is granted has at most.
+// Ids in one record: the most that one granted request has.
 inline constexpr size_t kMaxAuditIds = 253;
 
 // "session-opened"
 absl::string_view NameOf(AuditEvent event);
 
-// One of a record's fields, with a name that is the same for every event.
+// One field of a record; its name is the same for every event.
 struct AuditField {
   absl::string_view name;
   bool number = false;
-  bool list = false;  // it may have any number of values
+  bool list = false;  // may have any number of values
   std::vector<std::string> values;
 };
-// All that the record says but its time, number and event, always in the same order.
+// Returns all that the record holds but its time, number and event, always in the same order.
 std::vector<AuditField> FieldsOf(const AuditRecord& record);
 
-// The same as a sentence without its end.
+// Returns the same as a sentence without its end.
 std::string Tell(const AuditRecord& record);
 
-// What there is to know of an event.
+// The properties of an event.
 struct AuditKind {
   AuditEvent event;
   absl::string_view name;
   int priority;                  // as of syslog(3)
   absl::string_view message_id;  // for the journal (sd_journal_print(3)): a UUID for each event
   absl::string_view meaning;
-  // Names of fields, the optional ones with a '?' behind: exactly what its records may have.
+  // Names of fields, optional ones with a '?' at the end: exactly those that its records may have.
   std::vector<absl::string_view> fields;
 };
 const AuditKind& KindOf(AuditEvent event);
@@ -146,10 +147,10 @@ absl::Span<const AuditKind> AuditKinds();
 class AuditSink {
  public:
   virtual ~AuditSink() = default;
-  // Takes the record; returns at once, and must not call whom it came from. Thread-safe.
+  // Takes the record. Must return at once and must not call its caller. Thread-safe.
   virtual void Record(AuditRecord record) = 0;
-  // Whether a record like this one would be left out now: then it counts as left out, and need not
-  // be made. For what happens often.
+  // True if a record like this one would be left out now. It then counts as left out, and need not
+  // be made. For frequent events.
   virtual bool LeavesOut(AuditEvent /*event*/, absl::string_view /*tenant*/, uint64_t /*bytes*/,
                          absl::Time /*time*/) {
     return false;

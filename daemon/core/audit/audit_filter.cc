@@ -8,14 +8,15 @@
 namespace gpumemd {
 namespace {
 
-// Beyond that, those that have ended are removed; while there are none, all new ones are one.
+// At this number, windows that have ended are removed. If there are none, all new tenants share
+// one.
 constexpr size_t kMaxWindows = 4096;
-// A look at all of them takes time: not for each record.
+// Minimum interval between removals: each goes through all windows.
 constexpr absl::Duration kPruneEvery = absl::Milliseconds(100);
-// The key of the window that all beyond kMaxWindows share, for each event. No tenant's name.
+// The key of the window that all beyond kMaxWindows share, for each event. Not a tenant's name.
 constexpr char kOthers[] = "\n";
 
-// What clients can have happen as often as they like.
+// True for events that clients can cause as often as they like.
 bool IsOfClients(AuditEvent event) {
   switch (event) {
     case AuditEvent::kRefused:
@@ -60,7 +61,7 @@ void AuditFilter::Tell(Window& window, std::vector<AuditRecord>* told) {
 }
 
 bool AuditFilter::Holds(const Window& window, absl::Time time) {
-  // Not where the clock was set back, either.
+  // False also if the clock was set back.
   return time < window.end && window.end <= time + absl::Seconds(1);
 }
 
@@ -82,7 +83,7 @@ AuditFilter::Window& AuditFilter::WindowOf(Key* key, absl::Time time,
                                            std::vector<AuditRecord>* told) {
   const auto found = windows_.find(*key);
   if (found != windows_.end()) return found->second;
-  // Also where the clock was set back.
+  // Prunes also if the clock was set back.
   if (windows_.size() >= kMaxWindows && (time < pruned_ || pruned_ + kPruneEvery <= time)) {
     pruned_ = time;
     for (auto it = windows_.begin(); it != windows_.end();) {
@@ -105,7 +106,7 @@ size_t AuditFilter::windows() const {
 
 void AuditFilter::Record(AuditRecord record) {
   if (IsGrant(record.event) && !options_.grants) return;
-  // What an operator ended is his doing.
+  // An event that an operator caused is not a client's.
   if (options_.per_second == 0 || !IsOfClients(record.event) || !record.by.empty()) {
     return next_->Record(std::move(record));
   }
@@ -146,7 +147,7 @@ void AuditFilter::Flush(absl::Time now) {
 absl::Time AuditFilter::NextFlush() const {
   absl::MutexLock lock(&mutex_);
   absl::Time next = absl::InfiniteFuture();
-  // What is not full has left nothing out, and is full only after another record has passed.
+  // A window that is not full has left nothing out. It fills only after another record has passed.
   for (const auto& [key, window] : windows_) {
     if (window.passed >= options_.per_second) next = std::min(next, window.end);
   }

@@ -1,7 +1,7 @@
-// Keeps a flood of one client from hiding, or crowding out, what else is in the audit: of each
-// event of each tenant the first so many of a second pass, and of the rest one record tells how
-// many they were. What the daemon and its operators do always passes. Of more tenants and users
-// than can be told apart at a time, those that come last count as one.
+// Keeps one client's flood from hiding or displacing other audit records. The first records per
+// second of each event and tenant pass; one record gives the number of the rest. Records of the
+// daemon's and its operators' acts always pass. Beyond the number of tenants and users that can be
+// told apart at a time, the last to come count as one.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ namespace gpumemd {
 
 struct AuditFilterOptions {
   bool grants = true;        // also pass kGranted and kReleased
-  uint32_t per_second = 20;  // 0: all
+  uint32_t per_second = 20;  // 0: no limit
 };
 
 // Thread-safe.
 class AuditFilter final : public AuditSink {
  public:
-  // `next` outlives this. Seconds are counted by the records' own time.
+  // `next` outlives this. Seconds are counted by the time in the records.
   AuditFilter(AuditSink* next, AuditFilterOptions options) : next_(next), options_(options) {}
 
   void Record(AuditRecord record) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -37,22 +37,22 @@ class AuditFilter final : public AuditSink {
   // Returns the number of windows that are remembered.
   size_t windows() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tells of what was left out in seconds that are over by now.
+  // Reports what was left out in seconds that are over by now.
   void Flush(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // When Flush may have something to tell next.
+  // Returns when Flush may next have something to report.
   absl::Time NextFlush() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // One second, of one event and tenant, or user where there is no tenant.
+  // One second, of one event and tenant; or of a user, if there is no tenant.
   struct Window {
     absl::Time end;
     uint32_t passed = 0;
-    AuditRecord left_out;  // of kSuppressed; its count is absent while there is nothing
+    AuditRecord left_out;  // of kSuppressed; its count is absent while it is empty
   };
   using Key = std::pair<AuditEvent, std::string>;
 
   static bool Holds(const Window& window, absl::Time time);
-  // Ends the window; what is to be told of it.
+  // Ends the window and appends its report, if any, to `told`.
   static void Tell(Window& window, std::vector<AuditRecord>* told);
 
   AuditSink* const next_;

@@ -1,4 +1,4 @@
-// All events that there are. docs/audit.md says the same for people, and a test compares them.
+// All events. docs/audit.md describes them for people, and a test compares the two.
 #include <syslog.h>
 
 #include "daemon/core/audit/audit.h"
@@ -8,13 +8,13 @@ namespace gpumemd {
 absl::Span<const AuditKind> AuditKinds() {
   using Fields = std::vector<absl::string_view>;
   static const auto* const kinds = [] {
-    // Who a session's process is, and what is added to that.
+    // A session's process, and the given fields.
     const auto session = [](const Fields& more) {
       Fields fields = {"tenant", "session", "pid", "uid", "client?", "command?"};
       fields.insert(fields.end(), more.begin(), more.end());
       return fields;
     };
-    // What an operator did: nobody is named where it was nobody's process that asked for it.
+    // An operator's act. The operator is absent if the request came from no process.
     const auto by = [](Fields fields) {
       fields.insert(fields.end(), {"by_uid?", "by_pid?"});
       return fields;

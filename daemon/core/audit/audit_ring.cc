@@ -10,7 +10,7 @@ AuditRing::AuditRing(size_t capacity) : capacity_(std::max<size_t>(capacity, 1))
 void AuditRing::Record(AuditRecord record) {
   absl::MutexLock lock(&mutex_);
   record.number = next_++;
-  // It grows as it fills: a daemon that has nothing to tell needs no room for it.
+  // The ring grows as it fills: a daemon without audit records needs no memory for it.
   if (records_.size() < capacity_) {
     records_.push_back(std::move(record));
   } else {

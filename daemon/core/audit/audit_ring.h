@@ -1,5 +1,5 @@
-// The last records of the audit, for any number of readers: whoever writes them down, and operators
-// who look on. Who reads too slowly is told how many have been overwritten meanwhile.
+// The last records of the audit, for any number of readers: their writer, and operators who watch.
+// A slow reader is told how many records have been overwritten meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -13,30 +13,32 @@
 
 namespace gpumemd {
 
-// Thread-safe. Nothing waits for a reader.
+// Thread-safe. No call waits for a reader.
 class AuditRing final : public AuditSink {
  public:
   explicit AuditRing(size_t capacity = kCapacity);
 
   static constexpr size_t kCapacity = 4096;
 
-  // Numbers the record, from 1. The oldest one goes where there are `capacity`.
+  // Numbers the record, from 1. Drops the oldest one if there are `capacity`.
   void Record(AuditRecord record) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The number of the next record: Read from here for what comes from now on.
+  // Returns the number of the next record: Read from this number returns only future records.
   uint64_t next() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Batch {
-    uint64_t missed = 0;               // records from `from` on that are no longer there
+    uint64_t missed = 0;               // records from `from` on that are gone
     std::vector<AuditRecord> records;  // the oldest first
     uint64_t next = 0;                 // for the next Read
   };
-  // From number `from` on, at most so many. `from` 0 is the oldest that is there, and misses none.
+  // Returns at most `most` records, from number `from` on. `from` 0 is the oldest present one and
+  // misses none.
   Batch Read(uint64_t from, size_t most) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for the record of number `from`, or a later one: whether it is there.
+  // Blocks until the record of number `from` or a later one is there. False if `deadline` came
+  // first.
   bool Await(uint64_t from, absl::Time deadline) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nobody waits any more, now or later.
+  // Ends all waits, present and future.
   void EndWaits() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

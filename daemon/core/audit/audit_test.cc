@@ -1,4 +1,4 @@
-// The ring, the filter, and what is known of each event.
+// The ring, the filter, and the properties of each event.
 #include "daemon/core/audit/audit.h"
 
 #include <gmock/gmock.h>
@@ -69,7 +69,7 @@ TEST(AuditRingTest, AReaderThatIsSlowIsToldHowManyItMissed) {
   const AuditRing::Batch rest = ring.Read(batch.next, 10);
   EXPECT_EQ(rest.missed, 0u);
   EXPECT_THAT(Tenants(rest), ElementsAre("8"));
-  // Who asks for the oldest has missed nothing.
+  // A reader that asks for the oldest has missed nothing.
   EXPECT_EQ(ring.Read(0, 10).missed, 0u);
   EXPECT_THAT(Tenants(ring.Read(0, 10)), ElementsAre("6", "7", "8"));
 }
@@ -127,7 +127,7 @@ TEST(AuditFilterTest, WhatWouldBeLeftOutNeedNotBeMade) {
     return filter.LeavesOut(AuditEvent::kGranted, tenant, 10, kStart + after);
   };
   EXPECT_FALSE(leaves_out("a", {}));
-  EXPECT_FALSE(leaves_out("a", {}));  // asking uses nothing up
+  EXPECT_FALSE(leaves_out("a", {}));  // asking uses up nothing
   for (int i = 0; i < 2; ++i) filter.Record(Of(AuditEvent::kGranted, "a"));
   EXPECT_TRUE(leaves_out("a", absl::Milliseconds(500)));
   EXPECT_TRUE(leaves_out("a", absl::Milliseconds(999)));
@@ -267,7 +267,7 @@ TEST(AuditKindsTest, CountInEnglish) {
             "0 processes gone");
 }
 
-// The table of events in docs/audit.md, as it has to be.
+// Returns the table of events that docs/audit.md must have.
 std::string Table() {
   const auto priority = [](int level) {
     return level == LOG_ERR       ? "err"
@@ -298,7 +298,7 @@ TEST(AuditDocument, HasEveryEventWithItsFields) {
   EXPECT_NE(document.find("|---|---|---|---|---|\n" + Table() + "\n"), std::string::npos)
       << "docs/audit.md should say:\n"
       << Table();
-  // And every field is explained in the table of fields.
+  // Every field is explained in the table of fields.
   std::set<std::string> fields;
   for (const AuditKind& kind : AuditKinds()) {
     for (absl::string_view field : kind.fields) {

@@ -1,5 +1,5 @@
-// An Acquire from its beginning to its answer. It may have to wait for its turn, for minutes where
-// it asks to: no thread waits with it.
+// An Acquire from its beginning to its answer. It may wait for its turn, for minutes if the request
+// allows it; no thread waits with it.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,26 +11,26 @@
 namespace gpumemd {
 namespace {
 
-// Two requests that each get half of what the driver has would try for ever.
+// Bounds the attempts: two requests that each get half of the driver's memory would retry forever.
 constexpr int kDriverAttempts = 4;
 
-// How soon those who could help are asked again while somebody waits. The broker asks ever less
-// often by itself (pressure.cc).
+// Interval at which sessions that could help are asked again while a request waits. The broker
+// itself asks less and less often (pressure.cc).
 constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
 
 absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
 
-// Whether what is on its way has come.
+// Interval at which the clock checks whether memory on its way has come.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
-// A queue of thousands is not to hold the mutex for long: so many waiters are looked at at once,
-// and of those of one tenant on one device one in this time finds out whom to press; or several,
-// where there is nobody to press for the first of them.
+// Bounds how long a queue of thousands holds the mutex: the clock looks at kDueAtOnce waiters at a
+// time. For each tenant and device, one waiter in each kPressPause finds out which tenant to press.
+// If there is no tenant to press for it, the next one tries.
 constexpr size_t kDueAtOnce = 64;
 constexpr absl::Duration kPressPause = absl::Milliseconds(20);
 constexpr absl::Duration kLookPause = absl::Milliseconds(5);
 constexpr size_t kQuietRemembered = 256;
-// Those of one tenant that come at the same time have their next turns at so many times.
+// Waiters of one tenant that come at the same time spread their next turns over this many times.
 constexpr uint64_t kPressTurns = 8;
 
 }  // namespace
@@ -88,7 +88,7 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
       const Operation operation = *std::exchange(it.operation, std::nullopt);
       absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
           operation, [&](const Handover& handover) { return it.deliver(handover, false); });
-      // The client is slow to take them; or they were lost meanwhile, and others have to be made.
+      // The client is slow to take them; or they were lost meanwhile, and must be made again.
       if (absl::IsDeadlineExceeded(leases.status()) ||
           absl::IsFailedPrecondition(leases.status())) {
         return {State::kNeedsAThread, leases.status()};
@@ -112,7 +112,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   } else if (absl::IsUnavailable(created)) {
     Abort(operation, /*handed_over=*/false);
   }
-  // The context went meanwhile: the next attempt gets another.
+  // The context ended meanwhile: the next attempt gets another.
   if (absl::IsUnavailable(created)) {
     if (it.attempt++ == kDriverAttempts) return created;
     return std::nullopt;
@@ -128,9 +128,9 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     ledger_.Abort(operation, /*handed_over=*/false);
   }
   if (!absl::IsResourceExhausted(created) || refused) return created;
-  // The ledger had room, the driver has none: others allocate past the broker, or the
-  // driver is still clearing. Give it what is only retained, and try again once it has
-  // all that is on its way.
+  // The ledger had room, but the driver has none: others allocate past the broker, or the driver is
+  // still clearing memory. Give up retained memory, and retry once the driver has all memory that
+  // is on its way.
   {
     Update update(this);
     more = ledger_.MakeRoomOnDevice(it.session, device, asked);
@@ -267,7 +267,7 @@ void Broker::WatchTheClock() {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
     if (load) pulse_(*load);
-    // Others have a turn, also where there is more to do at once.
+    // Let other threads take the mutex, even if more is due at once.
     std::this_thread::yield();
   }
 }
@@ -279,7 +279,7 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
   absl::Time& until = quiet_until_[{ledger_.look().TenantOf(it.session).value_or(""),
                                     ledger_.state().waiters.at(id).request.device}];
   if (now < until && until <= now + kPressPause) {  // else the clock was set back
-    // Soon, and not again in step with the one that was looked at.
+    // Look again soon, out of step with the waiter that was looked at.
     it.press_again = now + kPressPause * (1 + ToInt(id) % kPressTurns);
     return;
   }
@@ -292,19 +292,19 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
 std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
   const absl::Time now = now_();
   std::vector<WaiterId> over;
-  // The clock's thread goes on with the others once others have had the mutex.
+  // After this many, the clock's thread first lets other threads take the mutex.
   for (size_t looked = 0; looked < kDueAtOnce && !due_.empty() && due_.begin()->first <= now;
        ++looked) {
     const WaiterId id = due_.begin()->second;
     Acquisition& waiting = *waiting_.at(id);
     if (waiting.give_up <= now) {
-      // What is taken back comes when its holders are gone.
+      // Revoked memory comes when its holders are gone.
       if (ledger_.state().waiters.at(id).revokes &&
           !std::exchange(waiting.counts_on_revocation, true)) {
         const Ledger::RevocationTimes& times = ledger_.revocation_times();
         waiting.patient_until += times.grace + times.kill_after;
       }
-      // Who asked to wait is not worse off for it: what is on its way he gets as others do.
+      // A request that asked to wait still gets memory that is on its way, as others do.
       if (now < waiting.patient_until && !ledger_.IsBlocked(id)) {
         waiting.give_up = std::min(waiting.patient_until, now + kLookAgain);
       } else {

@@ -1,4 +1,4 @@
-// What the broker tells the audit: each event once, with the fields that it has to have.
+// Audit records of the broker: each event once, with its required fields.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ class BrokerAuditTest : public ::testing::Test {
     return ids;
   }
 
-  // What was recorded since the last call, and whether it says what such records say.
+  // Returns the records since the last call. Checks that each has the fields of its event.
   std::vector<AuditRecord> Take() {
     AuditRing::Batch batch = ring_.Read(from_, 1000);
     from_ = batch.next;
@@ -103,7 +103,7 @@ class BrokerAuditTest : public ::testing::Test {
     for (const AuditRecord& record : Take()) names.emplace_back(NameOf(record.event));
     return names;
   }
-  // The only record since the last call.
+  // Returns the only record since the last call.
   AuditRecord TakeOne() {
     std::vector<AuditRecord> records = Take();
     EXPECT_EQ(records.size(), 1u);
@@ -258,7 +258,7 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
 
   const std::vector<LeaseId> leases = Granules(session, 4);
   Take();
-  // It waits for what others hold, in vain.
+  // It waits in vain for memory that others hold.
   auto waiting = std::make_shared<Broker::Acquisition>();
   waiting->session = session.id;
   waiting->spec = {.bytes = kGranule, .waits = true};
@@ -284,7 +284,7 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   EXPECT_FALSE(broker_->Publish(CallOf(session), {.name = "p", .leases = leases}, "").ok());
   denied("publish", "max-publications");
   EXPECT_EQ(broker_->GetTenant("a")->denials, 5u);
-  // What makes no sense is an error and no denial.
+  // A senseless request is an error, not a denial.
   EXPECT_FALSE(Acquire(session, {.bytes = 0}).ok());
   EXPECT_THAT(Take(), IsEmpty());
 }

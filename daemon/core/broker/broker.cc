@@ -17,22 +17,22 @@ bool MakesContextBound(const DeviceInfo& info) {
   return std::any_of(info.kinds.begin(), info.kinds.end(), IsContextBound);
 }
 
-// A queue of thousands is not to hold the mutex for seconds.
+// Bound how long a queue of thousands holds the mutex.
 constexpr size_t kGrantsAtOnce = 16;
 constexpr size_t kJudgedAtOnce = 128;
 
-// Of long lists the mutex is held for so many entries at a time: what changes meanwhile is in a
-// list as it was or as it is.
+// Entries of a long list that are read per hold of the mutex. An entry that changes meanwhile is
+// listed either as it was or as it is.
 constexpr size_t kListedAtOnce = 256;
 
-// Without the mutex: a list that grows copies all that is in it.
+// Runs without the mutex: a list that grows copies all its entries.
 template <typename View>
 void Append(std::vector<View> some, std::vector<View>& views) {
   views.insert(views.end(), std::make_move_iterator(some.begin()),
                std::make_move_iterator(some.end()));
 }
 
-// Anybody may ask for the devices, and the driver may be slow to answer.
+// Any session may list the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
 std::vector<DeviceInfo> InfosOf(const std::vector<std::unique_ptr<Device>>& devices) {
@@ -80,14 +80,14 @@ Broker::~Broker() {
     stopping_ = true;
     memory.swap(memory_);
   }
-  // Clients keep what they have open: nothing is freed under them. And no context that hangs
-  // holds up what follows.
+  // Clients keep the memory that they have open: nothing is freed under them. After this no hanging
+  // context can block the steps below.
   for (const auto& device : devices_) device->EndContext();
   for (std::thread& lane : disposal_) lane.join();
   clock_.join();
   ending_.join();
   memory.clear();
-  devices_.clear();  // from here on nobody calls CollectLost
+  devices_.clear();  // no thread calls CollectLost after this
 }
 
 Broker::Call::~Call() {
@@ -123,7 +123,7 @@ Broker::Update::~Update() {
 }
 
 void Broker::Settle() {
-  // What was never made is gone at once, and may let others in.
+  // Segments that were never made are gone at once, which may admit waiters.
   bool moved = true;
   while (std::exchange(moved, false)) {
     for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce, kJudgedAtOnce)) {
@@ -146,7 +146,7 @@ void Broker::Settle() {
   }
   ResumeAttaches();
   DropEndedPublications();
-  // The clock's thread goes on with it, once others have had the mutex.
+  // The clock's thread goes on with it, after other threads have had the mutex.
   times_changed_ |= ledger_.QueueMoves();
   for (SessionId id : ledger_.TakeRevoked()) {
     times_changed_ = true;
@@ -217,7 +217,7 @@ void Broker::DisposeLoop(size_t lane) {
 }
 
 void Broker::EndLoop() {
-  // So that others have their turn: a mutex that is taken again at once is seldom theirs.
+  // Lets other threads take the mutex: a mutex that is retaken at once is seldom theirs.
   constexpr absl::Duration kPause = absl::Microseconds(200);
   while (true) {
     {
@@ -322,8 +322,8 @@ absl::StatusOr<SessionId> Broker::SessionOf(absl::string_view token) const {
 
 // --- Requests of clients -------------------------------------------------------------
 
-// Makes the fresh segments of an operation. What was made before a failure stays in
-// memory_ for the caller's Abort.
+// Makes the fresh segments of an operation. Those made before a failure stay in memory_ for the
+// caller's Abort.
 absl::Status Broker::Create(const Operation& operation, bool* refused) {
   *refused = false;
   for (const Operation::Item& item : operation.items) {
@@ -369,7 +369,7 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
     LeaseView lease = ledger_.look().Describe(item);
     lease.revocable = operation.revocable;
     const std::optional<ExportedPool> pool = memory.pool();
-    // What is lost from here on is told to the session once it has its lease.
+    // The session learns of later losses once it has its lease.
     if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
       ledger_.MarkLost({item.segment});
       return absl::FailedPreconditionError(
@@ -392,7 +392,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   absl::flat_hash_set<uint64_t> pools;
   for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
-    Update update(this);  // writes down that its process may map them
+    Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
     if (!there.ok()) return there;
   }
@@ -418,7 +418,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
   return leases;
 }
 
-// Pools come and go while a session lives; those that are gone need not be remembered.
+// Forgets pools that are gone: they come and go while a session lives.
 void Broker::ForgetOldPools(SessionId session) {
   constexpr size_t kFew = 64;
   absl::flat_hash_set<uint64_t>& sent = pools_sent_[session];
@@ -453,7 +453,7 @@ absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScop
 }
 
 absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {
-  // A session may have more than the bound: that of an earlier daemon may have been higher.
+  // A session may have more than the bound, if an earlier daemon's bound was higher.
   const size_t most = std::max(max_leases_per_session_, ledger_.look().LeaseCountOf(session));
   if (leases <= most && requests <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -1,10 +1,10 @@
-// The broker: the ledger's decisions, carried out.
+// Carries out the ledger's decisions.
 //
-// It owns the devices and the memory of every segment, and puts the ledger (ledger.h)
-// under one mutex. Device calls and the sending of descriptors never run under that
-// mutex: a request reserves, creates, hands over, commits, and undoes what it did where a
-// step fails. Memory goes back to the driver on disposal threads, because closing a
-// large segment takes milliseconds and stalls other processes' driver calls.
+// The broker owns the devices and the memory of every segment, and guards the ledger (ledger.h)
+// with one mutex. Device calls and the sending of descriptors never run under that mutex. A request
+// reserves, creates, hands over and commits; if a step fails, the broker undoes the earlier ones.
+// Disposal threads give memory back to the driver, because closing a large segment takes
+// milliseconds and stalls other processes' driver calls.
 //
 // Thread-safe.
 #pragma once
@@ -41,40 +41,40 @@ namespace gpumemd {
 
 // A session was denied memory that others have, or waits for it.
 struct Pressure {
-  std::string tenant;       // whose sessions might give it, and of those under it; empty: all that
-                            // have more than is guaranteed to them
+  std::string tenant;       // whose sessions, and those of tenants under it, might give memory;
+                            // empty: all tenants above their guarantees
   std::string device_uuid;  // empty: any
-  uint64_t bytes = 0;       // that are missing
-  absl::Time until = absl::InfiniteFuture();  // when it no longer helps
+  uint64_t bytes = 0;       // missing
+  absl::Time until = absl::InfiniteFuture();  // when giving memory back no longer helps
 };
 
-// What the broker tells the services. Called under the broker's mutex, but for ContextLost and
-// EndProcess: must return at once and must not call the broker.
+// Callbacks from the broker to the services. Called under the broker's mutex, except ContextLost
+// and EndProcess. Each must return at once and must not call the broker.
 class BrokerObserver {
  public:
   virtual ~BrokerObserver() = default;
   // Nothing of this session is left: its process need not be watched any more.
   virtual void SessionForgotten(SessionId session) = 0;
-  // The tenant's quota has changed; an empty name means any tenant's may have.
+  // The tenant's quota has changed; with an empty name, any tenant's may have.
   virtual void QuotaChanged(absl::string_view tenant) = 0;
   virtual void DrainingChanged(bool draining) = 0;
   // Some of the session's segments are lost.
   virtual void SegmentsLost(SessionId session) = 0;
-  // Memory was denied, or is waited for, that others might give back.
+  // Memory that others might give back was denied, or a request waits for it.
   virtual void Pressed(const Pressure& pressure) = 0;
-  // Some of the session's leases are being taken back.
+  // Some of the session's leases are being revoked.
   virtual void Revoked(SessionId session) = 0;
-  // The session's process did not give up in time what is taken back: it is to be asked to end
-  // (SIGTERM), or ended (SIGKILL).
+  // The session's process did not give up revoked memory in time. It is to be asked to end
+  // (SIGTERM), or with `kill` ended by force (SIGKILL).
   virtual void EndProcess(SessionId session, bool kill) = 0;
-  // A device's context is gone, and with it so many segments.
+  // A device's context is gone, and `segments` segments with it.
   virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
 };
 
-// How much there is to do, for people.
+// The load, as shown to people.
 struct BrokerLoad {
   size_t sessions = 0;
-  uint64_t charged = 0;  // on all devices, but for pinned memory
+  uint64_t charged = 0;  // on all devices, without pinned memory
   uint64_t pinned = 0;   // charged
   size_t waiting = 0;    // requests
   bool draining = false;
@@ -87,68 +87,70 @@ struct BrokerOptions {
   Bounds bounds;
   Ledger::RevocationTimes revocation;
   std::function<absl::Time()> now = absl::Now;
-  // Gives unguessable bits.
+  // Returns unguessable bits.
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker
   Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
-  // The broker's pulse, a sign that it lives: called by its own thread, which has had its mutex
-  // just then, and without the mutex. Every `pulse_every`, and once `pulse_pause` has passed since
-  // the last one where something has changed. No device call can hold it up. Must return soon.
-  std::function<void(const BrokerLoad&)> pulse;  // null: nobody feels it, and it takes no time
+  // Sign of life, for a watchdog. The broker's clock thread calls it right after it has held the
+  // mutex, and without the mutex. It is called every `pulse_every`. After a change it is called as
+  // soon as `pulse_pause` has passed since the last call. No device call can delay it. Must return
+  // soon.
+  std::function<void(const BrokerLoad&)> pulse;  // null: no pulse, at no cost
   absl::Duration pulse_every = absl::InfiniteDuration();
   absl::Duration pulse_pause = absl::Seconds(1);
-  AuditSink* audit = nullptr;  // outlives the broker; null: nobody is told
+  AuditSink* audit = nullptr;  // outlives the broker; null: no audit
 };
 
-// What an earlier broker has left.
+// State that an earlier broker has left.
 struct Inheritance {
   JournalImage image;
   absl::flat_hash_map<SegmentId, gpumem::UniqueFd> memory;
   absl::flat_hash_map<PublicationId, gpumem::UniqueFd> metadata;
-  // Sessions of processes that live, and what is known of them now.
+  // Sessions whose processes are alive, with their present details.
   absl::btree_map<SessionId, SessionDetails> sessions;
 };
 
 class Broker {
  public:
   explicit Broker(BrokerOptions options);
-  // Gives all memory back to the driver. No call may be under way.
+  // Gives all memory back to the driver. Requires that no call is in flight.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
-  // Segments on their way to a client. The descriptors are the broker's, and open until
-  // the Deliver that was given them returns.
+  // Segments on their way to a client. The broker owns the descriptors; they stay open until the
+  // Deliver that was given them returns.
   struct Handover {
     struct Item {
       LeaseView lease;
-      int fd = -1;  // -1 for kinds that are not shared by one
+      int fd = -1;  // -1 for kinds that are shared without a descriptor
     };
     std::vector<Item> items;
-    std::vector<ExportedPool> pools;  // of these items, that the session has not been sent yet
-    // Set by who sends it in several messages once the first has gone out: whatever comes of the
-    // others, the client may have some of it.
+    std::vector<ExportedPool> pools;  // of these items, not yet sent to the session
+    // Set by a Deliver that sends several messages, once the first has gone out. Even if a later
+    // message fails, the client may have some of the descriptors.
     mutable bool partly_sent = false;
   };
-  // Sends the descriptors. Unless it says so (partly_sent), only an OK may mean that the client has
-  // any of them.
+  // Sends the descriptors. Unless `partly_sent` is set, the client may have descriptors only after
+  // an OK.
   using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
 
-  // How long a request waits at most for memory that is on its way back to the driver.
+  // The longest wait of a request for memory that is on its way back to the driver.
   static constexpr absl::Duration kDisposalWait = absl::Seconds(10);
 
   // One Acquire, from its beginning to its answer.
   struct Acquisition {
     SessionId session{};
     AcquireSpec spec;
-    // With spec.waits: for what others hold.
+    // With spec.waits: the deadline for memory that others hold.
     absl::Time wait_until = absl::InfinitePast();
-    // For what is on its way.
+    // The deadline for memory that is on its way back to the driver.
     absl::Time patient_until = absl::InfinitePast();
-    // Sends the descriptors. Where it `may_block` is false and it would: DEADLINE_EXCEEDED.
+    // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
+    // block.
     std::function<absl::Status(const Handover&, bool may_block)> deliver;
-    // Called once after each Advance that left it waiting, when it can go on. On the thread of
-    // whoever's call let it go on, without the mutex: must return soon.
+    // Called once after each Advance that left the request waiting, when it can go on. Runs without
+    // the mutex, on the thread whose call let the request go on. Must return soon.
     std::function<void()> resume;
 
    private:
@@ -158,12 +160,12 @@ class Broker {
     absl::Status refused;
     absl::Time give_up;
     absl::Time press_again;
-    absl::Time due = absl::InfiniteFuture();  // its place in due_
+    absl::Time due = absl::InfiniteFuture();  // its key in due_
     bool counts_on_revocation = false;
     bool given_up = false;  // by its client; under mutex_
-    bool parked = false;    // likewise
+    bool parked = false;    // under mutex_
     int attempt = 1;
-    absl::Time begun = absl::InfinitePast();  // it has not
+    absl::Time begun = absl::InfinitePast();  // infinite past: not begun
     bool waited = false;
   };
 
@@ -172,7 +174,7 @@ class Broker {
     SessionId session{};
     AttachSpec spec;
     absl::Time wait_until = absl::InfinitePast();  // for spec.version
-    // As of an Acquisition.
+    // As in Acquisition.
     std::function<absl::Status(const Handover&, bool may_block)> deliver;
     std::function<void()> resume;
 
@@ -185,7 +187,7 @@ class Broker {
     bool parked = false;
   };
 
-  // A call being answered: counted against its session's tenant while it lives.
+  // A call being answered. Counts against its session's tenant while it lives.
   class Call {
    public:
     Call(Call&& other) noexcept
@@ -195,7 +197,7 @@ class Broker {
     Call& operator=(Call&&) = delete;
     ~Call();
     SessionId session() const { return session_; }
-    // From here on it is one of the session's watches, and is not counted as waiting.
+    // Makes the call one of the session's watches, which do not count as in flight.
     //   RESOURCE_EXHAUSTED  the session has too many
     absl::Status BecomeWatch();
 
@@ -221,46 +223,45 @@ class Broker {
   void SocketClosed(SessionId session);
   void ProcessGone(SessionId session);
 
-  // UNAUTHENTICATED     no live session has this token
-  // RESOURCE_EXHAUSTED  the tenant has too many calls in flight
+  // Returns a Call of the session that has this token.
+  //   UNAUTHENTICATED     no live session has this token
+  //   RESOURCE_EXHAUSTED  the tenant has too many calls in flight
   absl::StatusOr<Call> Authenticate(absl::string_view token);
 
-  // Waits until no call is in flight, but for watches and parked ones: whether that is so by
-  // `deadline`.
+  // Blocks until no call but watches and parked calls is in flight. False if `deadline` came first.
   bool AwaitCalls(absl::Time deadline) const;
 
-  // Whether a live session has this token.
+  // True if a live session has this token.
   bool IsLive(absl::string_view token) const;
-  // The live session that has this token.
+  // Returns the live session that has this token.
   //   UNAUTHENTICATED  there is none
   absl::StatusOr<SessionId> SessionOf(absl::string_view token) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // --- Over the end of a daemon ------------------------------------------------------
+  // --- Restart of the daemon ---------------------------------------------------------
 
-  // Goes on from what an earlier broker has left, once, after Configure and before any other call.
-  // What is granted from here on outlives this process (BrokerOptions::continuity).
+  // Restores the state that an earlier broker has left. Call once, after Configure and before any
+  // other call. Memory granted after this call outlives this process (BrokerOptions::continuity).
   struct Restored : Ledger::Restored {
     std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
   };
   absl::StatusOr<Restored> Restore(Inheritance inheritance);
-  // The next daemon is to answer: each Acquire and Attach that waits, or would begin, is parked. It
-  // waits without a turn until GiveUp; the client asks the next daemon.
+  // Parks each Acquire and Attach that waits or would begin: the next daemon is to answer it. A
+  // parked request waits without a turn until GiveUp; the client asks the next daemon.
   void Park() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Finishes the ends of sessions that have begun. Then nothing is written down any more, and
-  // nothing let go: what follows is the end of this process and not of its sessions. No call may be
-  // under way.
+  // Finishes the session ends that have begun. After that nothing is written to the journal or let
+  // go of: this process ends, and its sessions do not. Requires that no call is in flight.
   void Freeze();
 
-  // The client of this session has connected anew: the session was restored, or its client has lost
-  // its connection to this daemon. Until Reconcile its calls are refused.
-  //   NOT_FOUND  no live session has this token, or another process's does
+  // Resumes a session whose client has connected anew: the session was restored, or the client lost
+  // its connection to this daemon. Until Reconcile the session's calls are refused.
+  //   NOT_FOUND  no live session has this token, or it belongs to another process
   struct Resumed {
     SessionId id{};
     std::string tenant;
   };
   absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
-  // As Ledger::Reconcile, of the session that has this token and was resumed. From then on its
-  // calls are served. Counts as a call in flight.
+  // As Ledger::Reconcile, for the resumed session that has this token. Its calls are served after
+  // that. Counts as a call in flight.
   //   INVALID_ARGUMENT  more ids than a session can hold
   //   UNAUTHENTICATED   no such session
   //   and as Ledger::BeginReconcile
@@ -270,28 +271,29 @@ class Broker {
 
   // --- Requests of clients ---------------------------------------------------------
 
-  // Statuses as proto/gpumem/v1/broker.proto says; whatever `deliver` returns goes to the
-  // caller. With `may_block` false it makes nothing and sends only what can be sent at once.
+  // Statuses as in proto/gpumem/v1/broker.proto. The caller gets any error of `deliver`. With
+  // `may_block` false, Advance makes no memory and sends only messages that can be sent at once.
   struct Progress {
     enum class State {
       kAnswered,
-      kWaits,         // until it is resumed: then Advance again
+      kWaits,         // until it is resumed; then Advance again
       kNeedsAThread,  // Advance again with may_block
     } state = State::kAnswered;
     absl::StatusOr<std::vector<LeaseView>> leases;
   };
   Progress Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block);
-  // Its client is gone: where it waits it is resumed. It will answer CANCELLED, and hold nothing.
+  // Gives up a request whose client is gone. A waiting request is resumed; it answers CANCELLED and
+  // holds nothing.
   void GiveUp(const std::shared_ptr<Acquisition>& acquisition);
-  // All of it on the caller's thread. `deadline`: for memory that is on its way, and with
-  // spec.waits for what others hold.
+  // Runs a whole Acquire on the caller's thread. `deadline` bounds the wait for memory that is on
+  // its way, and with spec.waits the wait for memory that others hold.
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Call& call, const AcquireSpec& spec,
                                                  absl::Time deadline, Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
                                               bool revocable, uint64_t request_id, Deliver deliver);
   absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
-  // With the leases what an earlier daemon has granted by these requests, if anything. All leases
-  // or none, where no other call of the session releases some of them at the same time.
+  // Releases the leases, and the leases that an earlier daemon granted to these requests. All of
+  // them or none, unless another call of the session releases some of them at the same time.
   //   INVALID_ARGUMENT  more ids than a session can hold
   //   and as Ledger::Release
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
@@ -302,7 +304,7 @@ class Broker {
   absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
                                                       const Ledger::EventPlace& place);
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
-  // All of the session's leases on lost segments.
+  // Returns all of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
   Inspector::Revoked RevokedLeases(const Call& call) const;
   absl::StatusOr<TenantView> Usage(const Call& call) const;
@@ -310,7 +312,8 @@ class Broker {
 
   // --- Publications (publications.cc) ----------------------------------------
 
-  // Statuses as proto/gpumem/v1/broker.proto says. `metadata` goes before spec.metadata_bytes.
+  // Statuses as in proto/gpumem/v1/broker.proto. The size of `metadata` replaces
+  // spec.metadata_bytes.
   absl::StatusOr<uint64_t> Publish(const Call& call, const PublishSpec& spec,
                                    absl::string_view metadata);
   struct Attached {
@@ -322,7 +325,7 @@ class Broker {
     Progress::State state = Progress::State::kAnswered;
     absl::StatusOr<Attached> attached;
   };
-  // As those of an Acquisition.
+  // As for an Acquisition.
   AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
   absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
@@ -339,8 +342,8 @@ class Broker {
   // As Ledger::Configure.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                  const std::map<std::string, Quota>& overridden = {});
-  // A change of a quota in two steps, for who has to write it down between them (Ledger).
-  // `asked`: the part of `quota` whose devices have to be there.
+  // CheckQuota checks a change of a quota, so that the caller can save it before it makes the
+  // change (Ledger). `asked`: the part of `quota` whose devices must exist.
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
   absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
   absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
@@ -348,17 +351,17 @@ class Broker {
     uint64_t bytes = 0;
     uint32_t segments = 0;
   };
-  // Statuses as Ledger::Trim; answers once the driver has the memory back.
+  // Statuses as Ledger::Trim. Returns once the driver has the memory back.
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
-  // Whom denials name to workers as holders of what they asked for. Operators see all.
+  // Sets which holders of the requested memory a denial names to workers. Operators see all.
   void SetHoldersShown(HoldersShown shown);
   // As Ledger::SetUnbrokered.
   void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
 
-  // Memory pools, by proto/gpumem/v1/admin.proto. An empty name means all tenants or devices
-  // in ListPools, the first device on which the tenant has a pool in the others.
+  // Memory pools, as in proto/gpumem/v1/admin.proto. In ListPools an empty name means all tenants
+  // or devices. In the others an empty device means the first one on which the tenant has a pool.
   struct PoolView {
     std::string device_uuid;
     PoolStatus status;
@@ -376,7 +379,7 @@ class Broker {
     uint32_t index = 0;
     DeviceInfo info;
     uint64_t charged = 0;
-    uint64_t driver_free = 0;  // 0 where the driver does not say, or was not asked
+    uint64_t driver_free = 0;  // 0: the driver does not say, or was not asked
     pid_t context_pid = 0;     // 0: no process has a context on it for the broker
   };
   std::vector<DeviceView> Devices(bool ask_driver) const;
@@ -385,8 +388,8 @@ class Broker {
     bool draining = false;
   };
   Counts Count() const;
-  // For the metrics: one moment of the ledger, and nothing that asks the driver. The mutex is held
-  // for one pass over the tenants.
+  // For the metrics: one moment of the ledger. Asks no driver. Holds the mutex for one pass over
+  // the tenants.
   Measures Measure() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
   std::vector<TenantView> ListTenants() const;
@@ -405,94 +408,94 @@ class Broker {
   };
   class Update;  // update.h
 
-  // Begins it, or waits for its turn: whether it has its operation.
+  // Begins the request or queues it. True if it has its operation.
   absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes what is fresh and hands it over; nothing where it has to be begun anew.
+  // Makes the fresh segments and hands all over. nullopt: the request must begin anew.
   std::optional<absl::StatusOr<std::vector<LeaseView>>> Carry(Acquisition& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What has just been granted goes back where nobody is there any more to take it.
+  // Releases memory that has just been granted, if its client has given up.
   absl::StatusOr<std::vector<LeaseView>> Taken(Acquisition& acquisition,
                                                absl::StatusOr<std::vector<LeaseView>> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // It was granted these: how long that took.
+  // Records how long the request took until it was granted these leases.
   void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
-  // Both: it goes on once the Update has ended.
+  // Both resume the request when the present Update ends.
   void Resume(const std::shared_ptr<Acquisition>& acquisition, absl::StatusOr<Operation> operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Resume(const std::shared_ptr<Attachment>& attachment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends waits whose time is up, presses again for the others, and sees to what is taken back.
+  // Ends waits whose time is up, presses again for the others, and carries on revocations.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the broker stops.
   bool AwaitWhatIsDue() ABSL_LOCKS_EXCLUDED(mutex_);
-  // A waiter, as long as it waits: when the clock looks at it next, by give_up and press_again; and
-  // its end.
+  // SetDue sets the time at which the clock next looks at a waiter, by give_up and press_again.
+  // TakeWaiting and TakeAttaching end its wait.
   void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Acquisition> TakeWaiting(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Attachment> TakeAttaching(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks those who could help a waiter, unless another one of its tenant on that device was looked
-  // at just now; and says when it has its next turn.
+  // Asks sessions that could help a waiter to give memory back. Skips the waiter if another one of
+  // its tenant on that device was looked at just now. Sets its next turn.
   void PressFor(WaiterId id, Acquisition& acquisition, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whose processes are to be ended now.
+  // Returns whose processes are to be ended now.
   std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `refused`: the error is no driver's, but for want of a place in the manager's store.
+  // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
-  // FAILED_PRECONDITION where some of it was lost meanwhile: then it is marked so.
+  // FAILED_PRECONDITION if some of the memory was lost meanwhile; it is then marked as lost.
   absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation, bool handed_over) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Some of the operation's items, from this one on, and of `pools` those that they are the first
-  // of.
+  // Adds some of the operation's items to `handover`, starting at `begin`. Adds each of `pools`
+  // with its first item.
   absl::Status Describe(const Operation& operation, size_t begin, Handover& handover,
                         absl::flat_hash_set<uint64_t>& pools) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of Attachments: the end of a wait, and those whose wait may be over.
+  // For Attachments: EndAttachWait ends one wait, ResumeAttaches those that may be over.
   void EndAttachWait(WaiterId waiter, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ParkAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the audit of what the session was just denied; the denial, as the session may see it.
+  // Audits a denial of the session's call. Returns the denial as the session may see it.
   absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AuditDenial(AuditRecord record, absl::string_view call, const absl::Status& denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same of a process that gets no session.
+  // Audits the denial of a session to a process.
   void AuditNoSession(absl::string_view tenant, const SessionDetails& details,
                       const absl::Status& why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A denial without the holders that the session is not to be told of.
+  // Returns the denial without the holders that the session may not see.
   absl::Status WithoutOthers(SessionId session, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same of an Acquire, and asks those who could help.
+  // As above for an Acquire. Also asks sessions that could help to give memory back.
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Press(const Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Passes on what the ledger has doomed, forgotten and granted, and writes down what has changed.
-  // At the end of each Update.
+  // Passes on what the ledger has doomed, forgotten and granted, and journals the changes. Called
+  // at the end of each Update.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes down what has changed. Before anybody is told of it.
+  // Writes the changes to the journal. Must run before a client or operator is told of them.
   void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SessionId> FindSession(absl::string_view token) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // INVALID_ARGUMENT  the session cannot have so many leases, or requests for them
   absl::Status CheckNamed(SessionId session, size_t leases, size_t requests) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As Ledger::Release, with the mutex held for a few of the leases at a time.
+  // As Ledger::Release, but holds the mutex for only a few of the leases at a time.
   absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends what large sessions had, a little at a time.
+  // Releases the leases and memory of large sessions that have ended, a little at a time.
   void EndLoop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where the memory of a segment is disposed of: what lives in a context has a lane for each
-  // device, since a context that hangs must not keep the others' memory.
+  // Returns the lane on which a segment's memory is disposed of. Memory that lives in a context has
+  // one lane for each device, because a hanging context must not delay other devices' memory.
   size_t LaneOf(SegmentId segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetOldPools(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Marks what the device has lost.
+  // Marks the segments that the device has lost.
   void CollectLost(size_t device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The device that has the tenant's pool.
+  // Returns the device that has the tenant's pool.
   absl::StatusOr<Device*> FindPool(absl::string_view tenant, absl::string_view device) const;
 
   std::vector<std::unique_ptr<Device>> devices_;  // changed by the destructor alone
@@ -505,47 +508,48 @@ class Broker {
   const std::function<void(const BrokerLoad&)> pulse_;
   const absl::Duration pulse_every_, pulse_pause_;
 
-  // The driver's own count of free bytes, by device: asked by one caller at a time and not
-  // for each; the others get the last answer.
+  // Returns the driver's count of free bytes, by device. One caller at a time asks the driver; the
+  // others get the last answer.
   std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
   mutable absl::Mutex driver_mutex_;
   mutable std::vector<uint64_t> driver_free_ ABSL_GUARDED_BY(driver_mutex_);
   mutable absl::Time driver_asked_ ABSL_GUARDED_BY(driver_mutex_) = absl::InfinitePast();
   mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
 
-  LatencyHistogram acquires_[kKinds][2];  // by Kind, and whether they waited
+  LatencyHistogram acquires_[kKinds][2];  // by Kind, and by whether they waited
 
   mutable TimedMutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
-  // Of all publications that there are; and of those that have ended, to be closed elsewhere.
+  // metadata_: of all existing publications. ended_metadata_: of ended ones, to be closed outside
+  // the mutex.
   absl::flat_hash_map<PublicationId, std::shared_ptr<const Metadata>> metadata_
       ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> ended_metadata_
       ABSL_GUARDED_BY(mutex_);
-  // Which pools' descriptors each session has been sent.
+  // The pools whose descriptors each session has been sent.
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<WaiterId, std::shared_ptr<Attachment>> attaching_
       ABSL_GUARDED_BY(mutex_);  // that wait for a version
-  // What the Update under way lets go on; each keeps its Acquisition or Attachment alive.
+  // Resumed at the end of the present Update. Each keeps its Acquisition or Attachment alive.
   std::vector<std::shared_ptr<const std::function<void()>>> resumed_ ABSL_GUARDED_BY(mutex_);
-  // When the clock looks at each of waiting_, and ends each of attaching_.
+  // When the clock next looks at each of waiting_, and when it ends each of attaching_.
   absl::btree_set<std::pair<absl::Time, WaiterId>> due_ ABSL_GUARDED_BY(mutex_);
   absl::btree_set<std::pair<absl::Time, WaiterId>> attach_due_ ABSL_GUARDED_BY(mutex_);
-  // By session's tenant and device: until when PressFor looks at none of those who wait there.
+  // By the session's tenant and device: until when PressFor skips the waiters there.
   absl::flat_hash_map<std::pair<std::string, size_t>, absl::Time> quiet_until_
       ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  // Of the pulse: whether anything has changed since the last one, and when that was.
+  // Of the pulse: whether anything has changed since the last one, and its time.
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time last_pulse_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  // When others were last asked to give back: by who was denied, whom that presses, and the device.
+  // When others were last asked to give back, by denied tenant, pressed tenant and device.
   struct Pressed {
     absl::Time last;
-    absl::Duration pause;  // until the next
+    absl::Duration pause;  // until the next one may follow
   };
   absl::flat_hash_map<std::tuple<std::string, std::string, std::string>, Pressed> pressed_
       ABSL_GUARDED_BY(mutex_);

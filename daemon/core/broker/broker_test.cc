@@ -1,5 +1,5 @@
-// The broker under devices that fail and stall: every failure is undone, and nobody
-// waits for somebody else's driver call.
+// The broker with devices that fail and stall: every failure is undone, and no session waits for
+// another session's driver call.
 #include "daemon/core/broker/broker.h"
 
 #include <gmock/gmock.h>
@@ -93,8 +93,8 @@ class BrokerTest : public ::testing::Test {
   }
 
   uint64_t Charged() { return broker_->Devices(false)[0].charged; }
-  // What is charged once retained memory is given up and the disposal thread, which is
-  // what this waits for, has nothing left to do.
+  // Gives up retained memory, waits until the disposal thread is idle, and returns the charged
+  // bytes.
   uint64_t Held() {
     EXPECT_TRUE(broker_->Trim("", "", 0).ok());
     const auto releasing = [&] {
@@ -108,8 +108,8 @@ class BrokerTest : public ::testing::Test {
     return Charged();
   }
 
-  // Whatever a plan refers to is a member: the disposal thread asks it until the broker
-  // is gone, which is after the test's own body.
+  // Whatever a plan refers to is a member: the disposal thread asks the plan until the broker is
+  // destroyed, after the test's body.
   FaultPlan plan_;
   Gate gate_;
   std::atomic<int> creates_ = 0, destroyed_ = 0, refused_ = 0;
@@ -157,7 +157,7 @@ TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
   absl::Status status;
   std::thread acquiring([&] { status = Acquire(10).status(); });
   gate_.AwaitArrivals(1);
-  // Charged while it is being made, and nobody waits for the driver.
+  // Charged while it is being made; no call waits for the driver.
   EXPECT_EQ(Charged(), 10 * kGranule);
   EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
   broker_->ProcessGone(session_.id);
@@ -175,7 +175,7 @@ TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
     return absl::OkStatus();
   };
   Release(*Acquire(6));  // retained
-  // Six retained granules stand in the way of ten: they are given up, and waited for.
+  // Six retained granules leave no room for ten: they are given up, and the request waits for them.
   absl::StatusOr<std::vector<LeaseView>> leases = absl::UnknownError("not yet");
   std::thread acquiring([&] { leases = Acquire(10); });
   gate_.AwaitArrivals(1);
@@ -205,7 +205,7 @@ TEST_F(BrokerTest, ADriverThatIsFullGetsRetainedMemoryFirst) {
   Release(*Acquire(2));
   plan_ = [this](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
-    // The driver has room only once something was given back to it.
+    // The driver has room only once memory was given back to it.
     if (op.type == DeviceOp::Type::kCreate && destroyed_ == 0) {
       ++refused_;
       return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
@@ -300,7 +300,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   EXPECT_EQ(ask(other, 3), StatusCode::kOk);
   EXPECT_EQ(ask(other, 5), StatusCode::kResourceExhausted);
   EXPECT_TRUE(observer_.pressures.empty()) << "nobody can help with more than the limit";
-  // Its own limit: its tenant's other sessions could.
+  // The limit of the tenant itself: its tenant's other sessions could help.
   EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
   ASSERT_EQ(observer_.pressures.size(), 1u);
   EXPECT_EQ(observer_.pressures[0].tenant, "b");
@@ -308,7 +308,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   EXPECT_EQ(observer_.pressures[0].bytes, 2 * kGranule);
   EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 1u) << "not over and over";
-  // The device is full: everybody could.
+  // The device is full: all sessions could help.
   EXPECT_EQ(ask(session_, 9), StatusCode::kResourceExhausted);
   ASSERT_EQ(observer_.pressures.size(), 2u);
   EXPECT_EQ(observer_.pressures[1].tenant, "");
@@ -316,14 +316,14 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   later();
   EXPECT_EQ(ask(other, 2), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 3u) << "but again after a while";
-  // Of counts nothing is given back.
+  // A limit on counts asks no session to give back.
   later();
   EXPECT_EQ(ask(other, 1), StatusCode::kOk);
   EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
   EXPECT_TRUE(broker_->OverrideQuota("b", {.max_segments = 2}).ok());
   EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 3u);
-  // The driver has none left: everybody could.
+  // The driver has no memory left: all sessions could help.
   plan_ = [](const DeviceOp& op) {
     const bool create = op.type == DeviceOp::Type::kCreate;
     return create ? absl::ResourceExhaustedError("full") : absl::OkStatus();
@@ -348,13 +348,13 @@ TEST_F(BrokerTest, WhoIsDeniedOverAndOverPressesLessAndLess) {
     now_ = *now_ + absl::Milliseconds(20);
   }
   EXPECT_EQ(observer_.pressures.size(), 7u);
-  // As a second at most passes between them, so it is once in each of these.
+  // At most a second passes between two requests, so there is one in each of these.
   for (int i = 0; i < 5; ++i) {
     now_ = *now_ + absl::Seconds(1);
     denied();
   }
   EXPECT_EQ(observer_.pressures.size(), 12u);
-  // All is forgotten after a while without any.
+  // The back-off starts anew after a while without denials.
   now_ = *now_ + absl::Seconds(3);
   denied();
   now_ = *now_ + absl::Milliseconds(20);

@@ -1,5 +1,4 @@
-// What the broker does for kinds that live in a context: hands pools over once, tells of
-// losses.
+// Kinds that live in a context: the broker hands over each pool once, and reports losses.
 #include <unistd.h>
 
 #include <atomic>
@@ -19,8 +18,7 @@ using testing::IsEmpty;
 
 constexpr uint64_t kGranule = 2 << 20;
 
-// A device whose context a test can lose. Its memory is none; whoever is given it looks at
-// numbers alone.
+// A device whose context a test can lose. It has no memory: its users only look at numbers.
 class ContextDevice : public Device {
  public:
   ContextDevice()
@@ -104,7 +102,7 @@ class BrokerKindsTest : public testing::Test {
         ->Authenticate({reinterpret_cast<const char*>(session.token.data()), session.token.size()})
         .value();
   }
-  // What is handed over; `meanwhile` happens just before it is sent.
+  // Returns the handover of an Acquire. Calls `meanwhile` just before it is sent.
   absl::StatusOr<Broker::Handover> Acquire(
       const Broker::NewSession& session, Kind kind, std::function<void()> meanwhile = [] {}) {
     Broker::Handover handed;
@@ -167,7 +165,7 @@ TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
   EXPECT_THAT(observer_.losses, ElementsAre(std::pair<std::string, size_t>("GPU-1", 1)));
   EXPECT_THAT(broker_->LostLeases(CallOf(holder)), ElementsAre(held->items[0].lease.lease));
   EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
-  // The next one lives in a new context.
+  // The next segment lives in a new context.
   ASSERT_TRUE(Acquire(other, Kind::kIpc).ok());
   EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
 }

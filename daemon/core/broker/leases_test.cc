@@ -1,4 +1,5 @@
-// Sessions with very many leases: what they may ask for, and that nobody else waits for them.
+// Sessions with very many leases: the bounds on their requests, and that no other session waits for
+// them.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -58,7 +59,7 @@ class BrokerLeasesTest : public ::testing::Test {
     EXPECT_TRUE(leases.ok()) << leases.status();
     return leases->at(0).lease;
   }
-  // Leases on one segment until there are so many.
+  // Acquires leases on one segment until there are `count`.
   std::vector<LeaseId> AcquireMany(const Broker::NewSession& session, size_t count) {
     std::vector<LeaseId> all = {Acquire(session)};
     const Secret ticket = *broker_->Share(CallOf(session), all[0], TicketScope::kTenant);
@@ -115,7 +116,7 @@ TEST_F(FewLeases, MoreIdsThanASessionCanHoldAreRefused) {
   EXPECT_EQ(LeasesOf(session), 0u);
 }
 
-// The bound of an earlier daemon was a higher one.
+// An earlier daemon's bound was higher.
 TEST_F(FewLeases, ASessionThatHasMoreMayNameThem) {
   Ledger before({broker_->Devices(/*ask_driver=*/false)[0].info}, {}, absl::Now);
   const PeerIdentity peer = {.pid = 7, .start_time = 1};
@@ -143,7 +144,7 @@ TEST_F(FewLeases, ASessionThatHasMoreMayNameThem) {
   EXPECT_EQ(LeasesOf(session), 0u);
 }
 
-// Keeps what a daemon that comes next would read.
+// Keeps the journal image that the next daemon would read.
 class KeptImage : public Continuity {
  public:
   absl::Status Begin(const JournalImage& image) override {
@@ -157,7 +158,7 @@ class KeptImage : public Continuity {
   void LetGo(absl::Span<const SegmentId>) override {}
   void Keep(PublicationId, int) override {}
   void LetGo(PublicationId) override {}
-  // Of a broker that is frozen.
+  // Requires a frozen broker.
   const JournalImage& image() const { return image_; }
 
  private:
@@ -170,7 +171,7 @@ class KeptLeases : public KeptImage, public BrokerLeasesTest {
   void TearDown() override { broker_.reset(); }
 };
 
-// An older daemon would take what an ended session still has for a live one's.
+// An older daemon would read an ended session's leftovers as those of a live one.
 TEST_F(KeptLeases, NothingIsLeftOfASessionThatEndedBeforeTheDaemonStops) {
   ASSERT_TRUE(broker_->Restore({}).ok());
   const Broker::NewSession session = Open("a"), other = Open("a");
@@ -179,7 +180,7 @@ TEST_F(KeptLeases, NothingIsLeftOfASessionThatEndedBeforeTheDaemonStops) {
   broker_->SocketClosed(session.id);
   broker_->Freeze();
   EXPECT_EQ(image().leases.size(), 1u);
-  EXPECT_EQ(image().exposures.size(), 2u);  // its process may map it still
+  EXPECT_EQ(image().exposures.size(), 2u);  // its process may still map it
   EXPECT_TRUE(image().sessions.at(session.id).ended);
   EXPECT_EQ(image().CheckReferences(), absl::OkStatus());
 }
@@ -212,7 +213,7 @@ TEST_F(BrokerLeasesTest, ReconcileIsForThoseWhoHaveComeBack) {
   ASSERT_TRUE(unknown.ok()) << unknown.status();
   EXPECT_EQ(*unknown, std::vector<LeaseId>{LeaseId{999'999}});
   EXPECT_EQ(LeasesOf(session), 700u);
-  // Its answer may be lost: then the client asks again.
+  // The answer may be lost: then the client asks again.
   EXPECT_EQ(Reconcile(session, leases), absl::OkStatus());
   CallOf(session);
   EXPECT_TRUE(absl::IsFailedPrecondition(Reconcile(session, leases)));
@@ -236,7 +237,7 @@ TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
   const Broker::NewSession session = Open("a"), other = Open("b");
   AcquireMany(session, 20'000);
   broker_->SocketClosed(session.id);
-  // Over for all who know its token, whatever it still has.
+  // The session is over for every holder of its token, even if it still has memory.
   EXPECT_FALSE(broker_->IsLive(TokenOf(session)));
   EXPECT_TRUE(absl::IsNotFound(Resume(session, pids_ - 1)));
   while (LeasesOf(session) > 0) {
@@ -248,7 +249,7 @@ TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
   while (broker_->ListSessions("a").ok()) std::this_thread::yield();
 }
 
-// More segments than the mutex is held for at a time, attached to through a publication.
+// More segments than one hold of the mutex handles, attached to through a publication.
 class ManySegments : public BrokerLeasesTest {
  protected:
   static constexpr uint32_t kSegments = 3 * 200;
@@ -316,7 +317,7 @@ class ManyLeases : public BrokerLeasesTest {
                                      .max_leases = 2 * kMillion};
   ManyLeases() : BrokerLeasesTest(kBounds) {}
 
-  // The mean time of an acquire and a release.
+  // Returns the mean time of an acquire and a release.
   absl::Duration TimeAcquires(const Broker::NewSession& session) {
     constexpr int kCalls = 50;
     const absl::Time begin = absl::Now();
@@ -326,7 +327,7 @@ class ManyLeases : public BrokerLeasesTest {
     }
     return (absl::Now() - begin) / kCalls;
   }
-  // Holds that took longer than 5 ms.
+  // Returns the number of holds that took longer than 5 ms.
   uint64_t LongHolds() const {
     const LatencyCounts holds = broker_->Measure().lock_holds;
     uint64_t longer = 0;
@@ -339,14 +340,14 @@ class ManyLeases : public BrokerLeasesTest {
   }
 };
 
-// What a million leases of another tenant cost: to get them, beside them, in the operators' lists
-// and in the monitor's, and to end them.
+// Measures the cost of another tenant's million leases: to get them, beside them, in the operators'
+// and the monitor's lists, and to end them.
 TEST_F(ManyLeases, AMillionCostOthersNothing) {
   const Broker::NewSession session = Open("a"), other = Open("b");
   AcquireMany(session, kMillion);
   ASSERT_EQ(LeasesOf(session), kMillion);
-  // The best of many short rounds, by turns with a broker that has no other leases: so that what
-  // else the machine does is in neither, or in both.
+  // Takes the best of many short rounds, alternating with a broker that has no other leases. Load
+  // from the machine then affects both or neither.
   std::unique_ptr<Broker> empty = Make(kBounds);
   std::swap(broker_, empty);
   const Broker::NewSession its = Open("b");
@@ -360,8 +361,8 @@ TEST_F(ManyLeases, AMillionCostOthersNothing) {
   }
   RecordProperty("alone_us", absl::StrCat(absl::ToDoubleMicroseconds(alone)));
   RecordProperty("beside_us", absl::StrCat(absl::ToDoubleMicroseconds(beside)));
-  // Of a table of a million entries less is in the processor's caches: a microsecond or two, of the
-  // hundred that an Acquire takes over the socket.
+  // Fewer entries of a million-entry table fit in the processor's caches. That costs a microsecond
+  // or two of the hundred that an Acquire takes over the socket.
   EXPECT_LE(beside, alone * 1.2 + absl::Microseconds(2)) << alone;
 
   EXPECT_EQ(broker_->ListHolders({}).leases.size(), size_t{kMillion});
@@ -376,7 +377,7 @@ TEST_F(ManyLeases, AMillionCostOthersNothing) {
   RecordProperty("longest_at_its_end_us", absl::StrCat(absl::ToDoubleMicroseconds(longest)));
   RecordProperty("longest_hold_us",
                  absl::StrCat(absl::ToDoubleMicroseconds(broker_->Measure().longest_lock_hold)));
-  // A thread may be suspended while it holds the mutex. What the broker did for each of a million
+  // A thread may be suspended while it holds the mutex. Work of the broker for each of a million
   // leases would take longer than that, or take long again and again.
   const Measures measures = broker_->Measure();
   EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);

@@ -1,4 +1,4 @@
-// What operators ask of the broker.
+// Operators' requests to the broker.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const
     ledger_.OverrideQuota(tenant, quota);
     if (observer_ != nullptr) observer_->QuotaChanged(tenant);
   }
-  return GetTenant(tenant);  // with what it was granted by the change
+  return GetTenant(tenant);  // includes requests that the change granted
 }
 
 absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {

@@ -1,4 +1,4 @@
-// Who is asked to give memory back when somebody is denied it.
+// Selects the sessions that are asked to give memory back after a denial.
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +8,8 @@
 namespace gpumemd {
 namespace {
 
-// Who is denied over and over must not keep its neighbours busy: it presses them less and less
-// often, until it has been quiet for a while.
+// Back-off: a tenant that is denied again and again presses its neighbours less and less often. A
+// quiet period resets it.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kQuiet = absl::Seconds(3);
@@ -20,7 +20,7 @@ void Broker::AuditDenial(AuditRecord record, absl::string_view call,
                          const absl::Status& denial) const {
   if (audit_ == nullptr || denial.ok()) return;
   const std::optional<Denial> why = DenialOf(denial);
-  if (!why && !absl::IsPermissionDenied(denial)) return;  // what was asked for makes no sense
+  if (!why && !absl::IsPermissionDenied(denial)) return;  // the request makes no sense
   record.event = AuditEvent::kRefused;
   record.time = now_();
   record.call = std::string(call);
@@ -76,11 +76,11 @@ void Broker::Press(const Denial& why, absl::Time until) {
     default:
       return;  // of counts
   }
-  if (why.asked > why.limit) return;  // nobody could make room for that
+  if (why.asked > why.limit) return;  // no session could make room for that
   // The driver has none left, whatever the limit says.
   const bool none_left = why.cause == Denial::Cause::kDriver;
-  // Nor does it say how much is missing where it is not bytes that block, but what they are
-  // claimed or guaranteed for.
+  // The missing bytes are also unknown if a claim or a guarantee blocks the request, not used
+  // bytes.
   const uint64_t wanted = why.used + why.asked;
   pressure.bytes = none_left || wanted <= why.limit ? why.asked : wanted - why.limit;
   const absl::Time now = now_();

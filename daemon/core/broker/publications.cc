@@ -1,5 +1,5 @@
-// Publications, and an Attach from its beginning to its answer. It may have to wait for a version
-// that is not there yet, for hours: no thread waits with it.
+// Publications, and an Attach from its beginning to its answer. It may wait for hours for a future
+// version; no thread waits with it.
 #include <utility>
 
 #include "daemon/core/broker/broker.h"
@@ -17,13 +17,13 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
                                          absl::string_view bytes) {
   PublishSpec sized = spec;
   sized.metadata_bytes = bytes.size();
-  // What is too large is refused by the ledger; it is not worth a copy.
+  // Metadata that is too large is not copied; the ledger refuses it.
   absl::StatusOr<Metadata> metadata =
       Metadata::Make(bytes.size() > kMaxMetadataBytes ? absl::string_view() : bytes);
   if (!metadata.ok()) return metadata.status();
   auto kept = std::make_shared<const Metadata>(*std::move(metadata));
   if (continuity_ != nullptr) {
-    // Before anything is written down that needs it.
+    // Before the journal needs it.
     {
       TimedLock lock(&mutex_);
       sized.id = ledger_.NewPublicationId();
@@ -187,7 +187,7 @@ void Broker::DropEndedPublications() {
   for (PublicationId id : ledger_.TakeEndedPublications()) {
     ended_metadata_.emplace_back(id, metadata_.extract(id).mapped());
   }
-  // The clock's thread is to look at it anew.
+  // Makes the clock's thread look at it anew.
   times_changed_ |= ledger_.NextExpiry() < watched_expiry_;
 }
 

@@ -1,5 +1,5 @@
-// Publications as the broker carries them out: what is sent and undone, who waits without a
-// thread, what the clock ends, and which descriptors stay open.
+// Publications in the broker: sending and undoing, waiting without a thread, ends by the clock, and
+// the descriptors that stay open.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,7 +152,7 @@ TEST_F(BrokerPublicationsTest, NothingStaysOfWhatCouldNotBeSent) {
   EXPECT_EQ(broker_->ListPublications("")->at(0).attached, 0u);
 }
 
-// Its process may map what it was sent: that stays charged until it is gone.
+// The session's process may map what it was sent: that stays charged until the process is gone.
 TEST_F(BrokerPublicationsTest, WhatWasSentInPartLingers) {
   const std::vector<LeaseId> leases = Acquire(1);
   Publish({.name = "w", .leases = leases});

@@ -1,4 +1,4 @@
-// The broker's pulse: a watchdog's sign of life, and what is shown of a running daemon.
+// The broker's pulse: a watchdog's sign of life, and the load shown of a running daemon.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kGranule = 2 << 20;
 constexpr absl::Duration kLong = absl::Seconds(30);
 
-// Whom the broker calls under its mutex.
+// The observer that the broker calls under its mutex.
 class Observer : public BrokerObserver {
  public:
   Gate gate;
@@ -59,13 +59,13 @@ class BrokerPulseTest : public ::testing::Test {
     absl::MutexLock lock(&mutex_);
     return pulses_.size();
   }
-  // Whether there are so many of them, now or soon.
+  // True if there are `count` pulses, now or soon.
   bool AwaitPulses(size_t count, absl::Duration patience = kLong) {
     absl::MutexLock lock(&mutex_);
     const auto enough = [&] { return pulses_.size() >= count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&enough), patience);
   }
-  // Whether one says this, now or soon.
+  // True if a pulse reports this load, now or soon.
   bool Await(const BrokerLoad& load) {
     absl::MutexLock lock(&mutex_);
     const auto said = [&] { return !pulses_.empty() && pulses_.back() == load; };
@@ -82,7 +82,7 @@ class BrokerPulseTest : public ::testing::Test {
   uint8_t randoms_ = 0;
   absl::Mutex mutex_;
   std::vector<BrokerLoad> pulses_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Broker> broker_;  // ends before what it calls
+  std::unique_ptr<Broker> broker_;  // destroyed before the objects that it calls
 };
 
 TEST_F(BrokerPulseTest, ComesAtTheStartAndAgainAndAgain) {
@@ -100,7 +100,7 @@ TEST_F(BrokerPulseTest, SaysWhatHasChangedAndIsQuietThen) {
   ASSERT_TRUE(Acquire(*session, Kind::kVmm).ok());
   ASSERT_TRUE(Acquire(*session, Kind::kPinned).ok());
   EXPECT_TRUE(Await({.sessions = 1, .charged = 2 * kGranule, .pinned = kGranule}));
-  // The ends of those calls are changes, too, and say nothing new.
+  // The ends of those calls are changes too, but report nothing new.
   const absl::Time end = absl::Now() + kLong;
   while (AwaitPulses(pulses() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
 }

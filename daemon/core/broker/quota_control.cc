@@ -23,7 +23,7 @@ const Quota& QuotaControl::BaseOf(const std::string& tenant) const {
 }
 
 absl::StatusOr<v1::QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
-  // A tenant whose override is skipped need not be there.
+  // A tenant whose override is skipped need not exist.
   if (auto known = overrides_.find(tenant); known != overrides_.end()) return known->second;
   if (absl::Status found = broker_->GetTenant(tenant).status(); !found.ok()) return found;
   v1::QuotaOverride none;
@@ -37,11 +37,11 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
   tenants_ = std::move(tenants);
   defaults_ = defaults;
   skipped_.clear();
-  std::map<std::string, Quota> quotas = tenants_;  // with the overrides that are taken
+  std::map<std::string, Quota> quotas = tenants_;  // with the overrides that are applied
   std::map<std::string, Quota> overridden;
   for (const auto& [tenant, override] : overrides_) skipped_[tenant];
-  // One that lowers a guarantee makes room for one that raises another: again, until none of
-  // those that are left can be taken.
+  // An override that lowers a guarantee makes room for one that raises another. Repeat until none
+  // of the rest applies.
   for (bool more = true; more;) {
     more = false;
     for (auto it = skipped_.begin(); it != skipped_.end();) {
@@ -92,7 +92,7 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Set(const v1::SetQuotaReques
   absl::StatusOr<v1::QuotaOverride> changed = Known(request.tenant());
   if (!changed.ok()) return changed.status();
   Merge(request, &*changed);
-  // A device that was overridden once may be gone by now; those that are named now are not.
+  // A device of an earlier override may be gone by now; the devices of this request must exist.
   v1::QuotaOverride only;
   Quota asked;
   Merge(request, &only);

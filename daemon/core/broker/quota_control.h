@@ -1,6 +1,5 @@
-// Who says what a tenant may have: the configuration, and on top of it what operators changed
-// (overrides.h), which is remembered over restarts. All changes of quotas go through here, one
-// at a time. Thread-safe.
+// Sets tenants' quotas: the configuration's, with operators' changes (overrides.h) on top, which
+// survive restarts. All changes of quotas go through here, one at a time. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -21,45 +20,45 @@ namespace gpumemd {
 
 class QuotaControl {
  public:
-  // Writes all overrides down. An error means that those of before are still there.
+  // Saves all overrides. On an error the earlier ones are still saved.
   using Save = std::function<absl::Status(const Overrides&)>;
 
-  // `overrides` is what was remembered; it is in force from the first Configure on. `broker`
-  // outlives this.
+  // `overrides` are those saved before; they apply from the first Configure on. `broker` outlives
+  // this.
   QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Overrides overrides, Save save);
 
-  // What the configuration says: its tenants, and the quota of those that rules make. The
-  // overrides go on top of it. One that makes no sense with it (guarantees that cannot be kept)
-  // is skipped, and remembered all the same; a sentence for each of those.
+  // Takes the configuration's quotas: its tenants', and the default for tenants that rules make.
+  // Applies the overrides on top. An override that conflicts with it (guarantees that cannot be
+  // kept) is skipped, but stays saved. Returns one sentence for each skipped override.
   std::vector<std::string> Configure(std::map<std::string, Quota> tenants, const Quota& defaults)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Outcome {
     TenantView tenant;
-    Quota before;                         // it had
+    Quota before;                         // the tenant's quota before the change
     std::vector<std::string> overridden;  // fields of its quota
   };
-  // The same sentences, as things stand now.
+  // Returns the sentences of the overrides that are skipped now.
   std::vector<std::string> Skipped() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Statuses as gpumem.v1.Admin.SetQuota and UnsetQuota. Where saving fails, its status, and
-  // nothing is changed.
+  // Statuses as gpumem.v1.Admin.SetQuota and UnsetQuota. If saving fails, returns its status and
+  // changes nothing.
   absl::StatusOr<Outcome> Set(const gpumem::v1::SetQuotaRequest& request)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Outcome> Unset(const std::string& tenant, absl::Span<const std::string> fields)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The fields of a tenant's quota that are overridden now.
+  // Returns the fields of a tenant's quota that are overridden now.
   std::vector<std::string> Overridden(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   std::vector<std::string> TellSkipped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the configuration says of it.
+  // Returns the configuration's quota of the tenant.
   const Quota& BaseOf(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Its override; NOT_FOUND where there is no such tenant.
+  // Returns the tenant's override; NOT_FOUND if there is no such tenant.
   absl::StatusOr<gpumem::v1::QuotaOverride> Known(const std::string& tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Puts `changed` in the place of the tenant's override; an empty one ends it.
+  // Replaces the tenant's override with `changed`; an empty one ends it.
   absl::StatusOr<Outcome> Replace(const std::string& tenant,
                                   const gpumem::v1::QuotaOverride& changed, const Quota& asked)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -72,7 +71,7 @@ class QuotaControl {
   std::map<std::string, Quota> tenants_ ABSL_GUARDED_BY(mutex_);
   Quota defaults_ ABSL_GUARDED_BY(mutex_);
   Overrides overrides_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::string> skipped_ ABSL_GUARDED_BY(mutex_);  // by tenant: why
+  std::map<std::string, std::string> skipped_ ABSL_GUARDED_BY(mutex_);  // by tenant: the reason
 };
 
 }  // namespace gpumemd

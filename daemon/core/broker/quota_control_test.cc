@@ -22,7 +22,7 @@ class QuotaControlTest : public testing::Test {
  protected:
   QuotaControlTest() { Start({}); }
 
-  // A daemon with one device of 64 MiB, that remembers `overrides`.
+  // A daemon with one device of 64 MiB that remembers `overrides`.
   void Start(Overrides overrides) {
     control_ = nullptr;
     BrokerOptions options;
@@ -145,7 +145,7 @@ TEST_F(QuotaControlTest, GuaranteesThatCannotBeKeptAreRefused) {
   EXPECT_TRUE(control_->Set(Guarantee("b", 24 * kMiB)).ok());
   EXPECT_EQ(control_->Set(Limit("a", 39 * kMiB)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Nor does taking a change back break what others were promised since.
+  // Undoing a change must not break guarantees given since, either.
   ASSERT_TRUE(control_->Set(Guarantee("a", 30 * kMiB)).ok());
   v1::SetQuotaRequest more = Guarantee("b", 30 * kMiB);
   ASSERT_TRUE(control_->Set(more).ok());
@@ -189,7 +189,7 @@ TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
   request.mutable_quota()->add_guarantees()->set_device_uuid("GPU-9");
   EXPECT_TRUE(absl::IsNotFound(control_->Set(request).status()));
   EXPECT_EQ(Of("a"), Quota());
-  // One that was there when it was named is no hindrance for other changes.
+  // An override whose device is gone by now does not block other changes.
   v1::QuotaOverride gone;
   gone.set_tenant("a");
   gone.mutable_quota()->add_devices()->set_device_uuid("GPU-9");

@@ -1,4 +1,4 @@
-// Going on where an earlier broker ended.
+// Restores an earlier broker's state.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -59,8 +59,8 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
 }
 
 void Broker::Freeze() {
-  // A daemon that comes next may be of an older release, which takes what a session that is ending
-  // still has for what a live one has.
+  // The next daemon may be of an older release, which reads an ending session's leftovers as those
+  // of a live one.
   while (true) {
     Update update(this);
     if (ledger_.HasEnding()) {
@@ -81,7 +81,7 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
         "this daemon does not know the session, or has ended it: connect for a new one");
   }
   if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
-  // What it was sent went with its connection.
+  // The descriptors that it was sent went with its connection.
   pools_sent_.erase(*session);
   return Resumed{*session, *ledger_.look().TenantOf(*session)};
 }

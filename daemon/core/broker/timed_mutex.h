@@ -1,4 +1,4 @@
-// A mutex that knows how long it was held: for the metrics, and for tests that bound it.
+// A mutex that measures how long it is held: for the metrics, and for tests that bound it.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ struct HoldTimes {
   absl::Duration longest;
 };
 
-// As absl::Mutex, held by one thread at a time. A wait for a condition ends a hold, and begins
-// another. Costs two looks at the clock for each hold.
+// As absl::Mutex, held by one thread at a time. A wait for a condition ends a hold and begins
+// another. Each hold reads the clock twice.
 template <typename Clock>
 class ABSL_LOCKABLE BasicTimedMutex {
  public:
@@ -31,7 +31,7 @@ class ABSL_LOCKABLE BasicTimedMutex {
     mutex_.Unlock();
   }
 
-  // Require that the caller holds it.
+  // Requires that the caller holds the mutex.
   void Await(const absl::Condition& condition) {
     AwaitWithDeadline(condition, absl::InfiniteFuture());
   }
@@ -50,7 +50,7 @@ class ABSL_LOCKABLE BasicTimedMutex {
     return met;
   }
 
-  // Of all holds that have ended. Does not lock it.
+  // Returns the times of all holds that have ended. Does not lock the mutex.
   HoldTimes Read() const {
     return {holds_.Read(), absl::Nanoseconds(longest_ns_.load(std::memory_order_relaxed))};
   }
@@ -73,7 +73,7 @@ class ABSL_LOCKABLE BasicTimedMutex {
 
 using TimedMutex = BasicTimedMutex<std::chrono::steady_clock>;
 
-// Holds it for as long as this lives.
+// Holds the mutex for its lifetime.
 template <typename Clock>
 class ABSL_SCOPED_LOCKABLE BasicTimedLock {
  public:

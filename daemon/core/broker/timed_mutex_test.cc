@@ -9,7 +9,7 @@
 namespace gpumemd {
 namespace {
 
-// Goes on only where a test says so.
+// Advances only when a test says so.
 struct ManualClock {
   using duration = std::chrono::nanoseconds;
   using time_point = std::chrono::time_point<ManualClock, duration>;

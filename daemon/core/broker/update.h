@@ -1,4 +1,4 @@
-// A change of the broker's ledger. For the broker's own files.
+// A change of the broker's ledger. For the broker's source files only.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -6,9 +6,9 @@
 
 namespace gpumemd {
 
-// Holds the broker's mutex. Its end settles what the change led to (Broker::Settle), releases the
-// mutex, and then resumes the requests that can go on: hundreds may, and each resume wakes a
-// thread. Code that only reads the ledger takes a TimedLock.
+// Holds the broker's mutex. The destructor settles the results of the change (Broker::Settle) and
+// releases the mutex. It then resumes the requests that can go on: hundreds may, and each resume
+// wakes a thread. Code that only reads the ledger takes a TimedLock.
 class ABSL_SCOPED_LOCKABLE Broker::Update {
  public:
   explicit Update(Broker* broker) ABSL_EXCLUSIVE_LOCK_FUNCTION(broker->mutex_) : broker_(broker) {

@@ -1,4 +1,4 @@
-// Requests that wait for their turn: no thread waits with them, and the clock ends what must end.
+// Requests that wait for their turn: no thread waits with them, and the clock ends waits on time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using State = Broker::Progress::State;
 constexpr uint64_t kGranule = 2 << 20;
 constexpr absl::Duration kLong = absl::Seconds(30);
 
-// Remembers what it is told; thread-safe.
+// Records its callbacks; thread-safe.
 class Observer : public BrokerObserver {
  public:
   void SessionForgotten(SessionId) override {}
@@ -49,7 +49,7 @@ class Observer : public BrokerObserver {
   }
 
   std::vector<Pressure> AwaitPressures(size_t count) { return Await(pressures_, count); }
-  // Whether there comes one of these.
+  // True if such a pressure comes.
   bool AwaitPressure(const std::function<bool(const Pressure&)>& which) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&] { return std::any_of(pressures_.begin(), pressures_.end(), which); };
@@ -96,7 +96,7 @@ class BrokerWaitTest : public ::testing::Test {
     std::unique_ptr<Broker::Call> call;
     std::unique_ptr<absl::Notification> resumed;
   };
-  // Of a process of its own.
+  // Opens a session of a new process.
   Client Open(const std::string& tenant) {
     SessionDetails details;
     details.peer.pid = ++pids_;
@@ -107,7 +107,7 @@ class BrokerWaitTest : public ::testing::Test {
         absl::string_view(reinterpret_cast<const char*>(client.session.token.data()), 32));
     return std::make_unique<Broker::Call>(*std::move(call));
   }
-  // Begins an Acquire of so many granules, and says how far it came.
+  // Begins an Acquire of this many granules, and returns its state.
   State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false,
               bool without_pressure = false, uint64_t request_id = 0) {
     client.call = CallOf(client);
@@ -128,7 +128,7 @@ class BrokerWaitTest : public ::testing::Test {
     };
     return broker_->Advance(client.acquisition, /*may_block=*/false).state;
   }
-  // Its answer, once it goes on.
+  // Returns its answer, once it goes on.
   absl::StatusOr<std::vector<LeaseView>> End(Client& client) {
     EXPECT_TRUE(client.resumed->WaitForNotificationWithTimeout(kLong));
     Broker::Progress progress = broker_->Advance(client.acquisition, /*may_block=*/true);
@@ -136,7 +136,7 @@ class BrokerWaitTest : public ::testing::Test {
     client.call.reset();
     return std::move(progress.leases);
   }
-  // One that the clock does not look at before its time is up.
+  // Begins an Acquire that the clock does not look at before its time is up.
   State BeginQuietly(Client& client, uint64_t granules) {
     return Begin(client, granules, kLong, /*revocable=*/false, /*without_pressure=*/true);
   }
@@ -178,7 +178,7 @@ TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
   EXPECT_FALSE(broker_->AwaitCalls(absl::Now()));
   broker_->Park();
-  // Neither one that waited nor one that begins now gets what comes free.
+  // Neither a waiting nor a new request gets the memory that comes free.
   EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
   ASSERT_EQ(Begin(c, 1, absl::ZeroDuration()), State::kWaits);
   EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong)) << "they hold up the end";
@@ -213,7 +213,7 @@ TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
   EXPECT_EQ(broker_->GetTenant("b")->denials, 1u);
 }
 
-// To those who wait, and those who do not.
+// Holds for requests that wait and for those that do not.
 TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
   broker_->Configure({{"team", {}}, {"b", {.parent = "team"}}, {"c", {.parent = "team"}}}, {});
   Client a = Open("a"), b = Open("b"), c = Open("c");
@@ -225,7 +225,7 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
     EXPECT_TRUE(denial.has_value()) << status;
     if (!denial) return named;
     for (const auto& holder : denial->holders) named.push_back(holder.tenant);
-    // The sentence is made of the same.
+    // The message is made from the same data.
     const bool told = absl::StrContains(status.message(), "a 14.00 MiB");
     EXPECT_EQ(told, denial->holders.size() == 2) << status;
     return named;
@@ -328,8 +328,8 @@ TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
   EXPECT_EQ(denial->cause, Denial::Cause::kUnbrokered);
 }
 
-// A session whose client asks again, for something else, loses what it was granted. Others get
-// that also where the new request fails.
+// A session whose client asks again, for something else, loses what it was granted. Others get that
+// even if the new request fails.
 TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
   const auto resume = [&](Client& client) {
     PeerIdentity peer;
@@ -354,7 +354,7 @@ TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
     }
     resume(a);
     ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
-    const auto call = CallOf(a);  // whose end would see to the queue, too
+    const auto call = CallOf(a);  // its end would also serve the queue
     if (attach) {
       auto again = std::make_shared<Broker::Attachment>();
       again->session = a.session.id;
@@ -411,7 +411,7 @@ TEST_F(BrokerWaitTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
   Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
   Hold(a, 8);
   Hold(holds, 2);
-  // What is left of its guarantee goes before what is not guaranteed, and has to come from others.
+  // The unused guarantee goes before memory that is not guaranteed, and has to come from others.
   broker_->Configure({{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
   ASSERT_EQ(Begin(first, 3, kLong), State::kWaits);
   ASSERT_EQ(Begin(second, 1, kLong), State::kWaits);

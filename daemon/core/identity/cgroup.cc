@@ -30,8 +30,8 @@ bool IsContainerId(absl::string_view text) {
   return text.size() == 64 && std::all_of(text.begin(), text.end(), IsLowerHex);
 }
 
-// A pod's uid: a UUID or, of static pods, 32 digits. Empty where it is none. In the names of
-// slices dashes are underscores, since a dash there means a slice inside another.
+// Returns a pod's uid: a UUID or, for static pods, 32 digits. Empty if `text` is none. In the names
+// of slices dashes are underscores, since a dash there means a slice inside another.
 std::string PodUid(absl::string_view text, char dash) {
   constexpr size_t kDashes[] = {8, 13, 18, 23};
   if (text.size() != 32 && text.size() != 36) return "";
@@ -42,8 +42,8 @@ std::string PodUid(absl::string_view text, char dash) {
   return absl::StrReplaceAll(text, {{"_", "-"}});
 }
 
-// Of "docker-ID.scope", and of "crio-ID" as it is without systemd. Empty where it is no
-// container: "crio-conmon-ID.scope" watches one.
+// Returns the container's id of "docker-ID.scope", or of "crio-ID" as it is without systemd. Empty
+// for other names: "crio-conmon-ID.scope" only watches a container.
 std::string ContainerOf(absl::string_view name) {
   absl::ConsumeSuffix(&name, ".scope");
   for (absl::string_view prefix : {"docker-", "cri-containerd-", "crio-", "libpod-"}) {
@@ -53,7 +53,7 @@ std::string ContainerOf(absl::string_view name) {
   return "";
 }
 
-// Units of root's own that name the groups below them for others.
+// True for root's units that name the groups below them for others.
 bool IsContainerManager(absl::string_view unit) {
   for (absl::string_view name :
        {"containerd.service", "docker.service", "crio.service", "kubelet.service", "k3s.service",
@@ -68,13 +68,13 @@ bool IsSlurmScope(absl::string_view unit) {
   return unit == "slurmstepd.scope" || absl::EndsWith(unit, "_slurmstepd.scope");
 }
 
-// What one path says.
+// The facts of one path.
 struct PathFacts {
   std::vector<std::string> slices;
   std::string unit, user, container, pod, qos, slurm_job, slurm_step;
 };
 
-// Reads one path, part by part, and stops where others may have named what follows.
+// Reads one path, part by part. Stops at parts below which others than root name the groups.
 class PathReader {
  public:
   explicit PathReader(absl::string_view path)
@@ -90,7 +90,7 @@ class PathReader {
     return next_ >= back ? parts_[next_ - back] : absl::string_view();
   }
 
-  // False: nothing after it is to be read.
+  // False: no part after this one may be read.
   bool ReadPart(absl::string_view part) {
     if (absl::StrContains(part, ".slice:")) {
       ReadColonForm(part);
@@ -137,7 +137,7 @@ class PathReader {
   void ReadPodSlice(absl::string_view slice) {
     const size_t kubepods = slice.rfind("kubepods-");
     if (kubepods == absl::string_view::npos) return;
-    // "kubelet-kubepods-…" where the kubelet has a root of its own.
+    // "kubelet-kubepods-…" if the kubelet has a separate root.
     if (kubepods != 0 && slice[kubepods - 1] != '-') return;
     absl::string_view rest = slice.substr(kubepods + strlen("kubepods-"));
     std::string qos = "guaranteed";
@@ -151,8 +151,8 @@ class PathReader {
     SetPod(PodUid(rest, '_'), qos);
   }
 
-  // "kubepods-burstable-podUID.slice:cri-containerd:ID": the name that a runtime hands to
-  // systemd, taken as a folder's by one that has been told to do without.
+  // "kubepods-burstable-podUID.slice:cri-containerd:ID": a name that a runtime hands to systemd. A
+  // runtime that was told to do without systemd uses it as a folder's name.
   void ReadColonForm(absl::string_view part) {
     const std::vector<absl::string_view> names = absl::StrSplit(part, ':');
     if (names.size() != 3) return;
@@ -185,7 +185,7 @@ class PathReader {
     }
   }
 
-  // The groups that are made without systemd.
+  // Groups that are made without systemd.
   bool ReadGroup(absl::string_view part) {
     if (part == "kubepods" || part == "docker" || part == "libpod_parent") return true;
     const bool has_class = Before(1) == "burstable" || Before(1) == "besteffort";
@@ -210,7 +210,7 @@ class PathReader {
   PathFacts facts_;
 };
 
-// Whether `key` is `other` or one of what that is inside.
+// True if `key` is `other`, or a group that contains it.
 bool IsPrefix(absl::string_view key, absl::string_view other) {
   return absl::ConsumePrefix(&other, key) &&
          (other.empty() || other.front() == '/' || absl::EndsWith(key, "/"));
@@ -221,7 +221,7 @@ std::string Shown(const std::string& text) {
   return absl::StrCat(text.substr(0, kMaxShown - 3), "...");
 }
 
-// Why nothing can be made of a path; empty where something can.
+// Returns why a path cannot be used; empty if it can.
 std::string Objection(absl::string_view path) {
   if (path.empty() || path.front() != '/') return "the kernel's answer is not understood";
   if (absl::EndsWith(path, " (deleted)")) return "its group is gone";
@@ -249,8 +249,8 @@ Cgroup Cgroup::Parse(absl::string_view text) {
   Cgroup cgroup;
   cgroup.unknown_.clear();
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    // "hierarchy-ID:controllers:path". The path may hold colons, and no newline (the kernel
-    // makes no such group).
+    // "hierarchy-ID:controllers:path". The path may hold colons, but no newline (the kernel makes
+    // no such group).
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) return Unknown("the kernel's answer is not understood");
     const std::string& path = parts[2];
@@ -267,7 +267,7 @@ Cgroup Cgroup::Parse(absl::string_view text) {
     add(CgroupFact::kUser, facts.user);
     add(CgroupFact::kContainer, facts.container);
     add(CgroupFact::kPod, facts.pod);
-    // The same class of two pods, and the same step of two jobs, are no agreement.
+    // The same class of two pods, or the same step of two jobs, is no agreement.
     add(CgroupFact::kQos, facts.qos, facts.pod);
     add(CgroupFact::kSlurmJob, facts.slurm_job);
     if (!facts.slurm_job.empty()) {
@@ -289,7 +289,7 @@ Cgroup Cgroup::Parse(absl::string_view text) {
 
 void Cgroup::Add(CgroupFact fact, Answer answer) {
   std::vector<Answer>& answers = answers_[static_cast<size_t>(fact)];
-  // A group and one inside it do not disagree: the deeper one says more. So do a job and a step.
+  // A group and one inside it agree: the deeper one says more. So do a job and a step.
   const bool nested =
       fact == CgroupFact::kPath || fact == CgroupFact::kSlice || fact == CgroupFact::kSlurmStep;
   const auto same = [nested](const Answer& less, const Answer& more) {

@@ -21,7 +21,7 @@ const std::string kOtherId = "00000000000000000000000000000000000000000000000000
 constexpr char kPodUid[] = "099b88fb-2a99-45ad-af94-d91eb81a87e9";
 constexpr char kPodSlice[] = "pod099b88fb_2a99_45ad_af94_d91eb81a87e9.slice";
 
-// All facts but the path, in one line: "unit=a.service slice=b.slice".
+// Returns all facts but the path, in one line: "unit=a.service slice=b.slice".
 std::string FactsOf(const Cgroup& cgroup) {
   std::string all;
   for (size_t i = 1; i < kCgroupFacts; ++i) {
@@ -50,7 +50,7 @@ struct PathCase {
 
 class CgroupPathTest : public testing::TestWithParam<PathCase> {};
 
-// The same in the unified hierarchy and in one of version 1.
+// Gives the same facts in the unified hierarchy and in one of version 1.
 TEST_P(CgroupPathTest, SaysSo) {
   const std::string path = Fixture(GetParam().path);
   for (const char* hierarchy : {"0::", "4:memory:", "1:name=systemd:"}) {
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "unit=mnt-a\\x2db.service slice=system.slice"},
         PathCase{"LoginSession", "/user.slice/user-1000.slice/session-3.scope",
                  "unit=session-3.scope slice=user.slice slice=user-1000.slice user=1000"},
-        // What is below is the user's own: he may call it as he likes.
+        // The groups below are the user's: the user may choose their names.
         PathCase{"UsersOwnUnit",
                  "/user.slice/user-1000.slice/user@1000.service/app.slice/infer.service",
                  "unit=user@1000.service slice=user.slice slice=user-1000.slice user=1000"},
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
         PathCase{"RootlessPodman",
                  "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-CID.scope",
                  "unit=user@1000.service slice=user.slice slice=user-1000.slice user=1000"},
-        // The outer one counts: it names what is inside.
+        // The outer container counts: it names the groups inside.
         PathCase{"DockerInDocker", "/docker/CID/docker/OTHER", "container=CID"},
         PathCase{"DockerInDockerWithSystemd",
                  "/system.slice/docker-CID.scope/system.slice/docker-OTHER.scope",
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "slice=kubelet-kubepods-burstable.slice "
                  "slice=kubelet-kubepods-burstable-PODSLICE container=CID pod=POD "
                  "qos=burstable"},
-        // A node in a container: the machine's root has named the node, and no more.
+        // A node in a container: the machine's root has named the node, and nothing below it.
         PathCase{"NodeInDocker", "/docker/CID/kubelet/kubepods/burstable/podPOD/OTHER",
                  "container=CID"},
         PathCase{"PodUidTooShort", "/kubepods/burstable/pod099b88fb/CID", ""},
@@ -255,7 +255,7 @@ TEST(CgroupTest, HierarchiesThatDisagreeSayNothing) {
        "v1 memory says 42, v1 pids says 43"},
       {CgroupFact::kSlurmStep, "/slurm/uid_1/job_42/step_0", "/slurm/uid_1/job_42/step_1",
        "v1 memory says 42/0, v1 pids says 42/1"},
-      // The same step of another job, and a job whose step is not known.
+      // The same step of another job, and a job with an unknown step.
       {CgroupFact::kSlurmStep, "/slurm/uid_1/job_42/step_0", "/slurm/uid_1/job_43/step_0",
        "v1 memory says 42/0, v1 pids says 43/0"},
       {CgroupFact::kSlurmStep, "/slurm/uid_1/job_42/step_0", "/slurm/uid_1/job_4",
@@ -308,7 +308,7 @@ TEST(CgroupTest, WhatCannotBeUnderstoodLeavesAllUnknown) {
            {"0::/../../system.slice/a.service\n",
             "its group is outside of the daemon's cgroup namespace"},
            {"0::/a.slice/../b.slice\n", "its group is outside of the daemon's cgroup namespace"},
-           // One hierarchy is enough.
+           // One such hierarchy suffices.
            {"4:memory:/slurm/uid_1/job_42\n0::/../x\n",
             "its group is outside of the daemon's cgroup namespace"},
            {"0::/system.slice/a.service (deleted)\n", "its group is gone"},
@@ -320,10 +320,10 @@ TEST(CgroupTest, WhatCannotBeUnderstoodLeavesAllUnknown) {
     EXPECT_EQ(cgroup.Value(CgroupFact::kPath), "");
   }
   EXPECT_EQ(Cgroup().unknown(), "it has not been read");
-  EXPECT_EQ(Cgroup::Parse("0::/..a/b..\n").unknown(), "");  // names like others
+  EXPECT_EQ(Cgroup::Parse("0::/..a/b..\n").unknown(), "");  // ordinary names
 }
 
-// Whatever it is given, it ends, and what it takes for a fact is one.
+// Parsing any text ends, and all facts that it finds are valid.
 TEST(CgroupTest, SurvivesEverything) {
   const std::vector<std::string> pieces = {"/",
                                            "..",

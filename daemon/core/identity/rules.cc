@@ -21,11 +21,11 @@ constexpr char kUid[] = "{uid}";
 
 enum class Verdict { kMatches, kFails, kAmbiguous };
 
-// Whether a rule matches; if not, the first condition for which it does not.
+// Whether a rule matches; if not, the first condition that does not hold.
 struct Evaluation {
   Verdict verdict = Verdict::kMatches;
   std::string condition;
-  std::string why;  // of kAmbiguous: "the cgroup is ambiguous (…)"
+  std::string why;  // for kAmbiguous: "the cgroup is ambiguous (…)"
 };
 
 bool AnyMatches(const std::vector<std::string>& values, const std::string& pattern, int flags) {
@@ -42,7 +42,7 @@ Evaluation EvaluateFact(const Cgroup& cgroup, CgroupFact fact, const std::string
             absl::StrCat("the cgroup is unknown (", cgroup.unknown(), ")")};
   }
   const std::vector<Cgroup::Answer>& answers = cgroup.Answers(fact);
-  // Whichever of the answers is the right one: it does not match.
+  // The condition does not hold, whichever of the answers is right.
   if (std::none_of(answers.begin(), answers.end(), [&](const Cgroup::Answer& answer) {
         return AnyMatches(answer.values, pattern, flags);
       })) {
@@ -62,7 +62,7 @@ Evaluation Evaluate(const Rule& rule, const PeerIdentity& peer) {
     return {Verdict::kFails, "gid", ""};
   }
   Evaluation whole;
-  // What fails for certain goes before what is ambiguous: the rule does not match then.
+  // A condition that certainly fails goes before an ambiguous one: the rule does not match.
   const auto add = [&](Evaluation part) {
     if (part.verdict == Verdict::kFails || whole.verdict == Verdict::kMatches) {
       whole = std::move(part);
@@ -84,7 +84,7 @@ bool BillsByUid(const Rule& rule) {
   return !rule.AsksForCgroup() && (rule.uid.has_value() || absl::StrContains(rule.tenant, kUid));
 }
 
-// FNV-1a: the same in every run of the daemon, as a tenant's name has to be.
+// FNV-1a: the same in every run of the daemon, as a tenant's name must be.
 uint64_t HashOf(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -93,7 +93,7 @@ uint64_t HashOf(absl::string_view text) {
 
 std::string ValueOf(const Rule& rule, const PeerIdentity& peer, CgroupFact fact) {
   if (fact != CgroupFact::kSlice) return peer.cgroup.Value(fact);
-  // The innermost of those that the rule asks for.
+  // The innermost of the slices that the rule asks for.
   const std::vector<std::string>& slices = peer.cgroup.Values(fact);
   for (auto slice = slices.rbegin(); slice != slices.rend(); ++slice) {
     const bool asked_for =
@@ -163,9 +163,9 @@ absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const Peer
                                         absl::string_view wished) {
   std::vector<std::string> allowed;
   std::vector<PassedRule> passed;
-  std::string ambiguous;  // why only rules by uid count from here on
+  std::string ambiguous;  // why only rules by uid count after it
   bool billed_by_uid = false;
-  // The match, unless another tenant is wished for.
+  // Returns the match, unless another tenant is wished for.
   const auto decide = [&](std::string tenant, absl::string_view description, size_t number) {
     std::optional<TenantMatch> match;
     if (wished.empty() || tenant == wished) {

@@ -1,5 +1,5 @@
-// Who is billed: rules that map what the kernel says of a peer to a tenant's name.
-// Pure: reads nothing, so that every case can be tested with plain data.
+// Billing rules: they map the kernel's facts about a peer to a tenant's name. Pure: reads nothing,
+// so that every case can be tested with plain data.
 #pragma once
 
 #include <sys/types.h>
@@ -16,27 +16,27 @@
 
 namespace gpumemd {
 
-// What the kernel attests of the process at the other end of a socket.
+// The kernel's facts about the process at the other end of a socket.
 struct PeerIdentity {
   pid_t pid = 0;
-  // When that process started, in clock ticks since boot (proc_pid_stat(5)): together with the
-  // pid it names one process for good. 0: unknown.
+  // When that process started, in clock ticks since boot (proc_pid_stat(5)). Together with the pid
+  // it identifies one process for all time. 0: unknown.
   uint64_t start_time = 0;
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<gid_t> groups;  // supplementary
-  Cgroup cgroup;              // as of the moment at which it was accepted
+  Cgroup cgroup;              // as of the moment at which the daemon accepted it
 };
 
-// A condition on what the cgroup says.
+// A condition on a cgroup fact.
 struct FactCondition {
   CgroupFact fact = CgroupFact::kUnit;
-  // fnmatch(3), without escapes, since units have backslashes in their names. Of kSlice any one
-  // that matches will do. A fact that is not there matches no pattern, not even "*".
+  // fnmatch(3), without escapes, since units have backslashes in their names. For kSlice one
+  // matching slice suffices. An absent fact matches no pattern, not even "*".
   std::string pattern;
 };
 
-// Every condition that is present must hold; a rule without conditions matches all.
+// All conditions that are present must hold; a rule without conditions matches every peer.
 struct Rule {
   // A tenant's name, or a template: kPlaceholders.
   std::string tenant;
@@ -44,7 +44,7 @@ struct Rule {
   std::optional<gid_t> gid;           // primary or supplementary
   std::optional<std::string> cgroup;  // fnmatch(3) pattern; '*' matches '/' too
   std::vector<FactCondition> facts;
-  // The names by which the configuration gives uid and gid; empty where it gives numbers.
+  // The names by which the configuration gives uid and gid; empty if it gives numbers.
   std::string user, group;
   // For people: "rule 2 (user = alice)".
   std::string description;
@@ -52,23 +52,23 @@ struct Rule {
   bool AsksForCgroup() const { return cgroup.has_value() || !facts.empty(); }
 };
 
-// What may stand in a rule's tenant, and the conditions of which one must be in the rule so that
+// A placeholder that a rule's tenant may have. One of `conditions` must be in the rule, so that
 // there always is a value.
 struct Placeholder {
   absl::string_view text;                     // "{pod}"
-  std::vector<absl::string_view> conditions;  // {"pod", "qos"}; empty: there is always one
+  std::vector<absl::string_view> conditions;  // {"pod", "qos"}; empty: there is always a value
 };
 const std::vector<Placeholder>& Placeholders();
 
-// What users of no rule by uid are billed as: "user-{uid}".
+// The tenant of users that no rule by uid bills.
 inline constexpr char kTenantForEachUser[] = "user-{uid}";
 
-// `tenant` with the peer's values, where `rule` matches it: a valid tenant's name. Of the values,
-// characters that no tenant's name has become '_'; what is longer than 63 is cut, and a hash of
-// all of it put at the end.
+// Returns `tenant` with the peer's values, if `rule` matches: a valid tenant's name. Characters of
+// values that are not allowed in a tenant's name become '_'. A name longer than 63 is cut, and ends
+// in a hash of the whole name.
 std::string TenantOf(const Rule& rule, const PeerIdentity& peer);
 
-// A rule that was looked at and did not decide.
+// A rule that was evaluated and did not decide.
 struct PassedRule {
   size_t number = 0;      // from 1
   std::string condition;  // the first that did not hold; "tenant": it names the wrong one
@@ -84,14 +84,14 @@ struct TenantMatch {
 
 bool Matches(const Rule& rule, const PeerIdentity& peer);
 
-// The tenant of `peer`: that of the first rule that matches or, where `wished` is not
-// empty, of the first that matches and names that tenant.
+// Returns the tenant of `peer`: that of the first rule that matches. With `wished` not empty: of
+// the first that matches and names that tenant.
 //
-// A rule that asks for something ambiguous about the cgroup, and would match by one of the
-// answers, is neither passed over nor taken: the uid's quota holds. From there on only rules count
-// that name a tenant by uid (condition uid, or {uid} in the tenant) and ask nothing of the cgroup;
-// where there is none, the tenant is the built-in "user-UID".
-//   PERMISSION_DENIED  no rule matches, or none that does names `wished`
+// If a rule asks for an ambiguous cgroup fact and one of the answers would match, the rule is
+// neither skipped nor applied: the uid's quota holds. From that point only rules count that name a
+// tenant by uid (condition uid, or {uid} in the tenant) and ask nothing of the cgroup. If none
+// matches, the tenant is the built-in "user-UID".
+//   PERMISSION_DENIED  no rule matches, or no matching rule names `wished`
 absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const PeerIdentity& peer,
                                         absl::string_view wished);
 

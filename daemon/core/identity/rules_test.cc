@@ -40,7 +40,7 @@ TEST(RulesTest, GidIsThePrimaryOneOrASupplementaryOne) {
 
 TEST(RulesTest, Cgroup) {
   EXPECT_TRUE(Matches({.cgroup = "/user.slice/user-1000.slice/session-3.scope"}, Alice()));
-  EXPECT_TRUE(Matches({.cgroup = "/user.slice/*"}, Alice()));  // '*' goes across '/'
+  EXPECT_TRUE(Matches({.cgroup = "/user.slice/*"}, Alice()));  // '*' matches '/' too
   EXPECT_TRUE(Matches({.cgroup = "*/session-[0-9].scope"}, Alice()));
   EXPECT_FALSE(Matches({.cgroup = "/user.slice"}, Alice()));  // the whole path, not a part
   EXPECT_FALSE(Matches({.cgroup = "user.slice/*"}, Alice()));
@@ -123,7 +123,7 @@ TEST(RulesTest, WhomNoRuleMatchesIsToldSo) {
   EXPECT_TRUE(absl::IsPermissionDenied(MatchTenant({}, peer, "").status()));
 }
 
-// --- What the cgroup says --------------------------------------------------------------
+// --- Cgroup facts ----------------------------------------------------------------------
 
 constexpr char kId[] = "3f2a9c0d7b1e4f5a6c8d9e0f1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d";
 constexpr char kPodUid[] = "099b88fb-2a99-45ad-af94-d91eb81a87e9";
@@ -187,7 +187,7 @@ TEST(RulesTest, TenantsMadeOfFacts) {
   const PeerIdentity infer = In("0::/a.slice/a-b.slice/a-b-c.slice/infer@3.service\n");
   EXPECT_EQ(TenantOf(WithFact(CgroupFact::kSlice, "a*", "{slice}"), infer), "a-b-c.slice");
   EXPECT_EQ(TenantOf(WithFact(CgroupFact::kSlice, "a-?.slice", "{slice}"), infer), "a-b.slice");
-  // Characters that no tenant's name has.
+  // Characters that are not allowed in a tenant's name.
   EXPECT_EQ(tenant("{unit}", CgroupFact::kUnit, infer), "infer_3.service");
   EXPECT_EQ(TenantOf({.tenant = "{user}-{group}", .user = "al ice", .group = "{uid}"}, infer),
             "al_ice-_uid_");
@@ -203,16 +203,16 @@ TEST(RulesTest, LongTenantsAreCutAndStayApart) {
   EXPECT_EQ(one.size(), 63u);
   EXPECT_EQ(one, unit(same + "1"));
   EXPECT_NE(one, unit(same + "2"));
-  // Also where they differ in what becomes '_' alone.
+  // Also if only characters that become '_' differ.
   EXPECT_NE(unit(same + "@a"), unit(same + ":a"));
   EXPECT_EQ(one.find_first_not_of("x-0123456789abcdef"), std::string::npos) << one;
-  // Of every later run of the daemon, too: who changes the hash renames tenants.
+  // Later runs of the daemon need the same hash: changing it renames tenants.
   EXPECT_EQ(one, std::string(46, 'x') + "-4cc4e261d4355215");
   EXPECT_EQ(unit(std::string(55, 'y')).size(), 63u);
   EXPECT_EQ(unit(std::string(55, 'y')), std::string(55, 'y') + ".service");
 }
 
-// --- Where the cgroup is ambiguous -----------------------------------------------------
+// --- Ambiguous cgroups -----------------------------------------------------------------
 
 const char kTwoJobs[] = "4:memory:/slurm/uid_1000/job_42\n3:pids:/slurm/uid_1000/job_43\n";
 
@@ -238,7 +238,7 @@ TEST(RulesTest, WhatIsAmbiguousIsBilledByUid) {
             "rule 4 (user = alice); the cgroup is ambiguous (v1 memory says 42, v1 pids says 43): "
             "billed by uid");
   EXPECT_EQ(match->rule_number, 4u);
-  // A template with the uid is as good.
+  // A template with the uid serves as well.
   rules[3] = {.tenant = "u{uid}", .description = "rule 4 (default)"};
   EXPECT_EQ(MatchTenant(rules, In(kTwoJobs), "")->tenant, "u1000");
   // Without either: the built-in tenant of each user.
@@ -265,7 +265,7 @@ TEST(RulesTest, WhatIsUnknownIsBilledByUid) {
 
 TEST(RulesTest, AmbiguityCountsWhereARuleAsksForItAlone) {
   const std::vector<Rule> rules = JobsThenStaffThenAll();
-  // A rule before it decides.
+  // An earlier rule decides.
   EXPECT_EQ(MatchTenant({{.tenant = "first", .gid = 100}, rules[0]}, In(kTwoJobs), "")->tenant,
             "first");
   // Its other conditions do not hold.
@@ -275,16 +275,16 @@ TEST(RulesTest, AmbiguityCountsWhereARuleAsksForItAlone) {
   Rule in_pods = rules[0];
   in_pods.facts.push_back({CgroupFact::kPod, "*"});
   EXPECT_EQ(MatchTenant({in_pods, rules[1]}, In(kTwoJobs), "")->tenant, "rich");
-  // It is for neither of the two jobs.
+  // It names neither of the two jobs.
   Rule another_job = rules[0];
   another_job.facts[0].pattern = "44";
   EXPECT_EQ(MatchTenant({another_job, rules[1]}, In(kTwoJobs), "")->tenant, "rich");
-  // It asks for what is clear: the jobs are of one unit.
+  // It asks for an unambiguous fact: the jobs are of one unit.
   const PeerIdentity one_unit =
       In("4:memory:/system.slice/slurmstepd.scope/job_42\n3:pids:/system.slice/slurmstepd.scope/"
          "job_43\n");
   EXPECT_EQ(MatchTenant({rules[2]}, one_unit, "")->tenant, "unit");
-  // But not once one has asked for what is not.
+  // But not after a rule that asked for an ambiguous fact.
   EXPECT_EQ(MatchTenant({rules[0], rules[2]}, one_unit, "")->tenant, "user-1000");
 }
 

@@ -82,8 +82,8 @@ bool AllZero(const uint8_t* begin, const uint8_t* end) {
   return std::all_of(begin, end, [](uint8_t byte) { return byte == 0; });
 }
 
-// `ok` turns false where the bytes are none that Writer writes. Reads no further than the type's
-// size, whatever they are.
+// `ok` becomes false for bytes that Writer never writes. Reads no further than the type's size,
+// whatever the bytes are.
 struct Reader {
   const uint8_t* at;
   bool ok = true;
@@ -150,7 +150,7 @@ consteval size_t BytesOf() {
   return sizer.bytes;
 }
 
-// What is on disk stays as it is: a change here is a new version (table.h).
+// The layout on disk must not change: a change here is a new version (table.h).
 static_assert(BytesOf<Counters>() == 48 && KeyBytesOf<Counters>() == 0);
 static_assert(BytesOf<Session>() == 221 && KeyBytesOf<Session>() == 8);
 static_assert(BytesOf<Segment>() == 157 && KeyBytesOf<Segment>() == 8);
@@ -162,7 +162,7 @@ static_assert(BytesOf<PublicationItem>() == 20 && KeyBytesOf<PublicationItem>() 
 static_assert(BytesOf<IpcEvent>() == 218 && KeyBytesOf<IpcEvent>() == 8);
 static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 
-// By the number of its type, which is its place in Object and 1.
+// True if each type's place in Object is one less than its number.
 template <size_t... kIndex>
 consteval bool AreInOrder(std::index_sequence<kIndex...>) {
   return ((static_cast<size_t>(std::variant_alternative_t<kIndex, Object>::kType) == kIndex + 1) &&

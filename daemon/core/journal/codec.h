@@ -1,5 +1,5 @@
-// How a change lies in a record's payload: the key's fields, then, of a put, all others, in the
-// order in which the type visits them (records.h), without gaps; then zeros to the end.
+// The layout of a change in a record's payload. The key's fields come first. A put adds all other
+// fields, in the order in which the type visits them (records.h), without gaps. The rest is zeros.
 //
 //   numbers       little-endian, as wide as they are declared
 //   ids           8 bytes
@@ -9,8 +9,8 @@
 //   array         its bytes
 //   optional      1 byte: 0 or 1; the value, or zeros
 //
-// Every change has one form and no other is read, so that bytes which were never written by
-// Encode are found out even where their checksum is right. No I/O, no state, thread-safe.
+// Every change has exactly one form, and no other is read. So bytes that Encode never wrote are
+// detected even if their checksum is right. No I/O, no state, thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ inline constexpr size_t kPayloadBytes = 224;
 
 Type TypeOf(const Object& object);
 
-// `payload` has kPayloadBytes; all of them are written.
+// Writes all kPayloadBytes of `payload`, which has kPayloadBytes.
 void Encode(const Change& change, absl::Span<uint8_t> payload);
 
-// Nothing where the bytes are not what Encode writes. `payload` has kPayloadBytes.
-//   more  a newer daemon has written them: whatever is behind the last field is passed over
+// Returns nullopt if the bytes are not what Encode writes. `payload` has kPayloadBytes.
+//   more  a newer daemon has written them: bytes behind the last field are ignored
 std::optional<Change> Decode(uint8_t type, uint8_t op, absl::Span<const uint8_t> payload,
                              bool more = false);
-// An erasure of what the bytes put.
+// Returns an erasure of the object that the bytes put.
 std::optional<Change> DecodeKey(uint8_t type, absl::Span<const uint8_t> payload);
 
 }  // namespace gpumemd::journal

@@ -38,7 +38,7 @@ std::array<uint8_t, kSize> Filled(uint8_t value) {
   return bytes;
 }
 
-// As hexadecimal digits, without the zeros at the end.
+// Returns hexadecimal digits, without the zeros at the end.
 std::string Digits(const Payload& payload) {
   size_t size = payload.size();
   while (size > 0 && payload[size - 1] == 0) --size;
@@ -52,10 +52,10 @@ std::string Times(int count, absl::string_view digits) {
   return text;
 }
 
-// "ab" as a Text<most>, in digits.
+// Returns "ab" as a Text<most>, in digits.
 std::string Ab(int most) { return absl::StrCat("026162", Times(most - 2, "00")); }
 
-// What is on disk, byte by byte. If this fails, daemons cannot read each other's journals.
+// The bytes on disk. If this fails, daemons cannot read each other's journals.
 TEST(JournalCodec, FormOnDisk) {
   struct Case {
     Change change;
@@ -185,13 +185,13 @@ TEST(JournalCodec, EveryChangeComesBack) {
   EXPECT_EQ(seen.size(), 10u);
 }
 
-// One form for each change: what is read is written again as it was.
+// Each change has one form: a change that was read is written again as the same bytes.
 TEST(JournalCodec, OnlyWhatIsWrittenIsRead) {
   JournalChance chance(3);
   int read = 0, refused = 0;
   for (int i = 0; i < 200000; ++i) {
     Payload payload = Encoded(chance.Change());
-    // Only zeros behind a type's end are likely to be read as another's.
+    // Only zeros behind a type's end are likely to be read as another type's.
     for (uint64_t changes = chance.Below(3); changes > 0; --changes) {
       payload[chance.Below(payload.size())] = static_cast<uint8_t>(chance.Below(256));
     }
@@ -223,21 +223,21 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_FALSE(refused(segment, 24, 4));   // pinned
   EXPECT_TRUE(refused(segment, 24, 5));    // no kind
   EXPECT_FALSE(refused(segment, 25, 1));   // made
-  EXPECT_TRUE(refused(segment, 25, 2));    // neither
-  EXPECT_TRUE(refused(segment, 29, 64));   // longer than it can be
+  EXPECT_TRUE(refused(segment, 25, 2));    // neither true nor false
+  EXPECT_TRUE(refused(segment, 29, 64));   // longer than the maximum
   EXPECT_TRUE(refused(segment, 29, 255));  // the same
   EXPECT_TRUE(refused(segment, 29, 1));    // a byte behind the text
   EXPECT_TRUE(refused(segment, 32, 'x'));  // the same
   EXPECT_TRUE(refused(segment, 157, 1));   // behind the object
   EXPECT_TRUE(refused(segment, kPayloadBytes - 1, 1));
   const Change lease = Put(Lease{.id = LeaseId{1}});
-  EXPECT_TRUE(refused(lease, 40, 2));                        // neither there nor not
-  EXPECT_TRUE(refused(lease, 41, 1));                        // a ticket that is not there
-  EXPECT_FALSE(refused(lease, 40, 1));                       // one of zeros
+  EXPECT_TRUE(refused(lease, 40, 2));                        // neither present nor absent
+  EXPECT_TRUE(refused(lease, 41, 1));                        // a ticket that is absent
+  EXPECT_FALSE(refused(lease, 40, 1));                       // a ticket of zeros
   EXPECT_TRUE(refused(Erase<Segment>(SegmentId{1}), 8, 1));  // more than the key
   const Payload zeros{};
   EXPECT_TRUE(Decode(1, 1, zeros).has_value());
-  EXPECT_FALSE(Decode(1, 2, zeros).has_value());  // Counters stay
+  EXPECT_FALSE(Decode(1, 2, zeros).has_value());  // Counters cannot be erased
   EXPECT_FALSE(Decode(0, 1, zeros).has_value());
   EXPECT_FALSE(Decode(kLastType + 1, 1, zeros).has_value());
   EXPECT_FALSE(Decode(2, 0, zeros).has_value());
@@ -245,7 +245,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_FALSE(Decode(1, 1, absl::Span<const uint8_t>(zeros).subspan(1)).has_value());
 }
 
-// What a newer daemon has put behind the last field is passed over where that is asked for.
+// Bytes that a newer daemon has put behind the last field are ignored if the caller asks for it.
 TEST(JournalCodec, KeysAndWhatIsKnownAreReadWithoutTheRest) {
   JournalChance chance(4);
   for (int i = 0; i < 1000; ++i) {

@@ -1,8 +1,7 @@
-// What this daemon writes of a journal, and what it can read (table.h, "Versions").
+// The versions of the journal that this daemon writes and reads (table.h, "Versions").
 //
-// It is a variable for the sake of one test alone, which has a daemon of a version that is not
-// there yet write journals for this one (tests/support/next_journal.cc). In the daemon that users
-// run it stays as it is here.
+// It is a variable for one test alone, in which a daemon of a future version writes journals for
+// this one (tests/support/next_journal.cc). In the daemon that users run it never changes.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +20,11 @@ inline constexpr uint8_t kVersion = 1;
 struct Dialect {
   uint32_t form = kForm;
   uint8_t version = kVersion;
-  // Changes a record that was just made, before its checksum is.
+  // Changes a new record before its checksum is computed.
   void (*write)(RecordHead& head, absl::Span<uint8_t> payload) = nullptr;
-  // Takes out of a record's copy what `write` has put in; true: there is nothing left of it.
+  // Removes from a copy of a record what `write` added. True: nothing is left of the record.
   bool (*read)(RecordHead& head, absl::Span<uint8_t> payload) = nullptr;
-  // How many records of a type that this version does not know it writes with each whole state.
+  // Records of a type unknown to this version that are written with each whole state.
   uint32_t more_records = 0;
 };
 inline Dialect dialect;

@@ -1,7 +1,7 @@
-// Bytes that no daemon has written, from a seed: whatever they are, reading them ends, with a
-// status or with a state that could have been written, and takes no more memory than that.
+// Reads bytes that no daemon has written, made from a seed. Reading them always ends with a status,
+// or with a state that could have been written. It takes no more memory than that state.
 //
-// GPUMEM_FUZZ_ROUNDS and GPUMEM_FUZZ_SEED ask for more than the default.
+// GPUMEM_FUZZ_ROUNDS and GPUMEM_FUZZ_SEED override the defaults.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 // Stages of one page, and slots of three: in pages 1 to 6, or 7 to 12.
 constexpr JournalArea kFirst = {.page = 1, .stage_pages = 1, .slot_pages = 3};
 
-// A journal of a few dozen records, in the first area or the second.
+// Returns a journal of a few dozen records, in the first area or the second.
 Bytes SomeJournal(JournalChance& chance) {
   Bytes bytes(13 * kJournalPageBytes);
   JournalTable table = JournalTable::Create(absl::MakeSpan(bytes), {.number = 1}, kFirst);
@@ -40,8 +40,8 @@ Bytes SomeJournal(JournalChance& chance) {
   return bytes;
 }
 
-// Makes the checksums right again, so that what is behind them is tried, too: now and then even the
-// sum of all.
+// Makes the checksums right again, so that the checks behind them are tested, too. Now and then
+// also fixes the sum of all checksums.
 void Reseal(JournalChance& chance, Bytes& bytes) {
   const auto reseal = [&](size_t at, size_t checksum_at, uint64_t checksum) {
     std::memcpy(&bytes[at + checksum_at], &checksum, sizeof checksum);
@@ -76,7 +76,7 @@ void Reseal(JournalChance& chance, Bytes& bytes) {
   }
 }
 
-// Places that mean something: heads, and the first bytes of records.
+// Returns a place that has a meaning: a head, or the first bytes of a record.
 size_t SomePlace(JournalChance& chance, const Bytes& bytes) {
   switch (chance.Below(4)) {
     case 0:
@@ -125,7 +125,7 @@ void Mutate(JournalChance& chance, Bytes& bytes) {
   }
 }
 
-// Whatever is read could have been written: written again, it is the same.
+// A state that was read could have been written: written again, it is the same.
 void ExpectSound(const Bytes& bytes) {
   const absl::StatusOr<JournalContents> read = ReadJournal(bytes);
   if (!read.ok()) {
@@ -145,7 +145,7 @@ void ExpectSound(const Bytes& bytes) {
   const absl::StatusOr<JournalContents> reread = ReadJournal(again);
   ASSERT_TRUE(reread.ok()) << reread.status();
   ASSERT_TRUE(reread->image == read->image);
-  // And whoever goes on with it leaves the same, and what it appends.
+  // A daemon that resumes it leaves the same state, plus its batches.
   Bytes on = bytes;
   absl::StatusOr<JournalContents> contents = read;
   JournalTable resumed = JournalTable::Resume(absl::MakeSpan(on), *contents);
@@ -178,7 +178,7 @@ TEST(JournalFuzz, WhateverTheBytesAre) {
     if (HasFatalFailure()) return;
     if (ReadJournal(bytes).ok()) ++sound;
   }
-  // Both ways were gone often.
+  // Both outcomes were common.
   EXPECT_GT(sound, rounds / 50);
   EXPECT_LT(sound, rounds - rounds / 50);
 }

@@ -15,7 +15,7 @@ using journal::Change;
 using journal::Counters;
 using journal::Op;
 
-// Where the image keeps objects of a type.
+// Returns the image's map for objects of a type.
 auto& MapOf(auto& image, const journal::Session&) { return image.sessions; }
 auto& MapOf(auto& image, const journal::Segment&) { return image.segments; }
 auto& MapOf(auto& image, const journal::Lease&) { return image.leases; }
@@ -33,7 +33,7 @@ void ForEachMap(const JournalImage& image, Visit visit) {
       visit(image.ipc_events), visit(image.answers);
 }
 
-// How a sentence names an object.
+// Names an object in a sentence.
 std::string NameOf(const journal::Lease& lease) { return absl::StrCat("lease ", ToInt(lease.id)); }
 std::string NameOf(const journal::Exposure& exposure) {
   return absl::StrCat("what session ", ToInt(exposure.session), " may map of segment ",

@@ -1,5 +1,5 @@
-// The ledger's state as the journal has it: what all changes so far together make. No I/O.
-// Not thread-safe.
+// The ledger's state according to the journal: the sum of all changes so far. No I/O. Not
+// thread-safe.
 #pragma once
 
 #include "absl/container/btree_map.h"
@@ -24,15 +24,15 @@ struct JournalImage {
   Map<journal::Answer> answers;
   journal::Counters counters;  // at least the highest number that was ever put
 
-  // To erase what is not there changes nothing. Counters never go down.
+  // Applies a change. Erasing an absent object changes nothing. Counters never go down.
   void Apply(const journal::Change& change);
 
-  // Whether all that objects refer to is there, and each publication has items 0 to n - 1 or
-  // none. True between batches; within one it need not be.
-  //   DATA_LOSS  names the first that does not
+  // Checks that all objects that others refer to exist, and that each publication has items 0 to
+  // n-1 or none. Holds between batches; within one it need not.
+  //   DATA_LOSS  names the first missing object
   absl::Status CheckReferences() const;
 
-  // All of it, Counters first; how many there are.
+  // ForEach visits all objects, Counters first; size() counts them.
   void ForEach(absl::FunctionRef<void(const journal::Object&)> visit) const;
   size_t size() const;
 

@@ -16,7 +16,7 @@ using journal::Erase;
 using journal::Put;
 using ::testing::HasSubstr;
 
-// One of each type, and all that they refer to.
+// Returns one object of each type, and all that they refer to.
 std::vector<journal::Change> WholeState() {
   return {
       Put(journal::Session{.id = SessionId{1}, .tenant = "alice"}),
@@ -95,7 +95,7 @@ TEST(JournalImage, ReferencesThatHold) {
   EXPECT_EQ(ImageOf({}).CheckReferences().ToString(), "OK");
   JournalImage image = ImageOf(WholeState());
   EXPECT_EQ(image.CheckReferences().ToString(), "OK");
-  // What refers to nothing on purpose.
+  // Objects that refer to nothing on purpose.
   image.Apply(Put(journal::Publication{.id = PublicationId{4}, .name = "weights"}));
   image.Apply(Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}}));
   image.Apply(Put(journal::Lease{.id = LeaseId{3},

@@ -1,4 +1,4 @@
-// Where everything is in a journal's bytes (table.h), for what writes and what reads them.
+// The places of all fields in a journal's bytes (table.h), for the writer and the reader.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace gpumemd::journal {
 inline constexpr uint64_t kFileMagic = 0x6c6e726a6d757067;  // "gpumjrnl"
 inline constexpr uint64_t kAreaMagic = 0x616572616d757067;  // "gpumarea"
 
-// A number of 32 bits and its opposite, in one word: stored at once, and never mistaken for zeros
-// or for what somebody else wrote.
+// Returns a 32-bit number and its complement in one word. It is stored at once, and cannot be
+// mistaken for zeros or for foreign bytes.
 constexpr uint64_t Sealed(uint32_t value) {
   return uint64_t{static_cast<uint32_t>(~value)} << 32 | value;
 }
@@ -33,7 +33,7 @@ constexpr std::optional<uint32_t> Unsealed(uint64_t word) {
   return value;
 }
 
-// What wrote something, for who reads the message: GPUMEM_VERSION, with zeros behind it.
+// Names the writer for people who read the message: GPUMEM_VERSION, with zeros behind it.
 using Writer = std::array<char, 24>;
 
 // At byte 0.
@@ -62,11 +62,11 @@ struct AreaHead {
   uint64_t magic = kAreaMagic;
   uint32_t zero = 0;
   uint32_t stage_pages = 0;
-  Writer writer{};        // of what was in it at first
+  Writer writer{};        // of its first content
   uint64_t checksum = 0;  // of all above
   // Stored at once.
   uint64_t slot_pages = 0;  // sealed
-  uint64_t batch = 0;       // sealed: the last one's number, its lower 32 bits
+  uint64_t batch = 0;       // sealed: the last batch's number, lower 32 bits
   uint64_t behind = 0;      // not 0: changes are missing
 };
 static_assert(sizeof(AreaHead) == 72 && offsetof(AreaHead, stage_pages) == 12 &&
@@ -74,31 +74,31 @@ static_assert(sizeof(AreaHead) == 72 && offsetof(AreaHead, stage_pages) == 12 &&
               offsetof(AreaHead, slot_pages) == 48 && offsetof(AreaHead, batch) == 56 &&
               offsetof(AreaHead, behind) == 64);
 
-// At a stage's first byte; behind it are the Counters, as in a record. The batch's records follow.
+// At a stage's first byte, followed by the Counters, as in a record, and the batch's records.
 struct StageHead {
-  uint64_t checksum = 0;  // of the other bytes of it and of the Counters
-  uint64_t batch = 0;     // an even one's is in stage 0
-  uint32_t length = 0;    // of the batch
-  uint32_t objects = 0;   // in slots, once the batch is there
+  uint64_t checksum = 0;  // of the head's other bytes and of the Counters
+  uint64_t batch = 0;     // an even one is in stage 0
+  uint32_t length = 0;    // of the batch, in records
+  uint32_t objects = 0;   // in slots, once the batch is applied
   uint64_t sum = 0;       // of their records' checksums
 };
 static_assert(sizeof(StageHead) == 32 && offsetof(StageHead, batch) == 8 &&
               offsetof(StageHead, length) == 16 && offsetof(StageHead, objects) == 20 &&
               offsetof(StageHead, sum) == 24);
 
-// At a record's first byte, in a stage as in a slot; the payload is behind it. Of a slot without an
-// object all of it is zeros.
+// At a record's first byte, in a stage as in a slot, followed by the payload. A slot without an
+// object is all zeros.
 struct RecordHead {
   uint64_t checksum = 0;  // of all the record's other bytes
-  uint64_t batch = 0;     // that put it there
-  uint32_t slot = 0;      // that it is in, or is for
+  uint64_t batch = 0;     // that wrote the record here
+  uint32_t slot = 0;      // that holds the record, or that the record is for
   uint8_t type = 0;
-  uint8_t op = 0;       // in slots always kPut
-  uint8_t version = 1;  // that a daemon has to know to understand it
+  uint8_t op = 0;       // always kPut in slots
+  uint8_t version = 1;  // that a daemon must know to understand the record
   uint8_t flags = 0;    // kMayPass
   std::array<uint8_t, 8> zero{};
 };
-inline constexpr uint8_t kMayPass = 1;  // by who does not know its version
+inline constexpr uint8_t kMayPass = 1;  // may be ignored by a daemon that does not know its version
 static_assert(sizeof(RecordHead) == 32 && offsetof(RecordHead, batch) == 8 &&
               offsetof(RecordHead, slot) == 16 && offsetof(RecordHead, type) == 20 &&
               offsetof(RecordHead, op) == 21 && offsetof(RecordHead, version) == 22 &&
@@ -115,9 +115,9 @@ Head Load(const uint8_t* at) {
   return head;
 }
 
-// The store that publishes: one instruction, behind all stores that come before it in the program,
-// and before all that come after it. Only the compiler could order them otherwise: whoever looks at
-// a killed process's memory sees its stores as they were made.
+// The store that publishes. It is one instruction; all stores before it in the program come before
+// it, and all later ones after it. Only the compiler could reorder them: a reader of a killed
+// process's memory sees its stores in the order in which they were made.
 inline void Publish(uint8_t* at, uint64_t word) {
   static_assert(std::atomic_ref<uint64_t>::is_always_lock_free);
   std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at))
@@ -132,7 +132,7 @@ inline uint64_t ChecksumOf(const FileHead& head) {
 inline uint64_t ChecksumOf(const AreaHead& head) {
   return ChecksumOf(&head, offsetof(AreaHead, checksum));
 }
-// Of a stage's head with its Counters, too.
+// Covers a stage's head together with its Counters, too.
 inline uint64_t ChecksumOfRecord(const uint8_t* record) {
   return ChecksumOf(record + sizeof(uint64_t), kJournalRecordBytes - sizeof(uint64_t));
 }

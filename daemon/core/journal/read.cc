@@ -1,4 +1,4 @@
-// Reading a journal, whatever its bytes are.
+// Reads a journal, whatever its bytes are.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -35,7 +35,7 @@ absl::Status Damaged(size_t byte, absl::string_view what) {
 
 namespace {
 
-// For a sentence, whatever the bytes are.
+// Returns a name for a sentence, whatever the bytes are.
 std::string NameOf(const journal::Writer& writer) {
   std::string name;
   for (char c : writer) {
@@ -48,7 +48,7 @@ std::string NameOf(const journal::Writer& writer) {
 absl::Status CheckForm(const FileHead& head) {
   const uint32_t form = journal::dialect.form;
   if (head.form >= journal::kOldestForm && head.form <= form) return absl::OkStatus();
-  // Form 1 did not say who wrote it.
+  // Form 1 did not name its writer.
   const std::string writer = head.form < 2 ? "another gpumemd" : NameOf(head.writer);
   return absl::FailedPreconditionError(absl::StrCat(
       "the journal is of form ", head.form, ", which ", writer, " wrote, and this one (gpumemd ",
@@ -92,7 +92,7 @@ class Reading {
     return {at, file_.data() + at, journal::Load<RecordHead>(file_.data() + at)};
   }
 
-  // What every record has in common, in a stage as in a slot.
+  // Checks the properties that all records share, in a stage as in a slot.
   static absl::Status Check(const Record& record) {
     const RecordHead& head = record.head;
     if (head.checksum != journal::ChecksumOfRecord(record.bytes)) {
@@ -142,7 +142,7 @@ class Reading {
     if (auto staged = staged_.find(slot); staged != staged_.end()) {
       const Record& newer = staged->second;
       const bool put = newer.head.op == static_cast<uint8_t>(Op::kPut);
-      // Of what it leaves free, only the head is cleared.
+      // An erasure clears only the head of its slot.
       constexpr std::array<uint8_t, sizeof(RecordHead)> kFree{};
       if (put ? std::memcmp(newer.bytes, record.bytes, kJournalRecordBytes) != 0
               : std::memcmp(kFree.data(), record.bytes, kFree.size()) != 0) {
@@ -193,7 +193,7 @@ class Reading {
   const AreaHead& head_;
   size_t stage_at_ = 0;
   StageHead stage_;
-  absl::flat_hash_map<size_t, Record> staged_;  // by slot: what was said last
+  absl::flat_hash_map<size_t, Record> staged_;  // by slot: the last record for it
   uint64_t sum_ = 0;
   size_t objects_ = 0, known_ = 0;
 };

@@ -1,15 +1,15 @@
-// What the journal remembers of the ledger: plain values, one record each.
+// The journal's records of the ledger: plain values, one record each.
 //
-// The ledger (ledger.h) goes from one consistent state to the next by a batch of changes; the
-// journal (table.h) keeps each batch whole or not at all, and a JournalImage
-// (image.h) is the state that all of them together make. A change puts a whole object,
-// as it is now, in place of the one with the same key, or erases the one with that key.
+// A batch of changes takes the ledger (ledger.h) from one consistent state to the next. The journal
+// (table.h) keeps each batch whole or not at all. A JournalImage (image.h) is the state that all
+// batches together make. A change puts a whole object in place of the one with the same key, or
+// erases the one with that key.
 //
-// Each object takes one record of kRecordBytes, whatever its type: then a record is found by its
-// number, is never split over two pages, and is written over by another without any bookkeeping.
-// 256 bytes are the smallest power of two that the largest ones (sessions: a token and three
-// names; interprocess events: a handle and two) fit into, and 10,000 segments with a lease and an
-// exposure each take 7.4 MiB. The layout is codec.h's.
+// Each object takes one record of kRecordBytes, whatever its type. So a record is found by its
+// number, never spans two pages, and is overwritten by another without bookkeeping. 256 bytes are
+// the smallest power of two that holds the largest objects. These are sessions (a token and three
+// names) and interprocess events (a handle and two names). 10,000 segments with a lease and an
+// exposure each take 7.4 MiB. codec.h has the layout.
 //
 // Times are Unix times in nanoseconds, sizes are in bytes. Ids of 0 mean none.
 #pragma once
@@ -33,7 +33,7 @@
 
 namespace gpumemd::journal {
 
-// A string of at most kMost bytes, any bytes, inside the object.
+// A string of at most kMost arbitrary bytes, inside the object.
 template <size_t kMost>
 class Text {
  public:
@@ -41,10 +41,10 @@ class Text {
   static constexpr size_t kMaxBytes = kMost;
 
   constexpr Text() = default;
-  // The caller has checked its length: a name that were cut would be another's name.
+  // Requires that the caller has checked the length: a truncated name would be another's name.
   template <std::convertible_to<absl::string_view> S>
   Text(const S& text) : Text(absl::string_view(text), 0) {}
-  // For what only people read.
+  // Truncates a text that only people read.
   static Text Cut(absl::string_view text) { return text.substr(0, kMost); }
 
   absl::string_view view() const { return {bytes_.data(), size_}; }
@@ -65,12 +65,12 @@ class Text {
   std::array<char, kMost> bytes_{};
 };
 
-using TenantName = Text<63>;  // daemon/config/forms.cc allows no more
+using TenantName = Text<63>;  // the limit of daemon/config/forms.cc
 using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so far
 using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
 using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end
 
-// As they are on disk: a number that was used once never means anything else.
+// As on disk: a number that was used once never gets another meaning.
 enum class Type : uint8_t {
   kCounters = 1,
   kSession = 2,
@@ -85,16 +85,16 @@ enum class Type : uint8_t {
 };
 inline constexpr uint8_t kLastType = 10;
 
-// Each type has a Key, which tells its objects apart, key(), and its Type. OfKey makes an object
-// of which only the key counts. Fields visits what is kept, in the order on disk: first what the
-// key is made of. A type is never changed so that its old records read differently
-// (table.h, "Versions").
+// Each type has a Key that tells its objects apart, key(), and its Type. OfKey makes an object of
+// which only the key counts. Fields visits the stored fields in their order on disk, the key's
+// first. A type never changes such that its old records read differently (table.h, "Versions").
 
-// The highest number of each sort that was ever given out, so that none is given out twice: what
-// is erased leaves no other trace. So with the versions of publications' names: the highest of all
-// names that have ended is enough for the next version of each of them to be a higher one. There is
-// one of it, which cannot be erased. Every put of an object raises the number of its sort by
-// itself; only numbers that were given out and never put need to be put here, where that matters.
+// The highest number of each sort that was ever given out, so that no number is given out twice: an
+// erased object leaves no other trace. The same holds for the versions of publications' names. The
+// highest version of all ended names suffices to make the next version of each name higher. There
+// is one Counters object, which cannot be erased. Every put of an object raises the number of its
+// sort by itself. Counters need a put only for numbers that were given out and never put, where
+// that matters.
 struct Counters {
   static constexpr Type kType = Type::kCounters;
   using Key = std::monostate;
@@ -109,7 +109,7 @@ struct Counters {
         visit(self.ipc_event), visit(self.ended_version);
   }
 
-  // Of the sort that a type's objects are; null where they have keys of other objects' numbers.
+  // Returns the counter for the objects of a type; null if their keys are other objects' numbers.
   uint64_t* Of(Type type) {
     switch (type) {
       case Type::kSession:
@@ -143,15 +143,15 @@ struct Session {
 
   SessionId id{};
   Secret token{};
-  // Of its process (PeerIdentity, rules.h).
+  // Of the session's process (PeerIdentity, rules.h).
   pid_t pid = 0;
   uint64_t start_time = 0;  // in clock ticks since boot; 0: unknown
   uid_t uid = 0;
   gid_t gid = 0;
   int64_t opened_ns = 0;
   bool certain = true;     // SessionDetails::certain
-  bool ended = false;      // its socket was closed; its process may still map something
-  bool revocable = false;  // its process's leases are, if it has any (records::Process)
+  bool ended = false;      // its socket was closed; its process may still map segments
+  bool revocable = false;  // leases of its process are revocable, if it has any (records::Process)
   TenantName tenant;
   Name client_name;
   Command command;
@@ -176,9 +176,9 @@ struct Segment {
   uint64_t bytes = 0;
   int64_t created_ns = 0;
   Kind kind = Kind::kVmm;
-  bool made = false;  // its memory is there
+  bool made = false;  // its memory exists
   bool lost = false;
-  bool shared_out = false;  // another tenant's process was given it
+  bool shared_out = false;  // it was given to another tenant's process
   bool revocable = false;
   TenantName tenant;
   DeviceUuid device_uuid;
@@ -200,7 +200,7 @@ struct Lease {
   LeaseId id{};
   SessionId session{};
   SegmentId segment{};
-  PublicationId publication{};  // that it was attached by, which may have ended; 0: none
+  PublicationId publication{};  // by which it was attached, and which may have ended; 0: none
   uint64_t request_id = 0;      // of the call that made it; 0: none
   std::array<std::optional<Secret>, 2> tickets;  // by TicketScope
 
@@ -214,7 +214,7 @@ struct Lease {
   bool operator==(const Lease&) const = default;
 };
 
-// How many handed-over leases of a segment the session's process may still map. None: erased.
+// Number of handed-over leases of a segment that the session's process may still map. Erased at 0.
 struct Exposure {
   static constexpr Type kType = Type::kExposure;
   using Key = std::pair<SessionId, SegmentId>;
@@ -232,7 +232,7 @@ struct Exposure {
   bool operator==(const Exposure&) const = default;
 };
 
-// How often the session's process was handed something of its tenant's memory pool there.
+// Number of times that the session's process was handed memory of its tenant's pool there.
 struct PoolImport {
   static constexpr Type kType = Type::kPoolImport;
   using Key = std::pair<SessionId, DeviceUuid>;
@@ -258,13 +258,13 @@ struct Publication {
 
   PublicationId id{};
   uint64_t version = 0;
-  bool persistent = false;      // goes on when its publisher's session has ended
-  bool any_tenant = false;      // may attach to it
+  bool persistent = false;      // outlives its publisher's session
+  bool any_tenant = false;      // any tenant may attach to it
   int64_t expire_after_ns = 0;  // without attachers; 0: never
   SessionId publisher{};        // 0: its session has ended
   int64_t created_ns = 0;
-  int64_t idle_since_ns = 0;    // 0: somebody is attached
-  uint32_t metadata_bytes = 0;  // they are in a file of their own
+  int64_t idle_since_ns = 0;    // 0: a session is attached
+  uint32_t metadata_bytes = 0;  // in a separate file
   TenantName tenant;
   Name name;
 
@@ -279,7 +279,7 @@ struct Publication {
   bool operator==(const Publication&) const = default;
 };
 
-// The segment at a place of a publication's list.
+// The segment at an index of a publication's list.
 struct PublicationItem {
   static constexpr Type kType = Type::kPublicationItem;
   using Key = std::pair<PublicationId, uint32_t>;
@@ -303,7 +303,7 @@ struct IpcEvent {
 
   IpcEventId id{};
   SessionId session{};
-  LeaseId lease{};  // that it is beside; 0: it has a name, or its lease has ended
+  LeaseId lease{};  // that the event belongs to; 0: it has a name, or its lease has ended
   bool handed_out = false;
   Name name;
   DeviceUuid device_uuid;
@@ -319,7 +319,7 @@ struct IpcEvent {
   bool operator==(const IpcEvent&) const = default;
 };
 
-// What one of a session's requests was answered (records::Session::Answer).
+// The answer to one of a session's requests (records::Session::Answer).
 struct Answer {
   static constexpr Type kType = Type::kAnswer;
   using Key = std::pair<SessionId, uint64_t>;
@@ -342,7 +342,7 @@ using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImp
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 
-// One change. Of an object that is erased only the key counts.
+// One change. For an erased object only the key counts.
 struct Change {
   Op op = Op::kPut;
   Object object;

@@ -27,7 +27,7 @@ using journal::StageHead;
 namespace {
 
 constexpr size_t kFreeWordSlots = 64;
-// Of a map of slots by key: a larger one that is nearly empty gives memory back.
+// For a map of slots by key: a larger one that is nearly empty gives memory back.
 constexpr size_t kLeastCapacity = 64;
 
 journal::Writer ThisWriter() {
@@ -43,7 +43,7 @@ uint64_t Seal(uint8_t* record) {
   return checksum;
 }
 
-// Answers its checksum.
+// Returns the record's checksum.
 uint64_t WriteRecord(uint8_t* at, RecordHead head, const Change& change) {
   const auto payload = absl::MakeSpan(at + sizeof head, journal::kPayloadBytes);
   head.type = static_cast<uint8_t>(journal::TypeOf(change.object));
@@ -64,7 +64,7 @@ bool IsCounters(const Change& change) { return std::holds_alternative<Counters>(
 
 }  // namespace
 
-// --- What slots are by -----------------------------------------------------------------
+// --- Slots by key ----------------------------------------------------------------------
 
 JournalTable::Key JournalTable::KeyOf(const journal::Object& object) {
   return std::visit(
@@ -109,7 +109,7 @@ void JournalTable::ForgetSlots(size_t slots) {
   free_count_ = slots;
 }
 
-// The first: so the last ones become free, and their pages are given back.
+// Takes the first free slot, so that the last ones become free and their pages are given back.
 uint32_t JournalTable::TakeSlot() {
   while (free_[first_free_] == 0) ++first_free_;
   uint64_t& word = free_[first_free_];
@@ -190,7 +190,7 @@ JournalTable JournalTable::Create(absl::Span<uint8_t> file, const JournalIdentit
 }
 
 JournalTable JournalTable::Resume(absl::Span<uint8_t> file, JournalContents& contents) {
-  // ReadJournal has found all of this right.
+  // ReadJournal has checked all of this.
   JournalTable table(file);
   const auto file_head = journal::Load<FileHead>(file.data());
   const auto page = static_cast<uint32_t>(file_head.area_page);
@@ -203,7 +203,7 @@ JournalTable JournalTable::Resume(absl::Span<uint8_t> file, JournalContents& con
   table.batch_ = head.batch;
   table.staged_ = head.length;
   table.counters_ = contents.image.counters;
-  // What the daemon before may have been killed in the middle of.
+  // Finishes a batch that the daemon before may have been killed in.
   table.ApplyStage(head.length);
   table.ForgetSlots(table.area_.slots());
   for (uint32_t slot = 0; slot < table.checksums_.size(); ++slot) {
@@ -212,7 +212,7 @@ JournalTable JournalTable::Resume(absl::Span<uint8_t> file, JournalContents& con
     table.Account(slot, record.checksum);
     table.free_[slot / kFreeWordSlots] &= ~(uint64_t{1} << slot % kFreeWordSlots);
     --table.free_count_;
-    // Of a type that is not known it stays where it is, until the next whole state.
+    // A record of an unknown type stays in its slot until the next whole state.
     const std::optional<Change> change =
         journal::DecodeKey(record.type, {table.Slot(slot) + sizeof record, journal::kPayloadBytes});
     if (!change) continue;
@@ -283,7 +283,7 @@ bool JournalTable::IsFree(uint32_t pages) const {
 }
 
 void JournalTable::Shrink(uint32_t pages) {
-  // Not while the last batch names slots there: whoever reads it would look for them.
+  // The last batch must not name slots in the removed pages: a reader would look for them.
   ++batch_;
   WriteStageHead(area_, 0);
   Publish(file_.data() + area_.begin() + offsetof(AreaHead, batch),

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 using Bytes = std::vector<uint8_t>;
 
-// Where words lie that are stored at once, and a record's parts (layout.h).
+// Offsets of words that are stored at once, and of a record's parts (layout.h).
 constexpr size_t kFormAt = 8, kRecordBytesAt = 12, kGenerationAt = 80, kAreaPageAt = 88;
 constexpr size_t kSlotPagesAt = 48, kBatchAt = 56, kBehindAt = 64;
 
@@ -35,7 +35,7 @@ Change PutExposure(uint64_t session, uint32_t count) {
   return Put(journal::Exposure{SessionId{session}, SegmentId{1}, count});
 }
 
-// A journal in plain memory, that grows as a file would.
+// A journal in plain memory that grows as a file would.
 struct Journal {
   explicit Journal(uint32_t stage_pages, uint32_t slot_pages = 1)
       : bytes((2 + 2 * stage_pages + slot_pages) * kJournalPageBytes),
@@ -62,7 +62,7 @@ struct Journal {
     EXPECT_EQ(contents.status().ToString(), "OK");
     return contents.ok() ? contents->image : JournalImage();
   }
-  // The stage of the last batch.
+  // Returns the stage of the last batch.
   size_t Stage() const { return table.area().stage(bytes[table.area().begin() + kBatchAt] % 2); }
   size_t SlotAt(size_t slot) const {
     return table.area().slots_begin() + slot * kJournalRecordBytes;
@@ -121,7 +121,7 @@ TEST(JournalTable, WithinABatchTheLastWordOnAnObjectCounts) {
   EXPECT_EQ(image.exposures.at({SessionId{2}, SegmentId{1}}).count, 5u);
 }
 
-// What is erased leaves its number, and only that.
+// An erased object leaves its number, and nothing else.
 TEST(JournalTable, NumbersStay) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({Put(journal::Session{.id = SessionId{99}})}));
@@ -140,7 +140,7 @@ TEST(JournalTable, ABatchThatDoesNotFitChangesNothing) {
   const std::vector<Change> five = {PutExposure(13, 1), PutExposure(14, 1), PutExposure(15, 1),
                                     PutExposure(16, 1), PutExposure(17, 1)};
   EXPECT_FALSE(journal.table.Append(five));
-  EXPECT_FALSE(journal.table.Append(std::vector<Change>(16, PutExposure(1, 1))));  // its stage
+  EXPECT_FALSE(journal.table.Append(std::vector<Change>(16, PutExposure(1, 1))));  // over a stage
   EXPECT_EQ(journal.bytes, before);
   EXPECT_TRUE(journal.table.Append(absl::MakeConstSpan(five).subspan(1)));
   EXPECT_FALSE(journal.table.Append({PutExposure(18, 1)}));
@@ -165,7 +165,7 @@ TEST(JournalTable, GrowsAndShrinks) {
   EXPECT_FALSE(journal.table.IsFree(3));
   for (uint64_t i = 17; i <= 48; ++i) ASSERT_TRUE(append(PutExposure(i, 1)));
   EXPECT_EQ(journal.table.free_slots(), 0u);
-  for (uint64_t i = 21; i <= 48; ++i) {  // the last batch names a slot that goes
+  for (uint64_t i = 21; i <= 48; ++i) {  // the last batch names a slot that is removed
     ASSERT_TRUE(append(Erase<journal::Exposure>({SessionId{i}, SegmentId{1}})));
   }
   EXPECT_TRUE(journal.table.IsFree(1));
@@ -174,7 +174,7 @@ TEST(JournalTable, GrowsAndShrinks) {
   EXPECT_EQ(journal.table.area().slot_pages, 2u);
   EXPECT_EQ(journal.table.free_slots(), 12u);
   EXPECT_TRUE(journal.Image() == model);
-  // What is left of objects there is not theirs any more.
+  // Remains of objects in the removed slots do not count any more.
   journal.Grow(1);
   EXPECT_TRUE(journal.Image() == model);
   ASSERT_TRUE(append(PutExposure(77, 1)));
@@ -248,8 +248,8 @@ TEST(JournalTable, ResumesWhereItEnded) {
   }
 }
 
-// Whatever order a batch's bytes come in: until the one word says so, it is not there; from then on
-// it is, whatever there is of it in its slots yet.
+// Holds for any order of a batch's bytes. Before the one word names it, the batch does not count.
+// After that it counts, however much of it is in its slots yet.
 TEST(JournalTable, ATornBatchIsDroppedOrThereWhole) {
   JournalChance chance(11);
   Journal journal(1, 4);
@@ -276,7 +276,7 @@ TEST(JournalTable, ATornBatchIsDroppedOrThereWhole) {
       absl::StatusOr<JournalContents> read = ReadJournal(torn);
       ASSERT_TRUE(read.ok()) << read.status();
       ASSERT_TRUE(read->image == (counts ? next : image));
-      // And the next daemon goes on there.
+      // The next daemon resumes there.
       JournalTable table = JournalTable::Resume(absl::MakeSpan(torn), *read);
       ASSERT_TRUE(table.Append({PutExposure(5, 5)}));
       const absl::StatusOr<JournalContents> again = ReadJournal(torn);
@@ -288,7 +288,7 @@ TEST(JournalTable, ATornBatchIsDroppedOrThereWhole) {
   }
 }
 
-// Nothing that is wrong in what counts is passed over, and nothing is read as what it was not.
+// No damage in bytes that count is ignored, and nothing is read as something else.
 TEST(JournalTable, EveryByteThatCountsIsWatched) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1), PutExposure(2, 1), PutExposure(3, 1)}));
@@ -300,7 +300,7 @@ TEST(JournalTable, EveryByteThatCountsIsWatched) {
   const auto watched = [&](size_t at) {
     return at < kAreaPageAt + 8 || (at >= area && at < area + kBehindAt + 8) ||
            (at >= stage && at < stage + 3 * kJournalRecordBytes) ||
-           // Slots 0 and 1 are the stage's to say: one is free now, one has changed.
+           // The stage decides slots 0 and 1: one is free now, one has changed.
            (at >= journal.SlotAt(2) && at < journal.SlotAt(3)) ||
            (at >= journal.SlotAt(3) &&
             (at - journal.SlotAt(0)) % kJournalRecordBytes < sizeof(journal::RecordHead));
@@ -327,7 +327,7 @@ TEST(JournalTable, EveryByteThatCountsIsWatched) {
   EXPECT_GT(unwatched, 1000u);
 }
 
-// Each record by itself is right; together they are not what was left.
+// Each record by itself is right; together they are not the state that was left.
 TEST(JournalTable, OldAndLostRecordsAreFoundOut) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1), PutExposure(2, 1), PutExposure(3, 1)}));
@@ -366,7 +366,7 @@ TEST(JournalTable, SaysWhatIsDamagedAndWhere) {
                 "damaged at byte 4144: its records end behind the file's end");
   ExpectRefused(with_word(area + kSlotPagesAt, 0), absl::StatusCode::kDataLoss,
                 "none of the last batch");
-  // The batch before, of which there are four with the empty state.
+  // The batch before; with the empty state there are four.
   ExpectRefused(with_word(area + kBatchAt, 4), absl::StatusCode::kDataLoss,
                 "its 4 records are not those that its last daemon left, which were 3");
   ExpectRefused(with_word(area + kBatchAt, 3), absl::StatusCode::kDataLoss,
@@ -413,7 +413,7 @@ TEST(JournalTable, OtherFormsAreNamedAndLeft) {
   ExpectRefused(other, absl::StatusCode::kDataLoss, "its records have 384 bytes, and not 256");
 }
 
-// As a daemon of the next version does it, which has one field more, and one type.
+// Writes as a daemon of the next version does, which has one more field and one more type.
 class NextVersion {
  public:
   explicit NextVersion(uint8_t flags) {
@@ -456,7 +456,7 @@ TEST(JournalTable, WhatMayBePassedOverIs) {
   absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(read->image == SomeImage());
-  EXPECT_EQ(read->passed, 4u);  // the lease, and three of which nothing is known
+  EXPECT_EQ(read->passed, 4u);  // the lease, and three of an unknown type
   EXPECT_EQ(read->objects, 6u);
   // This version goes on beside them, and its next state is without them.
   journal.table = JournalTable::Resume(absl::MakeSpan(journal.bytes), *read);
@@ -485,7 +485,7 @@ TEST(JournalTable, WhatMayNotBePassedOverIsRefused) {
       journal.bytes, absl::StatusCode::kFailedPrecondition,
       "something in the journal that only version 2 of it can say, which gpumemd " GPUMEM_VERSION
       " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 1");
-  // Bytes that no version before has used, in a record that does not say so, are damage.
+  // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];
   record[kJournalRecordBytes - 1] = 7;
@@ -502,10 +502,10 @@ TEST(JournalTable, WhatMayNotBePassedOverIsRefused) {
                 "a record that no daemon of its version writes (slot 2)");
 }
 
-// --- By chance -------------------------------------------------------------------------
+// --- Random batches --------------------------------------------------------------------
 
-// Batches by chance against an image that each is applied to; growth, shrinking, other pages and
-// resumption at any moment; and garbage wherever nothing counts.
+// Compares random batches with an image that each is applied to. Includes growth, shrinking, other
+// pages, resumption at any moment, and garbage in bytes that do not count.
 TEST(JournalTable, IsTheModelAtEveryMoment) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -11,15 +11,15 @@ namespace gpumemd {
 namespace {
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
-// A parent under itself is refused where parents come from; this bounds the walk all the same.
+// Bounds the walk up the parents, although cycles are refused where parents are set.
 constexpr int kMaxDepth = 64;
-// Of a sum, so many are named.
+// A sum names this many parts.
 constexpr size_t kMaxParts = 5;
 
-// Amounts are an operator's word: their sum may be more than there are numbers.
+// Operators choose the amounts: their sum may overflow.
 uint64_t Add(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
-// The needs on one device, from the members up.
+// The needs on one device, computed from the members up.
 class Needs {
  public:
   Needs(const std::map<std::string, Quota>& tenants, const DeviceInfo& device)
@@ -81,7 +81,7 @@ class Needs {
 
   const std::map<std::string, Quota>& tenants_;
   const DeviceInfo& device_;
-  std::map<std::string, std::vector<std::string>> members_;  // of "": who is under none
+  std::map<std::string, std::vector<std::string>> members_;  // of "": tenants without a parent
   std::map<std::string, uint64_t> needs_;
   std::optional<GuaranteeProblem> problem_;  // the first
 };

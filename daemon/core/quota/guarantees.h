@@ -1,12 +1,12 @@
-// Whether guarantees can be kept all at the same time. Pure arithmetic over quotas, for the
-// configuration, for what operators change, and for what is remembered of that.
+// Checks whether all guarantees can be kept at the same time. Pure arithmetic over quotas, for the
+// configuration, for operators' changes, and for saved changes.
 //
-// What a tenant needs on a device is its guarantee, or the sum of what its members need where
-// that is more: members draw on the guarantee of the tenant they are under. A need fits where
-//   - a tenant's guarantee is within its own limit,
-//   - what its members need together is within its limit,
-//   - what it needs on all devices together is within its total limit,
-//   - what all tenants that are under none need together is within the device's capacity.
+// A tenant's need on a device is the larger of its guarantee and the sum of its members' needs:
+// members draw on the guarantee of the tenant they are under. All needs fit if
+//   - a tenant's guarantee is within its limit,
+//   - its members' needs together are within its limit,
+//   - its needs on all devices together are within its total limit,
+//   - the needs of all tenants without a parent together are within the device's capacity.
 #pragma once
 
 #include <cstdint>
@@ -24,33 +24,34 @@
 
 namespace gpumemd {
 
-// Without a word in the quota there is none, nor ever one of pinned memory.
+// Returns 0 if the quota names none, and always for pinned memory.
 uint64_t GuaranteeOn(const Quota& quota, const DeviceInfo& device);
-// UINT64_MAX where the quota has none.
+// Returns UINT64_MAX if the quota has no limit.
 uint64_t LimitOn(const Quota& quota, const DeviceInfo& device);
 
 struct GuaranteeProblem {
   enum class What {
     kAboveLimit,         // a tenant's guarantee
-    kMembersAboveLimit,  // what its members need
-    kAboveTotalLimit,    // what a tenant needs on all devices
-    kAboveCapacity,      // what all tenants need
+    kMembersAboveLimit,  // its members' needs
+    kAboveTotalLimit,    // a tenant's needs on all devices
+    kAboveCapacity,      // all tenants' needs
   };
   What what{};
   std::string tenant;   // empty: all
-  std::string device;   // its UUID; empty: all, or no certain one
+  std::string device;   // its UUID; empty: all, or no particular one
   uint64_t needed = 0;  // bytes
   uint64_t limit = 0;
-  std::vector<std::pair<std::string, uint64_t>> parts;  // of a sum: who needs what, by name
+  std::vector<std::pair<std::string, uint64_t>> parts;  // of a sum: each tenant's need, by name
 };
 
-// Tenants by name. A parent that is not among them counts as none. nullopt: there is no problem.
+// Returns the first problem, or nullopt. `tenants` is by name. A parent that is not in it counts as
+// none.
 std::optional<GuaranteeProblem> FindGuaranteeProblem(const std::map<std::string, Quota>& tenants,
                                                      absl::Span<const DeviceInfo> devices);
 
-// One sentence: what is wrong and what would help. `show` writes an amount.
+// Returns one sentence: the problem and what would help. `show` formats an amount.
 std::string Tell(const GuaranteeProblem& problem, const std::function<std::string(uint64_t)>& show);
-// With amounts as people read them.
+// As above, with amounts as people read them.
 std::string Tell(const GuaranteeProblem& problem);
 
 }  // namespace gpumemd

@@ -30,7 +30,7 @@ TEST(Guarantees, FitExactly) {
   EXPECT_EQ(
       ProblemOf({{"a", {.guarantee_bytes = 30 * kGiB}}, {"b", {.guarantee_bytes = 10 * kGiB}}}),
       "none");
-  // A tenant may have another guarantee on one device; pinned memory has none.
+  // One device may have another guarantee; pinned memory has none.
   EXPECT_EQ(
       ProblemOf(
           {{"a", {.guarantee_bytes = 40 * kGiB, .device_guarantees = {{"GPU-1", 80 * kGiB}}}}}),
@@ -69,7 +69,7 @@ TEST(Guarantees, MembersDrawOnThatOfTheTenantTheyAreUnder) {
                      {"b", {.guarantee_bytes = 5 * kGiB, .parent = "team"}},
                      {"other", {.guarantee_bytes = 20 * kGiB}}};
   EXPECT_EQ(ProblemOf(tenants), "none");
-  // Members that need more than the guarantee above them count for more.
+  // Members count with their sum if it is more than the guarantee above them.
   tenants["b"].guarantee_bytes = 6 * kGiB;
   EXPECT_EQ(FindGuaranteeProblem(tenants, Devices())->what, What::kAboveCapacity);
   tenants["other"].guarantee_bytes = 0;

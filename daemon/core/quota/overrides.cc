@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kParent[] = "parent";
 
-// The map fields go with the plain one of the same sense: whoever sets that means all devices.
+// Each plain field with its field of single devices: setting the plain one means all devices.
 constexpr std::pair<const char*, const char*> kForAllDevices[] = {
     {"limit_bytes", "devices"},
     {"guarantee_bytes", "guarantees"},
@@ -147,7 +147,7 @@ void Merge(const v1::SetQuotaRequest& request, v1::QuotaOverride* override) {
     merged.GetReflection()->ClearField(&merged, &Field(name));
     Unname(override->mutable_clear(), name);
   };
-  // What the request takes away, and what its plain fields replace.
+  // Drop the fields that the request clears, and those that its plain fields replace.
   for (const auto& [plain, of_devices] : kForAllDevices) {
     if (Has(set, Field(plain)) || Names(request.clear(), plain)) drop(of_devices);
   }
@@ -155,7 +155,7 @@ void Merge(const v1::SetQuotaRequest& request, v1::QuotaOverride* override) {
     drop(name.c_str());
     override->add_clear(name);
   }
-  // And what it sets. Entries of single devices come on top of a clear of theirs.
+  // Add the fields that it sets. Entries of single devices are added on top of a clear of theirs.
   for (const FieldDescriptor* field : Fields()) {
     if (!Has(set, *field) || field->is_repeated()) continue;
     Unname(override->mutable_clear(), field->name());
@@ -206,7 +206,7 @@ void Apply(const v1::QuotaOverride& override, Quota* quota) {
   const v1::Quota& set = override.quota();
   const auto cleared = [&](const char* name) { return Names(override.clear(), name); };
 
-  // What an override of a plain limit replaces: also what the configuration's percentages became.
+  // Drop values of devices that a plain limit replaces, including those from percentages.
   if (set.has_limit_bytes() || cleared("limit_bytes") || cleared("devices")) {
     quota->device_limits.clear();
   }
@@ -217,7 +217,7 @@ void Apply(const v1::QuotaOverride& override, Quota* quota) {
     quota->device_max_retained.clear();
   }
 
-  // One row a field: by its name, what is set, and where it goes.
+  // One row for each field: its name, the override's value, and the member that it sets.
   const Quota none;
   const auto apply = [&](const char* name, bool has, auto value, auto* field, const auto& without) {
     if (cleared(name)) *field = without;

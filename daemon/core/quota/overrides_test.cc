@@ -70,7 +70,7 @@ TEST(Overrides, EveryFieldCanBeSetAndCleared) {
   v1::QuotaOverride override;
   Merge(EveryField(), &override);
   v1::SetQuotaRequest clear;
-  // All that there is but the parent: a new field of the protocol has to be thought of here.
+  // All fields but the parent: a new field of the protocol must be added here.
   EXPECT_EQ(static_cast<int>(FieldsOf(override).size()),
             v1::Quota::descriptor()->field_count() - 1);
   for (const std::string& name : FieldsOf(override)) clear.add_clear(name);
@@ -155,8 +155,8 @@ TEST(Overrides, AreRemovedByNameOrAllTogether) {
   EXPECT_EQ(Remove({}, &override).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// Whatever is set and cleared in whatever order: what is remembered as one is the same as one
-// after the other, on any quota.
+// For any order of sets and clears: one merged override has the same effect as the single ones
+// after each other, on any quota.
 TEST(Overrides, MergedAreAsOneAfterTheOther) {
   std::mt19937 random(7);
   const auto chance = [&](uint32_t of) { return random() % of == 0; };
@@ -191,7 +191,7 @@ TEST(Overrides, MergedAreAsOneAfterTheOther) {
           request.mutable_quota()->MergeFrom(one);
         }
       }
-      if (!CheckRequest(request).ok()) continue;  // nothing in it
+      if (!CheckRequest(request).ok()) continue;  // empty
       stepwise = Applied(request, stepwise);
       Merge(request, &merged);
     }

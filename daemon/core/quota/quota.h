@@ -1,8 +1,8 @@
 // A tenant's limits, in the units that the ledger counts in.
 //
-// The configuration also knows percentages of a device ("50%"). Those are resolved to
-// bytes against the devices that the daemon found (daemon/config/config.h) before they come
-// here, into device_limits and device_max_retained.
+// The configuration also allows percentages of a device ("50%"). Before they get here, they are
+// resolved to bytes for the devices that the daemon found (daemon/config/config.h). The bytes are
+// in device_limits and device_max_retained.
 #pragma once
 
 #include <cstdint>
@@ -15,39 +15,39 @@
 namespace gpumemd {
 
 enum class ReleasePolicy {
-  kTrust,   // a client that releases a lease is believed to have unmapped the memory
+  kTrust,   // a client that releases a lease is trusted to have unmapped the memory
   kOnExit,  // the memory stays charged (lingering) until the client's process is gone
 };
 
-// Whom a denial names to a worker as holders of what it asked for. Operators see all.
+// The holders of requested memory that a denial names to a worker. Operators see all.
 enum class HoldersShown {
   kAll,
-  kOwn,  // the worker's tenant, and those with it under the same topmost tenant
+  kOwn,  // the worker's tenant, and all under the same topmost tenant
   kNone,
 };
 
-// What is absent is not limited by the tenant: bytes are then bounded by the device's
-// capacity, counts by the daemon's own bounds.
+// An absent limit is no limit of the tenant. The device's capacity then bounds bytes, and the
+// daemon's own bounds limit counts.
 struct Quota {
   std::optional<uint64_t> limit_bytes;            // on any one device
-  std::map<std::string, uint64_t> device_limits;  // by UUID; goes before limit_bytes
+  std::map<std::string, uint64_t> device_limits;  // by UUID; overrides limit_bytes
   std::optional<uint64_t> total_limit_bytes;      // over all devices
-  std::optional<uint64_t> pinned_limit_bytes;  // of pinned host memory, which no other limit counts
+  std::optional<uint64_t> pinned_limit_bytes;     // of pinned host memory; no other limit counts it
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;  // calls being answered at one time
   std::optional<uint32_t> max_waiting;    // requests that wait for memory at one time
   std::optional<uint32_t> max_publications;
   std::optional<uint64_t> max_retained_bytes;           // on any one device
-  std::map<std::string, uint64_t> device_max_retained;  // by UUID; goes before the above
-  std::optional<uint64_t> guarantee_bytes;              // on any one GPU, always to be had
-  std::map<std::string, uint64_t> device_guarantees;    // by UUID; goes before guarantee_bytes
-  int32_t priority = 0;                                 // among who waits: the higher first
+  std::map<std::string, uint64_t> device_max_retained;  // by UUID; overrides max_retained_bytes
+  std::optional<uint64_t> guarantee_bytes;              // on any one GPU, always available
+  std::map<std::string, uint64_t> device_guarantees;    // by UUID; overrides guarantee_bytes
+  int32_t priority = 0;                                 // among waiters: the higher first
   std::optional<Kind> kind;  // of requests that name none; absent: the device's default
-  bool scrub = false;        // no memory is reused with what was in it before
-  bool revocable = false;    // all leases may be taken back
+  bool scrub = false;        // memory is never reused with its old contents
+  bool revocable = false;    // all leases may be revoked
   ReleasePolicy release = ReleasePolicy::kTrust;
-  // The tenant under whose quota this one's charges count, too; empty: none.
+  // The tenant whose quota this one's charges also count against; empty: none.
   std::string parent;
 
   bool operator==(const Quota&) const = default;

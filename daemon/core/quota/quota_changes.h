@@ -1,4 +1,4 @@
-// What is different between two quotas, for the audit.
+// The differences between two quotas, for the audit.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace gpumemd {
 
-// "limit_bytes: none -> 1024", one for each field that differs, named as in gpumem.v1.Quota; of
-// single devices with their UUID: "devices GPU-…: 1024 -> none".
+// Returns "limit_bytes: none -> 1024", one for each field that differs, named as in
+// gpumem.v1.Quota. Those of single devices have their UUID: "devices GPU-…: 1024 -> none".
 std::vector<std::string> QuotaChanges(const Quota& from, const Quota& to);
 
 }  // namespace gpumemd

@@ -1,4 +1,4 @@
-// A ledger of two small devices, and the few steps that most tests of it begin with.
+// A ledger of two small devices, and the first steps of most of its tests.
 #pragma once
 
 #include <map>
@@ -44,26 +44,26 @@ class LedgerFixture : public ::testing::Test {
   }
   SessionId OpenSession(absl::string_view tenant) {
     const Secret token = NewSecret();
-    SessionDetails details;  // of a process of its own
+    SessionDetails details;  // of a new process
     details.peer.pid = ++pids;
     auto session = ledger.OpenSession(tenant, std::move(details), token);
     EXPECT_TRUE(session.ok()) << session.status();
     return session.value_or(SessionId{});
   }
 
-  // What BeginAcquire says to `count` segments of `bytes` each.
+  // Returns BeginAcquire's answer for `count` segments of `bytes` each.
   absl::StatusOr<std::optional<Operation>> Ask(SessionId session, uint64_t bytes,
                                                uint32_t count = 1, std::string device = "GPU-1") {
     return Ask(session, {.device_uuid = std::move(device), .bytes = bytes, .count = count});
   }
-  // The same of any request. Nothing: it would have to wait; it does not, but leaves again.
+  // The same for any request. nullopt: it would have to wait; it leaves the queue instead.
   absl::StatusOr<std::optional<Operation>> Ask(SessionId session, const AcquireSpec& spec) {
     absl::StatusOr<Admission> admission = ledger.BeginAcquire(session, spec);
     if (!admission.ok()) return admission.status();
     if (admission->waiter) ledger.EndWait(*admission->waiter, /*expired=*/false).IgnoreError();
     return std::move(admission->operation);
   }
-  // As Ask, where it has to be granted; not yet committed.
+  // As Ask; the request must be granted. Not yet committed.
   Operation Begin(SessionId session, uint64_t bytes, uint32_t count = 1,
                   std::string device = "GPU-1") {
     auto operation = Ask(session, bytes, count, std::move(device));
@@ -71,14 +71,14 @@ class LedgerFixture : public ::testing::Test {
     EXPECT_TRUE(operation.ok() && operation->has_value()) << "soon";
     return operation.ok() && *operation ? **operation : Operation{};
   }
-  // As Begin, and committed.
+  // As Begin, and commits.
   std::vector<Operation::Item> Acquire(SessionId session, uint64_t bytes, uint32_t count = 1,
                                        std::string device = "GPU-1") {
     const Operation operation = Begin(session, bytes, count, std::move(device));
     Finish(operation);
     return operation.items;
   }
-  // The memory is there, and handed over.
+  // Makes the memory and hands it over.
   void Finish(const Operation& operation) {
     Make(operation);
     EXPECT_TRUE(ledger.Commit(operation).ok());
@@ -102,14 +102,14 @@ class LedgerFixture : public ::testing::Test {
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     return ticket.value_or(Secret{});
   }
-  // Opens what is behind a ticket; committed.
+  // Opens a ticket's segment; committed.
   Operation::Item OpenTicket(SessionId session, const Secret& ticket) {
     auto operation = ledger.BeginOpen(session, {ticket}, /*revocable=*/false);
     EXPECT_TRUE(operation.ok()) << operation.status();
     EXPECT_TRUE(ledger.Commit(*operation).ok());
     return operation->items.at(0);
   }
-  // Gives all that is doomed back to the driver; says which segments that was.
+  // Gives all doomed segments back to the driver, and returns them.
   std::vector<SegmentId> DestroyDoomed() {
     std::vector<SegmentId> doomed = ledger.TakeDoomed();
     for (SegmentId segment : doomed) ledger.Destroyed(segment);
@@ -126,7 +126,7 @@ class LedgerFixture : public ::testing::Test {
     ledger.OverrideQuota(tenant, quota);
   }
 
-  // That a request was denied, with exactly these numbers.
+  // Checks that a request was denied with exactly these numbers.
   void ExpectDenial(const absl::Status& status, Denial::Cause cause, absl::string_view tenant,
                     absl::string_view device, uint64_t asked, uint64_t used, uint64_t limit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -16,7 +16,7 @@ absl::Status LedgerModel::ExpectCode(const absl::Status& answer, absl::StatusCod
   return Wrong("expected ", absl::StatusCodeToString(code), ", got ", answer.ToString());
 }
 
-// --- Who holds what ------------------------------------------------------------------
+// --- Holders -------------------------------------------------------------------------
 
 bool LedgerModel::Live(SessionId session) const {
   auto it = sessions_.find(session);
@@ -243,7 +243,7 @@ absl::Status LedgerModel::ContinueEnding(const Ledger& ledger) {
     }
     if (session.process_gone) {
       for (auto& [segment_id, segment] : segments_) {
-        // Of a pool that no other process has open.
+        // Segments of a pool that no other process has open.
         if (segment.kind == Kind::kMempool && given_up.contains(segment_id) &&
             StateOf(segment_id) == SegmentState::kLingering && !MayMap(segment_id) &&
             Importers(segment_id) == std::set<SessionId>{id}) {
@@ -333,7 +333,7 @@ void LedgerModel::Sweep() {
     version = std::max(version, entry.second);
     return true;
   });
-  if (forgotten > 0) stirred_ = true;  // what was guaranteed to them is free
+  if (forgotten > 0) stirred_ = true;  // their guarantees are free
 }
 
 absl::Status LedgerModel::TakeForgotten(std::vector<SessionId> answer) {
@@ -437,7 +437,7 @@ void LedgerModel::EndLease(LeaseId id, bool unmapped) {
 
 void LedgerModel::Rest(SegmentId id) {
   Segment& segment = segments_.at(id);
-  // What is idle in a pool is there for its tenant.
+  // A segment that is idle in a pool is available to its tenant.
   if (StateOf(id) == SegmentState::kLingering && !MayMap(id) && !segment.lost) stirred_ = true;
   if (segment.given_up || Held(id)) return;
   segment.revoking = false;

@@ -1,10 +1,9 @@
-// A second ledger, to hold the first against: the promises of ledger.h in the most naive
-// form. It keeps lists of who holds what and no sum of anything; every number is counted
-// anew by going through the lists, and nothing is forgotten by an event but by looking,
-// after each step, for what nobody needs any more.
+// A second, naive ledger, to compare the first with: the promises of ledger.h in the simplest form.
+// It keeps lists of holders and no sums; every number is counted anew from the lists. Events forget
+// nothing: after each step the model looks for entries that are no longer needed.
 //
-// Each method plays one call of the ledger's: it is given the arguments and the ledger's
-// answer, says whether the answer is right, and goes on to the state that follows.
+// Each method plays one call of the ledger. It takes the arguments and the ledger's answer, checks
+// the answer, and moves to the next state.
 //
 //   INTERNAL  the answer is wrong; the message says what was expected
 #pragma once
@@ -31,7 +30,7 @@ class LedgerModel {
  public:
   LedgerModel(std::vector<DeviceInfo> devices, Bounds bounds);
 
-  // --- Calls of the ledger's -------------------------------------------------------
+  // --- Calls of the ledger -----------------------------------------------------------
 
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults);
   absl::Status SetQuota(const std::string& tenant, const Quota& quota, const absl::Status& answer);
@@ -42,8 +41,8 @@ class LedgerModel {
   absl::Status OpenSession(const std::string& tenant, const std::string& client,
                            const PeerIdentity& peer, absl::Time now, const Secret& token,
                            const absl::StatusOr<SessionId>& answer);
-  // These begin the end of a session; ContinueEnding goes on with it, as far as the ledger has
-  // come.
+  // SocketClosed and ProcessGone begin the end of a session. ContinueEnding goes on with it, as far
+  // as the ledger has come.
   void SocketClosed(SessionId session);
   void ProcessGone(SessionId session);
   absl::Status ContinueEnding(const Ledger& ledger);
@@ -90,15 +89,15 @@ class LedgerModel {
                            const absl::StatusOr<Admission>& answer);
   absl::Status TakeAttachable(const std::vector<WaiterId>& answer);
   absl::Status EndAttachWait(WaiterId waiter, bool expired, const absl::Status& answer);
-  // Nobody's: an operator's.
+  // nullopt: by an operator.
   absl::Status Unpublish(std::optional<SessionId> session, const std::string& name,
                          uint64_t request, const absl::StatusOr<uint64_t>& answer);
   void ExpirePublications(absl::Time now);
   absl::Status TakeEndedPublications(const std::vector<PublicationId>& answer);
-  // After each step: whoever is attached no longer has been until then.
+  // Call after each step: a session that is no longer attached was attached until then.
   void NoteAttached(absl::Time now);
 
-  // --- The daemon is killed, and another goes on (model_restart.cc) ----------
+  // --- The daemon is killed, and another goes on (model_restart.cc) ------------------
 
   absl::Status Restart(const Ledger::Survivors& survivors, const Ledger::Restored& answer);
   absl::Status Regrant(SessionId session, uint64_t request, uint32_t count,
@@ -110,25 +109,25 @@ class LedgerModel {
   absl::Status Reconcile(SessionId session, const std::vector<LeaseId>& leases,
                          const std::set<uint64_t>& requests,
                          const absl::StatusOr<std::vector<LeaseId>>& answer);
-  // What sessions may ask for once more: what they were granted before, by request.
+  // Grants from before a restart that sessions may ask for again, by request.
   using Regrants = std::map<std::pair<SessionId, uint64_t>, std::vector<LeaseId>>;
   const Regrants& regrants() const { return regrants_; }
-  // Segments whose memory outlives the daemon; and those of which nobody has ever had any.
+  // Returns the segments whose memory outlives the daemon.
   std::set<SegmentId> Lasting() const;
   std::map<std::string, Quota> Overridden() const;
 
-  // Every tenant, session and segment that the ledger lists is as here; so are those that
-  // it lists for one tenant and device.
+  // Checks that every tenant, session and segment that the ledger lists is the same as here.
+  // CompareFiltered checks those that it lists for one tenant and device.
   absl::Status Compare(const Ledger& ledger, absl::Time now) const;
   absl::Status CompareFiltered(const Ledger& ledger, const std::string& tenant,
                                const std::string& device, absl::Time now) const;
 
-  // Nobody waits for what is there.
+  // Checks that no session waits for memory that is available.
   absl::Status NobodyWaitsInVain() const;
 
-  // --- For choosing what to do next ------------------------------------------------
+  // --- For choosing the next step ----------------------------------------------------
 
-  // What is asked of a device, once it is known what is meant.
+  // A request to one device, with all defaults resolved.
   struct Request {
     std::string tenant;
     size_t device = 0;
@@ -139,7 +138,7 @@ class LedgerModel {
     uint64_t request_id = 0;
     uint64_t in_all() const { return bytes * count; }
   };
-  // One limit, by its cause, by whose it is ("": nobody's of the tenants) and where it counts.
+  // One limit: its cause, its tenant ("": no tenant's) and its device.
   struct LimitName {
     Denial::Cause cause{};
     std::string whose;
@@ -152,8 +151,8 @@ class LedgerModel {
     Request request;
     bool asked_to = false;
     absl::Time since;
-    bool revokes = false;         // something is, or was, taken back for it
-    std::set<LimitName> claimed;  // others get nothing there before it
+    bool revokes = false;         // segments are, or were, revoked for it
+    std::set<LimitName> claimed;  // other requests get nothing there before it
   };
 
   struct Session {
@@ -164,7 +163,7 @@ class LedgerModel {
     absl::Time opened;
     bool live = true;
     bool process_gone = false;
-    bool ending = false;   // not live, and has some of what it had
+    bool ending = false;   // not live, and still has some of its leases or mappings
     bool goes_on = false;  // it was ending after an earlier call
     Presence presence = Presence::kHere;
     uint32_t calls = 0;
@@ -193,7 +192,7 @@ class LedgerModel {
     absl::Time published;
     absl::Time idle_since;
     SessionId publisher{};
-    bool attached = false;  // somebody was, after the last step
+    bool attached = false;  // a session was attached after the last step
   };
   const std::vector<Publication>& publications() const { return publications_; }
   struct AttachWaiter {
@@ -209,11 +208,11 @@ class LedgerModel {
     ExportData handle{};
     Ledger::EventPlace place;
     bool handed_out = false;
-    bool listed = true;  // false: the lease that it is beside has ended
+    bool listed = true;  // false: the lease that it belongs to has ended
     SegmentId segment{};
   };
   const std::vector<Event>& events() const { return events_; }
-  // Those of kinds that live in a context, on one device.
+  // Returns the segments on one device whose kind lives in a context.
   std::vector<SegmentId> ContextBound(size_t device) const;
   size_t segment_count() const { return segments_.size(); }
   SegmentState StateOf(SegmentId segment) const;
@@ -223,18 +222,19 @@ class LedgerModel {
   bool Knows(const std::string& tenant) const { return tenants_.contains(tenant); }
   std::vector<std::string> TenantNames() const;
   const Quota& QuotaOf(const std::string& tenant) const { return tenants_.at(tenant).quota; }
-  // The tenant, and all that it is under, the nearest first.
+  // Returns the tenant and all tenants above it, the nearest first.
   std::vector<std::string> PathOf(const std::string& tenant) const;
-  // What of the tenant's own guarantee nobody holds.
+  // Returns the part of the tenant's guarantee that is not held; without guarantees above it.
   uint64_t UnusedGuarantee(const std::string& tenant, size_t device) const;
-  // Whether it gets nothing new for what its processes took past the broker.
+  // True if the tenant gets nothing new because of memory that its processes took past the broker.
   bool TookTooMuch(const std::string& tenant) const { return PastTheBroker(tenant).has_value(); }
-  // That of it and of those above it, where it is enough for the request; else 0.
+  // Returns the unused guarantees of the tenant and those above it, if they cover the request; else
+  // 0.
   uint64_t Deficit(const Request& request) const;
-  // Whether no guarantee and no limit of the configuration stands in the way of so much more on the
-  // device; `emptied`: when nobody holds anything.
+  // True if no guarantee and no configured limit rules out the request on its device. `emptied`: as
+  // if no memory were held.
   bool Allowed(const Request& request, bool emptied) const;
-  // Whether its process has, or had and may still map, what it was not to lose.
+  // True if the session's process has, or may still map, memory that is not revocable.
   bool HoldsFirmly(SessionId session) const;
   absl::Time NextOverdue() const;
   bool Granted(const Operation& operation) const { return operations_.contains(operation.id); }
@@ -254,59 +254,59 @@ class LedgerModel {
     Kind kind = Kind::kVmm;
     uint64_t bytes = 0;
     absl::Time created;
-    uint64_t kept_since = 0;  // above 0: retained; the lower the older
-    bool given_up = false;    // doomed, perhaps taken, not yet destroyed
+    uint64_t kept_since = 0;  // above 0: retained; the lower, the older
+    bool given_up = false;    // doomed, perhaps taken by TakeDoomed, not yet destroyed
     bool made = false;
     bool lost = false;
-    bool shared_out = false;  // another tenant was given it
+    bool shared_out = false;  // it was given to another tenant
     bool revocable = false;
-    bool revoking = false;  // it is being taken back; the following is about that
-    absl::Time until;       // then the next is due
+    bool revoking = false;  // it is being revoked; the next fields are about that
+    absl::Time until;       // when the next step is due
     bool asked_to_end = false;
     bool ended = false;
-    bool stuck = false;  // its holders did not even end by force
+    bool stuck = false;  // its holders did not end even by force
   };
-  // That a process was sent a segment, and may map it. One entry for each time.
+  // A process was sent a segment, and may map it. One entry for each time.
   struct Mapping {
     SessionId session{};
     SegmentId segment{};
-    bool revocable = false;  // by which sort of lease
+    bool revocable = false;  // the lease was revocable
     bool operator==(const Mapping& other) const {
       return session == other.session && segment == other.segment;
     }
   };
-  // That a process was sent something of its tenant's pool on a device, and has the pool open.
-  // One entry for each time.
+  // A process was sent memory of its tenant's pool on a device, and has the pool open. One entry
+  // for each time.
   struct Import {
     SessionId session{};
     size_t device = 0;
     bool operator==(const Import&) const = default;
   };
-  // What waiters that go first will take of a limit.
+  // The part of a limit that waiters ahead will take.
   struct Claim {
     uint64_t asked = 0;
     uint64_t need = 0;
   };
   using Claims = std::map<LimitName, Claim>;
   enum class Fit { kNow, kSoon, kRevoked, kBlocked };
-  // A limit, and how a request stands to it.
+  // A limit, and the state of a request against it.
   struct Limit {
     LimitName name;
-    uint64_t asked;      // in all, those that are reused included
-    uint64_t used;       // of what is not reused now
-    uint64_t held;       // of that, what does not come back without its holders
-    uint64_t not_taken;  // of that, what is not being taken back
-    uint64_t firm;       // of that, what cannot be
+    uint64_t asked;      // in total, including reused segments
+    uint64_t used;       // without segments that are reused now
+    uint64_t held;       // of used: does not come back without its holders
+    uint64_t not_taken;  // of held: is not being revoked
+    uint64_t firm;       // of held: cannot be revoked
     uint64_t limit;
-    uint64_t need = 0;    // with all that is guaranteed
+    uint64_t need = 0;    // with all guarantees
     uint64_t growth = 0;  // of the need, by the request
-    uint64_t least = 0;   // the need with the request, if nobody held anything
+    uint64_t least = 0;   // the need with the request, if no other memory were held
     bool Fits(uint64_t taken, const Claim& claim) const;
     bool KeepsGuarantees(const Claim& claim) const;
     Fit FitOf(const Claim& claim, bool may_revoke) const;
   };
   struct Expected {
-    LimitName name;  // its cause is that of the denial
+    LimitName name;  // its cause is the denial's cause
     uint64_t asked = 0, used = 0, limit = 0;
   };
   struct Judgement {
@@ -324,14 +324,14 @@ class LedgerModel {
   static Claim On(const Claims& claims, const LimitName& name);
   static void Add(const std::vector<Limit>& limits, const std::set<LimitName>& which,
                   Claims& claims);
-  // What it would reuse.
+  // Returns the segments that the request would reuse.
   std::set<SegmentId> Reusable(const Request& request) const;
   std::vector<SegmentId> VictimsFor(const Request& request, const std::vector<Limit>& limits,
                                     const Claims& claims) const;
   bool Counts(const LimitName& limit, const Segment& segment) const;  // of limits in bytes
   bool IsWaitedFor(SegmentId segment);
   void TakeBack(SegmentId segment, absl::Time now);
-  // What can be given up for the request is, and what can be taken back.
+  // Gives up and revokes the segments that the request needs and may take.
   void MakeRoom(const Request& request, const std::set<SegmentId>& reused,
                 const Judgement& judgement, const Claims& claims, absl::Time now);
   absl::Status Grant(SessionId session, const Request& request, const std::set<SegmentId>& reused,
@@ -341,7 +341,7 @@ class LedgerModel {
   Claims ClaimsOfThoseBefore(WaiterId waiter) const;
   void Leave(WaiterId waiter);
   bool OtherSort(SessionId session, bool revocable) const;
-  // The device of the first use for which a tenant is denied all that is new.
+  // Returns the device of the first use past the broker for which a tenant is denied new memory.
   std::optional<size_t> PastTheBroker(const std::string& tenant) const;
   uint64_t Unbrokered(const std::string& tenant, size_t device) const;
   absl::Status ExpectUnbrokered(const Request& request, const absl::Status& answer);
@@ -354,20 +354,21 @@ class LedgerModel {
   bool Held(SegmentId segment) const;
   bool MayMap(SessionId session, SegmentId segment) const;
   bool MayMap(SegmentId segment) const;  // any process
-  // The sessions whose processes have the segment's pool open; none for other kinds.
+  // Returns the sessions whose processes have the segment's pool open; none for other kinds.
   std::set<SessionId> Importers(SegmentId segment) const;
-  // Nothing is left of it but that its process has pools open.
+  // True if nothing of the session is left except that its process has pools open.
   bool OnlyImports(SessionId session) const;
   std::optional<SessionId> OtherOfItsProcess(SessionId session) const;
   size_t DeviceIndex(const std::string& uuid) const;  // devices_.size(): none
 
-  // Counts the segments of a tenant and those under it ("" means all) on a device, or everywhere.
+  // Selects the segments of a tenant and those under it ("": all) to count, on a device or
+  // everywhere.
   enum class Which {
     kAll,
-    kStaying,   // all but those that are given up
+    kStaying,   // not given up
     kHeld,      // neither retained nor given up
-    kNotTaken,  // of those, what is not being taken back
-    kFirm,      // of those, what cannot be
+    kNotTaken,  // of kHeld: not being revoked
+    kFirm,      // of kHeld: cannot be revoked
     kGivenUp,
   };
   static constexpr size_t kEverywhere = SIZE_MAX;
@@ -378,31 +379,32 @@ class LedgerModel {
   };
   Sum Of(absl::string_view tenant, size_t device, Which which,
          const std::set<SegmentId>& without = {}) const;
-  uint64_t Retained(const std::string& tenant, size_t device) const;  // by itself, bytes
+  uint64_t Retained(const std::string& tenant, size_t device) const;  // of the tenant alone, bytes
 
   bool IsUnder(const std::string& tenant, absl::string_view above) const;
   bool Pinned(size_t device) const;
   bool Makes(size_t device, Kind kind) const;
   Kind KindFor(const std::string& tenant, const AcquireSpec& spec, size_t device) const;
   uint64_t Obtainable(const std::string& tenant, size_t device) const;
-  // Where a request goes; else the code of its refusal.
+  // Returns the device for a request; else the code of its refusal.
   absl::StatusOr<size_t> DeviceFor(const std::string& tenant, const AcquireSpec& spec) const;
   uint64_t LimitOn(const std::string& tenant, size_t device) const;
   uint64_t MaxRetainedOn(const Tenant& tenant, size_t device) const;
   uint64_t GuaranteeOn(const std::string& tenant, size_t device) const;
-  // What has to be there for a tenant ("" means all), if it holds so much more itself; `emptied`:
-  // if nobody holds anything else.
+  // Returns the bytes that must be available for a tenant ("": all) that holds `more` more itself.
+  // `emptied`: as if no other memory were held.
   uint64_t Need(const std::string& tenant, size_t device, uint64_t more = 0,
                 bool emptied = false) const;
   bool OverALimit(const std::string& tenant, size_t device) const;
   std::vector<Limit> LimitsFor(const Request& request, const std::set<SegmentId>& reused) const;
   void GiveUpFor(const Request& request, uint32_t fresh, const Claims& claims);
 
-  // Gives up the segment that a tenant retained first on a device; on the first device
-  // where it retains any; false where it retains none.
+  // GiveUpOldest gives up the segment that a tenant retained first on a device. GiveUpAnywhere
+  // takes the first device on which the tenant retains any. Both return false if the tenant retains
+  // none.
   bool GiveUpOldest(const std::string& tenant, size_t device);
   bool GiveUpAnywhere(const std::string& tenant, bool pinned_too = true);
-  // Of the tenant that retains most on the device; by name where several do.
+  // For the tenant that retains most on the device; by name if several do.
   bool GiveUpOfTheRichest(size_t device, absl::string_view above = "");
   void ApplyQuota(const std::string& tenant, const Quota& quota);
   void GiveUpAllOf(const std::string& tenant);
@@ -411,23 +413,23 @@ class LedgerModel {
   absl::StatusCode Check(const std::string& tenant, const Quota& quota) const;
   void NotePeaks();
 
-  // Of a restart.
+  // For a restart.
   void ForgetSession(SessionId session);
   void ForgetSegment(SegmentId segment);
   absl::Status RestorePublications(const Ledger::Survivors& survivors,
                                    const Ledger::Restored& answer);
-  // What becomes of a segment that nobody holds any more.
+  // Updates a segment that may no longer be held.
   void Rest(SegmentId segment);
-  // Whether a release of it is believed.
+  // True if a release of the lease is trusted.
   bool Trusts(const Lease& lease) const;
   void EndLease(LeaseId lease, bool unmapped);
   void EndSession(SessionId session);
   bool HasEnding() const;
   // True if nothing is left of a session that has ended.
   bool HasEnded(SessionId session) const;
-  void Unmap(SessionId session, SegmentId segment);           // once
-  void Unimport(SessionId session, size_t device, bool all);  // or once
-  // Forgets sessions and tenants that nothing is left of; after each step.
+  void Unmap(SessionId session, SegmentId segment);           // one entry
+  void Unimport(SessionId session, size_t device, bool all);  // all entries, or one
+  // Forgets sessions and tenants that nothing is left of. Call after each step.
   void Sweep();
 
   template <typename... What>
@@ -435,12 +437,12 @@ class LedgerModel {
     return absl::InternalError(absl::StrCat(what...));
   }
   static absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code);
-  // That the tenant was denied it, and that it counts.
+  // Checks that the tenant was denied it, and counts the denial.
   absl::Status ExpectDenial(const absl::Status& answer, const std::string& tenant,
                             const Expected& expected);
   absl::Status CompareTenants(const Ledger& ledger) const;
 
-  // What the session's request was answered before; 0 is no request.
+  // Returns the earlier answer to the session's request; 0 is no request.
   std::optional<uint64_t> AnswerTo(SessionId session, uint64_t request) const;
   void Answered(SessionId session, uint64_t request, uint64_t number);
   const Publication* FindPublication(const std::string& tenant, const std::string& name) const;
@@ -450,13 +452,13 @@ class LedgerModel {
   absl::Time NextExpiry() const;
   void EndPublication(PublicationId id, bool replaced = false);
   void LeaveAttachQueue(WaiterId id);
-  void EndAttachWaitsOf(std::optional<SessionId> session);  // or of all
+  void EndAttachWaitsOf(std::optional<SessionId> session);  // nullopt: of all
   absl::Status ComparePublications(const Ledger& ledger, const std::string& tenant,
                                    absl::Time now) const;
-  // The verdict on the denial where too many wait already.
+  // Checks the denial if there are too many waiters already; else nullopt.
   std::optional<absl::Status> NoRoomToWait(const std::string& tenant, const absl::Status& answer);
   uint64_t WaitingOf(const std::string& tenant) const;
-  // The same where there are too many leases.
+  // Checks the denial if there are too many leases already; else nullopt.
   std::optional<absl::Status> NoRoomForLeases(SessionId session, uint64_t more,
                                               const absl::Status& answer);
 
@@ -464,7 +466,7 @@ class LedgerModel {
   const Bounds bounds_;
   Quota defaults_;
   bool draining_ = false;
-  uint64_t clock_ = 0;  // orders what is retained
+  uint64_t clock_ = 0;  // orders retained segments
 
   std::map<std::string, Tenant> tenants_;
   std::map<SessionId, Session> sessions_;
@@ -477,8 +479,8 @@ class LedgerModel {
   std::vector<SessionId> forgotten_;
   std::set<SessionId> bereaved_;
   std::map<WaiterId, Waiter> waiters_;
-  std::vector<WaiterId> refused_;  // whose session has ended
-  bool stirred_ = false;           // something has changed that waiters may wait for
+  std::vector<WaiterId> refused_;  // their session has ended
+  bool stirred_ = false;           // a change that waiters may wait for
   std::set<SessionId> revoked_;    // to be told
   Ledger::RevocationTimes times_;
   std::vector<UnbrokeredBytes> unbrokered_;
@@ -486,11 +488,11 @@ class LedgerModel {
   Regrants regrants_;
   std::vector<Publication> publications_;  // by number
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions_;
-  // The highest of all that were ever in it, and of those before the last restart; and by tenant,
-  // of those that were forgotten with it.
+  // ended_version_: the highest of all versions that ended. forgotten_version_: the same as of the
+  // last restart. gone_versions_: by tenant, of names forgotten with the tenant.
   uint64_t ended_version_ = 0, forgotten_version_ = 0;
   std::map<std::string, uint64_t> gone_versions_;
-  // Of each session the last requests that were answered with a number, and that.
+  // For each session, the last requests that were answered with a number, and the number.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered_;
   std::set<PublicationId> ended_publications_;
   std::map<WaiterId, AttachWaiter> attach_waiters_;

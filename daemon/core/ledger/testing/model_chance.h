@@ -1,5 +1,5 @@
-// What the model test decides by chance: whom to bill, how much to ask for, which limits to
-// set. Small numbers, so that everything stands in everything's way.
+// The random choices of the model test: tenants, amounts, limits. The numbers are small, so that
+// requests often conflict.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class Chance {
  public:
   explicit Chance(uint64_t seed) : random_(seed), long_queues_(In100(15)) {}
 
-  // True if many wait, come and go, in this episode.
+  // True if many requests wait, come and go in this episode.
   bool long_queues() const { return long_queues_; }
 
   uint64_t Below(uint64_t n) { return random_() % n; }
@@ -71,7 +71,7 @@ class Chance {
         .max_metadata_bytes_per_tenant = 40 + Below(60)};
   }
 
-  // `sound`: all that is guaranteed can be had at the same time.
+  // `sound`: all guarantees can be kept at the same time.
   Quota TenantQuota(bool sound) {
     Quota quota;
     if (In100(50)) quota.guarantee_bytes = Below(sound ? 9 : 30);
@@ -95,8 +95,8 @@ class Chance {
     return quota;
   }
 
-  // The tenant that another is to be under: one that comes later, so that there are no circles, but
-  // now and then one that makes one, or is not there.
+  // Returns the parent of a tenant: one that comes later, so that there are no cycles. Now and then
+  // it makes a cycle, or does not exist.
   std::string Parent(const std::string& tenant) {
     if (In100(2)) return In100(50) ? "nobody" : Tenant();
     if (In100(50)) return "";
@@ -104,7 +104,7 @@ class Chance {
     return tenant == "gamma" ? "" : In100(70) ? "gamma" : tenant == "beta" ? "" : "beta";
   }
 
-  // Of sizes that are had again and again, or of any; few, or many; now and then nonsense.
+  // Of common sizes or any size; few or many; now and then nonsense.
   AcquireSpec Spec(const std::vector<DeviceInfo>& devices) {
     AcquireSpec spec;
     const size_t device = Below(devices.size());
@@ -129,12 +129,12 @@ class Chance {
     return spec;
   }
 
-  // One of few, or one of which only the pid is known.
+  // One of few processes, or one of which only the pid is known.
   PeerIdentity Process() {
     return {.pid = static_cast<pid_t>(1 + Below(4)), .start_time = In100(80) ? 1u : 0u};
   }
 
-  // A name that is taken often, or one that is none.
+  // A name that is used often, or an invalid one.
   std::string EventName() {
     if (In100(3)) return In100(50) ? "" : In100(50) ? std::string(65, 'x') : "two\nlines";
     return std::string(1, static_cast<char>('a' + Below(4)));

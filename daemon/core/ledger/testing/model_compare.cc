@@ -1,4 +1,4 @@
-// The model's picture of tenants, sessions and segments against what the ledger shows.
+// Compares the model's tenants, sessions and segments with those that the ledger shows.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -61,8 +61,8 @@ absl::Status LedgerModel::CompareTenants(const Ledger& ledger) const {
   if (views.size() != tenants_.size()) {
     return Wrong("the ledger lists ", views.size(), " tenants, expected ", tenants_.size());
   }
-  // By tenant and device: bytes in each state, with those of the tenants under it; and of what is
-  // held, what is revocable.
+  // By tenant and device: bytes in each state, including tenants under it; and the revocable bytes
+  // of those held.
   std::map<std::pair<std::string, size_t>, std::array<uint64_t, kSegmentStates>> bytes;
   std::map<std::pair<std::string, size_t>, uint64_t> revocable;
   std::map<std::string, uint64_t> segments;

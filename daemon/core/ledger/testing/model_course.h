@@ -1,5 +1,5 @@
-// One course of random calls of a ledger, and the model beside it: what the model test's
-// episodes have in common, whatever they do next.
+// One course of random calls of a ledger, with the model beside it: the common part of the model
+// test's episodes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace gpumemd {
 
-// What the episodes have met, so that a run that tests nothing does not pass.
+// Counts the cases that the episodes have met, so that a run that tests nothing does not pass.
 using Coverage = std::map<std::string, uint64_t, std::less<>>;
 
 class ModelCourse {
@@ -40,7 +40,8 @@ class ModelCourse {
  protected:
   // --- Choices -----------------------------------------------------------------------
 
-  // A session of the model's, mostly a live one; now and then one that is gone or never was.
+  // Returns a session of the model, mostly a live one; now and then one that is gone or never
+  // existed.
   SessionId AnySession() {
     if (model_.sessions().empty() || chance_.In100(1)) return SessionId{chance_.Below(40)};
     SessionId chosen{};
@@ -51,12 +52,12 @@ class ModelCourse {
     }
     return chosen;
   }
-  // Mostly one that has leases.
+  // Returns mostly a session that has leases.
   SessionId AnyHolder() {
     if (model_.leases().empty() || chance_.In100(5)) return AnySession();
     return chance_.Of(model_.leases()).second.session;
   }
-  // One that has ended, if there is any.
+  // Returns a session that has ended, if there is any.
   SessionId SessionOver() {
     for (const auto& [id, session] : model_.sessions()) {
       if (!session.live && !session.process_gone) return id;
@@ -79,7 +80,8 @@ class ModelCourse {
 
   // --- One call ----------------------------------------------------------------------
 
-  // After every call: `verdict` is the model's on the answer; then everything is compared.
+  // Call after every call. `verdict` is the model's status for the answer. Then compares
+  // everything.
   template <typename... What>
   absl::Status After(const absl::Status& verdict, const What&... what) {
     ++calls_;
@@ -99,20 +101,20 @@ class ModelCourse {
     if (absl::Status right = ledger_.CheckInvariants(); !right.ok()) return right;
     if (absl::Status same = model_.Compare(ledger_, now_); !same.ok()) return same;
     now_ += absl::Milliseconds(1);
-    // A batch of the journal is what several calls have changed, now and then.
+    // Now and then one batch of the journal has the changes of several calls.
     if (chance_.In100(75)) Record();
     return chance_.In100(4) ? CheckImage() : absl::OkStatus();
   }
   void Record() {
     for (const journal::Change& change : ledger_.TakeChanges()) image_.Apply(change);
   }
-  // What was recorded, change by change, is what there is.
+  // Checks that the recorded changes add up to the present state.
   absl::Status CheckImage() {
     Record();
     if (image_ != ledger_.Image()) return absl::InternalError("the journal says something else");
     return image_.CheckReferences();
   }
-  // As after each call that the broker makes.
+  // As after each call of the broker.
   absl::Status AdmitWaiting() {
     std::vector<Ledger::Admitted> admitted = AdmitInSlices();
     for (const Ledger::Admitted& each : admitted) {
@@ -125,7 +127,7 @@ class ModelCourse {
     if (absl::Status same = model_.AdmitWaiting(admitted, now_); !same.ok()) return same;
     return model_.NobodyWaitsInVain();
   }
-  // In one go, or judging only so many at a time, which comes to the same.
+  // Admits at once, or judging only a few at a time, which has the same result.
   std::vector<Ledger::Admitted> AdmitInSlices() {
     if (chance_.In100(60)) return ledger_.AdmitWaiting();
     std::vector<Ledger::Admitted> admitted;
@@ -150,7 +152,7 @@ class ModelCourse {
   const Bounds bounds_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
   Ledger ledger_;
-  JournalImage image_;  // what a daemon that came next would know
+  JournalImage image_;  // what the next daemon would know
   LedgerModel model_;
   Coverage& coverage_;
   std::vector<Secret> old_tickets_;

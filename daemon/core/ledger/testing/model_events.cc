@@ -1,4 +1,4 @@
-// What the model expects of lost segments and of interprocess events.
+// The model of lost segments and of interprocess events.
 #include <algorithm>
 #include <utility>
 

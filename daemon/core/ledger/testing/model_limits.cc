@@ -1,5 +1,5 @@
-// What the model expects of limits: how a request stands to each, what is guaranteed, what is in
-// the way of it, and what is given up for it.
+// The model of limits: how a request stands to each, guarantees, what blocks a request, and which
+// memory is given up for it.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// Of a few small numbers and one that may be kUnlimited.
+// Sums small numbers, of which one may be kUnlimited.
 uint64_t Sum3(uint64_t a, uint64_t b, uint64_t c) {
   const auto sum = static_cast<unsigned __int128>(a) + b + c;
   return sum > kUnlimited ? kUnlimited : static_cast<uint64_t>(sum);
@@ -19,7 +19,7 @@ uint64_t Sum3(uint64_t a, uint64_t b, uint64_t c) {
 
 }  // namespace
 
-// --- Who is under whom, and who may have how much ---------------------------------------
+// --- Parents and limits -------------------------------------------------------------------
 
 std::vector<std::string> LedgerModel::PathOf(const std::string& tenant) const {
   std::vector<std::string> path;
@@ -157,8 +157,8 @@ absl::StatusOr<size_t> LedgerModel::DeviceFor(const std::string& tenant,
   });
 }
 
-// Whether what the tenant has, and has not given up, is more than a limit of its own or of one that
-// it is under.
+// True if the tenant's memory, without what it has given up, exceeds a limit of the tenant or of
+// one above it.
 bool LedgerModel::OverALimit(const std::string& name, size_t device) const {
   for (const std::string& each : PathOf(name)) {
     const Quota& quota = tenants_.at(each).quota;
@@ -189,7 +189,7 @@ LedgerModel::Fit LedgerModel::Limit::FitOf(const Claim& claim, bool may_revoke) 
   return may_revoke && Fits(firm, claim) ? Fit::kRevoked : Fit::kBlocked;
 }
 
-// In the order in which they are given as the reason.
+// Returns the limits in the order in which a denial names them as the reason.
 std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
                                                        const std::set<SegmentId>& reused) const {
   const size_t device = request.device;
@@ -206,20 +206,20 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
                    .used = sum(Which::kAll),
                    .held = sum(Which::kHeld),
                    .limit = limit};
-    // Nothing is taken back for the sake of a number.
+    // Limits on numbers of segments revoke nothing.
     entry.not_taken = of_bytes ? sum(Which::kNotTaken) : entry.held;
     entry.firm = of_bytes ? sum(Which::kFirm) : entry.held;
     limits.push_back(entry);
     return limits.back();
   };
-  // What is idle in a pool is held already, and firmly.
+  // Segments that are idle in a pool are held already, and are not revocable.
   uint64_t growth = request.revocable ? 0 : request.in_all();
   if (request.kind == Kind::kMempool) growth -= request.bytes * reused.size();
   uint64_t least = request.in_all();
   const auto grow = [&](const std::string& whose, Limit& limit) {
     limit.need = Need(whose, device);
-    // Above the tenant, what it needs more than before is more that the next one needs, if that is
-    // not guaranteed to it anyway.
+    // Above the tenant: the growth of its need is the growth of its parent's need, except for the
+    // part that the parent's guarantee already covers.
     limit.growth = growth = Need(whose, device, growth) - limit.need;
     if (request.revocable) return;
     const uint64_t with = Need(whose, device, least, /*emptied=*/true);
@@ -229,7 +229,7 @@ std::vector<LedgerModel::Limit> LedgerModel::LimitsFor(const Request& request,
   for (const std::string& each : PathOf(request.tenant)) {
     const Quota& quota = tenants_.at(each).quota;
     const uint64_t limit = LimitOn(each, device);
-    // A tenant without a limit below the capacity is denied for the capacity's sake.
+    // A tenant without a limit below the capacity is denied because of the capacity.
     grow(each, add(Denial::Cause::kDeviceLimit, each, device, true,
                    limit < capacity ? limit : kUnlimited));
     if (!Pinned(device) && quota.total_limit_bytes) {
@@ -277,7 +277,7 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
     return limit.FitOf(On(claims, limit.name), !request.revocable);
   };
   std::set<LimitName> so_far;
-  bool for_itself = false;  // it waits for what only its own tenants can give
+  bool for_itself = false;  // it waits for memory that only its tenants can give
   const Limit* reason = nullptr;
   for (const Limit& limit : judgement.limits) {
     so_far.insert(limit.name);
@@ -293,7 +293,7 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
     judgement.hopeless = true;
     reason = &limit;
   }
-  // What still ends may be enough.
+  // Sessions that are still ending may make enough room.
   if (!exactly && HasEnding() && !judgement.hopeless &&
       (judgement.fit == Fit::kRevoked || judgement.fit == Fit::kBlocked)) {
     judgement.fit = Fit::kSoon;
@@ -318,8 +318,8 @@ LedgerModel::Judgement LedgerModel::Judge(const Request& request, const std::set
   return judgement;
 }
 
-// What is retained goes, as far as `fresh` more segments and what is claimed before them need it:
-// the tenant's own before others'.
+// Gives up retained segments as far as `fresh` more segments, and claims before them, need it: the
+// tenant's own before others'.
 void LedgerModel::GiveUpFor(const Request& request, uint32_t fresh, const Claims& claims) {
   const std::string& name = request.tenant;
   const size_t device = request.device;

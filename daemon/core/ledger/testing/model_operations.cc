@@ -1,4 +1,4 @@
-// What the model expects of openings, and of what becomes of leases and operations.
+// The model of openings, and of the ends of leases and operations.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace gpumemd {
 std::optional<absl::Status> LedgerModel::NoRoomForLeases(SessionId session, uint64_t more,
                                                          const absl::Status& answer) {
   const std::string& tenant = sessions_.at(session).tenant;
-  // Those that operations are about to give count, too.
+  // Leases that operations are about to give also count.
   uint64_t own = 0, tenants = 0, all = 0;
   const auto add = [&](SessionId holder, uint64_t count) {
     all += count;
@@ -101,7 +101,7 @@ absl::Status LedgerModel::Commit(OperationId id, const absl::Status& answer) {
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
-    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
+    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be revoked now
     const bool leased = live && !operation.regrant;
     if (leased) {
       leases_[item.lease] = {.session = operation.session,
@@ -129,7 +129,7 @@ void LedgerModel::Abort(OperationId id, bool handed_over) {
   while (!operation.items.empty()) {
     const Operation::Item item = operation.items.front();
     operation.items.erase(operation.items.begin());
-    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be taken back now
+    if (segments_.at(item.segment).revocable) stirred_ = true;  // it can be revoked now
     const bool pool_has_it = segments_.at(item.segment).made && !Importers(item.segment).empty();
     if (item.fresh && !handed_over && !pool_has_it) {
       GiveUp(segments_.at(item.segment));

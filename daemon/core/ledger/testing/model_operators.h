@@ -1,4 +1,4 @@
-// What operators and the daemon itself do to a ledger in the model test, with arguments by chance;
+// Acts of operators and of the daemon itself on a ledger in the model test, with random arguments,
 // and the same on the model beside it.
 #pragma once
 
@@ -18,7 +18,7 @@ class ModelOperators : public ModelCourse {
   using ModelCourse::ModelCourse;
 
   absl::Status Configure() {
-    // All that is guaranteed can be had at the same time, where the episode is to be sound.
+    // In a sound episode, all guarantees can be kept at the same time.
     for (int tries = 0; tries == 0 || (sound_ && Unsound(configured_)); ++tries) {
       configured_.clear();
       for (const char* tenant : {"alpha", "beta", "gamma"}) {
@@ -29,7 +29,7 @@ class ModelOperators : public ModelCourse {
       }
     }
     defaults_ = chance_.TenantQuota(sound_);
-    if (sound_) {  // tenants that come and go are guaranteed nothing
+    if (sound_) {  // tenants that come and go have no guarantee
       defaults_.guarantee_bytes.reset();
       defaults_.device_guarantees.clear();
     }
@@ -85,7 +85,7 @@ class ModelOperators : public ModelCourse {
     return After(absl::OkStatus(), "SetDraining ", draining);
   }
 
-  // What some processes took past the broker, or nothing.
+  // Reports memory that some processes took past the broker, or none.
   absl::Status SetUnbrokered(bool any) {
     std::vector<UnbrokeredBytes> uses;
     for (const auto& [id, session] : model_.sessions()) {
@@ -112,7 +112,7 @@ class ModelOperators : public ModelCourse {
                  "\" to ", keep, " -> ", Tell(answer.status()));
   }
 
-  bool sound_ = true;  // all that is guaranteed can be had at the same time
+  bool sound_ = true;  // all guarantees can be kept at the same time
   std::map<std::string, Quota> configured_;
   Quota defaults_;
 };

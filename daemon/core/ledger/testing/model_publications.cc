@@ -1,4 +1,4 @@
-// What the model expects of publications.
+// The model of publications.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ bool IsPublicationName(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name.find_first_not_of(kAllowed) == name.npos;
 }
 
-// The tenant's and its own name; nothing where it is none.
+// Returns the tenant and the name within it; nullopt if `text` is no name.
 std::optional<std::pair<std::string, std::string>> Parse(const std::string& text,
                                                          const std::string& tenant) {
   const size_t slash = text.rfind('/');

@@ -1,5 +1,5 @@
-// What publishers and those who attach do to a ledger in the model test, with arguments by chance;
-// and the same on the model beside it.
+// Acts of publishers and attachers on a ledger in the model test, with random arguments, and the
+// same on the model beside it.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ class ModelPublishers : public ModelSteps {
  protected:
   using ModelSteps::ModelSteps;
 
-  // Mostly what the session could publish; now and then what it could not.
+  // Mostly segments that the session may publish; now and then others.
   absl::Status Publish() {
     const SessionId session = AnyHolder();
     PublishSpec spec = {.name = AnyPublicationName(),
@@ -157,7 +157,7 @@ class ModelPublishers : public ModelSteps {
   }
 
  private:
-  // One of few, or none.
+  // One of few names, or an unused one.
   std::string AnyPublicationName() {
     if (chance_.In100(2)) {
       return chance_.In100(30)   ? ""

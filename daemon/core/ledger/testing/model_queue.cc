@@ -1,4 +1,4 @@
-// What the model expects of requests for memory, and of those that wait.
+// The model of requests for memory, and of waiting requests.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -20,7 +20,7 @@ absl::Status LedgerModel::CheckDenial(const Denial& denial, const std::string& t
       denial.limited_tenant == limited && denial.asked == expected.asked &&
       denial.used == expected.used && denial.limit == expected.limit &&
       (!denial.help.empty() || name.cause == Denial::Cause::kUnbrokered)) {
-    // Who is named as a holder, holds it; the largest first.
+    // Each named holder holds it; the largest come first.
     uint64_t last = UINT64_MAX;
     for (const Denial::Holder& holder : denial.holders) {
       if (!tenants_.contains(holder.tenant) || !IsUnder(holder.tenant, name.whose) ||
@@ -145,7 +145,7 @@ absl::Status LedgerModel::BeginAcquire(SessionId id, const AcquireSpec& spec, ab
 void LedgerModel::MakeRoom(const Request& request, const std::set<SegmentId>& reused,
                            const Judgement& judgement, const Claims& claims, absl::Time now) {
   if (judgement.fit == Fit::kBlocked || judgement.awaits_end) return;
-  // What it would reuse is not free to be given up for it, and counts as used just now.
+  // Segments that it would reuse must not be given up for it, and count as used just now.
   for (SegmentId id : reused) segments_.at(id).kept_since = 0;
   GiveUpFor(request, request.count - static_cast<uint32_t>(reused.size()), claims);
   for (SegmentId id : reused) Rest(id);
@@ -196,7 +196,7 @@ absl::Status LedgerModel::Grant(SessionId session, const Request& request,
   stirred_ = true;
   NotePeaks();
 
-  // Whatever else was expected: no limit is exceeded, nor is what is guaranteed given away.
+  // Whatever else was expected: the grant exceeds no limit, and gives away no guaranteed memory.
   for (size_t i = 0; i < limited.size(); ++i) {
     const std::string& each = limited[i];
     const uint64_t limit =
@@ -328,7 +328,7 @@ absl::Status LedgerModel::AdmitWaiting(const std::vector<Ledger::Admitted>& answ
     if (judgement.fit == Fit::kRevoked) waiter.revokes = true;
     Add(judgement.limits, judgement.in_the_way, claims);
   }
-  stirred_ = false;  // what was given up for them comes back when it is destroyed
+  stirred_ = false;  // memory given up for them comes back when it is destroyed
   if (next == answer.size()) return absl::OkStatus();
   return Wrong("waiter ", ToInt(answer[next].waiter), " should go on waiting, and got ",
                answer[next].operation.status().ToString());
@@ -362,7 +362,7 @@ absl::Status LedgerModel::CompareWaiters(const Ledger& ledger, const std::string
   const auto views = ledger.ListWaiting(tenant, device);
   if (!views.ok()) return Wrong("waiters are not listed: ", views.status().ToString());
   auto view = views->begin();
-  // In the order in which they are served: what stands in each one's way.
+  // In the order in which they are served: what blocks each request.
   std::vector<std::pair<WaiterId, Judgement>> order;
   Claims claims;
   for (WaiterId id : InOrder()) {

@@ -1,5 +1,4 @@
-// What the model expects of a daemon's end, and of the one that goes on after it: who is there
-// still, and what he has.
+// The model of a daemon's end and of its successor: the surviving sessions, and what they hold.
 #include <algorithm>
 #include <utility>
 
@@ -41,7 +40,7 @@ void LedgerModel::ForgetSegment(SegmentId id) {
 
 absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
                                   const Ledger::Restored& answer) {
-  // What only the daemon knew.
+  // State that only the daemon knew.
   operations_.clear();
   waiters_.clear();
   refused_.clear();
@@ -75,7 +74,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
     if (!survivors.sessions.contains(id)) dead.push_back(id);
   }
   for (SessionId id : dead) ForgetSession(id);
-  // What the segments are now, and which of them are no more.
+  // The new states of segments, and the segments that are gone.
   std::vector<SegmentId> gone;
   std::map<SegmentId, std::set<SessionId>> lost;
   for (auto& [id, segment] : segments_) {
@@ -102,7 +101,7 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   }
   NotePeaks();
   for (const auto& [id, segment] : segments_) Rest(id);
-  // What was ending has ended.
+  // Sessions that were ending have ended.
   for (auto& [id, session] : sessions_) {
     session.goes_on = false;
     if (!std::exchange(session.ending, false)) continue;
@@ -134,7 +133,8 @@ absl::Status LedgerModel::Restart(const Ledger::Survivors& survivors,
   return absl::OkStatus();
 }
 
-// Those whose publisher they would have ended with are gone, and those of which a part is.
+// Drops publications that would have ended with a publisher that is gone, and those of which a part
+// is.
 absl::Status LedgerModel::RestorePublications(const Ledger::Survivors& survivors,
                                               const Ledger::Restored& answer) {
   auto told = answer.lost_publications.begin();
@@ -258,7 +258,8 @@ absl::Status LedgerModel::Reconcile(SessionId id, const std::vector<LeaseId>& le
     }
     regrants_[{id, lease.request_id}].push_back(lease_id);
   }
-  // What it may map beyond its leases it was being handed, or has released: it does not have it.
+  // Mappings beyond its leases were being handed over or have been released: the session has none
+  // of them.
   const bool busy = std::any_of(operations_.begin(), operations_.end(),
                                 [&](const auto& entry) { return entry.second.session == id; });
   for (const auto& [segment_id, segment] : segments_) {

@@ -1,5 +1,5 @@
 // The daemon's end in the model test: at any moment it is killed, some processes with it, and
-// another goes on; and what those do then who come back.
+// another goes on. Includes the steps of sessions that come back.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class ModelRestarts : public ModelPublishers {
                  restored.sessions, " go on, and ", restored.leases, " leases");
   }
 
-  // A request of before, as its session sends it once more.
+  // A request from before the restart, sent once more by its session.
   absl::Status Regrant() {
     SessionId session = AnySession();
     uint64_t request = chance_.Below(12);
@@ -58,7 +58,7 @@ class ModelRestarts : public ModelPublishers {
       request = key.second;
       if (chance_.In100(85)) count = static_cast<uint32_t>(leases.size());
     }
-    if (!model_.leases().empty() && chance_.In100(20)) {  // also one that was not there before
+    if (!model_.leases().empty() && chance_.In100(20)) {  // also a lease made since the restart
       const LedgerModel::Lease& chosen = chance_.Of(model_.leases()).second;
       session = chosen.session;
       request = chosen.request_id;
@@ -137,7 +137,7 @@ class ModelRestarts : public ModelPublishers {
                  " with ", leases.size(), " leases -> ", Tell(answer.status()));
   }
 
-  // Moments that are rare.
+  // True at rare moments.
   bool WorthAKill() {
     if (ledger_.state().draining) return chance_.Below(60) == 0;
     if (ledger_.HasEnding()) return chance_.Below(60) == 0;
@@ -158,7 +158,7 @@ class ModelRestarts : public ModelPublishers {
     return first != model_.leases().end() && first->second.publication;
   }
 
-  // What the journal says of those who go on is as before.
+  // Checks that the journal's records of the survivors have not changed.
   absl::Status CheckInherited(const JournalImage& before) const {
     const auto same = [](const auto& now, const auto& then) {
       return std::all_of(now.begin(), now.end(), [&](const auto& entry) {
@@ -171,7 +171,7 @@ class ModelRestarts : public ModelPublishers {
       auto it = image_.segments.find(id);
       if (it != image_.segments.end()) segment.lost |= it->second.lost;
     }
-    auto sessions = before.sessions;  // of no sort where what they could map is gone
+    auto sessions = before.sessions;  // without a sort if its mappings are gone
     for (auto& [id, session] : sessions) {
       auto it = image_.sessions.find(id);
       if (it != image_.sessions.end()) session.revocable &= it->second.revocable;
@@ -180,7 +180,7 @@ class ModelRestarts : public ModelPublishers {
     for (auto& [id, event] : events) {
       if (!image_.leases.contains(event.lease)) event.lease = {};
     }
-    // A process that was several sessions has open as one what they had.
+    // A process that had several sessions may have its pools open as one session.
     const auto smaller = [&](const auto& entry) {
       auto it = before.pool_imports.find(entry.first);
       return it != before.pool_imports.end() && entry.second.count < it->second.count;
@@ -191,7 +191,7 @@ class ModelRestarts : public ModelPublishers {
     for (auto& [id, publication] : publications) {
       auto it = image_.publications.find(id);
       if (it == image_.publications.end()) continue;
-      // Nobody is attached to it any more, or its publisher is gone.
+      // It may have no attached session any more, or its publisher may be gone.
       if (publication.idle_since_ns == 0) publication.idle_since_ns = it->second.idle_since_ns;
       if (it->second.publisher == SessionId{}) publication.publisher = {};
     }
@@ -207,7 +207,7 @@ class ModelRestarts : public ModelPublishers {
     return absl::InternalError("what goes on is not what it was");
   }
 
-  // How many segments the session's process may map.
+  // Returns the number of segments that the session's process may map.
   uint64_t ExposedIn(SessionId session) {
     uint64_t exposed = 0;
     for (const auto& [key, exposure] : ledger_.Image().exposures) {
@@ -216,7 +216,7 @@ class ModelRestarts : public ModelPublishers {
     return exposed;
   }
 
-  // What was under way.
+  // Counts the state at the moment of the kill.
   void MeetMoment() {
     Met("killed");
     if (!model_.operations().empty()) Met("killed during operations");
@@ -231,7 +231,7 @@ class ModelRestarts : public ModelPublishers {
     }
   }
 
-  // Most processes, and most memory: that of contexts is gone with the daemon.
+  // Most processes and most memory survive; memory of contexts is gone with the daemon.
   Ledger::Survivors ChooseSurvivors() {
     Ledger::Survivors survivors;
     const uint64_t die = chance_.In100(30) ? 0 : chance_.In100(90) ? 30 : 100;

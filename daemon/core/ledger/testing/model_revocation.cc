@@ -1,5 +1,4 @@
-// What the model expects of taking back what was leased as revocable, and the questions that the
-// promises are checked with.
+// The model of revoking revocable leases, and the questions by which the promises are checked.
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +7,8 @@
 
 namespace gpumemd {
 
-// From those with the lowest priority first, of theirs what was made last first, as far as it helps
-// against anything that is short; nothing, unless that is enough in the end.
+// Takes segments of the lowest priority first, and among these the newest first, as far as each
+// helps against a shortage. Returns none unless all of them together suffice.
 std::vector<SegmentId> LedgerModel::VictimsFor(const Request& request,
                                                const std::vector<Limit>& limits,
                                                const Claims& claims) const {
@@ -79,7 +78,7 @@ absl::Time LedgerModel::NextOverdue() const {
   return next;
 }
 
-// Whether somebody would have to take back another one instead.
+// True if another segment would have to be revoked instead.
 bool LedgerModel::IsWaitedFor(SegmentId id) {
   segments_.at(id).revoking = false;
   const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
@@ -159,7 +158,8 @@ bool LedgerModel::Allowed(const Request& request, bool emptied) const {
       if (!Pinned(d)) needs += Need(each, d, 0, emptied);
     }
     if (request.in_all() > total) return false;
-    // What it could have on another device instead is the tenant's own affair.
+    // Unused guarantees of the tenant on other devices do not count: the tenant chooses where to
+    // use its total limit.
     if (each == request.tenant
             ? held(each, kUnpinned, Which::kHeld).bytes + request.in_all() > total
             : needs > total) {

@@ -1,5 +1,5 @@
-// Each call of the ledger's that the model test makes, with arguments by chance; and the same call
-// on the model beside it.
+// Each call of the ledger that the model test makes, with random arguments, and the same call on
+// the model beside it.
 #pragma once
 
 #include <map>
@@ -35,7 +35,7 @@ class ModelSteps : public ModelOperators {
                  answer.ok() ? absl::StrCat(ToInt(*answer)) : Tell(answer.status()));
   }
 
-  // A process gives back all that it has, closes its session, and opens another.
+  // A process gives back all its leases, closes its session, and opens another.
   absl::Status Reconnect() {
     const SessionId id = AnyHolder();
     const auto session = model_.sessions().find(id);
@@ -67,7 +67,7 @@ class ModelSteps : public ModelOperators {
     return After(verdict, "ProcessGone ", ToInt(session), HasEnding());
   }
   const char* HasEnding() const { return ledger_.HasEnding() ? ", which goes on" : ""; }
-  // The end of a session has begun. It goes on at once, or over other calls.
+  // The end of a session has begun. It completes at once, or over other calls.
   absl::Status Ending() {
     absl::Status verdict = model_.ContinueEnding(ledger_);
     const bool at_once = ends_at_once_ || chance_.In100(60);
@@ -84,7 +84,7 @@ class ModelSteps : public ModelOperators {
     ledger_.ContinueEnding(1 + chance_.Below(3));
     return After(model_.ContinueEnding(ledger_), "ContinueEnding", HasEnding());
   }
-  // The probe, without sessions that are ending.
+  // Runs the probe without sessions that are ending.
   template <typename Probe>
   absl::Status WithoutEnding(Probe probe) {
     while (ledger_.HasEnding()) {
@@ -124,7 +124,7 @@ class ModelSteps : public ModelOperators {
     return it == model_.sessions().end() ? 0 : it->second.calls;
   }
 
-  // A process of its own.
+  // Opens a session of a new process.
   absl::Status NewProcess(const std::string& tenant, std::optional<SessionId>* session) {
     const std::set<SessionId> before = Sessions();
     const PeerIdentity peer = {.pid = static_cast<pid_t>(2 * (1000 + calls_)), .start_time = 1};
@@ -140,19 +140,20 @@ class ModelSteps : public ModelOperators {
     return ids;
   }
 
-  // A request as some session might make it: most processes have leases of one sort.
+  // A request as some session might make it: the leases of most processes are all revocable, or
+  // none is.
   absl::Status Acquire() {
     const SessionId session = AnySession();
     AcquireSpec spec = chance_.Spec(devices_);
     spec.request_id = NewRequest();
     if (chance_.In100(80)) spec.revocable = OfRevocableSort(session);
     if (spec.revocable && spec.kind == Kind::kMempool && chance_.In100(90)) spec.kind.reset();
-    // Of one size, so that it finds what lies idle in a pool.
+    // Of one size, so that it finds segments that are idle in a pool.
     if (spec.kind == Kind::kMempool && chance_.In100(50)) spec.bytes = 1;
     if (absl::Status asked = Acquire(session, spec); !asked.ok()) return asked;
     return admission_.waiter && chance_.In100(60) ? DestroyAll() : absl::OkStatus();
   }
-  // Some process takes what is free on a device, as much as may be taken back.
+  // Some process takes the free memory of a device, with revocable leases.
   absl::Status Crowd(size_t device) {
     std::optional<SessionId> session;
     if (chance_.In100(50)) {
@@ -173,7 +174,7 @@ class ModelSteps : public ModelOperators {
       if (!asked.ok()) return asked;
       if (!admission_.operation) continue;
       Met("crowded");
-      if (chance_.In100(20)) continue;  // its client has not got it yet
+      if (chance_.In100(20)) continue;  // its client has not received it yet
       if (absl::Status done = Finish(*admission_.operation, kWell); !done.ok()) return done;
     }
     return absl::OkStatus();
@@ -243,7 +244,7 @@ class ModelSteps : public ModelOperators {
                  Tell(answer));
   }
 
-  // What is done to a long queue: they come and go, alone or with their sessions.
+  // Steps of a long queue: requests come and go, alone or with their sessions.
   absl::Status StirQueue() {
     const uint64_t die = chance_.Below(100);
     if (model_.waiters().size() < kMany || die < 50) return Acquire();
@@ -258,7 +259,8 @@ class ModelSteps : public ModelOperators {
     return After(absl::OkStatus(), "time passes");
   }
 
-  // Whoever is to be ended by force ends, mostly at once; whoever is asked to, sometimes.
+  // A process that is to be ended by force mostly ends at once; one that is asked to end sometimes
+  // does.
   absl::Status TakeOverdue() {
     const bool any = ledger_.NextOverdue() <= now_;
     const std::vector<Ledger::Overdue> overdue = ledger_.TakeOverdue();
@@ -276,7 +278,7 @@ class ModelSteps : public ModelOperators {
     return verdict;
   }
 
-  // By the ledger's own account: no limit is exceeded where something was granted.
+  // Checks by the ledger's numbers that a grant exceeds no limit.
   absl::Status WithinLimits(SessionId session, size_t device) {
     for (const std::string& name : model_.PathOf(model_.sessions().at(session).tenant)) {
       const auto tenant = ledger_.look().GetTenant(name);
@@ -325,10 +327,10 @@ class ModelSteps : public ModelOperators {
   absl::Status FinishOperation() {
     if (model_.operations().empty()) return absl::OkStatus();
     const Operation& operation = chance_.Of(model_.operations()).second;
-    // What of a pool is not handed over is the rarest of all.
+    // Abort before a hand-over is the rarest case for pools: make it likelier.
     return Finish(operation, chance_.Below(100) + (operation.kind == Kind::kMempool ? 15 : 0));
   }
-  // Mostly well.
+  // Mostly commits.
   absl::Status Finish(const Operation operation, uint64_t fate) {
     for (const Operation::Item& item : operation.items) {
       const LeaseView view = ledger_.look().Describe(item);
@@ -375,7 +377,7 @@ class ModelSteps : public ModelOperators {
     }
   }
 
-  // The memory of what is fresh.
+  // Makes the memory of fresh segments.
   void Make(const Operation& operation) {
     for (const Operation::Item& item : operation.items) {
       if (!item.fresh) continue;
@@ -425,7 +427,7 @@ class ModelSteps : public ModelOperators {
                  " lease ", ToInt(lease), " -> ", Tell(answer.status()));
   }
 
-  // As where a context is gone: all that lived in it, now and then only a part.
+  // A context is gone, with all its segments; now and then only a part.
   absl::Status MarkLost() {
     std::vector<SegmentId> lost = model_.ContextBound(chance_.Below(2));
     if (chance_.In100(20)) std::erase_if(lost, [&](SegmentId) { return chance_.In100(50); });
@@ -467,7 +469,7 @@ class ModelSteps : public ModelOperators {
   absl::Status GetEvents() {
     SessionId session = AnyHolder();
     Ledger::EventPlace place = AnyPlace(session);
-    if (!model_.events().empty() && chance_.In100(70)) {  // aim at one that there is
+    if (!model_.events().empty() && chance_.In100(70)) {  // aim at an existing one
       const LedgerModel::Event& event = chance_.Of(model_.events());
       if (!event.place.lease) place = event.place;
       for (const auto& [id, lease] : model_.leases()) {
@@ -544,13 +546,13 @@ class ModelSteps : public ModelOperators {
                  device, "\"");
   }
 
-  // Mostly one of its own; now and then none, or one that was used before.
+  // Mostly a new request number; now and then none, or one that was used before.
   uint64_t NewRequest() { return chance_.In100(85) ? 10 + calls_ : chance_.Below(3); }
 
-  // The fate of an operation that goes well.
+  // The fate of an operation that succeeds.
   static constexpr uint64_t kWell = 0;
 
-  std::set<SessionId> killed_;  // whose process is ended by force, and some day is gone
+  std::set<SessionId> killed_;  // ended by force; the process may be gone later
   bool ends_at_once_ = false;   // sessions, before the next call
   Admission admission_;         // the last
   std::optional<std::pair<SessionId, uint64_t>> last_register_;

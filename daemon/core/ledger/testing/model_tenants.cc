@@ -1,4 +1,4 @@
-// What the model expects of quotas: who sets them, what they are checked for, and what follows.
+// The model of quotas: settings, checks, and effects.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ void LedgerModel::NotePeaks() {
   }
 }
 
-// Puts it under the one that its quota names, if that is configured and not under it itself.
+// Puts the tenant under its quota's parent, if that is configured and not under the tenant itself.
 void LedgerModel::Link(const std::string& name) {
   Tenant& tenant = tenants_.at(name);
   tenant.parent.clear();
@@ -56,17 +56,17 @@ void LedgerModel::Configure(const std::map<std::string, Quota>& tenants, const Q
   Sweep();
 }
 
-// The code with which it is refused, or OK.
+// Returns the code with which the quota is refused, or OK.
 absl::StatusCode LedgerModel::Check(const std::string& name, const Quota& quota) const {
   using absl::StatusCode;
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
-    for (const auto& [uuid, bytes] : *by_device) {  // the first that is wrong is told
+    for (const auto& [uuid, bytes] : *by_device) {  // the first wrong one is reported
       if (DeviceIndex(uuid) >= devices_.size()) return StatusCode::kNotFound;
       if (Pinned(DeviceIndex(uuid))) return StatusCode::kInvalidArgument;
     }
   }
   if (quota.revocable && quota.kind == Kind::kMempool) return StatusCode::kInvalidArgument;
-  LedgerModel after(devices_, bounds_);  // as if nobody had anything
+  LedgerModel after(devices_, bounds_);  // as if no memory were held
   after.tenants_ = tenants_;
   after.tenants_.at(name).quota = quota;
   for (size_t d = 0; d < devices_.size(); ++d) {
@@ -123,7 +123,7 @@ void LedgerModel::SetDraining(bool draining) {
   EndAttachWaitsOf(std::nullopt);
 }
 
-// --- Memory that was taken past the broker -------------------------------------------
+// --- Memory taken past the broker ----------------------------------------------------
 
 void LedgerModel::SetUnbrokered(const std::vector<UnbrokeredBytes>& uses) {
   unbrokered_ = uses;

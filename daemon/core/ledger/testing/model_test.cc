@@ -1,12 +1,12 @@
-// Random operations with faults on the ledger, each answer and each state that follows
-// compared with the naive model's (model.h). Nothing is sampled: after every single
-// call the whole of both is compared and the ledger's own invariants are checked; and nobody waits
-// for what is there. Two promises are probed now and then for themselves, whatever the model says:
-// what is guaranteed is to be had, and who waits for much gets it in the end.
+// Runs random operations with faults on the ledger. Compares each answer and each state with the
+// naive model's (model.h). Nothing is sampled: after every call the test compares all of both, and
+// checks the ledger's invariants. It also checks that no session waits for memory that is
+// available. Two promises are probed now and then whatever the model says: guaranteed memory is
+// available, and a large request is granted in the end.
 //
-//   GPUMEM_MODEL_OPS   calls of the ledger in all; 1,000,000 where unset
-//   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A
-//                      failure names its episode's seed, with which it comes first.
+//   GPUMEM_MODEL_OPS   calls of the ledger in total; 1,000,000 if unset
+//   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A failure
+//                      names its episode's seed, with which that episode comes first.
 #include "daemon/core/ledger/testing/model.h"
 
 #include <algorithm>
@@ -23,13 +23,13 @@
 namespace gpumemd {
 namespace {
 
-constexpr uint64_t kEpisode = 10000;  // calls; then everybody leaves and a new ledger begins
+constexpr uint64_t kEpisode = 10000;  // calls; then all sessions leave and a new ledger begins
 
 class Episode : public ModelRestarts {
  public:
   using ModelRestarts::ModelRestarts;
 
-  // The first thing that is wrong.
+  // Returns the first error.
   absl::Status Run(uint64_t calls) {
     sound_ = chance_.In100(75);
     const Ledger::RevocationTimes times = {.grace = absl::Milliseconds(1 + chance_.Below(30)),
@@ -46,7 +46,7 @@ class Episode : public ModelRestarts {
  private:
   // --- Promises ------------------------------------------------------------------------
 
-  // All operations are committed, and what is doomed is destroyed.
+  // Commits all operations, and destroys doomed segments.
   absl::Status Settle() {
     while (!model_.operations().empty()) {
       const Operation operation = model_.operations().begin()->second;
@@ -55,8 +55,8 @@ class Episode : public ModelRestarts {
     return DestroyAll();
   }
 
-  // What is guaranteed to a tenant and nobody holds is to be had, though nobody gives up anything
-  // but the processes that are ended for it.
+  // A tenant's unused guarantee is available even if no session gives anything up, except processes
+  // that are ended for it.
   absl::Status GuaranteeProbe() {
     if (ledger_.state().draining) return absl::OkStatus();
     std::vector<LedgerModel::Request> unused;
@@ -99,8 +99,8 @@ class Episode : public ModelRestarts {
       Met("a guarantee is had after a wait");
       return absl::OkStatus();
     }
-    // Nobody is guaranteed a number of segments. Others of the tenant may have been first, or have
-    // taken, or wait for, what its own limits allow.
+    // No tenant is guaranteed a number of segments. Others of the tenant may have been first, or
+    // hold or wait for the amount that its limits allow.
     const auto why = ledger_.BlockedBy(waiter);
     const bool of_number = why && why->asked == 1;
     const bool own_limit =
@@ -114,7 +114,7 @@ class Episode : public ModelRestarts {
         absl::StrCat("what is guaranteed to ", request.tenant, " is not to be had"));
   }
 
-  // Who waits for much gets it once the others have gone, though others keep coming.
+  // A large request is granted once the others have gone, even if other requests keep coming.
   absl::Status StarvationProbe() {
     if (ledger_.state().draining || model_.TenantNames().empty()) return absl::OkStatus();
     std::vector<std::string> tenants = model_.TenantNames();
@@ -158,7 +158,7 @@ class Episode : public ModelRestarts {
     return absl::InternalError(absl::StrCat("waiter ", ToInt(waiter), " starves"));
   }
 
-  // By somebody who does not go before the large request.
+  // Asks for little, in a session that does not go before the large request.
   absl::Status AskForLittle(const LedgerModel::Request& large) {
     LedgerModel::Request request = {.tenant = chance_.Tenant(), .device = large.device};
     if (!model_.Knows(request.tenant) ||
@@ -182,7 +182,7 @@ class Episode : public ModelRestarts {
     if (ledger_.state().draining && chance_.In100(10)) return SetDraining(false);
     if (chance_.long_queues()) {
       if (chance_.In100(25)) return StirQueue();
-      if (chance_.Below(2000) == 0) return Restart();  // after which nobody waits
+      if (chance_.Below(2000) == 0) return Restart();  // no request waits after it
     } else if (chance_.Below(350) == 0 || WorthAKill()) {
       return Restart();
     }
@@ -242,11 +242,11 @@ class Episode : public ModelRestarts {
     if (falls_on(8)) return UnregisterEvent();
     if (falls_on(15)) return LookAtSome();
     if (falls_on(7)) return MakeSome();
-    if (falls_on(1)) return Reconcile();  // of one that was never away
+    if (falls_on(1)) return Reconcile();  // of a session that was never away
     return Destroyed();
   }
 
-  // Whatever the order: in the end nothing is left.
+  // For any order: in the end nothing is left.
   absl::Status EverybodyLeaves() {
     absl::Status status;
     const auto next = [&](absl::Status step) {
@@ -295,7 +295,7 @@ TEST(LedgerModelTest, RandomOperationsWithFaults) {
     calls += episode.calls();
   }
   for (const auto& [what, times] : coverage) std::cout << "  " << times << " x " << what << "\n";
-  if (calls < 500000) return;  // too few to have met everything
+  if (calls < 500000) return;  // too few to have met every case
   for (const char* what : {"granted",
                            "reused",
                            "reused and fresh",

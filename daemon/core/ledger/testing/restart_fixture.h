@@ -1,4 +1,4 @@
-// A ledger that writes down what changes, and another one that goes on from that, in its place.
+// A ledger that journals its changes, and a successor that goes on from them in its place.
 #pragma once
 
 #include <map>
@@ -20,19 +20,19 @@ class LedgerRestartFixture : public LedgerFixture {
     ledger.KeepChanges();
   }
 
-  // Takes what has changed into the journal.
+  // Applies the ledger's changes to the journal image.
   void Record() {
     for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
   }
 
-  // Who and what is not there any more when the next daemon looks.
+  // Processes, memory and devices that are gone when the next daemon looks.
   struct Fate {
     std::set<SessionId> dead;      // their processes
-    std::set<SegmentId> missing;   // memory; what lives in a context goes anyway
+    std::set<SegmentId> missing;   // memory; memory of a context is gone anyway
     std::set<PublicationId> bare;  // publications without their metadata
     std::set<std::string> gone;    // devices
   };
-  // The daemon is killed, and another goes on, with the same configuration.
+  // The daemon is killed, and another goes on with the same configuration.
   Ledger::Restored Restart(const Fate& fate = {}) {
     Record();
     EXPECT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
@@ -100,7 +100,7 @@ class LedgerRestartFixture : public LedgerFixture {
   }
 
   std::map<std::string, Quota> tenants;
-  JournalImage image;  // what the journal says
+  JournalImage image;  // the journal's state
 };
 
 }  // namespace gpumemd
