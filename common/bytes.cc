@@ -46,8 +46,8 @@ absl::string_view ConsumeDigits(absl::string_view& text) {
   return digits;
 }
 
-// Takes a number such as "12" or "1.5" away from the front of `text`. Nothing
-// where there is none, or where its whole part exceeds 64 bits.
+// Removes a number such as "12" or "1.5" from the front of `text`. Returns nothing if there is
+// none, or if its whole part exceeds 64 bits.
 std::optional<Decimal> ConsumeDecimal(absl::string_view& text) {
   const absl::string_view whole = ConsumeDigits(text);
   if (whole.empty()) return std::nullopt;

@@ -9,7 +9,7 @@
 
 namespace gpumem {
 
-// "3 segments", "1 segment". Safe to call from any thread.
+// Returns "3 segments", "1 segment". Thread-safe.
 inline std::string Counted(uint64_t n, absl::string_view noun) {
   return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
 }

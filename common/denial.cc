@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kDenialUrl[] = "type.googleapis.com/gpumem.v1.Denial";
 
-// A refusal as people say it: what happened, and what would help.
+// A refusal in words: the fact, and advice.
 struct Sentence {
   std::string fact;
   std::string help;
@@ -27,13 +27,14 @@ std::string AskedBytes(const v1::Denial& d, absl::string_view who) {
   return text;
 }
 
-// How many of what is used have to go for the request to fit.
+// Returns the used amount that must be freed for the request to fit.
 uint64_t Missing(const v1::Denial& d) {
   const uint64_t room = d.limit() > d.used() ? d.limit() - d.used() : 0;
   return d.asked() > room ? d.asked() - room : 0;
 }
 
-// Whose limit it is, as a subject after who asked: "it", or "tenant ml, which it is under,".
+// Returns the limit's owner, as a subject after the requester: "it", or "tenant ml, which it is
+// under,".
 std::string Limited(const v1::Denial& d) {
   if (d.limited_tenant().empty() || d.limited_tenant() == d.tenant()) return "it";
   return absl::StrCat("tenant ", d.limited_tenant(), ", which it is under,");
@@ -46,8 +47,8 @@ std::string AskForHigher(const v1::Denial& d) {
                       "(gpumemctl quota set)");
 }
 
-// " (a 30.00 GiB, b 8.00 GiB)": who holds what is used. Nothing where that is not known, or only
-// the one who asks.
+// Returns " (a 30.00 GiB, b 8.00 GiB)": the holders of the used amount. Empty if unknown, or if the
+// requester is the only holder.
 std::string HeldBy(const v1::Denial& d, std::string (*format)(uint64_t)) {
   if (d.holders().empty()) return "";
   if (d.holders_size() == 1 && d.holders(0).tenant() == d.tenant()) return "";
@@ -63,7 +64,7 @@ std::string CountsHeldBy(const v1::Denial& d) {
   return HeldBy(d, [](uint64_t count) { return absl::StrCat(count); });
 }
 
-// What helps against a limit in bytes, `where` being "there" or "over all devices".
+// Returns the sentence for a limit in bytes; `where` is "there" or "over all devices".
 Sentence ByteLimit(const v1::Denial& d, absl::string_view who, absl::string_view where) {
   const std::string limited = Limited(d);
   const std::string higher = AskForHigher(d);
@@ -79,7 +80,7 @@ Sentence ByteLimit(const v1::Denial& d, absl::string_view who, absl::string_view
           absl::StrCat("release ", FormatBytes(Missing(d)), " or ", higher)};
 }
 
-// What helps against a limit of how many there may be.
+// Returns the sentence for a limit on a count.
 Sentence CountLimit(const v1::Denial& d, absl::string_view who, absl::string_view noun,
                     absl::string_view helps) {
   return {absl::StrCat(who, " asked for ", Count(d.asked(), noun), "; ", Limited(d), " has ",
@@ -87,7 +88,7 @@ Sentence CountLimit(const v1::Denial& d, absl::string_view who, absl::string_vie
           absl::StrCat(helps, " or ", AskForHigher(d))};
 }
 
-// Whose count it is, where no more than that is asked for.
+// Returns the owner of the count, if only that is asked for.
 std::string Under(const v1::Denial& d, absl::string_view who) {
   if (Limited(d) == "it") return std::string(who);
   return absl::StrCat("tenant ", d.limited_tenant(), ", which ", who, " is under,");

@@ -9,14 +9,14 @@
 
 namespace gpumem {
 
-// RESOURCE_EXHAUSTED with one plain sentence (who asked for how much of what, what is
-// used, which limit stood in the way, what would help) and the Denial as a payload.
+// Returns RESOURCE_EXHAUSTED with the Denial as a payload. Its message is one sentence: the
+// requester and the amount, the usage, the limit in the way, and advice.
 absl::Status DenialError(const v1::Denial& denial);
 
-// Adds the Denial to a status that has its words already (a peer's).
+// Adds the Denial to a status that already has a message (a peer's).
 void AttachDenial(const v1::Denial& denial, absl::Status* status);
 
-// The Denial that a status carries, if it does.
+// Returns the Denial that a status carries, if any.
 std::optional<v1::Denial> DenialOf(const absl::Status& status);
 
 }  // namespace gpumem

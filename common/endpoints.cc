@@ -18,7 +18,7 @@ absl::string_view Environment(const char* name) {
   return value == nullptr ? absl::string_view() : value;
 }
 
-// Where a daemon of this user's own is.
+// Returns the folder of a daemon of this user.
 std::string OwnDir() {
   if (::geteuid() == 0) return kSystemDir;
   if (absl::string_view xdg = Environment("XDG_RUNTIME_DIR"); !xdg.empty()) {
@@ -32,7 +32,7 @@ bool HasSessionSocket(const std::string& dir) {
   return ::stat(SocketPath(dir, kSessionSocket).c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
-// In /tmp anybody could make a folder under this user's name and listen there.
+// In /tmp any user could make a folder under this user's name and listen there.
 bool IsOwnFolder(const std::string& dir) {
   struct stat info;
   return ::lstat(dir.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
@@ -46,7 +46,7 @@ std::string DaemonRuntimeDir() {
 }
 
 std::string DaemonStateDir() {
-  // Several, with colons between them, where the unit names several: the first is ours.
+  // Several, separated by colons, if the unit names several: the first is the daemon's.
   const absl::string_view given = Environment("STATE_DIRECTORY");
   if (!given.empty()) return std::string(given.substr(0, given.find(':')));
   if (::geteuid() == 0) return kSystemStateDir;

@@ -1,4 +1,4 @@
-// Where the daemon's sockets are, and its state.
+// The locations of the daemon's sockets and state.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,17 @@ inline constexpr char kTokenMetadata[] = "gpumem-session-token-bin";
 // 2: Welcome carries the session's gRPC connection. 1: gRPC had a separate socket.
 inline constexpr uint32_t kProtocolVersion = 2;
 
-// Where a daemon puts its sockets when it is told nothing: $GPUMEM_RUNTIME_DIR, else
-// /run/gpumem for root, $XDG_RUNTIME_DIR/gpumem for others, /tmp/gpumem-UID without.
+// Returns the daemon's default folder for sockets: $GPUMEM_RUNTIME_DIR, else /run/gpumem for root,
+// $XDG_RUNTIME_DIR/gpumem for others, /tmp/gpumem-UID without that.
 std::string DaemonRuntimeDir();
 
-// Where a daemon keeps what it remembers over restarts when it is told nothing:
-// $STATE_DIRECTORY (systemd.exec(5)), else /var/lib/gpumem for root, $XDG_STATE_HOME/gpumem for
-// others, ~/.local/state/gpumem without. Empty: there is no such place.
+// Returns the daemon's default folder for persistent state: $STATE_DIRECTORY (systemd.exec(5)),
+// else /var/lib/gpumem for root, $XDG_STATE_HOME/gpumem for others, ~/.local/state/gpumem without
+// that. Empty: there is no such place.
 std::string DaemonStateDir();
 
-// Where a client looks when it is told nothing: $GPUMEM_RUNTIME_DIR, else the first of
-// the folders above (this user's own, then /run/gpumem) that holds a session socket,
-// else /run/gpumem.
+// Returns the client's default folder for sockets: $GPUMEM_RUNTIME_DIR, else the first of the
+// folders above (this user's own, then /run/gpumem) that holds a session socket, else /run/gpumem.
 std::string ClientRuntimeDir();
 
 // "DIR/NAME".

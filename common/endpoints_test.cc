@@ -16,7 +16,7 @@ namespace {
 
 constexpr uid_t kSomeUser = 54321;
 
-// Runs as a user other than root where it can, since root has a folder of its own.
+// Runs as a user other than root if it can, since root has a separate folder.
 class EndpointsTest : public ::testing::Test {
  protected:
   EndpointsTest() {

@@ -6,8 +6,8 @@
 
 namespace gpumem {
 
-// A cudaIpcMemHandle_t (kind ipc) or a cudaMemPoolPtrExportData (kind mempool); on the
-// host backend, what stands in for them.
+// A cudaIpcMemHandle_t (kind ipc) or a cudaMemPoolPtrExportData (kind mempool); on the host
+// backend, their stand-ins.
 using ExportData = std::array<uint8_t, 64>;
 
 }  // namespace gpumem

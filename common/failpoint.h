@@ -1,13 +1,13 @@
-// Places at which a test kills the daemon, or a worker, to see that the others go on.
+// Places at which a test kills the daemon, or a worker, to check that the others continue.
 //
-// In what users run nothing is ever set, and a failpoint costs the load of a pointer.
+// Production code never sets the hook, and a failpoint costs the load of a pointer.
 #pragma once
 
 #include <atomic>
 
 namespace gpumem {
 
-// Called with the name of each failpoint that is passed; null: nobody is.
+// Called with the name of each failpoint that is passed; null: not called.
 inline std::atomic<void (*)(const char* name)> failpoint_hook{nullptr};
 
 inline void Failpoint(const char* name) {

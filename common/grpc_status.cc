@@ -10,8 +10,8 @@ namespace {
 
 constexpr char kTypeUrlPrefix[] = "type.googleapis.com/";
 
-// The Denial in status details that a peer sent. Peers are not trusted: what does not
-// parse is left out.
+// Returns the Denial in a peer's status details. Peers are untrusted: unparsable details are
+// ignored.
 std::optional<v1::Denial> DenialIn(const std::string& serialized) {
   v1::StatusDetails details;
   if (serialized.empty() || !details.ParseFromString(serialized)) return std::nullopt;

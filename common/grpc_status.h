@@ -1,5 +1,5 @@
-// absl::Status to grpc::Status and back. The codes are the same numbers; a Denial
-// payload travels in the standard status details.
+// Converts absl::Status to grpc::Status and back. The codes are the same numbers; a Denial payload
+// travels in the standard status details.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -1,4 +1,4 @@
-// The last word of a daemon to a gRPC connection that it does not serve: HTTP/2's GOAWAY (RFC 9113,
+// The last message of a daemon to a gRPC connection that it refuses: HTTP/2's GOAWAY (RFC 9113,
 // 6.8) with the reason as its debug data. A gRPC library shows it as the end of the connection;
 // gpumemctl reads it.
 #pragma once
@@ -15,7 +15,7 @@ namespace gpumem {
 // sent as PERMISSION_DENIED. Characters that are not printable ASCII become '?'.
 std::string Http2Refusal(const absl::Status& why);
 
-// What a connection's first bytes refuse. Nothing if they are the beginning of one that is served.
+// Returns the refusal in a connection's first bytes. Nothing if they begin a served connection.
 std::optional<absl::Status> ParseHttp2Refusal(absl::string_view bytes);
 
 }  // namespace gpumem

@@ -1,5 +1,5 @@
-// A clock that all processes of a node read the same: between its readings in two of them lies what
-// passed meanwhile, also where one of them was stopped.
+// A clock with the same reading in all processes of a node. It also runs while a process is
+// stopped.
 #pragma once
 
 #include <time.h>
@@ -8,7 +8,7 @@
 
 namespace gpumem {
 
-// Nanoseconds since the node started. A container with a time namespace of its own may differ.
+// Returns nanoseconds since the node started. A container in another time namespace may differ.
 inline uint64_t NodeClockNs() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);

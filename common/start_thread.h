@@ -1,4 +1,4 @@
-// Threads where there may be no more of them: the number of a service's threads is limited.
+// Starts threads where their number may be exhausted: the number of a service's threads is limited.
 #pragma once
 
 #include <system_error>
@@ -11,7 +11,8 @@
 
 namespace gpumem {
 
-// RESOURCE_EXHAUSTED where the system refuses another thread, which std::thread would throw.
+// Starts a thread. RESOURCE_EXHAUSTED if the system refuses it, in place of std::thread's
+// exception.
 template <typename Work>
 absl::StatusOr<std::thread> StartThread(Work work) {
   try {

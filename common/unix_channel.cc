@@ -45,7 +45,7 @@ int Bind(int socket, const sockaddr_un& address) {
                                                                                           : 0;
 }
 
-// Removes the socket file at `path` if nobody listens on it.
+// Removes the socket file at `path` if no process listens on it.
 absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, int type) {
   struct stat info;
   if (::lstat(path.c_str(), &info) < 0) {
@@ -101,8 +101,8 @@ class PathLock {
   UniqueFd fd_;
 };
 
-// Waits for `events` on the socket; an error on it counts as readiness, since the next
-// call on the socket says what it is.
+// Waits for `events` on the socket. An error on it counts as readiness, since the next call on the
+// socket returns it.
 absl::Status WaitFor(int socket, short events, absl::Time deadline, absl::string_view late) {
   while (true) {
     pollfd poll_fd = {socket, events, 0};
@@ -172,7 +172,7 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, unsigned 
   }
   if (error != 0) return OsError(error, absl::StrCat("cannot bind ", path));
 
-  // Nobody can connect before listen(), so nobody slips in under the umask's mode.
+  // Connecting before listen() is impossible, so no process slips in under the umask's mode.
   if (::chmod(path.c_str(), mode) < 0 || ::listen(listener.get(), SOMAXCONN) < 0) {
     error = errno;
     ::unlink(path.c_str());
@@ -262,7 +262,7 @@ absl::Status SendMessage(int socket, absl::string_view bytes, absl::Span<const i
 }
 
 absl::StatusOr<UnixMessage> ReceiveMessage(int socket, absl::Time deadline) {
-  // Room for what a message may have; the kernel flags what does not fit.
+  // Room for the largest message; the kernel flags excess.
   char bytes[kMaxMessageBytes];
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxMessageFds * sizeof(int))];
   while (true) {
@@ -274,8 +274,8 @@ absl::StatusOr<UnixMessage> ReceiveMessage(int socket, absl::Time deadline) {
     header.msg_controllen = sizeof(control);
     const ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (size < 0) {
-      // ECONNRESET (the peer closed before it read everything) is told once, ahead of the
-      // messages that the peer sent before; the next call gets those, or the end.
+      // ECONNRESET (the peer closed before it read everything) is reported once, before the
+      // messages that the peer sent earlier. The next call gets those, or the end.
       if (errno == EINTR || errno == ECONNRESET) continue;
       if (errno != EAGAIN) return OsError(errno, "cannot receive on a unix socket");
       absl::Status status = WaitFor(socket, POLLIN, deadline, "no message came in time");

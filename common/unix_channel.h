@@ -26,23 +26,23 @@ struct UnixMessage {
   std::vector<UniqueFd> fds;
 };
 
-// Listens on `path` (mode `mode`, close-on-exec, non-blocking). A socket file that
-// nobody listens on any more is replaced.
+// Listens on `path` (mode `mode`, close-on-exec, non-blocking). Replaces a stale socket file
+// without a listener.
 //   ALREADY_EXISTS    another process listens there
 //   INVALID_ARGUMENT  the path is too long for a unix socket (107 bytes)
 //   others            as the operating system says
 absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, unsigned mode);
 
-// Connects to the socket at `path`, close-on-exec, blocking. Waits until `deadline`
-// while the listener's queue of connections is full.
-//   UNAVAILABLE          nobody listens there
+// Connects to the socket at `path`, close-on-exec, blocking. Waits until `deadline` while the
+// listener's queue of connections is full.
+//   UNAVAILABLE          no process listens there
 //   DEADLINE_EXCEEDED    the listener does not accept connections
 //   PERMISSION_DENIED    its mode keeps this process out
 //   FAILED_PRECONDITION  it is a socket of another type
 //   INVALID_ARGUMENT     the path is too long
 //
-// `named`: the socket has a name of its own (unix(7), autobind), by which who listens can tell it
-// from all others that are there.
+// `named`: gives the socket a unique name (unix(7), autobind), by which the listener can tell it
+// from all other present sockets.
 absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type,
                                      absl::Time deadline = absl::InfiniteFuture(),
                                      bool named = false);

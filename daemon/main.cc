@@ -195,13 +195,13 @@ int Main(int argc, char** argv) {
     return 1;
   }
   spdlog::info("{}", (*server)->Summary());
-  // Without a manager, or one that listens, there is nobody to be told.
+  // Without a listening manager there is no receiver.
   (*store)->NotifyReady((*server)->StatusLine()).IgnoreError();
   while (true) {
     siginfo_t info{};
     const int signal = sigwaitinfo(&signals, &info);
     if (signal < 0) continue;  // interrupted
-    // Who sent it, where the kernel says so; what a terminal sends nobody has sent.
+    // The sender, if the kernel reports it; signals from a terminal have none.
     std::vector<AuditOperator> by;
     if (info.si_code == SI_USER) by.push_back({.uid = info.si_uid, .pid = info.si_pid});
     if (signal == SIGHUP) {
@@ -213,7 +213,7 @@ int Main(int argc, char** argv) {
     const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
     spdlog::info("{}: stopping", name);
     (*server)->Stopping(name, by);
-    // gpumem-keeper says by sigqueue(3) that it starts the next daemon. systemd does not say
+    // gpumem-keeper announces by sigqueue(3) that it starts the next daemon. systemd does not say
     // whether it restarts the service or stops it: clients wait for another daemon in either case.
     const bool keeper_restarts = signal == SIGTERM && info.si_code == SI_QUEUE;
     const bool manager_may_restart = signal == SIGTERM && (*store)->keeper_pid() == 0;

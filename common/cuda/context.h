@@ -1,4 +1,4 @@
-// A device's primary CUDA context: the one that the CUDA runtime uses, too.
+// A device's primary CUDA context, which the CUDA runtime also uses.
 #pragma once
 
 #include "common/cuda/driver.h"
@@ -14,10 +14,10 @@
 
 namespace gpumem {
 
-// Keeps the context for as long as it lives. Thread-safe.
+// Retains the context while it lives. Thread-safe.
 class CudaContext {
  public:
-  // Makes the context (some 0.2 s and 0.5 GB) unless this process has it already.
+  // Returns the context. Makes it (some 0.2 s and 0.5 GB) unless this process has it already.
   //   RESOURCE_EXHAUSTED  the device has no memory left for it
   //   INTERNAL            any other error of the driver, by its name
   static absl::StatusOr<std::shared_ptr<const CudaContext>> Retain(const CudaDriver& driver,
@@ -34,9 +34,8 @@ class CudaContext {
     return driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_;
   }
 
-  // Calls `work`, which returns a CUresult, with the context as the thread's current one, and
-  // whatever streams are being captured (RelaxedCapture). Returns its result, or the error that
-  // kept it from being called.
+  // Calls `work`, which returns a CUresult, with the context as the thread's current one and under
+  // RelaxedCapture. Returns its result, or the error that prevented the call.
   template <typename Work>
   CUresult Call(Work work) const {
     const RelaxedCapture relaxed(driver_);
@@ -49,14 +48,14 @@ class CudaContext {
     return result;
   }
 
-  // The same with the result as a status: `what` was being done.
+  // The same with the result as a status. `what` names the operation.
   template <typename Work>
   absl::Status Run(absl::string_view what, Work work) const {
     return driver_.Error(Call(std::move(work)), what);
   }
 
  private:
-  // Takes over one reference to `context`.
+  // Takes ownership of one reference to `context`.
   CudaContext(const CudaDriver& driver, CUdevice device, CUcontext context)
       : driver_(driver), device_(device), context_(context) {}
 

@@ -10,19 +10,19 @@
 
 namespace gpumem {
 
-// Copies between ordinary host memory and mapped memory of one device. Every call
-// is done when it returns: another process sees its effect.
+// Copies between ordinary host memory and mapped memory of one device. Every copy is complete on
+// return: another process sees its effect.
 //
-// Thread-safe. Leaves the calling thread's current CUDA context as it was.
-// Statuses of the copying calls: INTERNAL, with the driver's name of the error.
+// Thread-safe. Restores the calling thread's current CUDA context. Statuses of the copying calls:
+// INTERNAL, with the driver's name of the error.
 class DeviceCopier {
  public:
   // For memory mapped by MapHost.
   static std::unique_ptr<DeviceCopier> ForHost();
 
-  // For memory mapped by MapCuda for the same device. Keeps that device's primary
-  // CUDA context alive, which costs a process some 500 MiB of GPU memory, as any use
-  // of the CUDA runtime does.
+  // Returns a copier for memory mapped by MapCuda for the same device. Keeps that device's primary
+  // CUDA context alive, which costs a process some 500 MiB of GPU memory, as any use of the CUDA
+  // runtime does.
   //   UNAVAILABLE         this process has no usable CUDA driver
   //   NOT_FOUND           this process does not see the device
   //   RESOURCE_EXHAUSTED  no memory for a context

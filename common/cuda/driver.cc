@@ -13,7 +13,7 @@
 namespace gpumem {
 namespace {
 
-// What a failed cuInit means to whoever runs the machine.
+// Returns advice for the machine's operator after a failed cuInit.
 absl::string_view InitHelp(CUresult result) {
   switch (result) {
     case CUDA_ERROR_NO_DEVICE:

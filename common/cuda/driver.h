@@ -1,8 +1,7 @@
 // The CUDA driver, loaded at run time, so that one binary runs with and without one.
 //
-// Nothing else in the project loads libcuda or includes cuda.h. Where the build has
-// no CUDA toolkit (GPUMEM_WITH_CUDA=0), Get() answers UNAVAILABLE and that is all
-// there is.
+// Nothing else in the project loads libcuda or includes cuda.h. If the build has no CUDA toolkit
+// (GPUMEM_WITH_CUDA=0), Get() only returns UNAVAILABLE.
 #pragma once
 
 #include <string>
@@ -16,7 +15,7 @@
 #if GPUMEM_WITH_CUDA
 #include <cuda.h>
 
-// Every driver function that we call, by the name that the library exports.
+// Every driver function that the project calls, by the library's exported name.
 #define GPUMEM_CUDA_FUNCTIONS(X)            \
   X(cuInit)                                 \
   X(cuGetErrorName)                         \
@@ -110,17 +109,17 @@
 
 namespace gpumem {
 
-// Immutable and thread-safe; so are the driver's functions. Not usable in a child
-// after fork() once the parent has called Get(): the driver does not survive it.
+// Immutable and thread-safe; so are the driver's functions. Not usable in a child after fork() once
+// the parent has called Get(): the driver does not survive fork().
 class CudaDriver {
  public:
   CudaDriver(const CudaDriver&) = delete;
   CudaDriver& operator=(const CudaDriver&) = delete;
 
-  // The process's driver: loaded and initialised by the first call (some 0.2 s) and
-  // then for good. Makes no CUDA context.
+  // Returns the process's driver. The first call loads and initialises it for good (some 0.2 s).
+  // Makes no CUDA context.
   //   UNAVAILABLE  built without CUDA, no driver, no device, or a driver that does not
-  //                work here; the sentence says which and what would help
+  //                work here; the message says which, with advice
   static absl::StatusOr<const CudaDriver*> Get();
 
 #if GPUMEM_WITH_CUDA
@@ -134,17 +133,20 @@ class CudaDriver {
     std::string uuid;  // "GPU-…", as nvidia-smi -L prints it
   };
 
-  // What this process sees, in the driver's order: CUDA_VISIBLE_DEVICES hides and
-  // reorders. At least one.
+  // Returns the devices that this process sees, in the driver's order: CUDA_VISIBLE_DEVICES hides
+  // and reorders. At least one.
   absl::Span<const VisibleDevice> devices() const { return devices_; }
 
   //   NOT_FOUND  this process does not see the device
   absl::StatusOr<CUdevice> FindDevice(absl::string_view uuid) const;
 
-  // OK for CUDA_SUCCESS. Else `what` (what was being done) with the driver's name of
-  // the error: RESOURCE_EXHAUSTED for want of memory, UNIMPLEMENTED for what the driver
-  // does not support, PERMISSION_DENIED for what it does not permit,
-  // FAILED_PRECONDITION in a child after fork(), INTERNAL for all others.
+  // Converts a driver result; OK for CUDA_SUCCESS. Other messages have `what` (the operation) and
+  // the driver's name of the error.
+  //   RESOURCE_EXHAUSTED   no memory
+  //   UNIMPLEMENTED        the driver does not support it
+  //   PERMISSION_DENIED    the driver does not permit it
+  //   FAILED_PRECONDITION  in a child after fork()
+  //   INTERNAL             all others
   absl::Status Error(CUresult result, absl::string_view what) const;
 
  private:
@@ -157,9 +159,9 @@ class CudaDriver {
 };
 
 #if GPUMEM_WITH_CUDA
-// While it lives, this thread's calls neither fail because a stream is being captured into a graph
-// somewhere in this process, nor spoil that capture (cudaThreadExchangeStreamCaptureMode): none of
-// them is to be part of a graph.
+// Makes this thread's calls independent of stream captures in this process while it lives
+// (cudaThreadExchangeStreamCaptureMode). The calls do not fail because of a capture, do not spoil
+// it, and are part of no graph.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { Exchange(); }

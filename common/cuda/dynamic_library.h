@@ -1,4 +1,4 @@
-// A shared library that is looked for at run time and, once found, stays.
+// A shared library found at run time, which then stays loaded.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,10 +9,11 @@
 
 namespace gpumem {
 
-// Never closed: drivers keep threads and exit handlers of their own.
+// Never closed: drivers have their threads and exit handlers in it.
 class DynamicLibrary {
  public:
-  //   UNAVAILABLE  it is not on this machine, or does not load; with the loader's words
+  // Loads the library.
+  //   UNAVAILABLE  it is not on this machine, or does not load; with the loader's message
   static absl::StatusOr<DynamicLibrary> Open(const char* soname) {
     void* library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
@@ -21,7 +22,7 @@ class DynamicLibrary {
     return DynamicLibrary(library);
   }
 
-  // Sets `function` to the library's function of that name; false where it has none.
+  // Sets `function` to the library's function of that name. False if there is none.
   template <typename Function>
   bool Find(const char* name, Function*& function) const {
     function = reinterpret_cast<Function*>(dlsym(library_, name));

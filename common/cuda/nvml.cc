@@ -118,7 +118,7 @@ absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Nvml::Processes(Devi
       // With MIG, one entry for each instance that the process uses.
       if (process.bytes != kNotAvailable) bytes = bytes.value_or(0) + process.bytes;
     }
-    // Who computes and draws is in two lists, each time with all that it has.
+    // A process that computes and draws is in two lists, each time with its total.
     for (const auto& [pid, bytes] : listed) all[pid] = std::max(all[pid], bytes);
   }
   return all;

@@ -1,5 +1,5 @@
-// NVML (libnvidia-ml), loaded at run time: what the CUDA driver cannot say without a
-// context. The only place in the project that loads it.
+// NVML (libnvidia-ml), loaded at run time: facts that the CUDA driver cannot report without a
+// context. Nothing else in the project loads it.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,35 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  struct Device;  // NVML's, opaque; valid as long as the process
+  struct Device;  // NVML's, opaque; valid while the process lives
 
-  // Loaded and initialised by the first call, then for good.
-  //   UNAVAILABLE  no library, or it does not work here; the sentence says which
+  // Returns NVML. The first call loads and initialises it for good.
+  //   UNAVAILABLE  no library, or it does not work here; the message says which
   static absl::StatusOr<const Nvml*> Get();
 
-  // By UUID, as in "GPU-…"; NVML knows nothing of CUDA_VISIBLE_DEVICES.
-  //   UNAVAILABLE  NVML does not know it or does not say
+  // Returns the device of a UUID such as "GPU-…". NVML ignores CUDA_VISIBLE_DEVICES.
+  //   UNAVAILABLE  NVML does not know it or does not report it
   absl::StatusOr<Device*> FindDevice(const std::string& uuid) const;
 
-  // Memory that nobody uses, by the driver's count.
-  //   UNAVAILABLE  NVML does not say
+  // Returns the unused memory, by the driver's count.
+  //   UNAVAILABLE  NVML does not report it
   absl::StatusOr<uint64_t> FreeBytes(Device* device) const;
 
-  // Whether the driver keeps the GPU's state while no process uses it.
-  //   UNAVAILABLE  NVML does not say
+  // True if the driver keeps the GPU's state while no process uses it.
+  //   UNAVAILABLE  NVML does not report it
   absl::StatusOr<bool> PersistenceMode(Device* device) const;
 
-  // The driver's version as its libraries have it: "580.159.04"; and the newest CUDA that they
-  // know: "13.0".
-  //   UNAVAILABLE  NVML does not say
+  // Return the driver's version as its libraries have it, "580.159.04"; and the newest CUDA that
+  // they support, "13.0".
+  //   UNAVAILABLE  NVML does not report it
   absl::StatusOr<std::string> DriverVersion() const;
   absl::StatusOr<std::string> CudaVersion() const;
 
-  // The processes that use the device, by pid, and how many bytes of it: what they have
-  // allocated themselves, their contexts included; managed memory need not be among it. Pids are
-  // those of this process's PID namespace where the driver translates them; 0 stands for all that
-  // have none there. No value: the driver does not say how much.
-  //   UNAVAILABLE  NVML does not say; drivers before 510 never do
+  // Returns the processes that use the device, by pid, with the bytes that each has allocated. The
+  // bytes include contexts, but not always managed memory. Pids are those of this process's PID
+  // namespace if the driver translates them; 0 stands for all processes outside it. No value: the
+  // driver does not report the bytes.
+  //   UNAVAILABLE  NVML does not report them; drivers before 510 never do
   absl::StatusOr<std::map<unsigned, std::optional<uint64_t>>> Processes(Device* device) const;
   bool lists_processes() const { return compute_processes_ != nullptr; }
 
@@ -77,7 +77,7 @@ class Nvml {
   Return (*device_by_uuid_)(const char*, Device**) = nullptr;
   Return (*memory_info_)(Device*, Memory*) = nullptr;
   Return (*persistence_mode_)(Device*, int*) = nullptr;
-  // Null where the driver is too old for them.
+  // Null if the driver is too old for them.
   Return (*driver_version_)(char*, unsigned) = nullptr;
   Return (*cuda_version_)(int*) = nullptr;
   ListProcesses* compute_processes_ = nullptr;

@@ -42,7 +42,8 @@ class CudaStaging : public Staging {
       if (result == CUDA_SUCCESS) result = driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
       for (CUevent& event : done_) {
         if (result != CUDA_SUCCESS) break;
-        // Who waits for a copy sleeps: the processor is for those who read and check.
+        // A thread that waits for a copy sleeps, and leaves the processor to threads that read and
+        // check.
         result = driver_.cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
       }
       return result;

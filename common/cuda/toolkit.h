@@ -1,5 +1,5 @@
-// Whether this build can use GPUs. Decided at build time: without the CUDA toolkit's headers the
-// programs have the host backend alone (third_party/system/repositories.bzl).
+// Tells whether this build can use GPUs. Decided at build time: without the CUDA toolkit's headers
+// the programs have only the host backend (third_party/system/repositories.bzl).
 #pragma once
 
 #include <string>

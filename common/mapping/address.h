@@ -1,4 +1,4 @@
-// Wished addresses, as all kinds of mappings check them.
+// Checks of requested addresses, for all kinds of mappings.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 namespace gpumem {
 namespace {
 
-// Errors of destructors go unreported: what can fail there is a driver that is going
-// away with its process, and then the kernel gives everything back.
+// Errors of destructors go unreported: only a driver that ends with its process can fail there, and
+// then the kernel frees everything.
 
 class CudaRange : public AddressRange {
  public:
@@ -30,7 +30,7 @@ class CudaRange : public AddressRange {
   const CudaDriver& driver_;
 };
 
-// Who uses the memory, and how.
+// The users of the memory, and their access.
 using Access = std::vector<CUmemAccessDesc>;
 
 class CudaMapping : public Mapping {
@@ -50,7 +50,7 @@ class CudaMapping : public Mapping {
   const CudaDriver& driver() const { return driver_; }
   const Access& access() const { return *access_; }
 
-  // Where its memory is mapped, too.
+  // Switches to `to`, where its memory is also mapped already, and unmaps the old address.
   void MoveTo(CUdeviceptr to, std::shared_ptr<const AddressRange> range) {
     driver_.cuMemUnmap(at(), size());
     Mapping::MoveTo(reinterpret_cast<void*>(to));
@@ -59,11 +59,11 @@ class CudaMapping : public Mapping {
 
  private:
   const CudaDriver& driver_;
-  std::shared_ptr<const AddressRange> range_;  // outlives what is mapped in it
+  std::shared_ptr<const AddressRange> range_;  // outlives the mappings in it
   const std::shared_ptr<const Access> access_;
 };
 
-// An error that the driver gives for what it was asked, not for its own state.
+// Converts a driver error that the arguments caused, not the driver's state.
 absl::Status InvalidArgument(const absl::Status& error) {
   return absl::InvalidArgumentError(error.message());
 }
@@ -77,7 +77,7 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   if (result != CUDA_SUCCESS) {
     const absl::Status error =
         driver.Error(result, absl::StrCat("importing descriptor ", request.fd));
-    // "Unknown" is what driver 580 says of a descriptor that is none of its own.
+    // Driver 580 returns "unknown" for a descriptor that is not the driver's.
     const bool not_memory = result == CUDA_ERROR_INVALID_VALUE ||
                             result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_UNKNOWN;
     return not_memory ? InvalidArgument(error) : error;
@@ -93,7 +93,7 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   return wrong_size ? InvalidArgument(error) : error;
 }
 
-// Where the memory mapped at `at` is.
+// Finds the device of the memory mapped at `at`.
 bool FindLocation(const CudaDriver& driver, const void* at, CUdevice* device) {
   CUmemGenericAllocationHandle handle = 0;
   if (driver.cuMemRetainAllocationHandle(&handle, const_cast<void*>(at)) != CUDA_SUCCESS) {
@@ -106,8 +106,8 @@ bool FindLocation(const CudaDriver& driver, const void* at, CUdevice* device) {
   return result == CUDA_SUCCESS && properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-// Why the driver refused `devices` the use of `mappings`: UNIMPLEMENTED where one of them
-// has no peer access to the memory, else `error`.
+// Explains why the driver refused `devices` the use of `mappings`: UNIMPLEMENTED if one of them has
+// no peer access to the memory, else `error`.
 absl::Status ExplainRefusal(const CudaDriver& driver, const Mappings& mappings,
                             absl::Span<const CUdevice> devices, const absl::Status& error) {
   for (const std::unique_ptr<Mapping>& mapping : mappings) {
@@ -134,7 +134,7 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& dr
   CUdeviceptr base = 0;
   if (const CUresult result = driver.cuMemAddressReserve(&base, bytes, 0, wished, 0);
       result != CUDA_SUCCESS) {
-    // What the driver says of an address beyond those it has.
+    // The driver's error for an address beyond its range.
     if (wished != 0 && result == CUDA_ERROR_OUT_OF_MEMORY) return AddressTaken(address, bytes);
     const absl::Status error =
         driver.Error(result, absl::StrCat("reserving addresses for ", bytes, " bytes"));

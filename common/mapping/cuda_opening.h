@@ -1,4 +1,4 @@
-// What opening CUDA's IPC handles and opening from CUDA's pools have in common.
+// Shared parts of opening CUDA's IPC handles and opening from CUDA's pools.
 #pragma once
 
 #include "common/cuda/driver.h"
@@ -18,22 +18,22 @@
 
 namespace gpumem {
 
-// The devices of those names, each once.
+// Returns the devices of those names, each once.
 //   NOT_FOUND  this process does not see one
 absl::StatusOr<std::vector<CUdevice>> FindCudaDevices(const CudaDriver& driver,
                                                       absl::Span<const std::string> uuids);
 
-// The device of that name; nothing where this process does not see it.
+// Returns the device of that name; nothing if this process does not see it.
 std::optional<CUdevice> FindVisible(const CudaDriver& driver, absl::string_view uuid);
 
-// Whether `user` can use memory of `home`.
+// Checks that `user` can use memory of `home`.
 //   UNIMPLEMENTED  it has no peer access
 absl::Status CheckPeerAccess(const CudaDriver& driver, CUdevice user, CUdevice home);
 
-// OK for CUDA_SUCCESS; NOT_FOUND for what the driver says of data whose memory is gone.
+// Converts the driver's result: OK for CUDA_SUCCESS, NOT_FOUND if the data's memory is gone.
 absl::Status OpenError(const CudaDriver& driver, CUresult result, absl::string_view what);
 
-// How many bytes the allocation has that begins at `at`.
+// Returns the size of the allocation that begins at `at`.
 //   INVALID_ARGUMENT  none begins there
 absl::StatusOr<uint64_t> AllocationBytes(const CudaContext& context, CUdeviceptr at);
 

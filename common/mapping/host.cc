@@ -34,7 +34,7 @@ class HostMapping : public Mapping {
       : Mapping(data, size), range_(std::move(range)) {}
   ~HostMapping() override { Unmap(); }
 
-  // Where its memory is mapped, too.
+  // Switches to `data`, where its memory is also mapped already, and unmaps the old address.
   void MoveTo(void* data, std::shared_ptr<const AddressRange> range) {
     Unmap();
     Mapping::MoveTo(data);
@@ -52,9 +52,9 @@ class HostMapping : public Mapping {
   std::shared_ptr<const AddressRange> range_;
 };
 
-// OK where `request` names a whole file of shared memory. A mapping beyond the end of
-// a file would be granted, and kill the process when used. Raises `alignment`, in bytes, to
-// what the file's pages ask for.
+// Checks that `request` covers a whole file of shared memory. A mapping beyond the end of a file
+// would succeed, and kill the process when used. Raises `alignment`, in bytes, to the file's page
+// size.
 absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
   struct stat file = {};
   if (fstat(request.fd, &file) != 0) {
@@ -74,7 +74,7 @@ absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
 absl::Status MmapError(const char* what, uint64_t bytes) {
   const int error = errno;
   const std::string message = absl::StrCat(what, " ", bytes, " bytes of shared memory");
-  // mmap(2) says ENOMEM, EAGAIN or ENFILE when something is used up.
+  // mmap(2) returns ENOMEM, EAGAIN or ENFILE when a resource is exhausted.
   if (error == ENOMEM || error == EAGAIN || error == ENFILE) {
     return absl::ResourceExhaustedError(
         absl::StrCat(absl::ErrnoToStatus(error, message).message(),
@@ -162,14 +162,14 @@ absl::Status MoveHost(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address) {
   auto* next = static_cast<char*>(address);
   for (const Mapping* mapping : mappings) {
-    // Of no bytes of a shared mapping it makes another one of the same memory, so that there is no
-    // moment in which somebody else could get the old addresses.
+    // With an old size of 0, mremap() of a shared mapping makes another mapping of the same memory.
+    // So no other thread can take the old addresses in between.
     if (mremap(mapping->data(), 0, mapping->size(), MREMAP_MAYMOVE | MREMAP_FIXED, next) ==
         MAP_FAILED) {
       absl::Status error = MmapError("moving", mapping->size());
       const auto moved = static_cast<uint64_t>(next - static_cast<char*>(address));
       if (moved > 0) Reserve(address, moved, MAP_FIXED);
-      // The kernel may have unmapped first what it was to replace.
+      // The kernel may have unmapped the old range first.
       Reserve(next, mapping->size(), MAP_FIXED_NOREPLACE);
       return error;
     }

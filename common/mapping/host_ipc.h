@@ -1,10 +1,10 @@
-// How the host backend stands in for CUDA's export data: what its 64 bytes hold, and how memory
-// of kind ipc is opened by them.
+// The host backend's stand-in for CUDA's export data: the contents of the 64 bytes, and how they
+// open memory.
 //
-// Kind ipc: the owner listens on a SEQPACKET socket in the daemon's folder. Whoever opens memory
-// connects and sends the 64 bytes; the owner sends the memory's descriptor back, or "gone", and
-// closes. So memory can be opened only while its owner lives and keeps it, as with CUDA; and the
-// owner never waits for anybody.
+// Kind ipc: the owner listens on a SEQPACKET socket in the daemon's folder. A process that opens
+// memory connects and sends the 64 bytes. The owner sends the memory's descriptor back, or "gone",
+// and closes. So memory can be opened only while its owner lives and keeps it, as with CUDA. The
+// owner never waits for a peer.
 //
 // Kind mempool: each allocation of a pool is opened in the same way, on the same socket. The pool's
 // descriptor is an empty memfd, sealed at that size: it stands for the pool, by its inode, and no
@@ -51,7 +51,7 @@ ExportData ToExportData(const Data& data) {
   return bytes;
 }
 
-// Nothing where the bytes are of something else.
+// Returns nothing if the bytes are of another type.
 template <typename Data>
 std::optional<Data> FromExportData(const ExportData& bytes) {
   static_assert(sizeof(Data) == sizeof(ExportData));
@@ -61,12 +61,13 @@ std::optional<Data> FromExportData(const ExportData& bytes) {
   return data;
 }
 
-// Where the owner of a host device's memory of kinds ipc and mempool answers.
+// Returns the path of the socket on which the owner of a host device's ipc and mempool memory
+// answers.
 inline std::string HostIpcSocket(absl::string_view runtime_dir, uint32_t device_index) {
   return absl::StrCat(runtime_dir, "/host-ipc-", device_index, ".sock");
 }
 
-// What comes with the descriptor, and without one.
+// The owner's messages with a descriptor, and without one.
 inline constexpr absl::string_view kHostIpcOpened = "opened";
 inline constexpr absl::string_view kHostIpcGone = "gone";
 

@@ -31,7 +31,7 @@ class HostOpening : public Opening {
   const std::unique_ptr<Mapping> mapping_;
 };
 
-// Returns the memory's descriptor. UNAVAILABLE where the owner is not there, or has it no more.
+// Returns the memory's descriptor. UNAVAILABLE if the owner is not there, or no longer has it.
 absl::StatusOr<UniqueFd> AskOwner(const std::string& socket_path, const ExportData& data) {
   const absl::Time deadline = absl::Now() + kPatience;
   absl::StatusOr<UniqueFd> owner = ConnectUnix(socket_path, SOCK_SEQPACKET, deadline);

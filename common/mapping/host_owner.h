@@ -1,5 +1,5 @@
-// Opens memory of the host backend that another process owns and gives out by 64 bytes: kinds ipc
-// and mempool (host_ipc.h).
+// Opens memory of the host backend that another process owns and exports as 64 bytes: kinds ipc and
+// mempool (host_ipc.h).
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace gpumem {
 
-// Asks the owner at `socket_path` for the memory that `data` stands for, and maps all of it. `kind`
-// is for the sentences.
+// Requests the memory of `data` from the owner at `socket_path`, and maps all of it. `kind` is for
+// the messages.
 //   NOT_FOUND           its owner has freed it or is gone
-//   DEADLINE_EXCEEDED   the owner is there and does not answer
+//   DEADLINE_EXCEEDED   the owner does not answer
 //   RESOURCE_EXHAUSTED  out of addresses, memory or descriptors
 absl::StatusOr<std::unique_ptr<Opening>> OpenFromOwner(const std::string& socket_path,
                                                        const ExportData& data,

@@ -20,8 +20,8 @@ namespace gpumem {
 namespace {
 
 // Memory of another process, opened in the context of the device that uses it. CUDA maps it for
-// that device alone: peer access between contexts does not reach what is opened so (measured on
-// an H200: another device's copies work, its kernels fail).
+// that device alone: peer access between contexts does not reach such memory (measured on an H200:
+// another device's copies work, its kernels fail).
 class IpcOpening : public Opening {
  public:
   IpcOpening(std::shared_ptr<const CudaContext> context, CUdeviceptr at, uint64_t bytes)
@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<Opening>> OpenIn(const CudaDriver& driver, CUdevi
   return opening;
 }
 
-// What is open for a device. Each device of a process opens the same memory for itself, at an
-// address of its own.
+// Returns the openings for a device. Each device of a process opens the same memory separately, at
+// a different address.
 SharedOpenings& OpenedFor(CUdevice user) {
   static auto* const mutex = new absl::Mutex;
   static auto* const openings = new std::map<CUdevice, std::shared_ptr<SharedOpenings>>;

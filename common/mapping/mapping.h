@@ -1,7 +1,7 @@
 // Maps shared memory, given by file descriptors or export data, into this process.
 //
-// Thread-safe. Sizes are bytes. Knows no daemon and no lease: whoever maps memory
-// makes sure that it may.
+// Thread-safe. Sizes are bytes. Knows no daemon and no lease: the caller makes sure that it may map
+// the memory.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace gpumem {
 
-// One allocation, mapped. Its end unmaps it, in any thread; the caller makes sure
-// that nothing uses the memory by then, GPU work included.
+// One mapped allocation. The destructor unmaps it, in any thread. The caller makes sure that
+// nothing uses the memory by then, GPU work included.
 class Mapping {
  public:
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   virtual ~Mapping() = default;
 
-  // Where it starts: an ordinary pointer on the host, else a device pointer.
+  // Returns the start: an ordinary pointer on the host, else a device pointer.
   void* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // Whether GPUs can use it, too, where data() is an ordinary pointer (MapPinned).
+  // True if data() is an ordinary pointer that GPUs can use, too (MapPinned).
   virtual bool registered() const { return false; }
 
  protected:
@@ -38,8 +38,8 @@ class Mapping {
   uint64_t size_;
 };
 
-// Addresses of this process that are kept for what the holder maps there (MapOptions::range).
-// Its end gives them back; what is mapped there keeps it until then.
+// Addresses of this process that are reserved for the holder's mappings (MapOptions::range). The
+// destructor returns them. Mappings in the range keep it until then.
 class AddressRange {
  public:
   AddressRange(const AddressRange&) = delete;
@@ -57,9 +57,9 @@ class AddressRange {
   const uint64_t bytes_;
 };
 
-// For MapHost and MapPinned, and for MapCuda. `bytes` is a multiple of 2 MiB. Takes addresses
-// alone, no memory.
-//   RESOURCE_EXHAUSTED  there are not so many
+// For MapHost and MapPinned, and for MapCuda. `bytes` is a multiple of 2 MiB. Reserves addresses
+// only, no memory.
+//   RESOURCE_EXHAUSTED  not enough addresses
 //   UNAVAILABLE         for MapCuda: this process has no usable CUDA driver
 absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_t bytes);
 absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes);
@@ -70,61 +70,60 @@ struct MapRequest {
 };
 
 struct MapOptions {
-  // A write faults then. That guards against mistakes; it is no security boundary, since
-  // whoever has the descriptor chooses.
+  // Makes writes fault. Guards against mistakes; no security boundary, since the holder of the
+  // descriptor chooses.
   bool read_only = false;
-  // Where the first allocation is to start; null: anywhere. A multiple of 2 MiB.
+  // Start of the first allocation; null: anywhere. A multiple of 2 MiB.
   void* address = nullptr;
-  // Where set, `address` is in it, with so much behind it as is mapped, and nothing is mapped
-  // there: its holder knows.
+  // If set, `address` and all that is mapped must lie in it, where nothing is mapped; the holder
+  // guarantees that.
   std::shared_ptr<const AddressRange> range;
-  // The GPUs that are to use the memory; not for memory of the host.
+  // The GPUs that will use the memory; not for host memory.
   std::vector<std::string> device_uuids;
 };
 
 using Mappings = std::vector<std::unique_ptr<Mapping>>;
 
-// These three map every request, all or none, one after another without a gap in one range
-// of addresses, and answer one Mapping per request, in order. The Mappings are
-// independent of each other: each unmaps its own part, and the last one gives the
-// range of addresses back.
+// These three map all requests or none, consecutively without a gap in one range of addresses. They
+// return one Mapping per request, in order. The Mappings are independent of each other: each unmaps
+// only its part, and the last one returns the range of addresses.
 //
 // Statuses of all:
 //   INVALID_ARGUMENT     no requests, or a descriptor is no shared memory of that size
-//   FAILED_PRECONDITION  the wished address is taken
+//   FAILED_PRECONDITION  the requested address is taken
 //   RESOURCE_EXHAUSTED   out of addresses or memory
 //   INTERNAL             any other error, by its name
 
 // Maps memfds.
 absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const MapOptions& options);
 
-// Maps memfds and registers them with CUDA (cuMemHostRegister) where this process has a
-// usable driver: registered() tells. Keeps the primary context of one of the process's
-// devices then: the first of options.device_uuids, else the first that it sees.
+// Maps memfds and registers them with CUDA (cuMemHostRegister) if this process has a usable driver;
+// see registered(). Then keeps the primary context of one of the process's devices: the first of
+// options.device_uuids, else the first that it sees.
 absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
                                    const MapOptions& options);
 
-// Maps exported driver allocations (kind vmm) for use by options.device_uuids, one at
-// least. Needs no CUDA context and makes none.
-//   UNAVAILABLE    this process has no usable CUDA driver; the sentence says why
+// Maps exported driver allocations (kind vmm) for use by options.device_uuids, one at least. Needs
+// and makes no CUDA context.
+//   UNAVAILABLE    this process has no usable CUDA driver; the message says why
 //   NOT_FOUND      this process does not see a device (CUDA_VISIBLE_DEVICES)
 //   UNIMPLEMENTED  the driver cannot map such memory, or a device has no peer access to it
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options);
 
-// Put what MapHost or MapCuda has mapped elsewhere in this process: one behind the other from
-// `address` on, in `range`, where nothing is mapped: its holder knows. What is in the memory stays;
-// data() is its new address, and nobody uses either meanwhile. All were mapped for the same
-// devices. All are moved, or none: whatever is wrong, each is where it was.
-//   RESOURCE_EXHAUSTED  out of memory for the books
+// Move mappings of MapHost or MapCuda consecutively to `address` in `range`. The holder guarantees
+// that nothing is mapped there and that no thread uses the old or new addresses meanwhile. Contents
+// stay; data() is the new address. All must be mapped for the same devices. On an error none is
+// moved.
+//   RESOURCE_EXHAUSTED  out of memory for bookkeeping
 //   INVALID_ARGUMENT, INTERNAL  the system, or the driver, refuses
 absl::Status MoveHost(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address);
 absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address);
 
-// The next two open what others own by its export data. They are never mapped read-only
-// or at a wished address: neither CUDA's IPC handles nor its pools can. To open the same
-// memory again in one process gives the same addresses, counted.
+// The next two open other processes' memory by its export data. They support neither read-only
+// mappings nor requested addresses, since CUDA's IPC handles and pools do not. Opening the same
+// memory again in one process returns the same addresses, with a reference count.
 //
 // Statuses of all:
 //   INVALID_ARGUMENT  not export data of memory of that size
@@ -134,18 +133,18 @@ absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
 //   and those of MapCuda
 
 // Opens memory of `device_uuid` by its cudaIpcMemHandle_t, for one device: that of
-// options.device_uuids, else its own. Keeps the primary context of that device. CUDA gives the
-// memory to one device for each opening; more than one is UNIMPLEMENTED.
+// options.device_uuids, else `device_uuid`. Keeps the primary context of that device. CUDA gives
+// the memory to one device for each opening; more than one is UNIMPLEMENTED.
 absl::StatusOr<std::unique_ptr<Mapping>> OpenCudaIpc(const std::string& device_uuid,
                                                      const ExportData& handle, uint64_t bytes,
                                                      const MapOptions& options);
-// The host backend's: asks the owner on its socket in `runtime_dir` (host_ipc.h).
+// The host backend's version: asks the owner on its socket in `runtime_dir` (host_ipc.h).
 absl::StatusOr<std::unique_ptr<Mapping>> OpenHostIpc(const std::string& runtime_dir,
                                                      const ExportData& handle, uint64_t bytes,
                                                      const MapOptions& options);
 
-// Another process's memory pool. Thread-safe. What was opened from it keeps what it needs of
-// it.
+// Another process's memory pool. Thread-safe. Memory opened from it keeps the parts of it that it
+// needs.
 class ImportedPool {
  public:
   ImportedPool(const ImportedPool&) = delete;
@@ -161,11 +160,11 @@ class ImportedPool {
 };
 
 // Imports a pool of `device_uuid` by its descriptor, which may be closed then. A process that
-// imports a pool again gets the same one. Keeps the primary context of the device, or where this
+// imports a pool again gets the same object. Keeps the primary context of the device, or if this
 // process does not see it, of the first that it sees.
 absl::StatusOr<std::shared_ptr<ImportedPool>> ImportCudaPool(const std::string& device_uuid,
                                                              int fd);
-// The host backend's: memory of the pool is opened on its owner's socket in `runtime_dir`
+// The host backend's version: memory of the pool is opened on its owner's socket in `runtime_dir`
 // (host_ipc.h).
 absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(const std::string& runtime_dir,
                                                              int fd);

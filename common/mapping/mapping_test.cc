@@ -155,7 +155,7 @@ TEST(MapHost, GoesToAWishedAddressThatIsFree) {
   EXPECT_EQ(Bytes((*mapped)[1]), static_cast<char*>(wished) + kBytes);
   Bytes(mapped->front())[0] = 'x';
 
-  // What is there stays there.
+  // The existing mapping stays.
   EXPECT_EQ(MapHost({{b.get(), kBytes}}, {.address = wished}).status().code(),
             StatusCode::kFailedPrecondition);
   EXPECT_EQ(Bytes(mapped->front())[0], 'x');
@@ -203,7 +203,7 @@ class MoveHostTest : public testing::Test {
     }
   }
   char* At(uint64_t steps) const { return reinterpret_cast<char*>(range_->base() + steps * kStep); }
-  // Nobody else gets addresses of the range.
+  // No other mapping gets addresses of the range.
   void ExpectReserved() const {
     for (uint64_t i = 0; i < 16; ++i) EXPECT_TRUE(IsMapped(At(i))) << i;
   }

@@ -20,8 +20,7 @@ class RegisteredMapping : public Mapping {
       : Mapping(memory->data(), memory->size()),
         context_(std::move(context)),
         memory_(std::move(memory)) {}
-  // What can fail here is a driver that is going away with its process, and then the kernel
-  // gives everything back.
+  // Only a driver that ends with its process can fail here, and then the kernel frees everything.
   ~RegisteredMapping() override {
     context_->Call([&] { return context_->driver().cuMemHostUnregister(memory_->data()); });
   }
@@ -41,7 +40,7 @@ absl::StatusOr<CUdevice> RegisteringDevice(const CudaDriver& driver, const MapOp
                                       : driver.FindDevice(options.device_uuids.front());
 }
 
-// How many addresses are tried besides the first.
+// Number of addresses that are tried besides the first.
 constexpr size_t kOtherAddresses = 16;
 
 // All, or as many as the driver takes.
@@ -64,7 +63,7 @@ absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
   MapOptions on_host = options;
   on_host.device_uuids.clear();
   absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
-  // Whoever names GPUs wants them to use the memory; else an ordinary buffer will do.
+  // A caller that names GPUs wants them to use the memory; otherwise an ordinary buffer will do.
   if (!loaded.ok() && !options.device_uuids.empty()) return loaded.status();
   if (!loaded.ok()) return MapHost(requests, on_host);
   const CudaDriver& driver = **loaded;

@@ -21,9 +21,9 @@ namespace {
 
 class CudaPool;
 
-// The pools that this process has imported. However often a pool is imported, the driver gives
-// the same handle; and a pointer imported twice is the same one, which the first free ends. So
-// whoever imports a pool gets the one CudaPool that counts for all.
+// The pools that this process has imported. The driver returns the same handle for each import of a
+// pool. A pointer imported twice is the same one, which the first free ends. So all importers of a
+// pool share one CudaPool with reference counts.
 struct ImportedPools {
   struct Entry {
     const CudaPool* self = nullptr;  // whose entry it is, also while that is being destroyed
@@ -50,7 +50,7 @@ class CudaPool : public ImportedPool, public std::enable_shared_from_this<CudaPo
     ImportedPools& all = AllPools();
     absl::MutexLock lock(&all.mutex);
     const auto entry = all.pools.find(handle_);
-    // Else somebody has imported it again meanwhile, and the handle is his.
+    // Otherwise another thread has imported the pool again meanwhile and owns the handle.
     const bool ours = entry != all.pools.end() && entry->second.self == this;
     if (ours) all.pools.erase(entry);
     context_->Call([&] {
@@ -139,7 +139,7 @@ class CudaPool : public ImportedPool, public std::enable_shared_from_this<CudaPo
   CUmemoryPool handle_;
   const std::shared_ptr<SharedOpenings> openings_ = std::make_shared<SharedOpenings>();
   absl::Mutex mutex_;
-  std::set<CUdevice> users_ ABSL_GUARDED_BY(mutex_);  // beside its own
+  std::set<CUdevice> users_ ABSL_GUARDED_BY(mutex_);  // besides home_
 };
 
 absl::StatusOr<CUmemoryPool> Import(const CudaContext& context, int fd) {
@@ -153,7 +153,7 @@ absl::StatusOr<CUmemoryPool> Import(const CudaContext& context, int fd) {
   if (result == CUDA_SUCCESS) return handle;
   absl::Status error =
       driver.Error(result, absl::StrCat("importing descriptor ", fd, " as a memory pool"));
-  // "Unknown" is what driver 580 says of a descriptor that is none of its own.
+  // Driver 580 returns "unknown" for a descriptor that is not the driver's.
   const bool no_pool = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_UNKNOWN ||
                        result == CUDA_ERROR_INVALID_HANDLE;
   return no_pool ? absl::InvalidArgumentError(error.message()) : error;
@@ -167,7 +167,7 @@ absl::StatusOr<std::shared_ptr<ImportedPool>> ImportCudaPool(const std::string& 
   if (!loaded.ok()) return loaded.status();
   const CudaDriver& driver = **loaded;
   const std::optional<CUdevice> home = FindVisible(driver, device_uuid);
-  // Where the process does not see the pool's device, any other will do to hold the import.
+  // If the process does not see the pool's device, any other can hold the import.
   absl::StatusOr<std::shared_ptr<const CudaContext>> context =
       CudaContext::Retain(driver, home.value_or(driver.devices().front().handle));
   if (!context.ok()) return context.status();
@@ -182,7 +182,7 @@ absl::StatusOr<std::shared_ptr<ImportedPool>> ImportCudaPool(const std::string& 
   const CUresult made =
       (*context)->Call([&] { return driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); });
   if (made != CUDA_SUCCESS) {
-    // One that is being destroyed finds no entry of its own, and leaves the handle to us.
+    // A CudaPool being destroyed finds no entry for itself, and leaves the handle to this one.
     all.pools.erase(*handle);
     (*context)->Call([&] { return driver.cuMemPoolDestroy(*handle); });
     return driver.Error(made, "making a stream");

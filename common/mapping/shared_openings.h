@@ -1,4 +1,4 @@
-// What this process has opened by export data: each once, however often it is asked for.
+// Memory that this process has opened by export data, once for all users.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace gpumem {
 
-// Memory of another process, opened; its end closes it.
+// Another process's memory, opened. The destructor closes it.
 class Opening {
  public:
   Opening(const Opening&) = delete;
@@ -33,13 +33,13 @@ class Opening {
   uint64_t bytes_;
 };
 
-// Thread-safe. Opens and closes one at a time, so that the same memory is never opened while
-// it is being closed.
+// Thread-safe. Opens and closes one at a time, so that no memory is opened while it is being
+// closed.
 class SharedOpenings : public std::enable_shared_from_this<SharedOpenings> {
  public:
   using Open = absl::FunctionRef<absl::StatusOr<std::unique_ptr<Opening>>()>;
 
-  // A share of what `key` stands for: what is open, else what `open` opens.
+  // Returns a share of the memory of `key`: already open, or opened by `open`.
   //   INVALID_ARGUMENT  it is not of `bytes` bytes
   //   and the statuses of `open`
   absl::StatusOr<std::unique_ptr<Mapping>> Get(const ExportData& key, uint64_t bytes, Open open);
@@ -57,7 +57,7 @@ class SharedOpenings : public std::enable_shared_from_this<SharedOpenings> {
   std::map<ExportData, Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What neither CUDA's IPC handles nor its memory pools can do.
+// Rejects options that neither CUDA's IPC handles nor its memory pools support.
 absl::Status CheckOpenOptions(const MapOptions& options);
 
 }  // namespace gpumem

@@ -9,7 +9,7 @@
 namespace gpumemd {
 namespace {
 
-// A few at a time, since nobody can record another while they are copied.
+// A few at a time, since no thread can record while they are copied.
 constexpr size_t kAtOnce = 32;
 
 }  // namespace

@@ -1,11 +1,11 @@
-// The daemon's audit: takes records from anywhere, keeps the last of them for operators who look
-// on, and writes them down in a thread of its own.
+// The daemon's audit: takes records from any thread, keeps the last of them for watching operators,
+// and writes them in a separate thread.
 //
 //   broker, server ──▶ sink(): AuditFilter ──▶ AuditRing ──▶ the thread ──▶ AuditOutput
 //                                                  └───────▶ other readers
 //
-// Who records something waits for nobody: where the output cannot keep up, or fails for a while,
-// the ring is what may be lost, and how many records were is written as well.
+// Recording never waits. If the output is too slow, or fails for a while, records beyond the ring
+// are lost, and their number is written as well.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ namespace gpumemd {
 struct AuditLogOptions {
   AuditFilterOptions filter;
   size_t ring = AuditRing::kCapacity;
-  // After what was written it waits so long, so that many records wake it once.
+  // Pause after a write, so that many records wake the thread once.
   absl::Duration pause = absl::Milliseconds(20);
   absl::Duration retry = absl::Seconds(1);  // after an error of the output
 };
@@ -36,7 +36,7 @@ struct AuditLogOptions {
 // Thread-safe.
 class AuditLog {
  public:
-  // `output` null: nothing is written, and the ring is kept all the same.
+  // Starts the log. `output` null: nothing is written, but the ring is kept.
   //   RESOURCE_EXHAUSTED  no further thread
   static absl::StatusOr<std::unique_ptr<AuditLog>> Start(std::unique_ptr<AuditOutput> output,
                                                          AuditLogOptions options = {});
@@ -49,15 +49,15 @@ class AuditLog {
   AuditRing& ring() { return ring_; }
   // As AuditOutput::Reopen.
   void Reopen();
-  // Why nothing is written at the moment; OK where it is.
+  // Returns why nothing is written at the moment; OK if the output works.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   AuditLog(std::unique_ptr<AuditOutput> output, AuditLogOptions options);
   void Run();
-  // Tries until it is written. False: it failed, and the log ends.
+  // Tries until it is written. False if it failed and the log ends.
   bool Write(const AuditRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether everything ends, now or within that time.
+  // True if the log ends, now or within that time.
   bool EndsWithin(absl::Duration time) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::unique_ptr<AuditOutput> output_;

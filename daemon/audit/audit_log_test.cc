@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
-// What was written. Outlives the log.
+// The written records. Outlives the log.
 class Paper {
  public:
   class Output : public AuditOutput {

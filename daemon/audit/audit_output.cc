@@ -30,7 +30,7 @@ constexpr int kJournalPatienceMs = 1000;
 // How long standard error may take for one line before it counts as an error.
 constexpr absl::Duration kStderrDeadline = absl::Seconds(1);
 
-// Writes lines. What is left of one that was written in part is written before the next.
+// Writes lines. Writes the rest of a partly written line before the next.
 class LineWriter {
  public:
   // `record` makes the line, unless one is under way: then it is that record's.

@@ -11,31 +11,31 @@
 
 namespace gpumemd {
 
-// Used by one thread, but for Reopen.
+// Used by one thread, except Reopen().
 class AuditOutput {
  public:
   virtual ~AuditOutput() = default;
-  // Writes one record. On an error it may be tried again with the same record, and nothing of it
-  // is there twice. May take seconds.
+  // Writes one record. After an error the same record may be retried without duplicates. May take
+  // seconds.
   virtual absl::Status Write(const AuditRecord& record) = 0;
-  // The file may have been moved away (logrotate(8)): the next record goes to one of that name.
+  // Reopens the file by name for the next record, since it may have been moved away (logrotate(8)).
   // Thread-safe.
   virtual void Reopen() {}
 };
 
-// Lines of JSON at the end of the file, which is made (mode 0640) where it is not there.
+// Appends lines of JSON to the file, which is made (mode 0640) if it is missing.
 //   others  as the operating system says
 absl::StatusOr<std::unique_ptr<AuditOutput>> OpenAuditFile(const std::string& path);
-// Lines of JSON on this process's standard error.
+// Writes lines of JSON to this process's standard error.
 //   Write: DEADLINE_EXCEEDED  it is full, and no process reads it
 std::unique_ptr<AuditOutput> AuditToStderr();
 
 inline constexpr char kJournalSocket[] = "/run/systemd/journal/socket";
-// Entries for the journal; it need not be there yet.
+// Writes entries to the journal, whose socket may appear later.
 std::unique_ptr<AuditOutput> AuditToJournal(const std::string& socket = kJournalSocket);
 
-// Whether standard error is the journal's own stream (systemd.exec(5), $JOURNAL_STREAM): the
-// process is a service of systemd, whose log is the journal.
+// True if standard error is the journal's stream (systemd.exec(5), $JOURNAL_STREAM): the process is
+// a service of systemd, whose log is the journal.
 bool StderrIsJournal();
 
 }  // namespace gpumemd

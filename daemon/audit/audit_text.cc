@@ -23,7 +23,7 @@ Json ValueOf(const AuditField& field, const std::string& text) {
   return text;
 }
 
-// NAME=VALUE, or where the value has several lines NAME, its size in 64 bits, and the value.
+// NAME=VALUE; or for a value with several lines NAME, its size in 64 bits, and the value.
 void AppendField(absl::string_view name, absl::string_view value, std::string* entry) {
   if (value.find('\n') == absl::string_view::npos) {
     absl::StrAppend(entry, name, "=", value, "\n");

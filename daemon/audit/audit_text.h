@@ -7,13 +7,13 @@
 
 namespace gpumemd {
 
-// One line of JSON, without its end: "time" (RFC 3339, UTC, microseconds), "number", "event", the
-// record's fields, and "message". Bytes that are no UTF-8 become U+FFFD.
+// Returns one line of JSON, without its newline: "time" (RFC 3339, UTC, microseconds), "number",
+// "event", the record's fields, and "message". Bytes that are no UTF-8 become U+FFFD.
 std::string ToJson(const AuditRecord& record);
 
-// An entry of the journal as its socket takes it
-// (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): MESSAGE, MESSAGE_ID, PRIORITY, SYSLOG_IDENTIFIER,
-// and the record's fields as GPUMEM_…, those with several values several times.
+// Returns an entry for the journal's socket (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): MESSAGE,
+// MESSAGE_ID, PRIORITY, SYSLOG_IDENTIFIER, and the record's fields as GPUMEM_…. A field with
+// several values appears several times.
 std::string ToJournal(const AuditRecord& record);
 
 }  // namespace gpumemd

@@ -1,4 +1,4 @@
-// What a reload changes, in words.
+// Describes the changes of a reload.
 #include <map>
 #include <tuple>
 

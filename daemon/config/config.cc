@@ -99,7 +99,7 @@ void ReadPrivacy(const toml::value& table, Mistakes* mistakes, PrivacyConfig* co
   reader.Finish();
 }
 
-// The line of `key`; 0 where it is absent.
+// Returns the line of `key`; 0 if it is absent.
 uint64_t LineOf(TableReader* reader, const std::string& key) {
   const toml::value* value = reader->Find(key);
   return value == nullptr ? 0 : value->location().line();
@@ -158,7 +158,7 @@ void ReadUnbrokered(const toml::value& table, Mistakes* mistakes, UnbrokeredConf
   reader.Finish();
 }
 
-// The keys that [tenant_defaults] and [[tenant]] share. `quota` holds what is inherited.
+// Reads the keys that [tenant_defaults] and [[tenant]] share. `quota` holds the inherited values.
 void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes, QuotaConfig* quota,
                TenantConfig::Lines* lines) {
   const auto count = CountForm(0, std::numeric_limits<uint32_t>::max());
@@ -195,7 +195,7 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   for (const toml::value* table : reader->Tables("device")) {
     ReadDevice(*table, name, mistakes, &seen, quota, lines);
   }
-  // Where neither is said here, it has been said to the defaults.
+  // If neither is set here, the mistake has been reported for the defaults.
   const char* last = reader->Find("revocable") != nullptr ? "revocable" : "kind";
   if (quota->revocable && quota->kind == Kind::kMempool && reader->Find(last) != nullptr) {
     reader->Complain(*reader->Find(last), last,
@@ -249,7 +249,7 @@ void NoteUnusedTenants(Config* config) {
   }
 }
 
-// The first sentence of what toml11 says, without its decoration.
+// Returns the first sentence of toml11's message, without its decoration.
 std::string SyntaxMessage(absl::string_view what) {
   absl::string_view line = what.substr(0, what.find('\n'));
   absl::ConsumePrefix(&line, "[error] ");

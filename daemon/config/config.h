@@ -1,9 +1,8 @@
 // The daemon's configuration: TOML text to one validated struct.
 //
-// ParseConfig is pure: it reads nothing but its arguments, so that every mistake an
-// operator can make is tested with plain text. Each error is one sentence with file,
-// line, key and what was expected; nothing is ignored silently, an unknown key least
-// of all. deploy/gpumemd.toml is the commented example.
+// ParseConfig() is pure: it reads nothing but its arguments, so that plain text tests every mistake
+// of an operator. Each error is one sentence with file, line, key and the expected value. Nothing
+// is ignored silently, least of all an unknown key. deploy/gpumemd.toml is the commented example.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +24,7 @@
 
 namespace gpumemd {
 
-// Bytes ("40GiB"), or a share of a whole: of each device's capacity, for most ("50%").
+// Bytes ("40GiB"), or a share ("50%") of a whole: for most keys, of each device's capacity.
 struct SizeLimit {
   uint64_t bytes = 0;             // where percent is absent
   std::optional<double> percent;  // above 0, at most 100
@@ -34,10 +33,9 @@ struct SizeLimit {
   bool operator==(const SizeLimit&) const = default;
 };
 
-// A Quota as the file says it, before the devices are known. What is absent is not
-// limited.
+// A Quota as the file has it, before the devices are known. Absent fields set no limit.
 struct QuotaConfig {
-  // Host memory (kind pinned) has a limit of its own: these three do not count it.
+  // Host memory (kind pinned) has a separate limit: these three do not count it.
   std::optional<SizeLimit> limit;                  // on any one device
   std::map<std::string, SizeLimit> device_limits;  // by UUID; goes before limit
   std::optional<uint64_t> total_limit_bytes;       // over all devices
@@ -47,7 +45,7 @@ struct QuotaConfig {
   std::optional<uint32_t> max_in_flight;
   std::optional<SizeLimit> max_retained;  // on any one device, host memory included
   std::optional<SizeLimit> guarantee;     // on any one GPU; never one of tenant_defaults
-  std::map<std::string, SizeLimit> device_guarantees;  // by UUID; goes before guarantee
+  std::map<std::string, SizeLimit> device_guarantees;  // by UUID; overrides guarantee
   int32_t priority = 0;
   std::optional<uint32_t> max_waiting;
   std::optional<uint32_t> max_publications;
@@ -62,9 +60,9 @@ struct QuotaConfig {
 
 struct TenantConfig {
   std::string name;
-  QuotaConfig quota;  // complete: what the tenant left out is taken from tenant_defaults
+  QuotaConfig quota;  // complete: missing fields are taken from tenant_defaults
 
-  // Where the file says it, for what can only be judged later. 0: it does not.
+  // Line numbers in the file, for later checks. 0: not in the file.
   struct Lines {
     uint64_t name = 0;
     uint64_t limit = 0;
@@ -74,7 +72,7 @@ struct TenantConfig {
   };
   Lines lines;
 
-  // Two that say the same in different places are equal.
+  // Ignores the lines: equal contents in different places are equal.
   bool operator==(const TenantConfig& other) const {
     return name == other.name && quota == other.quota;
   }
@@ -83,7 +81,7 @@ struct TenantConfig {
 enum class BackendChoice { kAuto, kCuda, kHost };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
-// What happens about memory that a tenant's process has taken past the broker.
+// The reaction to memory that a tenant's process allocated without the broker.
 enum class UnbrokeredReaction {
   kReport,     // it is shown
   kDenyNew,    // and its tenant gets nothing new until it is gone
@@ -92,16 +90,16 @@ enum class UnbrokeredReaction {
 
 struct UnbrokeredConfig {
   UnbrokeredReaction reaction = UnbrokeredReaction::kReport;
-  // Of each process on each device: how much is left alone, beside what a CUDA context and its
-  // libraries take. A bare context takes 0.5 GiB of an H200.
+  // For each process on each device: tolerated bytes, beside those of a CUDA context and its
+  // libraries. A bare context takes 0.5 GiB of an H200.
   uint64_t tolerance = uint64_t{64} << 20;
   uint64_t context_allowance = uint64_t{1} << 30;
-  absl::Duration interval = absl::Seconds(1);  // zero: nobody looks
+  absl::Duration interval = absl::Seconds(1);  // zero: no checks
 
   bool operator==(const UnbrokeredConfig&) const = default;
 };
 
-// Where Prometheus scrapes the daemon; at most one of the first two.
+// The listener for Prometheus; at most one of the first two.
 struct MetricsConfig {
   std::string unix_path;
   std::string address;  // of IP, version 4 or 6; both empty: nowhere
@@ -125,14 +123,14 @@ enum class AuditTo {
 struct AuditConfig {
   AuditTo output = AuditTo::kAuto;
   std::string path;    // of the lines of JSON; empty: standard error
-  bool grants = true;  // also what was granted and released
-  // Of each event of each tenant; beyond that they are counted. 0: all.
+  bool grants = true;  // also grants and releases
+  // For each event of each tenant; further ones are only counted. 0: no limit.
   uint32_t per_second = 20;
 
   bool operator==(const AuditConfig&) const = default;
 };
 
-// What workers are told of others.
+// Facts about other tenants that workers get.
 struct PrivacyConfig {
   HoldersShown holders = HoldersShown::kOwn;
 
@@ -140,9 +138,9 @@ struct PrivacyConfig {
 };
 
 struct Config {
-  std::string file;         // where it came from; empty: built-in defaults
-  std::string runtime_dir;  // empty: not said; gpumem::DaemonRuntimeDir() knows
-  std::string state_dir;    // empty: not said; gpumem::DaemonStateDir() knows
+  std::string file;         // the file's path; empty: built-in defaults
+  std::string runtime_dir;  // empty: not set; see gpumem::DaemonRuntimeDir()
+  std::string state_dir;    // empty: not set; see gpumem::DaemonStateDir()
   BackendChoice backend = BackendChoice::kAuto;
   LogLevel log_level = LogLevel::kInfo;
 
@@ -155,10 +153,10 @@ struct Config {
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
   absl::Duration drain_timeout = absl::Seconds(10);
-  // What becomes of a new segment for which the service manager's store has no place: it is
-  // refused, or made with a warning.
+  // If the service manager's store has no place for a new segment: refuse it, or make it with a
+  // warning.
   bool refuse_when_store_full = false;
-  // How long holders have to give up what is taken back; and, asked to end, to do so.
+  // Time for holders to give up revoked leases; and then, asked to end, to do so.
   absl::Duration revocation_grace = absl::Seconds(10);
   absl::Duration revocation_kill_after = absl::Seconds(5);
 
@@ -179,54 +177,55 @@ struct Config {
   std::vector<TenantConfig> tenants;
   std::vector<Rule> rules;  // never empty
 
-  // What is allowed but hardly meant, one sentence each: for the log and GetStatus.
+  // Allowed but probably unintended settings, one sentence each: for the log and GetStatus.
   std::vector<std::string> notices;
 };
 
-// How names become ids. nullopt: no such name.
+// Maps names to ids. nullopt: no such name.
 struct NameLookup {
   std::function<std::optional<uid_t>(const std::string&)> user;
   std::function<std::optional<gid_t>(const std::string&)> group;
 };
 
-// The system's: getpwnam_r(3), getgrnam_r(3).
+// Returns the system's lookup: getpwnam_r(3), getgrnam_r(3).
 NameLookup SystemNames();
 
-// What holds without a file: every user is a tenant of its own, "user-UID", with the
+// Returns the configuration without a file: every user is a separate tenant, "user-UID", with the
 // devices' capacity for a limit and the default counts.
 Config DefaultConfig();
 
-// `file` is named in errors and otherwise unused.
+// Parses the text. `file` is only named in errors.
 //   INVALID_ARGUMENT  the text is no valid configuration
 absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view file,
                                    const NameLookup& names);
 
+// Reads and parses the file.
 //   NOT_FOUND, PERMISSION_DENIED, …  the file cannot be read
 //   INVALID_ARGUMENT                 its text is no valid configuration
 absl::StatusOr<Config> LoadConfigFile(const std::string& path);
 
-// The bytes of host memory for segments of kind pinned, on a machine with `memory_bytes`;
+// Returns the bytes of host memory for segments of kind pinned, on a machine with `memory_bytes`;
 // 0: the daemon makes none.
 //   INVALID_ARGUMENT  more than the machine has
 absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes);
 
-// The quota in bytes on the devices that there are.
+// Returns the quota in bytes on the present devices.
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);
 
-// Whether all guarantees can be kept on these devices, and no tenant has a limit above that
-// of the tenant it is under.
-//   INVALID_ARGUMENT  with file and line, like the mistakes that ParseConfig finds: it knows
-//                     the percentages, but not what they are percentages of
+// Checks that all guarantees can be kept on these devices, and that no tenant's limit exceeds its
+// parent's.
+//   INVALID_ARGUMENT  with file and line, like ParseConfig()'s errors, which knows the percentages
+//                     but not the capacities
 absl::Status CheckGuarantees(const Config& config, absl::Span<const DeviceInfo> devices);
 
-// The quota of `tenant`: its own, else the defaults.
+// Returns the quota of `tenant`, or else the defaults.
 const QuotaConfig& QuotaOf(const Config& config, absl::string_view tenant);
 
-// What is different in `to`, one sentence each, of what a running daemon takes over.
+// Returns the differences that a running daemon applies, one sentence each.
 std::vector<std::string> ConfigChanges(const Config& from, const Config& to);
 
-// A sentence for each device that the configuration limits and the node lacks: the
-// same file may serve several nodes, but a mistyped UUID limits nothing.
+// Returns a sentence for each device that the configuration limits and the node lacks. The same
+// file may serve several nodes, but a mistyped UUID limits nothing.
 std::vector<std::string> DeviceNotices(const Config& config, absl::Span<const DeviceInfo> devices);
 
 }  // namespace gpumemd

@@ -290,7 +290,7 @@ tenant = "job-{slurm_job}"
 slurm_job = "*"
 )");
   ASSERT_TRUE(config.ok()) << config.status();
-  // user-7 is who has an ambiguous cgroup, and uid 7.
+  // user-7 is the tenant of processes with an ambiguous cgroup and uid 7.
   EXPECT_THAT(config->notices,
               ElementsAre("tenant \"jobs\" is configured, but no rule makes anybody it"));
 }
@@ -299,7 +299,7 @@ TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
   const std::vector<DeviceInfo> devices = {
       {.uuid = "GPU-1", .capacity_bytes = 1000, .kinds = {Kind::kVmm, Kind::kIpc}},
       {.uuid = "PINNED-0", .capacity_bytes = 400, .kinds = {Kind::kPinned}}};
-  // No limit for devices reaches it, and its own reaches no device.
+  // Limits for devices do not apply to it, and its limit applies to no device.
   QuotaConfig quota{.limit = SizeLimit{.percent = 50}};
   EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.device_limits = {{"GPU-1", 500}}}));
   quota = {.pinned_limit = SizeLimit{.percent = 25}};
@@ -308,7 +308,7 @@ TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
   EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 7}));
   quota = {.pinned_limit = SizeLimit{.bytes = 0}};
   EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 0}));
-  // What is retained of it counts like a device's.
+  // Its retained bytes count like a device's.
   quota = {.max_retained = SizeLimit{.percent = 10}};
   EXPECT_EQ(ResolveQuota(quota, devices),
             (Quota{.device_max_retained = {{"GPU-1", 100}, {"PINNED-0", 40}}}));

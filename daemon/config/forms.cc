@@ -64,8 +64,8 @@ std::optional<SizeLimit> AsSizeLimit(const toml::value& value) {
   if (value.is_string() && absl::EndsWith(value.as_string().str, "%")) {
     const std::string& text = value.as_string().str;
     double percent = 0;
-    // ParseBytesOrPercent decides what a percentage looks like: SimpleAtod alone would
-    // take "nan%" as well.
+    // ParseBytesOrPercent decides the syntax of a percentage: SimpleAtod alone would accept "nan%"
+    // as well.
     if (!gpumem::ParseBytesOrPercent(text, 100).ok() ||
         !absl::SimpleAtod(absl::StripSuffix(text, "%"), &percent)) {
       return std::nullopt;

@@ -1,4 +1,4 @@
-// How the values of the configuration are written: one Form for each type.
+// Syntax of the configuration's values: one Form for each type.
 #pragma once
 
 #include <sys/types.h>

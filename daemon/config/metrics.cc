@@ -21,14 +21,14 @@ struct Listen {
   uint16_t port = 0;
 };
 
-// Addresses, and no names: what a name stands for changes.
+// Addresses, and no names, since a name's address may change.
 bool IsAddress(const std::string& text) {
   in6_addr parsed;
   return inet_pton(AF_INET, text.c_str(), &parsed) == 1 ||
          inet_pton(AF_INET6, text.c_str(), &parsed) == 1;
 }
 
-// Whether only this machine reaches it.
+// True if only this machine reaches it.
 bool IsLoopback(const std::string& text) {
   in_addr four;
   if (inet_pton(AF_INET, text.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;

@@ -1,4 +1,4 @@
-// Where metrics may be served, as the file says it.
+// The configuration's addresses for metrics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Every mistake that an operator can make: one sentence with file, line, key and what was
-// expected.
+// Every mistake that an operator can make: one sentence with file, line, key and the expected
+// value.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

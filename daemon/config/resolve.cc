@@ -1,4 +1,4 @@
-// What the configuration means on the devices that there are.
+// Resolves the configuration for the present devices.
 #include <set>
 
 #include "absl/strings/str_cat.h"

@@ -91,7 +91,7 @@ Form<std::string> NameForm(const std::string& noun, const std::string& expected,
           }};
 }
 
-// How the conditions on what the cgroup says are written.
+// Returns the syntax of conditions on facts of the cgroup.
 std::vector<std::pair<CgroupFact, Form<std::string>>> FactForms() {
   const std::string digits = "0123456789";
   return {
@@ -130,7 +130,7 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
   CheckTenant(&reader, rule.tenant, *config);
   CheckPlaceholders(&reader, rule.tenant);
 
-  bool conditional = false;  // also where the condition is malformed
+  bool conditional = false;  // even if the condition is malformed
   for (const char* key : {"uid", "user", "gid", "group", "cgroup"}) {
     conditional |= reader.Find(key) != nullptr;
   }
@@ -166,7 +166,7 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
     rule.facts.push_back({fact, std::move(pattern)});
   }
 
-  // Said in words, so that a forgotten condition does not open a tenant to everybody.
+  // Must be explicit, so that a forgotten condition does not open a tenant to all users.
   bool everybody = false;
   reader.Read("default", BoolForm(), &everybody);
   reader.Finish();
@@ -198,7 +198,7 @@ bool CanBeNamed(const Config& config, absl::string_view tenant) {
                             std::regex(absl::StrReplaceAll(pattern, values)));
   };
   return std::any_of(config.rules.begin(), config.rules.end(), [&](const Rule& rule) {
-    // Where a cgroup is ambiguous, users become what the built-in rule says.
+    // If a cgroup is ambiguous, users get the built-in rule's tenant.
     return can_name(rule.tenant) || (rule.AsksForCgroup() && can_name(kTenantForEachUser));
   });
 }

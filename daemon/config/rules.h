@@ -7,14 +7,14 @@
 
 namespace gpumemd {
 
-// Reads one, and adds it to config->rules. The tenants are there already.
+// Reads one, and adds it to config->rules. Requires the tenants to be there already.
 void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mistakes,
               Config* config);
 
-// Everybody is a tenant of his own.
+// Returns the rule that makes each user a separate tenant.
 Rule EverybodyRule();
 
-// Whether one of the configuration's rules may make somebody `tenant`.
+// True if one of the configuration's rules may assign `tenant` to a process.
 bool CanBeNamed(const Config& config, absl::string_view tenant);
 
 }  // namespace gpumemd

@@ -15,7 +15,7 @@ namespace gpumemd {
 namespace {
 
 constexpr size_t kMaxDepth = 8;
-// All of a device, where nothing but percentages is looked at: exact for seven decimals.
+// All of a device, if only percentages are compared: exact for seven decimals.
 constexpr uint64_t kWhole = 1'000'000'000;
 
 struct Found {
@@ -31,8 +31,8 @@ const TenantConfig* Find(const Config& config, absl::string_view name) {
   return nullptr;
 }
 
-// Where the guarantee of `tenant` on the device is said; that of the tenant itself where it has
-// none, and only its members do.
+// Points at the line of `tenant`'s guarantee on the device; at the tenant's line if only its
+// members have one.
 void PointAtGuarantee(const TenantConfig& tenant, const std::string& device, Found* found) {
   auto own = tenant.lines.device_guarantees.find(device);
   if (own != tenant.lines.device_guarantees.end()) {
@@ -44,7 +44,7 @@ void PointAtGuarantee(const TenantConfig& tenant, const std::string& device, Fou
   }
 }
 
-// Of a sum that is too large: the first in the file with which it is.
+// Returns the tenant at which the sum becomes too large: the first such one in the file.
 const TenantConfig* Straw(const Config& config, const GuaranteeProblem& problem) {
   uint64_t sum = 0;
   const TenantConfig* last = nullptr;
@@ -59,7 +59,7 @@ const TenantConfig* Straw(const Config& config, const GuaranteeProblem& problem)
   return last;
 }
 
-// A tenant that says it may have more than the one it is under.
+// Finds a tenant whose limit exceeds its parent's.
 std::optional<Found> FindLimitAboveParents(const Config& config,
                                            const std::map<std::string, Quota>& quotas,
                                            absl::Span<const DeviceInfo> devices,
@@ -100,8 +100,8 @@ std::optional<Found> FindMistake(const Config& config, const std::map<std::strin
   return found;
 }
 
-// As the tenants say it in one unit. What they say in the other is unknown: such a guarantee may
-// be nothing, such a limit no limit.
+// Returns the values that the tenants state in one unit. Values in the other unit are unknown: such
+// a guarantee may be nothing, such a limit no limit.
 Quota InUnit(const QuotaConfig& config, absl::Span<const DeviceInfo> devices, bool percent) {
   Quota quota{.parent = config.parent};
   for (const DeviceInfo& device : devices) {
@@ -148,7 +148,7 @@ void SettleParents(Mistakes* mistakes, Config* config) {
   const std::string inherited = config->tenant_defaults.parent;
   check_known(config->defaults_parent_line, "tenant_defaults.parent", inherited);
 
-  // The inherited parent is not its own, nor that of those above it.
+  // The inherited parent must not be this tenant, nor one of the parent's ancestors.
   std::set<std::string> above;
   for (std::string name = inherited; !name.empty() && above.insert(name).second;) {
     auto it = tenants.find(name);
@@ -162,7 +162,7 @@ void SettleParents(Mistakes* mistakes, Config* config) {
     }
   }
 
-  // The tenant and all above it; ends with one that is there twice where it is a circle.
+  // Returns the tenant and its ancestors; ends with a repeated one if they form a circle.
   const auto chain_of = [&](const std::string& start) {
     std::vector<std::string> chain;
     for (std::string name = start; tenants.contains(name);) {

@@ -1,4 +1,4 @@
-// What has to hold between the tenants of a configuration, and not of each by itself.
+// Checks between the tenants of a configuration, as opposed to those of a single tenant.
 #pragma once
 
 #include "daemon/config/config.h"
@@ -6,12 +6,12 @@
 
 namespace gpumemd {
 
-// Who is under whom: that the parents are there, in no circle, and not too deep; and who of
-// those that do not say so inherits the one in tenant_defaults.
+// Checks parents: they exist, without circles, and not too deep. Assigns the parent in
+// tenant_defaults to tenants that inherit it.
 void SettleParents(Mistakes* mistakes, Config* config);
 
-// What CheckGuarantees finds on any node, by percentages alone and by bytes alone. The
-// parents are settled.
+// Checks guarantees as far as possible on any node: percentages alone and bytes alone. Requires
+// SettleParents().
 void CheckGuaranteesWritten(const Config& config, Mistakes* mistakes);
 
 }  // namespace gpumemd

@@ -1,5 +1,5 @@
-// Parents and guarantees: what has to hold between tenants, when the file is read and when the
-// devices are known.
+// Parents and guarantees: checks between tenants, when the file is read and when the devices are
+// known.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -278,7 +278,7 @@ TEST(ConfigTenants, ExactSharesFit) {
   EXPECT_EQ(ErrorOf("[[tenant]]\nname = \"a\"\nguarantee = \"33.3%\"\n[[tenant]]\nname = \"b\"\n"
                     "guarantee = \"33.3%\"\n[[tenant]]\nname = \"c\"\nguarantee = \"33.4%\""),
             "OK");
-  // What a team needs is the larger of its own guarantee and of its members' together.
+  // A team needs the larger of its guarantee and the sum of its members'.
   EXPECT_EQ(ErrorOf("[[tenant]]\nname = \"lab\"\nguarantee = \"60%\"\n[[tenant]]\nname = \"a\"\n"
                     "parent = \"lab\"\nguarantee = \"60%\"\n[[tenant]]\nname = \"b\"\n"
                     "guarantee = \"40%\""),

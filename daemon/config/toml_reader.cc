@@ -38,7 +38,7 @@ std::optional<size_t> FirstLineTooDeep(absl::string_view text) {
       const bool is_long = text.substr(i, 3) == three;
       const std::string& end = is_long ? three : quote;
       for (i += end.size(); i < text.size() && text.substr(i, end.size()) != end; ++i) {
-        if (text[i] == '\n' && !is_long) break;  // not closed: the parser says so
+        if (text[i] == '\n' && !is_long) break;  // not closed: the parser reports it
         if (text[i] == '\\' && c == '"') ++i;
         if (i < text.size() && text[i] == '\n') ++line;
       }

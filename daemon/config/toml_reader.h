@@ -1,7 +1,7 @@
 // Reads tables of a TOML document and remembers the first mistake in it.
 //
-// The reading code stays a plain list of fields: a field that is wrong keeps its
-// default, and Mistakes::status() tells in the end. Not thread-safe.
+// The reading code stays a plain list of fields: a field with an error keeps its default, and
+// Mistakes::status() reports it at the end. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace gpumemd {
 
-// How deep arrays, inline tables and dotted keys of a configuration may nest.
+// Maximum nesting of arrays, inline tables and dotted keys of a configuration.
 inline constexpr size_t kMostTomlLevels = 32;
 
 // Returns the line, from 1, on which a text nests deeper than kMostTomlLevels; nullopt: none does.
@@ -37,7 +37,7 @@ class Mistakes {
   void Add(const toml::value& where, absl::string_view key, absl::string_view message);
   void AddAt(uint64_t line, absl::string_view key, absl::string_view message);
 
-  // OK, or INVALID_ARGUMENT with the first mistake.
+  // Returns OK, or INVALID_ARGUMENT with the first mistake.
   absl::Status status() const;
 
   const std::string& file() const { return file_; }
@@ -47,7 +47,7 @@ class Mistakes {
   std::optional<std::pair<uint64_t, std::string>> first_;  // line, sentence
 };
 
-// How a value of type T is written.
+// The syntax of a value of type T.
 template <typename T>
 struct Form {
   std::string noun;      // completes "VALUE is not …"
@@ -55,22 +55,22 @@ struct Form {
   std::function<std::optional<T>(const toml::value&)> read;
 };
 
-// A value as an error message shows it.
+// Returns a value as an error message shows it.
 std::string Shown(const toml::value& value);
 
-// The member of `known` that `word` was probably meant to be; empty where none is near.
+// Returns the member of `known` that `word` probably means; empty if none is near.
 std::string Nearest(absl::string_view word, const std::set<std::string>& known);
 
-// One table. Ask for every key it may have, then call Finish.
+// One table. Read every key that it may have, then call Finish().
 class TableReader {
  public:
   // `name` is the path of the table in messages: "tenant.device"; empty for the document.
   TableReader(const toml::value& table, std::string name, Mistakes* mistakes);
 
-  // The value of `key`, or null. The key counts as known from now on.
+  // Returns the value of `key`, or null. Marks the key as known.
   const toml::value* Find(const std::string& key);
 
-  // Reads `key`, where it is present and well formed, into `out` (a T or an optional of it).
+  // Reads `key`, if it is present and well formed, into `out` (a T or an optional of it).
   template <typename T, typename Out>
   void Read(const std::string& key, const Form<T>& form, Out* out) {
     const toml::value* value = Find(key);
@@ -85,7 +85,7 @@ class TableReader {
     }
   }
 
-  // As Read, and its absence is a mistake.
+  // As Read(), but its absence is a mistake.
   template <typename T, typename Out>
   void Require(const std::string& key, const Form<T>& form, Out* out) {
     if (Find(key) == nullptr) {
@@ -94,14 +94,14 @@ class TableReader {
     Read(key, form, out);
   }
 
-  // The table `key`, or null. `[key]`.
+  // Returns the table `key`, or null. `[key]`.
   const toml::value* Table(const std::string& key);
   // The tables `key`. `[[key]]`.
   std::vector<const toml::value*> Tables(const std::string& key);
 
   void Complain(const toml::value& where, const std::string& key, absl::string_view message);
 
-  // Complains about the keys that nobody asked for.
+  // Reports the keys that were not read.
   void Finish();
 
  private:

@@ -1,4 +1,4 @@
-// The part of Device::Create that is the same on every device.
+// The part of Device::Create that all devices share.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace gpumemd {
 
-// OK where a device like `info` can make `bytes` of this kind while it is empty; else
-// the status that Device::Create promises.
+// Returns OK if an empty device like `info` can make `bytes` of this kind; else the status that
+// Device::Create promises.
 absl::Status CheckCreate(const DeviceInfo& info, Kind kind, uint64_t bytes);
 
 }  // namespace gpumemd

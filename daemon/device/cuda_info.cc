@@ -16,7 +16,7 @@ namespace {
 
 using gpumem::CudaDriver;
 
-// What two allocations never share: the driver gives memory out in blocks of this size.
+// Allocations share no such block: the driver hands memory out in blocks of this size.
 constexpr uint64_t kBlockBytes = uint64_t{2} << 20;
 
 // In steps of this size a memory pool takes memory from the GPU (measured: driver 580). Only of
@@ -54,9 +54,8 @@ class Query {
     return bytes;
   }
 
-  // The minimum, not the recommended one: sizes are charged exactly as the driver takes
-  // them, and whoever wants larger pages asks for larger segments. (Both are 2 MiB on
-  // all GPUs that we know.)
+  // The minimum, not the recommended one. Sizes are charged exactly as the driver takes them; for
+  // larger pages, request larger segments. (Both are 2 MiB on all known GPUs.)
   uint64_t Granularity() {
     size_t bytes = 0;
     CUmemAllocationProp properties = {};
@@ -80,7 +79,7 @@ class Query {
         (pool_handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
       kinds.push_back(Kind::kMempool);
     }
-    // Legacy IPC has no attribute of its own for memory: it is there where its events are.
+    // Legacy IPC has no separate attribute for memory: it is available if its events are.
     if (AttributeIfKnown(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) != 0 &&
         AttributeIfKnown(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED) != 0 &&
         AttributeIfKnown(CU_DEVICE_ATTRIBUTE_INTEGRATED) == 0) {

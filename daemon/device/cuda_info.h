@@ -1,4 +1,4 @@
-// What the driver says of the GPUs. Makes no context.
+// The driver's facts about the GPUs. Makes no context.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace gpumemd {
 
-// The UUIDs of the GPUs that this process sees, in the driver's order; at least one.
-//   UNAVAILABLE  no usable CUDA driver; the sentence says why
+// Returns the UUIDs of the GPUs that this process sees, in the driver's order; at least one.
+//   UNAVAILABLE  no usable CUDA driver; the message says why
 absl::StatusOr<std::vector<std::string>> CudaDeviceUuids();
 
-// One of them. `kinds` are all that it can do, vmm first; perhaps none.
+// Describes one of them. `kinds` are all that it supports, vmm first; perhaps none.
 //   UNAVAILABLE  no usable CUDA driver
 //   NOT_FOUND    this process does not see the device
 //   INTERNAL     any other driver error, by its name

@@ -8,10 +8,10 @@
 
 namespace gpumemd {
 
-// Opens the GPU of `info` (DescribeCudaDevice), for kind vmm alone, and for none where that is
-// not among the info's kinds. Never makes a CUDA context on it: a daemon then costs the
-// GPU some 4 MiB, and no sticky error of a context can stop it. An Allocation is its
-// descriptor and nothing else, so that whoever inherits the descriptor inherits the memory.
+// Opens the GPU of `info` (DescribeCudaDevice), for kind vmm only, or for no kind if the info's
+// kinds lack it. Never makes a CUDA context on it: a daemon then costs the GPU some 4 MiB, and no
+// sticky error of a context can stop it. An Allocation is only its descriptor, so a process that
+// inherits the descriptor inherits the memory.
 //   UNAVAILABLE  no usable CUDA driver
 //   NOT_FOUND    this process does not see the device
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info);

@@ -1,8 +1,8 @@
-// What the broker asks of a device: make a segment, and let go of it again.
+// The broker's interface to a device: make a segment, and release it again.
 //
-// A Device is one GPU, a share of host memory that stands in for one, or the host memory
-// that processes pin. It keeps no accounts: quotas and charges are the ledger's
-// (daemon/core). It refuses only what the driver refuses.
+// A Device is one GPU, a share of host memory that stands in for one, or the host memory that
+// processes pin. It keeps no accounts: quotas and charges are the ledger's (daemon/core). It
+// refuses only what the driver refuses.
 #pragma once
 
 #include <sys/types.h>
@@ -29,16 +29,15 @@ enum class Kind {
   kPinned,   // host memory behind one file descriptor, which clients register with CUDA
 };
 
-// "vmm", "mempool", "ipc", "pinned".
+// Returns "vmm", "mempool", "ipc" or "pinned".
 absl::string_view KindName(Kind kind);
 
-// Whether segments of this kind live in a CUDA context of the daemon, and so can be lost
-// with it.
+// True if segments of this kind live in a CUDA context of the daemon, and so can be lost with it.
 constexpr bool IsContextBound(Kind kind) { return kind == Kind::kMempool || kind == Kind::kIpc; }
 
 enum class Backend { kCuda, kHost };
 
-// What a GPU can do with another's memory.
+// Access of one GPU to another's memory.
 struct PeerAccess {
   std::string uuid;  // the other's
   bool access = false;
@@ -47,29 +46,29 @@ struct PeerAccess {
 };
 
 struct DeviceInfo {
-  std::string uuid;  // names the device everywhere: "GPU-…", "HOST-…" or "PINNED-…"
+  std::string uuid;  // identifies the device everywhere: "GPU-…", "HOST-…" or "PINNED-…"
   std::string name;
   Backend backend = Backend::kHost;
   std::string pci_bus_id;               // empty but for GPUs
   uint64_t capacity_bytes = 0;          // what may be handed out in all
   uint64_t granularity_bytes = 1;       // sizes given to Create are multiples of it
-  uint64_t pool_granularity_bytes = 0;  // of kind mempool, where it differs; 0: granularity_bytes
+  uint64_t pool_granularity_bytes = 0;  // for kind mempool, if it differs; 0: granularity_bytes
   std::vector<Kind> kinds;              // what Create accepts; the first is the default
   std::vector<PeerAccess> peers;        // the other GPUs
 };
 
-// True for the host memory that is pinned: limits for devices do not count it.
+// True for the pinned host memory, which limits for devices do not count.
 inline bool IsPinnedMemory(const DeviceInfo& info) {
   return info.kinds.size() == 1 && info.kinds.front() == Kind::kPinned;
 }
 
-// What sizes of a kind are multiples of.
+// Returns the granularity for sizes of a kind.
 inline uint64_t GranularityOf(const DeviceInfo& info, Kind kind) {
   return kind == Kind::kMempool && info.pool_granularity_bytes != 0 ? info.pool_granularity_bytes
                                                                     : info.granularity_bytes;
 }
 
-// What opens a segment of kind ipc (cudaIpcMemHandle_t) or mempool
+// The bytes that open a segment of kind ipc (cudaIpcMemHandle_t) or mempool
 // (cudaMemPoolPtrExportData).
 using gpumem::ExportData;
 
@@ -80,26 +79,25 @@ struct ExportedPool {
   std::shared_ptr<const gpumem::UniqueFd> open;  // keeps `fd` open
 };
 
-// The memory of one segment. Its destructor gives the memory back to the driver
-// once no importer holds it; that can take milliseconds and stall other
-// processes' driver calls, so it runs on the broker's disposal thread. Importers of kinds
-// mempool and ipc must have closed it before (CUDA leaves undefined what happens else).
+// The memory of one segment. The destructor returns the memory to the driver once no importer holds
+// it. That can take milliseconds and stall other processes' driver calls, so it runs on the
+// broker's disposal thread. Importers of kinds mempool and ipc must have closed it before
+// (otherwise CUDA's behaviour is undefined).
 class Allocation {
  public:
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
   virtual ~Allocation() = default;
 
-  // vmm, pinned: the descriptor that shares this memory: exported once, when it was made,
-  // and open for as long as this object. Close-on-exec. Owned by this object. -1 for the
-  // other kinds.
+  // vmm, pinned: returns the descriptor that shares this memory: exported once, at creation, and
+  // open while this object lives. Close-on-exec. Owned by this object. -1 for the other kinds.
   virtual int fd() const { return -1; }
-  // mempool, ipc: the bytes that share it; absent for the other kinds.
+  // mempool, ipc: returns the bytes that share it; absent for the other kinds.
   virtual std::optional<ExportData> export_data() const { return std::nullopt; }
-  // mempool: the pool that it is in; absent once it is lost(), so that no descriptor of ours
-  // keeps what is left of the pool.
+  // mempool: returns its pool. Absent once it is lost(), so that no descriptor of the daemon keeps
+  // the pool's memory.
   virtual std::optional<ExportedPool> pool() const { return std::nullopt; }
-  // True once its context is gone: nobody can open it any more. Thread-safe.
+  // True once its context is gone: no process can open it any more. Thread-safe.
   virtual bool lost() const { return false; }
 
  protected:
@@ -109,7 +107,7 @@ class Allocation {
 struct CreateSpec {
   Kind kind = Kind::kVmm;
   uint64_t bytes = 0;
-  // Of kind mempool: whose pool, and how large it may become.
+  // For kind mempool: the pool's tenant and maximum size.
   std::string tenant;
   uint64_t limit_bytes = 0;
 };
@@ -118,7 +116,7 @@ struct CreateSpec {
 struct PoolStatus {
   std::string tenant;
   uint32_t segments = 0;
-  uint64_t max_bytes = 0;  // what the driver lets it reserve; 0: no such cap
+  uint64_t max_bytes = 0;  // the most that the driver lets it reserve; 0: no such cap
   uint64_t reserved_bytes = 0, reserved_peak_bytes = 0;
   uint64_t used_bytes = 0, used_peak_bytes = 0;
   uint64_t release_threshold_bytes = 0;
@@ -127,7 +125,7 @@ struct PoolStatus {
   bool reuse_allow_internal_dependencies = true;
 };
 
-// What is absent stays.
+// Absent fields stay unchanged.
 struct PoolChange {
   std::optional<uint64_t> release_threshold_bytes;
   std::optional<bool> reuse_follow_event_dependencies;
@@ -138,8 +136,8 @@ struct PoolChange {
   bool operator==(const PoolChange&) const = default;
 };
 
-// Thread-safe. Calls may take tens of milliseconds, those of the kinds mempool and ipc
-// half a second where no context is there yet: never make one under a lock.
+// Thread-safe. Calls may take tens of milliseconds; those of kinds mempool and ipc half a second if
+// there is no context yet. Never call under a lock.
 class Device {
  public:
   Device(const Device&) = delete;
@@ -157,36 +155,36 @@ class Device {
   //   INTERNAL            any other driver error, by its name
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) = 0;
 
-  // The memory of a segment that an earlier process has made, by its descriptor (kinds vmm and
-  // pinned). It need not be what it is said to be: nobody else's is at stake.
-  //   INVALID_ARGUMENT    it is not of that size, as far as that can be seen
+  // Adopts a segment's memory that an earlier process made, by its descriptor (kinds vmm and
+  // pinned). `fd` is untrusted; a wrong one can only harm the tenant charged for it.
+  //   INVALID_ARGUMENT    it is visibly not of that size
   //   UNIMPLEMENTED       the device does not make this kind, or it is not shared by a descriptor
   //   RESOURCE_EXHAUSTED  the device is smaller than it was
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
                                                             gpumem::UniqueFd fd);
 
-  // Bytes free by the driver's own count, whoever uses the rest.
-  //   UNAVAILABLE  the driver does not say (no NVML)
+  // Returns the bytes free by the driver's count, which includes users without the broker.
+  //   UNAVAILABLE  the driver does not report it (no NVML)
   virtual absl::StatusOr<uint64_t> DriverFreeBytes() const = 0;
 
-  // The pools that there are.
+  // Returns the present pools.
   //   UNAVAILABLE  the context was lost meanwhile
   //   INTERNAL     any other driver error, by its name
   virtual absl::StatusOr<std::vector<PoolStatus>> Pools() { return std::vector<PoolStatus>(); }
-  // Both of the next two:
+  // Statuses of the next two:
   //   NOT_FOUND    the tenant has no pool here
   //   UNAVAILABLE  the context was lost meanwhile
   //   INTERNAL     any other driver error, by its name
   virtual absl::StatusOr<PoolStatus> SetPool(absl::string_view tenant, const PoolChange& change);
   virtual absl::StatusOr<PoolStatus> TrimPool(absl::string_view tenant, uint64_t keep_bytes);
 
-  // The process with a context on the device for kinds mempool and ipc; 0: none now.
+  // Returns the process with a context on the device for kinds mempool and ipc; 0: none now.
   virtual pid_t context_pid() const { return 0; }
-  // `on_lost` is called, in some thread and without any lock, after a context has gone with
-  // Allocations in it; their lost() is true by then. To be set before the first Create.
+  // Sets a callback for the loss of a context with Allocations in it. It is called in some thread
+  // and without any lock; their lost() is true by then. Must be set before the first Create().
   virtual void OnContextLost(std::function<void()> /*on_lost*/) {}
-  // Ends the context at once, without freeing: importers keep what they have open. Allocations
-  // in it become lost without OnContextLost being called. For the daemon's own end.
+  // Ends the context at once, without freeing: importers keep what they have open. Allocations in
+  // it become lost, without the callback of OnContextLost(). For the end of the daemon.
   virtual void EndContext() {}
 
  protected:

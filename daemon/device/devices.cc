@@ -33,7 +33,7 @@ absl::StatusOr<Devices> OpenHost(const DeviceOptions& options) {
   return host;
 }
 
-// Says what to know about a GPU that may lose memory while no process uses it.
+// Adds a notice about a GPU that may lose memory while no process uses it.
 void CheckPersistence(const std::string& uuid, std::vector<std::string>* notices) {
   absl::StatusOr<const gpumem::Nvml*> nvml = gpumem::Nvml::Get();
   if (!nvml.ok()) {

@@ -1,5 +1,5 @@
-// Opens the devices of this node. Programs that use this call RunAsContextProcess
-// (context/process.h) first of all.
+// Opens the devices of this node. Programs that use this must call RunAsContextProcess
+// (context/process.h) first.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 namespace gpumemd {
 
 struct DeviceOptions {
-  std::optional<Backend> backend;  // absent: CUDA where it works, else the host
-  // Where host devices answer those who open memory of kinds ipc and mempool. It need not be there
-  // yet, but must be when the first such segment is made. Empty: they do not make these kinds.
+  std::optional<Backend> backend;  // absent: CUDA if it works, else the host
+  // Folder of the sockets on which host devices answer openers of kinds ipc and mempool. It must
+  // exist when the first such segment is made, not before. Empty: they do not make these kinds.
   std::string runtime_dir;
-  // Capacity of the host memory that processes pin, rounded down to 2 MiB; 0: none of it.
+  // Capacity of the pinned host memory, rounded down to 2 MiB; 0: no such device.
   uint64_t pinned_bytes = 0;
   // For the host backend alone.
   uint32_t host_devices = 1;
@@ -28,28 +28,28 @@ struct DeviceOptions {
 
 struct Devices {
   Backend backend = Backend::kHost;
-  // At least one; the memory that processes pin, if any, is the last.
+  // At least one; the pinned memory, if any, is the last.
   std::vector<std::unique_ptr<Device>> devices;
-  // What an operator should know, one sentence each: why the host was chosen, which GPU
-  // was left out, what the driver's settings put at risk.
+  // Facts for the operator, one sentence each: why the host was chosen, which GPU was left out,
+  // risks of the driver's settings.
   std::vector<std::string> notices;
 };
 
-// GPUs that cannot share memory are left out, with a notice.
+// Opens the devices. Leaves out GPUs that cannot share memory, with a notice.
 //   UNAVAILABLE       CUDA was asked for and there is no usable driver
 //   UNIMPLEMENTED     CUDA was asked for and no GPU here can share memory
-//   INVALID_ARGUMENT  no host devices, devices too small to hold a segment, or so little memory
+//   INVALID_ARGUMENT  no host devices, devices too small to hold a segment, or less than 2 MiB
 //                     to pin
 //   INTERNAL          any other driver error, by its name
 absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options);
 
-// One host device with all kinds of which the host backend has a stand-in; `runtime_dir` as in
+// Opens one host device with all kinds that the host backend can imitate; `runtime_dir` as in
 // DeviceOptions.
 absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& options,
                                                        const std::string& runtime_dir);
 
-// One GPU with all kinds that it can do.
-//   UNIMPLEMENTED  it can do none
+// Opens one GPU with all kinds that it supports.
+//   UNIMPLEMENTED  it supports none
 //   and the statuses of DescribeCudaDevice
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid);
 

@@ -1,4 +1,4 @@
-// What a device of host memory has left.
+// Counts the free bytes of a device of host memory.
 #pragma once
 
 #include <atomic>
@@ -9,14 +9,14 @@
 
 namespace gpumemd {
 
-// Thread-safe. Shared by a device and what was made on it.
+// Thread-safe. Shared by a device and its allocations.
 class FreeBytes {
  public:
   explicit FreeBytes(uint64_t capacity_bytes) : bytes_(capacity_bytes) {}
 
   uint64_t get() const { return bytes_.load(); }
   void Give(uint64_t bytes) { bytes_.fetch_add(bytes); }
-  // False where there are not as many.
+  // Takes `bytes`. False if fewer are free.
   bool Take(uint64_t bytes) {
     uint64_t free = bytes_.load();
     do {
@@ -29,10 +29,10 @@ class FreeBytes {
   std::atomic<uint64_t> bytes_;
 };
 
-// Bytes taken from a device; its end gives them back.
+// Bytes taken from a device; the destructor returns them.
 class Share {
  public:
-  // Nothing where the device has less than `bytes` left.
+  // Returns nothing if the device has less than `bytes` left.
   static std::optional<Share> Take(std::shared_ptr<FreeBytes> from, uint64_t bytes) {
     if (!from->Take(bytes)) return std::nullopt;
     return Share(std::move(from), bytes);

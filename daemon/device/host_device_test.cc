@@ -84,7 +84,7 @@ TEST(HostDevice, ExactlyFullPassesAndOneGranuleMoreFails) {
 TEST(HostDevice, NobodyCanTruncateOrSealASegment) {
   const auto device = Make({.capacity_bytes = 8 * kMiB});
   const auto allocation = Create(*device, 4 * kMiB);
-  // A client's view: a descriptor of its own, opened anew, of the same memory.
+  // A client's view: a separate descriptor, opened anew, of the same memory.
   const std::string path = absl::StrCat("/proc/self/fd/", allocation->fd());
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(fd, 0);

@@ -38,7 +38,7 @@ std::optional<Room> ReadMachine(const std::string& root) {
   return room;
 }
 
-// What a control group's files are called.
+// Names of a control group's files.
 struct GroupFiles {
   const char* limit;
   const char* usage;
@@ -56,7 +56,7 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return number;
 }
 
-// Nothing where the group has no limit.
+// Returns nothing if the group has no limit.
 std::optional<Room> ReadGroup(const std::string& folder, const GroupFiles& files) {
   const std::optional<uint64_t> limit = ReadNumber(absl::StrCat(folder, "/", files.limit));
   const std::optional<uint64_t> usage = ReadNumber(absl::StrCat(folder, "/", files.usage));
@@ -70,8 +70,8 @@ std::optional<Room> ReadGroup(const std::string& folder, const GroupFiles& files
   return Room{.total_bytes = *limit, .free_bytes = *limit - std::min(*limit, used)};
 }
 
-// `least` or what the group at `path` in the hierarchy at `folder` lets take, or one that it is
-// in, whichever is less.
+// Returns the least of `least` and the remainders of the group at `path` in the hierarchy at
+// `folder` and of its ancestors.
 uint64_t LeastOfGroups(const std::string& folder, std::string path, const GroupFiles& files,
                        uint64_t least) {
   while (true) {

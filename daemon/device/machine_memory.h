@@ -1,4 +1,4 @@
-// What memory the machine lets this process have.
+// The machine's memory that this process may take.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,26 @@
 
 namespace gpumemd {
 
-// The least of what the machine has available and of what each control group that this process
-// is in has left (cgroups v2 and v1), less a reserve of a sixteenth of the whole, for the
-// processes that are there. What a group could give back at once (old pages of files) counts as
-// left.
-//   INTERNAL  the system does not say
+// Returns the bytes that this process may take: the least of the machine's available memory and the
+// remainder of each of its control groups (cgroups v2 and v1). A reserve of a sixteenth of the
+// whole, for existing processes, is subtracted. Memory that a group could reclaim at once (old
+// pages of files) counts as remaining.
+//   INTERNAL  the system does not report it
 absl::StatusOr<uint64_t> BytesToTake(const std::string& root = "");
 
-// Whether huge pages of 2 MiB are free.
+// True if huge pages of 2 MiB are free.
 bool HasFreeHugePages(const std::string& root = "");
 
-// Admits takers as long as there is memory for all of them. Thread-safe.
+// Admits takers while there is memory for all of them. Thread-safe.
 class MemoryGate : public std::enable_shared_from_this<MemoryGate> {
  public:
-  // `root` is for tests: "/" is looked for below it.
+  // `root` is for tests: a folder in place of "/".
   explicit MemoryGate(std::string root = "") : root_(std::move(root)) {}
 
-  // Before `bytes` are taken; the answer is to be kept until the system counts them, since they
-  // count here until then.
-  //   RESOURCE_EXHAUSTED  there are not as many
-  //   INTERNAL            the system does not say
+  // Admits a taker of `bytes`. The caller keeps the returned object until the system counts the
+  // bytes, since they count here until then.
+  //   RESOURCE_EXHAUSTED  fewer are available
+  //   INTERNAL            the system does not report it
   absl::StatusOr<std::shared_ptr<void>> Enter(uint64_t bytes);
 
  private:

@@ -29,7 +29,7 @@ absl::Status Seal(int fd, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-// Whether the error says that too few are free, or that the kernel has none of this size at all.
+// True if the error means that too few are free, or that the kernel has none of this size.
 bool LacksHugePages(int error) {
   return error == ENOMEM || error == ENOSPC || error == EINVAL || error == ENODEV ||
          error == ENOENT || error == ENOSYS;

@@ -1,4 +1,4 @@
-// Shared host memory that nobody can resize.
+// Shared host memory of a fixed size.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace gpumemd {
 
-// A memfd of fixed size, close-on-exec, whose pages are zero and take no memory until somebody
-// writes them. Sealed: without the seals one client could truncate it, and every other would
-// die of SIGBUS.
+// Makes a memfd of fixed size, close-on-exec, whose pages are zero and take no memory until they
+// are written. Sealed: without the seals one client could truncate it, and every other would die of
+// SIGBUS.
 //   RESOURCE_EXHAUSTED  no memory or descriptors left
 //   INTERNAL            any other error of the system
 absl::StatusOr<gpumem::UniqueFd> MakeSealedMemfd(const std::string& name, uint64_t bytes);
 
-// One of huge pages, all of which are there from the start; nothing where the machine has not as
-// many that are free. Statuses as above.
+// Makes one of huge pages, allocated at once. Returns nothing if the machine has too few free ones.
+// Statuses as above.
 absl::StatusOr<std::optional<gpumem::UniqueFd>> MakeHugeMemfd(const std::string& name,
                                                               uint64_t bytes);
 
-// Makes all pages of a memfd be there. Statuses as above.
+// Allocates all pages of a memfd. Statuses as above.
 absl::Status FillMemfd(int fd, uint64_t bytes);
 
-// Whether it is a memfd, of that size, that nobody can resize.
+// Checks that it is a memfd of that size, sealed against resizing.
 //   INVALID_ARGUMENT  it is not
 absl::Status CheckMemfd(int fd, uint64_t bytes);
 
-// The status for a failed system call (`error` is its errno) on such memory.
+// Returns the status for a failed system call (`error` is its errno) on such memory.
 absl::Status MemfdError(int error, const char* call, uint64_t bytes);
 
 // A segment that is a memfd.

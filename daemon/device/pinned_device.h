@@ -11,13 +11,13 @@ namespace gpumemd {
 
 inline constexpr char kPinnedDeviceUuid[] = "PINNED-00000000-0000-0000-0000-000000000000";
 
-// Segments of kind pinned: sealed memfds whose pages are all there from the start, since
-// memory that is registered is never given back to the machine meanwhile. Of huge pages where
-// the machine has free ones for the whole segment (vm.nr_hugepages), of ordinary ones
-// otherwise. `capacity_bytes` is rounded down to 2 MiB.
+// Makes the device. Segments of kind pinned are sealed memfds whose pages are all allocated at
+// creation, since registered memory is never reclaimed by the machine. Of huge pages if the machine
+// has free ones for the whole segment (vm.nr_hugepages), of ordinary ones otherwise.
+// `capacity_bytes` is rounded down to 2 MiB.
 //
-// Create refuses with RESOURCE_EXHAUSTED what exceeds the capacity, and ordinary pages that the
-// machine or the daemon's control group has not left (BytesToTake in machine_memory.h).
+// Create() refuses with RESOURCE_EXHAUSTED sizes over the capacity, and ordinary pages that exceed
+// the remainder of the machine or of the daemon's control group (BytesToTake in machine_memory.h).
 // Allocations may outlive their device.
 //   INVALID_ARGUMENT  the capacity is below 2 MiB
 absl::StatusOr<std::unique_ptr<Device>> MakePinnedDevice(uint64_t capacity_bytes);

@@ -38,11 +38,11 @@ class NvmlProcessMemory : public ProcessMemory {
     return sample;
   }
 
-  // By the source of the driver's open kernel modules, which tell apart what a process has to
-  // itself, what it shares as the owner, and what it has only imported while others have it,
-  // too. NVML counts the first two. tests/gpu/unbrokered_test.cc shows it for the driver at hand.
-  // What a client keeps mapped after it has given it back, and the broker has let go of it, is
-  // the client's alone from then on, and counts.
+  // By the source of the driver's open kernel modules, which distinguish a process's private
+  // memory, memory that it shares as the owner, and memory that it has only imported while others
+  // have it, too. NVML counts the first two. tests/gpu/unbrokered_test.cc checks it for the present
+  // driver. Memory that a client keeps mapped after giving it back, and that the broker has
+  // released, is the client's alone from then on, and counts.
   bool counts_mapped() const override { return false; }
 
   bool pids_are_ours() const override { return pids_are_ours_; }

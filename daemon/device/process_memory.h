@@ -1,5 +1,5 @@
-// Which processes use a device's memory, and how much of it: the driver's word, whoever asked
-// the broker and whoever did not.
+// The processes that use a device's memory, with their bytes, as the driver reports them: with or
+// without a session of the broker.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,12 @@ namespace gpumemd {
 
 struct ProcessBytes {
   pid_t pid = 0;                  // in the daemon's PID namespace; 0: of another, or unknown
-  std::optional<uint64_t> bytes;  // absent: the driver does not say
+  std::optional<uint64_t> bytes;  // absent: the driver does not report it
   bool operator==(const ProcessBytes&) const = default;
 };
 
-// Thread-safe. A call may take long, and for ever where the driver hangs: make none under a lock,
-// nor in a thread that somebody must wait for.
+// Thread-safe. A call may take long, and for ever if the driver hangs. Do not call under a lock,
+// nor in a thread that another thread must wait for.
 class ProcessMemory {
  public:
   ProcessMemory() = default;
@@ -30,32 +30,32 @@ class ProcessMemory {
   ProcessMemory& operator=(const ProcessMemory&) = delete;
   virtual ~ProcessMemory() = default;
 
-  // Each process once.
-  //   UNAVAILABLE  nobody says
+  // Returns each process once.
+  //   UNAVAILABLE  there is no source
   virtual absl::StatusOr<std::vector<ProcessBytes>> Sample(const std::string& device_uuid) = 0;
 
-  // Whether a process's bytes include the broker's memory that it has mapped.
+  // True if a process's bytes include the broker's memory that it has mapped.
   virtual bool counts_mapped() const = 0;
 
-  // Whether all pids are certain to be of the daemon's PID namespace. Where not, a pid that the
-  // daemon does not find shows that they are another's.
+  // True if all pids are certain to be of the daemon's PID namespace. If not, a pid unknown to the
+  // daemon shows that they are of another.
   virtual bool pids_are_ours() const = 0;
 };
 
-// What NVML says of GPUs.
+// Returns NVML's counts of GPUs.
 //   UNAVAILABLE  there is no NVML, or it does not list processes
 absl::StatusOr<std::shared_ptr<ProcessMemory>> MakeNvmlProcessMemory();
 
-// A stand-in for the host backend, where no driver counts: it says what tests and demonstrations
-// write into the file, one line "DEVICE-UUID PID BYTES" for each process and device. The bytes
-// are meant without what is mapped of the broker's. No file: nobody uses anything.
+// Returns a stand-in for the host backend, where no driver counts. It reads a file that tests and
+// demonstrations write: one line "DEVICE-UUID PID BYTES" for each process and device. The bytes
+// exclude mapped memory of the broker. No file: no process uses any.
 std::shared_ptr<ProcessMemory> MakeHostProcessMemory(std::string path);
 
 // The file's name in the runtime folder.
 inline constexpr char kHostProcessMemoryFile[] = "host-process-memory";
 
-// What the lines of that file say of the device.
-//   UNAVAILABLE  one of them is of another form
+// Returns that file's lines for the device.
+//   UNAVAILABLE  one of them is malformed
 absl::StatusOr<std::vector<ProcessBytes>> ParseHostProcessMemory(absl::string_view text,
                                                                  absl::string_view device_uuid);
 

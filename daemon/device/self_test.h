@@ -1,4 +1,4 @@
-// Whether a device does what it is there for.
+// Tests that a device works.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,11 +6,11 @@
 
 namespace gpumemd {
 
-// Makes the smallest segment that the device makes, sees that it can be shared, and gives it back.
-// Of a kind that is shared by a descriptor: the others would take a CUDA context, which nobody may
-// ever need; where the device has only those, nothing is tried.
-//   RESOURCE_EXHAUSTED  the device is full: no fault of it
-//   others              what it answered, in a sentence that names it
+// Makes the device's smallest segment, checks that it can be shared, and releases it. Uses a kind
+// that is shared by a descriptor: the others need a CUDA context, which may otherwise never be
+// needed. If the device has only those, tests nothing.
+//   RESOURCE_EXHAUSTED  the device is full, which is no fault
+//   others              the device's error, in a sentence that names it
 absl::Status SelfTest(Device& device);
 
 }  // namespace gpumemd

@@ -63,7 +63,7 @@ void SetEnvironment(const ChildSpec& spec, const StoredFds& stored) {
   set("LISTEN_FDNAMES", stored.Names());
 }
 
-// In the child: becomes the command. Returns where it cannot; errno says why.
+// Replaces the child process by the command. Returns on failure; errno says why.
 void Become(const ChildSpec& spec, const StoredFds& stored) {
   if (!Place(stored.Numbers())) return;
   SetEnvironment(spec, stored);
@@ -101,7 +101,7 @@ pid_t RunChild(const ChildSpec& spec, const StoredFds& stored) {
     size = read(ours.get(), &error, sizeof(error));
   } while (size < 0 && errno == EINTR);
   if (size == 0) return pid;
-  // It could not; its end is told by the error, not by the exit code.
+  // It could not run; the error reports its end, not the exit code.
   if (size < 0) kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
   errno = error;

@@ -1,4 +1,4 @@
-// Running the daemon with the descriptors that are kept for it.
+// Runs the daemon with the descriptors that are kept for it.
 #pragma once
 
 #include <signal.h>
@@ -19,9 +19,9 @@ struct ChildSpec {
   struct sigaction on_pipe;  // what it does about SIGPIPE
 };
 
-// Runs the command, found in $PATH, with descriptors 0 to 2 of this process and the stored ones
-// from 3 on, in their order, and no others; and with the environment of sd_listen_fds(3). Returns
-// its pid once it runs; else -1, errno says why. For a process with one thread only.
+// Runs the command, found in $PATH. It gets descriptors 0 to 2 of this process, the stored ones
+// from 3 on, in their order, and no others; and the environment of sd_listen_fds(3). Returns its
+// pid once it runs; else -1, errno says why. Requires a process with one thread only.
 pid_t RunChild(const ChildSpec& spec, const StoredFds& stored);
 
 }  // namespace gpumemd::keeper

@@ -24,10 +24,10 @@ using std::chrono::milliseconds;
 // Messages before a look at signals, and all that a dead daemon may have left in the queue.
 constexpr int kSome = 64, kAll = 1 << 16;
 constexpr int kReportedRefusals = 10;
-// For what the keeper itself needs, and the descriptors of one message.
+// Descriptors for the keeper itself, and for one message.
 constexpr size_t kOwnFds = 320;
 
-// On stderr; lost where that is stuck, since the daemon must not wait for it.
+// Writes to stderr. Lost if that is stuck, since the daemon must not wait for it.
 void Say(const std::string& text) {
   pollfd writable = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&writable, 1, 0) != 1 || (writable.revents & POLLOUT) == 0) return;
@@ -127,7 +127,7 @@ void Keeper::Start() {
     exit_code_ = last_code_;
     return;
   }
-  // It is being replaced, perhaps; what is kept waits for it.
+  // The executable may be being replaced; the stored descriptors wait for it.
   restart_at_ = Clock::now() + backoff_.After(milliseconds(0), /*was_ready=*/false, Clock::now());
 }
 
@@ -144,7 +144,7 @@ void Keeper::HandleSignals() {
       stopping_ = true;
       Say(std::string(signal == SIGTERM ? "SIGTERM" : "SIGINT") + ": stopping");
     }
-    // Not reaped yet, so the number is still its own.
+    // Not reaped yet, so the pid is not reused.
     if (child_ != 0) kill(child_, signal);
   }
   Reap();
@@ -168,7 +168,7 @@ void Keeper::Reap() {
   while (!exit_code_.has_value()) {
     siginfo_t ended = {};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-    // While it is not reaped, nobody else can have its number.
+    // Until it is reaped, no other process can have its pid.
     if (ended.si_pid == child_) HandleMessages(kAll);
     int status = 0;
     waitpid(ended.si_pid, &status, 0);
@@ -208,7 +208,7 @@ void Keeper::HandleMessages(int most) {
   }
 }
 
-// What it does not take out of `received` is closed at its end; for a barrier that is the answer.
+// Descriptors left in `received` are closed at its end; for a barrier that is the answer.
 void Keeper::HandleMessage(NotifySocket::Received received) {
   if (received.sender != child_ || child_ == 0) {
     return Refuse("a message of process " + std::to_string(received.sender));

@@ -1,4 +1,4 @@
-// Keeps a daemon running, and its descriptors over its deaths.
+// Keeps a daemon running, and its descriptors when it dies.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +16,9 @@
 
 namespace gpumemd::keeper {
 
-// When to start a daemon again. At once after one that was ready, and after the first that was not;
-// later and later after a row of daemons that were not ready, or of more than kDeathsAMinute that
-// were.
+// Decides when to start a daemon again. At once after one that was ready, and after the first that
+// was not. With growing delay after a series of daemons that were not ready, or of more than
+// kDeathsAMinute that were.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,7 +27,7 @@ class Backoff {
 
   explicit Backoff(std::chrono::milliseconds healthy_after) : healthy_after_(healthy_after) {}
   // Returns the pause after a daemon that has died now. One that lived for `healthy_after` or
-  // longer counts as healthy, whatever it said.
+  // longer counts as healthy, whatever it reported.
   std::chrono::milliseconds After(std::chrono::milliseconds lifetime, bool was_ready,
                                   Clock::time_point now);
 
@@ -37,12 +37,12 @@ class Backoff {
   std::deque<Clock::time_point> deaths_;  // of ready daemons in the last minute
 };
 
-// One loop in one thread, which waits for messages and signals only. A message counts if the
-// daemon itself has sent it; others', and those that cannot be read, change nothing.
+// One loop in one thread, which waits for messages and signals only. Only messages from the daemon
+// itself count; others, and malformed ones, change nothing.
 class Keeper {
  public:
   Keeper(const Options& options, NotifySocket socket);
-  // Runs until the end of it all; the exit code.
+  // Runs until the keeper ends; returns the exit code.
   int Run();
 
  private:
@@ -52,12 +52,12 @@ class Keeper {
   void HandleSignals();
   void Reap();
   void OnExit(int wait_status);
-  // Handles up to `most` messages that have come.
+  // Handles up to `most` pending messages.
   void HandleMessages(int most);
   void HandleMessage(NotifySocket::Received received);
   void Refuse(const std::string& what);
   int WaitMs() const;
-  // Starts the next daemon when this one has ended, which it is asked to do.
+  // Asks this daemon to end, and then starts the next.
   void Restart();
 
   const Options options_;

@@ -99,7 +99,7 @@ TEST(StoredFdsTest, NamesFitIntoTheEnvironment) {
   while (stored.Add(name, NewFile())) ++count;
   EXPECT_EQ(count, StoredFds::kMaxNamesBytes / 256);
   EXPECT_LE(std::string("LISTEN_FDNAMES=").size() + stored.Names().size() + 1, 128u * 1024);
-  // What is removed makes room, to the byte.
+  // Removal makes room, to the byte.
   EXPECT_EQ(stored.Remove(name), count);
   EXPECT_TRUE(stored.empty());
   size_t again = 0;

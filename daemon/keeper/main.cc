@@ -1,7 +1,7 @@
-// gpumem-keeper: plays the part of systemd's FD store where there is no systemd.
+// gpumem-keeper: replaces systemd's FD store on machines without systemd.
 //
-// Nothing in here may go wrong, since with it goes all that it keeps: it uses no library but the
-// C and C++ ones, allocates little, and does nothing that can wait.
+// It must not fail, since all that it keeps would be lost. It uses no library but the C and C++
+// ones, allocates little, and never blocks but in its wait for messages and signals.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     fd = open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) close(fd);
-  // What came from outside, open by mistake or for socket activation, is not for the daemon.
+  // Descriptors from outside, open by mistake or for socket activation, are not for the daemon.
   close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_CLOEXEC);
 
   int exit_code = 0;

@@ -6,8 +6,8 @@ namespace gpumemd::keeper {
 namespace {
 
 constexpr std::string_view kName = "FDNAME=";
-// About the daemon, not about processes and descriptors, which are other ones to whom it is
-// passed on.
+// Lines about the daemon's state, without those about processes and descriptors, which differ for
+// the outer manager.
 constexpr std::string_view kStates[] = {
     "READY=",    "RELOADING=",      "STOPPING=",           "STATUS=", "ERRNO=", "EXIT_STATUS=",
     "BUSERROR=", "MONOTONIC_USEC=", "EXTEND_TIMEOUT_USEC="};

@@ -17,7 +17,7 @@ namespace {
 
 using gpumem::UniqueFd;
 
-constexpr size_t kMaxFds = 253;  // SCM_MAX_FD in the Linux kernel: what one message can carry
+constexpr size_t kMaxFds = 253;  // SCM_MAX_FD in the Linux kernel: the limit of one message
 constexpr char kSocketName[] = "/notify";
 
 // The address, by sd_notify(3): "@" stands for the zero of an abstract name. Its length, or 0.

@@ -1,4 +1,4 @@
-// The socket that the daemon speaks to its keeper by.
+// The socket on which the daemon sends messages to its keeper.
 #pragma once
 
 #include <sys/types.h>
@@ -12,18 +12,18 @@
 
 namespace gpumemd::keeper {
 
-// In a folder of its own that only this user can enter: others cannot even fill its queue. (An
-// abstract name would be readable by all in /proc/net/unix.) Not thread-safe.
+// In a separate folder that only this user can enter: others cannot even fill its queue. (All users
+// could read an abstract name in /proc/net/unix.) Not thread-safe.
 class NotifySocket {
  public:
   struct Received {
-    pid_t sender = 0;  // by the kernel's word (SCM_CREDENTIALS in unix(7)); 0: unknown
+    pid_t sender = 0;  // as the kernel reports it (SCM_CREDENTIALS in unix(7)); 0: unknown
     std::string text;
     std::vector<gpumem::UniqueFd> fds;
-    bool is_whole = false;  // else text or descriptors are missing
+    bool is_whole = false;  // false: text or descriptors are missing
   };
 
-  // Nullopt, and in `error` a sentence, where it cannot be made.
+  // Makes the socket. Nullopt, and a sentence in `error`, if that fails.
   static std::optional<NotifySocket> Make(std::string& error);
   NotifySocket(NotifySocket&& other) noexcept;
   NotifySocket& operator=(NotifySocket&&) = delete;
@@ -31,7 +31,7 @@ class NotifySocket {
 
   const std::string& path() const { return path_; }
   int fd() const { return socket_.get(); }
-  // The next message; nullopt where none has come. Never waits.
+  // Returns the next message; nullopt if none has come. Never waits.
   std::optional<Received> Receive();
 
  private:
@@ -41,8 +41,9 @@ class NotifySocket {
   gpumem::UniqueFd socket_;
 };
 
-// Passes words on to the manager of the keeper itself, if it has one: $NOTIFY_SOCKET, which is
-// removed from the environment. Never waits, and ignores all errors: they are only words.
+// Passes status messages on to the manager of the keeper itself, if it has one: $NOTIFY_SOCKET,
+// which is removed from the environment. Never waits, and ignores all errors, since the messages
+// are only informative.
 class OuterManager {
  public:
   OuterManager();

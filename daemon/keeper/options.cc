@@ -62,7 +62,7 @@ std::optional<Options> ParseOptions(int argc, char** argv, int& exit_code) {
   Options options;
   double number = 0;
   while (true) {
-    // "+": what follows the command is the command's.
+    // "+": arguments after the command are the command's.
     const int found = getopt_long(argc, argv, "+", kLong, nullptr);
     if (found == -1) break;
     switch (found) {
@@ -91,7 +91,7 @@ std::optional<Options> ParseOptions(int argc, char** argv, int& exit_code) {
         puts("gpumem-keeper " GPUMEM_VERSION);
         exit_code = 0;
         return std::nullopt;
-      default:  // getopt_long has said what is wrong
+      default:  // getopt_long has printed the error
         return complain();
     }
   }

@@ -14,8 +14,8 @@ struct Options {
   std::vector<std::string> command;
 };
 
-// The options; or nullopt, and in `exit_code` how to end: 0 after --help and --version, 2 after
-// complaining on stderr. To be called once: getopt_long(3) has a state of its own.
+// Returns the options. Nullopt to exit with `exit_code`: 0 after --help and --version, 2 after an
+// error message on stderr. Call once: getopt_long(3) has static state.
 std::optional<Options> ParseOptions(int argc, char** argv, int& exit_code);
 
 }  // namespace gpumemd::keeper

@@ -16,20 +16,20 @@ namespace gpumemd::keeper {
 // In the order of storing. Not thread-safe.
 class StoredFds {
  public:
-  // execve(2) takes no environment string longer than this (MAX_ARG_STRLEN), and the names go to
-  // the daemon as one.
+  // execve(2) takes no environment string longer than this (MAX_ARG_STRLEN), and the daemon gets
+  // the names as one.
   static constexpr size_t kMaxNamesBytes = 128 * 1024 - sizeof("LISTEN_FDNAMES=");
 
   explicit StoredFds(size_t max_fds) : max_fds_(max_fds) {}
 
-  // Whether there was room; where not, the descriptor is closed. A name can be used again.
+  // Adds a descriptor; names may repeat. False if there is no room: the descriptor is then closed.
   bool Add(std::string_view name, gpumem::UniqueFd fd);
-  // Closes all of this name; how many.
+  // Closes all of this name; returns their number.
   size_t Remove(const std::string& name);
 
   size_t size() const { return fds_.size(); }
   bool empty() const { return fds_.empty(); }
-  // Numbers of the descriptors, and their names with ':' between them.
+  // Return the descriptors' numbers, and their names with ':' between them.
   std::vector<int> Numbers() const;
   std::string Names() const;
 

@@ -77,7 +77,7 @@ void LogDropped(uint64_t lines) {
                gpumem::Counted(lines, "line"));
 }
 
-// Logs what LogLimited has suppressed; returns when there may be more of that.
+// Logs a summary of lines suppressed by LogLimited. Returns when there may be more.
 absl::Time LogSuppressed() {
   for (const LogLimiter::Suppressed& of : Limiter().TakeEnded()) {
     spdlog::warn(

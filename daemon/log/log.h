@@ -1,8 +1,8 @@
 // The daemon's log, which goes through spdlog's default logger to standard error.
 //
-// Two promises: a thread that logs never waits for a reader of standard error (log_writer.h), and
-// what peers do in floods is told in few lines (log_limit.h). What comes of connections that any
-// user can make is logged with LogLimited.
+// Two guarantees: a thread that logs never waits for a reader of standard error (log_writer.h), and
+// floods by peers produce few lines (log_limit.h). Use LogLimited for events of connections that
+// any user can make.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +19,8 @@
 
 namespace gpumemd {
 
-// Logs to standard error until it is destroyed; then lines are dropped. One at a time, before the
-// threads that log.
+// Logs to standard error until it is destroyed; later lines are dropped. One at a time, constructed
+// before the threads that log.
 class Log {
  public:
   // `for_journal`: lines begin with the level as journald reads it (sd-daemon(3)), without a time.
@@ -44,12 +44,12 @@ struct LogCounts {
 // Returns what was not logged since the process began. Thread-safe.
 LogCounts CountUnlogged();
 
-// True if a line of this kind, because of this uid, may be logged now. `kind` is a plural that a
-// summary can end with: "refused sessions". Thread-safe.
+// True if a line of this kind, about this uid, may be logged now. `kind` is a plural that a summary
+// can end with: "refused sessions". Thread-safe.
 bool MayLog(absl::string_view kind, std::optional<uid_t> uid);
 
-// Logs as spdlog::log, but of each kind and uid a few lines in ten seconds; a line that says how
-// many more there were follows. Thread-safe.
+// Logs as spdlog::log, but only a few lines of each kind and uid in ten seconds; a summary line
+// then counts the rest. Thread-safe.
 template <typename... Args>
 void LogLimited(spdlog::level::level_enum level, absl::string_view kind, std::optional<uid_t> uid,
                 spdlog::format_string_t<Args...> format, Args&&... args) {

@@ -53,10 +53,10 @@ std::vector<LogLimiter::Suppressed> LogLimiter::TakeEnded() {
   const absl::Time now = options_.now();
   std::vector<Suppressed> ended;
   absl::MutexLock lock(&mutex_);
-  // Also where the clock was set back: then windows begin in the future.
+  // Also if the clock was set back: then windows begin in the future.
   if (now < next_end_ && next_end_ <= now + options_.window) return ended;
   next_end_ = absl::InfiniteFuture();
-  // Tells what was suppressed; true if the window has ended.
+  // Reports suppressed lines; true if the window has ended.
   const auto end = [&](const std::string& kind, std::optional<uid_t> uid, Window& window) {
     const bool holds = Holds(window, now);
     if (holds) next_end_ = std::min(next_end_, window.begin + options_.window);

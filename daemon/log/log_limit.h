@@ -1,4 +1,4 @@
-// Bounds what peers can make the daemon log: of each kind of line from each uid a few pass in a
+// Bounds the lines that peers can make the daemon log: a few of each kind from each uid pass in a
 // window of time, the others are counted. Memory is bounded for any number of uids.
 #pragma once
 
@@ -60,18 +60,18 @@ class LogLimiter {
     absl::Time begin;
     uint32_t passed = 0;
     uint64_t suppressed = 0;
-    // Of windows before this one, not taken yet.
+    // Suppressed in earlier windows, not taken yet.
     uint64_t untold = 0;
     absl::Time untold_since;
   };
   struct Kind {
-    Window all;     // its `suppressed` stays 0: the sources' are told
-    Window others;  // of no uid, or beyond max_sources
+    Window all;     // its `suppressed` stays 0: the sources count it
+    Window others;  // without a uid, or beyond max_sources
     std::map<uid_t, Window> by_uid;
   };
 
   bool Holds(const Window& window, absl::Time now) const;
-  // Begins the window anew if it has ended.
+  // Starts a new window if this one has ended.
   void Renew(Window& window, absl::Time now) const;
 
   const LogLimitOptions options_;

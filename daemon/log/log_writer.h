@@ -24,11 +24,11 @@ struct LogWriterOptions {
   size_t max_bytes = size_t{1} << 20;
   // How long the destructor waits for the descriptor to take the lines in the queue.
   absl::Duration end_within = absl::Seconds(1);
-  // Called from the writer's thread once the queue is empty after lines were dropped, with how
-  // many they were. May call Write.
+  // Called from the writer's thread with the number of dropped lines, once the queue is empty
+  // again. May call Write.
   std::function<void(uint64_t)> on_dropped;
-  // Called from the writer's thread when it is due, at first after MakeTickDue; returns when it is
-  // due again. May call Write.
+  // Called from the writer's thread when it is due, at first after MakeTickDue(); returns the next
+  // due time. May call Write.
   std::function<absl::Time()> tick;
 };
 

@@ -25,8 +25,8 @@ bool HasRoom(int fd, absl::Duration time) {
 ssize_t WriteSome(int fd, mode_t type, absl::string_view bytes) {
   if (type == S_IFREG) return write(fd, bytes.data(), bytes.size());
   if (type == S_IFSOCK) return send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  // In pieces that a pipe with room takes whole: kernels before 6.4 do not know RWF_NOWAIT for
-  // pipes, nor any kernel for terminals, and there the test for room is what keeps from waiting.
+  // In pieces that a pipe with room takes whole. Kernels before 6.4 do not support RWF_NOWAIT for
+  // pipes, nor does any kernel for terminals; there the test for room prevents waiting.
   iovec piece{const_cast<char*>(bytes.data()), std::min<size_t>(bytes.size(), PIPE_BUF)};
   const ssize_t n = pwritev2(fd, &piece, 1, -1, RWF_NOWAIT);
   if (n >= 0 || errno != EOPNOTSUPP) return n;

@@ -12,12 +12,12 @@ enum class ReadyWrite {
   kFailed,   // errno says why
 };
 
-// Writes what `fd` takes without waiting, and removes that from `*rest`. A pipe, a socket or a
-// terminal that is full does not block the caller, whether or not `fd` is non-blocking. A regular
-// file is written as usual. A line of at most PIPE_BUF bytes goes into a pipe whole or not at all.
+// Writes as much as `fd` takes without waiting, and removes that from `*rest`. A full pipe, socket
+// or terminal does not block the caller, whether or not `fd` is non-blocking. A regular file is
+// written as usual. A line of at most PIPE_BUF bytes goes into a pipe whole or not at all.
 ReadyWrite WriteReady(int fd, absl::string_view* rest);
 
-// As WriteReady, and waits up to `time` for room. kBlocked: there was none in that time.
+// As WriteReady(), and waits up to `time` for room. kBlocked: there was none in that time.
 ReadyWrite WriteWithin(int fd, absl::string_view* rest, absl::Duration time);
 
 }  // namespace gpumemd

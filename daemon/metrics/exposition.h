@@ -18,14 +18,14 @@ class Exposition {
   enum class Type { kCounter, kGauge, kHistogram };
   using Labels = std::initializer_list<std::pair<absl::string_view, absl::string_view>>;
 
-  // What follows belongs to this family. A family is begun once; `help` is one sentence.
+  // Begins a family: later samples belong to it. Each family is begun once; `help` is one sentence.
   void Family(absl::string_view name, Type type, absl::string_view help);
   void Sample(Labels labels, uint64_t value);
   void Seconds(Labels labels, absl::Duration value);
   // Its buckets, sum and count.
   void Histogram(Labels labels, const LatencyCounts& counts);
 
-  // All of it; then this is empty again.
+  // Returns all of the text, and empties this.
   std::string Take() { return std::exchange(text_, {}); }
 
  private:
@@ -36,8 +36,8 @@ class Exposition {
   std::string text_;
 };
 
-// A label's value between its quotes. A scrape with one byte that is no UTF-8 is refused as a
-// whole, so whatever is not printable ASCII becomes '?'.
+// Returns a label's value as it stands between its quotes. Prometheus refuses a scrape with one
+// byte that is no UTF-8 as a whole, so all but printable ASCII becomes '?'.
 std::string EscapeLabelValue(absl::string_view value);
 
 }  // namespace gpumemd

@@ -31,7 +31,7 @@ namespace http = boost::beast::http;
 // The whole of a request but its body, of which there is none.
 constexpr uint32_t kMaxHeaderBytes = 8 * 1024;
 
-// How soon the next connection is tried where there was no descriptor for one.
+// Retry interval if there was no descriptor for a connection.
 constexpr absl::Duration kTryAgain = absl::Milliseconds(250);
 
 using Protocol = asio::generic::stream_protocol;
@@ -61,7 +61,7 @@ class HttpServer::Loop {
   ~Loop() {
     context_.stop();
     if (thread_.joinable()) thread_.join();
-    // What the handlers hold refers to the rest of this.
+    // First: objects that the handlers hold refer to the other members.
     connections_.clear();
   }
 
@@ -150,7 +150,7 @@ class HttpServer::Loop {
       response.body() = Page();
     }
     response.prepare_payload();
-    // What HEAD is told of, and not sent; the length above stays.
+    // HEAD announces the body, but does not send it; the length above stays.
     if (head) response.body().clear();
     connection->stream.expires_after(ToChrono(options_.patience));
     http::async_write(connection->stream, response,
@@ -201,7 +201,7 @@ HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(gpumem::UniqueFd listener,
                                                               HttpServerOptions options) {
-  // Asio says with exceptions that it has no descriptors for its event loop.
+  // Asio throws if there are no descriptors for its event loop.
   try {
     auto loop = std::make_unique<Loop>(std::move(options));
     if (absl::Status running = loop->Run(std::move(listener)); !running.ok()) return running;

@@ -1,4 +1,4 @@
-// The server, as scrapers meet it and as those who mean it no good do.
+// The server, with regular scrapers and hostile peers.
 #include "daemon/metrics/http_server.h"
 
 #include <arpa/inet.h>
@@ -64,7 +64,7 @@ class HttpServerTest : public ::testing::Test {
     EXPECT_EQ(send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(words.size()));
   }
-  // What comes until the other end closes.
+  // Returns all data until the other end closes.
   static std::string HearAll(const UniqueFd& socket) {
     std::string heard;
     char buffer[4096];

@@ -31,8 +31,8 @@ uint64_t Charged(const Tenant& tenant) {
   return bytes;
 }
 
-// Whether there is something to say of the tenant on a device. Once there was, it goes on, so that
-// what falls to 0 is seen to do so.
+// True if the tenant has values on the device. Once it had, it stays true, so that a fall to 0 is
+// shown.
 bool Matters(const OnDevice& on) { return on.ever_charged || on.waiting > 0 || on.unbrokered > 0; }
 
 std::vector<std::pair<Denial::Cause, std::string>> Causes() {
@@ -43,7 +43,7 @@ std::vector<std::pair<Denial::Cause, std::string>> Causes() {
   return causes;
 }
 
-// What a tenant has on each device, by one number for each.
+// Writes one number for each of the tenants' devices.
 template <typename Value>
 void WriteByDevice(Exposition& page, const Measures& measures, const std::vector<Tenant>& tenants,
                    bool always, Value value) {
@@ -233,7 +233,7 @@ void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_there, Tenant&
     OnDevice& sum = other.devices[i];
     sum.unbrokered += on.unbrokered;
     sum.ever_charged |= on.ever_charged;
-    // Then what it has is there already.
+    // Then its values are included already.
     if (parent_is_there) continue;
     for (size_t state = 0; state < kSegmentStates; ++state) sum.charged[state] += on.charged[state];
     sum.waiting += on.waiting;
@@ -246,8 +246,8 @@ void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_there, Tenant&
 }
 
 std::vector<LedgerMeasures::Tenant> MetricsPage::Shown(const Measures& measures) {
-  // The largest first. A tenant has no less than those under it: of equals it comes first, so that
-  // whoever is not shown has nobody under it that is.
+  // The largest first. A tenant has no less than its children, and precedes equals. So no child of
+  // a hidden tenant is shown.
   std::map<absl::string_view, absl::string_view> parents;
   for (const Tenant& tenant : measures.tenants) parents[tenant.name] = tenant.parent;
   const auto depth = [&](absl::string_view name) {

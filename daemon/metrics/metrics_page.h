@@ -1,4 +1,4 @@
-// What the daemon tells Prometheus: docs/metrics.md, in that order.
+// The daemon's metrics for Prometheus: docs/metrics.md, in that order.
 //
 // The number of series is bounded. Tenants beyond `max_tenants`, those with the smallest charges,
 // are shown as one, kOtherTenants.
@@ -23,9 +23,9 @@ inline constexpr absl::string_view kOtherTenants = "(other)";
 struct MetricsFacts {
   Measures measures;
   std::map<std::string, uint64_t> foreign_bytes;  // by device
-  uint32_t generation = 1;  // how many daemons there have been, this one included
+  uint32_t generation = 1;                        // number of daemons so far, this one included
   uint64_t notices = 0;
-  uint64_t store_places = 0;    // of the service manager's store; 0: it does not say
+  uint64_t store_places = 0;    // of the service manager's store; 0: unknown
   uint64_t store_used = 0;      // of them
   uint64_t unkept = 0;          // segments and publications that it had no place for
   uint64_t log_dropped = 0;     // lines that standard error did not take
@@ -42,17 +42,17 @@ class MetricsPage {
   // At least one.
   explicit MetricsPage(uint32_t max_tenants) : max_tenants_(max_tenants) {}
 
-  // It remembers what it has written of each tenant's counters: what those have denied that are
-  // not shown is added up in kOtherTenants, which so never decreases.
+  // Returns the page. It remembers the written counters of each tenant. The denials of tenants that
+  // are not shown are added up in kOtherTenants, which so never decreases.
   std::string Write(const MetricsFacts& facts);
 
  private:
   using Tenant = LedgerMeasures::Tenant;
   using Denials = std::map<Denial::Cause, uint64_t>;
 
-  // Those that are shown, the others being in the last.
+  // Returns the tenants to show; the last one sums the others.
   std::vector<Tenant> Shown(const Measures& measures);
-  // `parent_is_there`: who it is under is among the others, too.
+  // `parent_is_there`: the tenant's parent is also among the others.
   static void AddToOther(const Tenant& tenant, bool parent_is_there, Tenant& other);
 
   const uint32_t max_tenants_;

@@ -151,7 +151,7 @@ TEST(MetricsPageTest, TheSmallestTenantsAreOne) {
   EXPECT_THAT(text, Not(HasSubstr("gpumem_quota_limit_bytes{tenant=\"(other)\"")));
   EXPECT_THAT(text, Not(HasSubstr("gpumem_tenant_info{tenant=\"(other)\"")));
 
-  // As many as may be shown: nobody is among the others.
+  // Exactly as many as may be shown: no tenant is among the others.
   facts.measures.tenants.resize(2);
   EXPECT_THAT(MetricsPage(2).Write(facts), Not(HasSubstr("(other)")));
 }
@@ -172,7 +172,7 @@ TEST(MetricsPageTest, TheNumberOfSeriesIsBoundedWhateverTenantsCome) {
   EXPECT_EQ(lines.size(), 1);
 }
 
-// What a tenant has counts for those that it is under, too: among the others it counts once.
+// A tenant's values count for its ancestors, too: among the others they count once.
 TEST(MetricsPageTest, WhatIsAmongTheOthersWithItsParentCountsOnce) {
   MetricsFacts facts = FactsOf(1);
   facts.measures.tenants = {TenantOf("big", 100), TenantOf("child", 10, 1, "parent"),
@@ -195,7 +195,7 @@ TEST(MetricsPageTest, CountersOfTheOthersNeverDecrease) {
   MetricsPage page(1);
   EXPECT_THAT(page.Write(facts), HasSubstr(DeniedByQuota("(other)", 3)));
 
-  // They change places: only what is new is the others'.
+  // They change places: only the increase counts for the others.
   b.devices[0].charged[kLeased] = 50;
   a.denials[Denial::Cause::kDeviceLimit] = 104;
   b.denials[Denial::Cause::kDeviceLimit] = 5;

@@ -1,4 +1,4 @@
-// What this process takes from the machine.
+// This process's use of the machine's resources.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace gpumemd {
 
 struct ProcessStats {
   absl::Duration cpu;           // user and system (getrusage(2))
-  uint64_t resident_bytes = 0;  // proc(5), /proc/self/statm; 0: not to be had
+  uint64_t resident_bytes = 0;  // proc(5), /proc/self/statm; 0: unavailable
   uint64_t open_fds = 0;
   uint64_t max_fds = 0;  // RLIMIT_NOFILE
 };

@@ -29,8 +29,8 @@ constexpr std::chrono::seconds kRefusalHolds(1), kTellEvery(60);
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
 
-// The same words wherever the daemon cannot go on with what it finds: nothing may be touched, and
-// only the operator can decide to give it up.
+// Returns the same message for every state from which the daemon cannot continue: nothing may be
+// touched, and only the operator can decide to give it up.
 absl::Status CannotGoOn(const absl::Status& why) {
   return absl::Status(
       why.code(),
@@ -45,7 +45,7 @@ absl::Status CannotGoOn(const absl::Status& why) {
 absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* store,
                                                                        WhenStoreFull when_full) {
   auto it = std::unique_ptr<ContinuityStore>(new ContinuityStore(store, when_full));
-  // The journal before all else: where it cannot be used, nothing may have changed.
+  // The journal before all else: if it is unusable, nothing may have changed.
   std::vector<NamedFd> inherited, journals;
   std::vector<int> journal_fds;
   uint64_t last_number = 0;
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
       directly.push_back(std::move(each));
     } else {
-      // What another version has left: that one's, until it is certain that this one goes on.
+      // Descriptors of another version belong to it until this one has certainly taken over.
       it->strange_.push_back(each.name);
     }
   }
@@ -163,7 +163,7 @@ absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std
   if (!file.ok()) return file.status();
   *name = ToString(FdName{kJournalKind, identity.number});
   file_ = *std::move(file);
-  // Where the manager has gone already, it will be said (Watch).
+  // If the manager has gone already, Watch() reports it.
   if (absl::Status stored = store_->Store(*name, file_->fd()); !stored.ok()) {
     Tell(&journal_trouble_,
          absl::StrCat("The service manager does not take the journal (", stored.message(),
@@ -177,7 +177,7 @@ void ContinuityStore::CheckRoom() {
   const absl::Status room = store_->CheckRoom();
   seen_to_keep_ = room.ok();
   if (absl::IsResourceExhausted(room) && inherits_) {
-    // It has kept what the daemon before this one left.
+    // It has kept the descriptors of the previous daemon.
     absl::MutexLock lock(&mutex_);
     if (!HasPlace()) NoteFull(room);
   } else if (absl::IsResourceExhausted(room)) {
@@ -239,7 +239,7 @@ absl::Status ContinuityStore::Begin(const JournalImage& image) {
   }
   empty_journal_.clear();
   Failpoint("begin-written");
-  // Only now: until then they were what there was.
+  // Only now: until then they were the only state.
   for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
   for (const std::string& name : strange_) {
     spdlog::info("the service manager handed over a descriptor named {}, which nobody needs", name);
@@ -277,8 +277,8 @@ ContinuityStore::Outcome ContinuityStore::CheckPlacesOfACrate() {
                 "all ", *capacity, " places of the service manager's store are taken")),
             .full = true};
   }
-  // Its word may be wrong: what the unit says beside FileDescriptorStoreMax=, or of an older
-  // systemd nothing. Both ends of the crate, and the probe of the next one.
+  // The announced capacity may be wrong: the unit's beside FileDescriptorStoreMax=, or of an older
+  // systemd none. Three places: both ends of the crate, and the probe of the next one.
   const absl::Status room = store_->CheckRoomNow(3, kAnswerTime);
   // One that is busy: its word has to do.
   if (absl::IsDeadlineExceeded(room) && capacity) return {};

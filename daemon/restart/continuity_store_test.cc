@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kFirstFd = 3;  // of those that a manager hands over (sd_listen_fds(3))
 
-// What a manager gives its second daemon: the first one's journal.
+// Passes the first daemon's journal to the second, as a manager does.
 void HandOverJournal() {
   UniqueFd copy;
   {
@@ -51,8 +51,8 @@ size_t NewJournalBytes() {
   return static_cast<size_t>(found.st_size);
 }
 
-// What a daemon asks the manager to let go when it begins with `sessions` sessions, and has
-// memory for a journal of `journal_bytes`.
+// Returns the names that a daemon asks the manager to release when it begins with `sessions`
+// sessions and has memory for a journal of `journal_bytes`.
 std::vector<std::string> LetGo(int sessions, size_t journal_bytes) {
   HandOverJournal();
   Manager manager;
@@ -180,10 +180,10 @@ int Fill(const char* says, WhenStoreFull when_full, size_t room) {
     if ((*continuity)->unkept() != (refuses ? 0 : without)) wrong = 3;
     if (!Says((*continuity)->Notices(), "store of descriptors is full")) wrong = 4;
     if (Says((*continuity)->Notices(), "new segments are refused") != refuses) wrong = 5;
-    // What it has is kept all the same.
+    // Stored descriptors are still kept.
     if (!(*continuity)->keeps_memory() || !(*continuity)->SeenToKeep()) wrong = 9;
     if (!(*continuity)->full()) wrong = 10;
-    // What makes place, and what goes that had none, ends it.
+    // Freeing a place, or releasing an unkept segment, ends it.
     (*continuity)->LetGo({SegmentId{1}});
     if ((*continuity)->full()) wrong = 11;
     if (!(*continuity)->Keep(SegmentId{kSegments + 1}, memory.get()).ok()) wrong = 6;
@@ -201,7 +201,7 @@ int Fill(const char* says, WhenStoreFull when_full, size_t room) {
 }
 
 TEST(ContinuityStoreTest, NothingIsDroppedByAStoreWhosePlacesAreKnown) {
-  // But for what it needs itself, two of 12 places for each 32.
+  // Except those for the daemon, two of 12 places for each 32.
   EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kWarn, 96); }), 0);
   EXPECT_EQ(InChild([] { return Fill("12", WhenStoreFull::kRefuse, 96); }), 0);
 }

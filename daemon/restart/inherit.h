@@ -1,5 +1,5 @@
-// Going on where an earlier daemon stopped: which of its sessions' processes still live, and what
-// an operator should know of it.
+// Takes over from an earlier daemon: finds the sessions whose processes still live, and describes
+// the result to the operator.
 #pragma once
 
 #include <map>
@@ -14,19 +14,19 @@
 
 namespace gpumemd {
 
-// A session's process that was there before this daemon.
+// A session's process that predates this daemon.
 struct Survivor {
   Peer peer;
-  TenantMatch match;  // its tenant is the one that it has had
+  TenantMatch match;  // with the tenant that it has had
   SessionDetails details;
 };
 
-// Those of the image's sessions whose processes live: of the same pid, begun at the same time.
+// Returns those of the image's sessions whose processes live: same pid, same start time.
 std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
                                             absl::Span<const Rule> rules);
 
-// What was taken over and what was lost, and whose it was, in sentences for the log: first one
-// about all of it, then one for each loss.
+// Describes what was taken over and what was lost, with owners, in sentences for the log: first a
+// summary, then one for each loss.
 std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
                                              const JournalImage& image,
                                              const std::map<SessionId, Survivor>& survivors);

@@ -78,7 +78,7 @@ class JournalFile::Pages {
     }
     const auto bytes = static_cast<size_t>(found.st_size);
     if (bytes < kJournalPageBytes) return absl::DataLossError("the journal has not even a header");
-    // What is behind the file's end cannot be touched, and costs nothing.
+    // Pages behind the file's end cannot be touched, and cost nothing.
     const size_t reserved = writable ? std::max(2 * bytes, kMinReserved) : bytes;
     void* const data =
         mmap(nullptr, reserved, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
@@ -93,7 +93,7 @@ class JournalFile::Pages {
     return {static_cast<uint8_t*>(data_), std::min(file_bytes_, reserved_)};
   }
 
-  // Makes the file, and the mapping, reach to `end`, and gives what is from `begin` on memory.
+  // Extends the file, and the mapping, to `end`, and allocates memory from `begin` on.
   absl::Status Reach(int fd, size_t begin, size_t end) {
     absl::Status extended = Extend(fd, begin, end);
     return extended.ok() ? Give(fd, begin, end) : extended;
@@ -123,7 +123,7 @@ class JournalFile::Pages {
     }
     return absl::OkStatus();
   }
-  // Memory for what the file and the mapping reach.
+  // Allocates memory for a range that the file and the mapping reach.
   absl::Status Give(int fd, size_t begin, size_t end) {
     if (Allocate(fd, begin, end) != 0) return NoMemory("fallocate", errno, end - begin);
     // Only spares the faults; kernels before 5.14 cannot.
@@ -131,8 +131,7 @@ class JournalFile::Pages {
     return absl::OkStatus();
   }
 
-  // Gives all memory back but for the header's and the area's. Where that cannot be, the memory
-  // stays with the file, and that is all.
+  // Releases all memory but the header's and the area's. On failure the file only keeps the memory.
   void KeepOnly(int fd, JournalArea area) const {
     GiveBack(fd, kJournalPageBytes, area.begin());
     GiveBack(fd, area.end(), file_bytes_);
@@ -149,7 +148,7 @@ class JournalFile::Pages {
 
   void* data_;
   size_t reserved_;
-  size_t file_bytes_;  // more than reserved_ where the mapping could not follow
+  size_t file_bytes_;  // more than reserved_ if the mapping could not follow
 };
 
 absl::StatusOr<JournalIdentity> ReadJournalIdentity(uint32_t number) {
@@ -256,7 +255,7 @@ absl::Status JournalFile::Append(absl::Span<const Change> batch) {
       return written;
     }
   }
-  // One chunk at a time, and never the last free one: whoever comes next would want it again.
+  // One chunk at a time, and never the last free one: the next change would need it again.
   if (table_.area().slot_pages > kMinSlotPages && table_.IsFree(2 * kChunkPages)) {
     const size_t end = table_.area().end();
     table_.Shrink(kChunkPages);
@@ -265,7 +264,7 @@ absl::Status JournalFile::Append(absl::Span<const Change> batch) {
   return absl::OkStatus();
 }
 
-// Gives back what another daemon had given the stages, but for the batch that is in use.
+// Releases the memory of another daemon's stages, except the batch in use.
 void JournalFile::ForgetStages() {
   const JournalArea area = table_.area();
   if (area.stage_pages <= kKeptStagePages) return;
@@ -278,8 +277,8 @@ void JournalFile::ForgetStages() {
   }
 }
 
-// The stage that is not in use gets as much memory as the next batch takes. The other one keeps
-// what it has: it is read for as long as it is in use.
+// Gives the unused stage as much memory as the next batch takes. The other one keeps its memory: it
+// is read while it is in use.
 absl::Status JournalFile::MakeStage(size_t records) {
   const JournalArea area = table_.area();
   if (area.stage_pages <= kKeptStagePages || records > area.stage_records()) {

@@ -49,7 +49,7 @@ Change EraseExposure(uint64_t segment) {
   return Erase<journal::Exposure>({SessionId{1}, SegmentId{segment}});
 }
 
-// What has one of each on 10,000 segments.
+// Returns records with one of each kind on 10,000 segments.
 std::vector<Change> OnSegment(uint64_t i) {
   return {Put(journal::Segment{.id = SegmentId{i}, .bytes = 1, .tenant = "alice"}),
           Put(journal::Lease{.id = LeaseId{i}, .session = SessionId{1}, .segment = SegmentId{i}}),
@@ -302,7 +302,7 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
     EXPECT_EQ(append().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(file->Rewrite(model).code(), absl::StatusCode::kResourceExhausted);
   }
-  // What is missing stays missing, though there is memory now.
+  // The missing batch stays missing, though there is memory now.
   EXPECT_EQ(append().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(JournalFile::Adopt(Kept(*file)).status().ToString(),
               HasSubstr("had no memory for its last changes"));
@@ -316,7 +316,7 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
   }
 }
 
-// What somebody has written over is not taken for right when it is moved.
+// Corrupted records are not accepted as valid when they are moved.
 TEST(JournalFile, DamageStaysDamage) {
   std::unique_ptr<JournalFile> file = MakeJournal();
   for (uint64_t i = 1; i <= 3; ++i) {
@@ -347,7 +347,7 @@ TEST(ChooseJournal, TheNewestThatIsComplete) {
   EXPECT_EQ(ChooseJournal({b->fd()}).status().code(), absl::StatusCode::kNotFound);
   {
     const View view(b->fd());
-    view[20] ^= 1;  // which number it had, nobody knows
+    view[20] ^= 1;  // its number is unknown
   }
   EXPECT_EQ(ChooseJournal({a->fd(), b->fd(), c->fd()}).status().code(),
             absl::StatusCode::kDataLoss);

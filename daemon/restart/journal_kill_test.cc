@@ -1,6 +1,6 @@
 // Daemons that are killed while they write: between any two instructions of the table, at every
-// system call of the file, and at random, over and over. What they leave is the state after some
-// whole batch, and no earlier one than they had seen written.
+// system call of the file, and at random, repeatedly. They leave the state after some whole batch,
+// and no earlier one than they had seen written.
 #include <gtest/gtest.h>
 #include <linux/prctl.h>
 #include <signal.h>

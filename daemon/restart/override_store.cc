@@ -106,7 +106,7 @@ absl::Status OverrideStore::OpenFolder() {
   if (!folder_.valid() || fstat(folder_.get(), &found) != 0) {
     return Failed("open the state folder", dir_, errno);
   }
-  // Whoever may write to it could say what tenants get.
+  // A user who may write to it could change the tenants' quotas.
   if (found.st_uid != geteuid() || (found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("others may write to the state folder ", dir_,
@@ -171,7 +171,7 @@ absl::Status OverrideStore::Save(const Overrides& overrides) {
       fsync(fd.get()) != 0 || renameat(folder_.get(), kNewFile, folder_.get(), kFile) != 0) {
     return Failed("write", file_, errno);
   }
-  // From here on it is in place, whatever this says of a power cut.
+  // The file is in place, even if this fails; it concerns only a power cut.
   (void)fsync(folder_.get());
   return absl::OkStatus();
 }

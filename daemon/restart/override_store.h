@@ -1,9 +1,9 @@
-// What operators changed of quotas, on disk: STATE_DIR/overrides.txt, in protobuf's text format
-// (proto/gpumem/v1/state.proto), so that it can be read.
+// Operators' changes of quotas, on disk: STATE_DIR/overrides.txt, in protobuf's text format
+// (proto/gpumem/v1/state.proto), so that people can read it.
 //
-// The file is replaced as a whole: whenever the machine stops, the old one or the new one is
-// there. One daemon at a time uses a state folder (a lock in it); another starts all the same,
-// remembers nothing and says so. Not thread-safe.
+// The file is replaced as a whole: if the machine stops, either the old one or the new one is
+// there. One daemon at a time uses a state folder (a lock in it). Another daemon starts all the
+// same, remembers nothing and says so. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -17,18 +17,17 @@ namespace gpumemd {
 
 class OverrideStore {
  public:
-  // Makes the folder, for its owner alone, where it is not there. What is wrong is told by
-  // notices(): a folder that cannot be used, a file that cannot be understood (it is kept, as
-  // overrides.txt.broken).
+  // Makes the folder, for its owner alone, if it is missing. notices() reports problems: an
+  // unusable folder, or a malformed file (kept as overrides.txt.broken).
   explicit OverrideStore(std::string dir);
 
-  // What the file said.
+  // Returns the file's contents.
   const Overrides& remembered() const { return remembered_; }
-  // One sentence each, for the log and for operators.
+  // Returns problems, one sentence each, for the log and for operators.
   const std::vector<std::string>& notices() const { return notices_; }
 
-  // Answers when it is on disk.
-  //   FAILED_PRECONDITION  it cannot be written; what was there before still is
+  // Returns when it is on disk.
+  //   FAILED_PRECONDITION  it cannot be written; the old contents stay
   absl::Status Save(const Overrides& overrides);
 
  private:

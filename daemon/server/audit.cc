@@ -44,7 +44,7 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
                 .gone = image.sessions.size() - survivors.size(),
                 .publications = restored.publications,
                 .generation = generation});
-  // What those held whose processes are gone.
+  // Segments held by ended processes.
   std::map<SessionId, std::map<SegmentId, uint64_t>> held;
   for (const auto& [id, lease] : image.leases) {
     auto segment = image.segments.find(lease.segment);

@@ -1,4 +1,4 @@
-// What the server itself tells the audit, and where its configuration has it written.
+// Audit records of the server itself, and the audit's configured output.
 #pragma once
 
 #include <map>
@@ -14,11 +14,12 @@
 
 namespace gpumemd {
 
+// Starts the configured audit.
 //   others  the file cannot be opened, or no thread can be started
 absl::StatusOr<std::unique_ptr<AuditLog>> StartAudit(const AuditConfig& config);
 
-// What a daemon has taken over from the one before it: kRestored, kSessionEnded for each session
-// whose process is gone, and kLost for each loss.
+// Records what a daemon has taken over from the previous one: kRestored, kSessionEnded for each
+// session whose process is gone, and kLost for each loss.
 void AuditInheritance(const Broker::Restored& restored, const JournalImage& image,
                       const std::map<SessionId, Survivor>& survivors, uint64_t generation,
                       AuditSink* sink);

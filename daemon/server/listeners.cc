@@ -31,7 +31,7 @@ namespace {
 
 using gpumem::UniqueFd;
 
-// Makes the folder and those above it; true where it was not there.
+// Makes the folder and its parents. True if it was missing.
 absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) {
@@ -54,10 +54,9 @@ absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
   return false;
 }
 
-// True for files of root's where this process is in a user namespace that root is not in: they show
-// the kernel's overflow uid (user_namespaces(7)), and no process of the namespace can have it.
-// Files of other users who are not in it show the same; which of them it is cannot be told from
-// there.
+// True for root's files if this process is in a user namespace without root: they show the kernel's
+// overflow uid (user_namespaces(7)), and no process of the namespace can have it. Files of other
+// users outside it show the same uid and cannot be distinguished.
 bool ShowsAsRootOutside(uid_t owner) {
   uid_t overflow = 0;
   if (!(std::ifstream("/proc/sys/kernel/overflowuid") >> overflow) || owner != overflow)
@@ -80,8 +79,8 @@ class WayChecker {
  public:
   explicit WayChecker(const std::string& runtime_dir) : runtime_dir_(runtime_dir) {}
 
-  // Goes from part to part as the kernel does (path_resolution(7)), so that each folder that it
-  // looks into is checked: also where a link leads to a link.
+  // Walks the path part by part as the kernel does (path_resolution(7)), so that each visited
+  // folder is checked: also if a link leads to a link.
   absl::Status Check() const {
     constexpr int kMostLinks = 40;  // the kernel's
     std::error_code error;
@@ -109,7 +108,7 @@ class WayChecker {
         at = next;
         continue;
       }
-      // Its mode says nothing. In a sticky folder its owner can replace it.
+      // A link's mode means nothing. In a sticky folder its owner can replace it.
       if (!IsTrusted(found.st_uid)) return OwnedBy(found.st_uid, next);
       const std::filesystem::path target = std::filesystem::read_symlink(next, error);
       if (error) return CannotLook(next, error.value());
@@ -153,7 +152,7 @@ class WayChecker {
   const std::string& runtime_dir_;
 };
 
-// Whoever may write to the folder could put a socket of his own in the daemon's place.
+// A user who may write to the folder could replace the daemon's socket.
 absl::Status CheckRuntimeDir(const std::string& path) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) {
@@ -268,7 +267,7 @@ absl::StatusOr<ucred> MakerOf(int socket) {
   return absl::ErrnoToStatus(errno, "cannot ask a socket who made it");
 }
 
-// True if who connects to `path` comes to this socket.
+// True if a connection to `path` reaches this socket.
 bool IsReachedBy(int socket, const std::string& path, int type) {
   if (PathOf(socket) != path) return false;
   const absl::StatusOr<UniqueFd> connected =
@@ -280,7 +279,7 @@ bool IsReachedBy(int socket, const std::string& path, int type) {
   return ours.ok() && theirs.ok() && ours->pid == theirs->pid && ours->uid == theirs->uid;
 }
 
-// Where the unit and the configuration say different things of a socket, the unit has its way.
+// If the unit and the configuration differ about a socket, the unit's settings apply.
 void CompareWithConfig(const Role& role, const Config& config, Listeners& listeners) {
   const std::string path = PathOf((listeners.*role.socket).get());
   struct stat found;
@@ -359,7 +358,7 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
 absl::Status Listeners::KeepIn(FdStore& store) {
   kept_ = true;
   for (const auto& [name, socket] : std::exchange(made_, {})) {
-    // What was there by this name leads nowhere any more.
+    // The old socket of this name leads nowhere any more.
     absl::Status stored = store.Remove(name);
     if (stored.ok()) stored = store.Store(name, socket);
     if (stored.ok()) continue;

@@ -1,15 +1,13 @@
-// The daemon's two sockets: those that the service manager has handed over, and those that the
-// daemon makes itself.
+// The daemon's two sockets: handed over by the service manager, or made by the daemon.
 //
-// With units of type socket the manager makes them, before the daemon is started, and keeps them
-// while it is away: who connects then waits in the socket's queue for the next daemon. Such a
-// socket's path, mode and group are its unit's affair. It is told from others by its name, which
-// the unit says: FileDescriptorName= session or admin (systemd.socket(5)).
+// With units of type socket the manager makes them before the daemon starts, and keeps them while
+// the daemon is away: new connections wait in the socket's queue for the next daemon. The unit
+// determines such a socket's path, mode and group. It is recognized by its name in the unit:
+// FileDescriptorName= session or admin (systemd.socket(5)).
 //
-// gpumem-keeper makes no sockets. The daemon has it keep those that it has made (KeepIn), and the
-// next daemon is handed them: also there a connection waits for the next daemon. What the
-// configuration says of such a socket is applied anew; one that its path no longer leads to is
-// replaced.
+// gpumem-keeper makes no sockets. The daemon has it keep the daemon's sockets (KeepIn), and the
+// next daemon receives them: connections wait for it in the same way. The configuration of such a
+// socket is applied anew; one that its path no longer leads to is replaced.
 #pragma once
 
 #include <string>
@@ -23,25 +21,24 @@
 
 namespace gpumemd {
 
-// Removes the files of the sockets that were made, and the runtime folder if a daemon has made it,
-// this one or one before it; what the manager has made stays. Before Serves(), it removes only what
-// it has made itself: a start that fails takes nothing away.
+// Removes the files of daemon-made sockets, and the runtime folder if this or an earlier daemon
+// made it; the manager's files stay. Before Serves(), it removes only what it made itself: a failed
+// start removes nothing else.
 //
-// A folder that a daemon has made says so by a file in it, kMadeMark. Without that, clients that
-// come after the last daemon would wait for another.
+// A daemon marks a folder that it made with a file in it, kMadeMark. Clients that come after the
+// last daemon would otherwise wait for another.
 class Listeners {
  public:
   static constexpr char kMadeMark[] = ".made-by-gpumemd";
 
-  // Makes the runtime folder, where it is not there, and those sockets that are not in
-  // `handed_over`.
+  // Makes the runtime folder, if it is missing, and those sockets that are not in `handed_over`.
+  // `kept`: an earlier daemon has made those handed over (KeepIn).
   //   ALREADY_EXISTS       another daemon serves there
-  //   FAILED_PRECONDITION  others may write to the folder, or replace it: they own a folder on the
-  //                        way to it, or may write to one that is not sticky
-  //   INVALID_ARGUMENT     what was handed over is neither of the two, twice there, or of a wrong
-  //                        type; or the path of the folder is too long
+  //   FAILED_PRECONDITION  other users may write to the folder, or replace it: they own a folder on
+  //                        the way to it, or may write to one that is not sticky
+  //   INVALID_ARGUMENT     a socket that was handed over is neither of the two, twice there, or of
+  //                        a wrong type; or the path of the folder is too long
   //   others               as the operating system says
-  // `kept`: an earlier daemon has made what was handed over (KeepIn).
   static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over,
                                         bool kept = false);
 
@@ -50,33 +47,32 @@ class Listeners {
   Listeners& operator=(Listeners&& other) noexcept;
   ~Listeners();
 
-  // The daemon serves: after this call it also removes the files and the folder that an earlier
-  // daemon made.
+  // Marks the daemon as serving: the destructor then also removes the files and the folder that an
+  // earlier daemon made.
   void Serves();
-  // Removes the files of the sockets now: while they are still open, so that a daemon that starts
-  // in this moment makes its own.
+  // Removes the files of the sockets now, while they are still open. So a daemon that starts in
+  // this moment makes new ones.
   void RemoveFiles();
-  // Has `store` keep the sockets that were made, for the next daemon. Before they are taken.
+  // Has `store` keep the daemon-made sockets, for the next daemon. Call before they are taken.
   // Statuses as FdStore::Store.
   absl::Status KeepIn(FdStore& store);
-  // Another daemon follows: leaves the runtime folder to it, and the files of sockets that are
-  // kept.
+  // Leaves the runtime folder, and the files of kept sockets, to the next daemon.
   void LeaveForNext();
 
-  // Non-blocking, close-on-exec. The caller's to take.
+  // Non-blocking, close-on-exec. The caller takes them.
   gpumem::UniqueFd session, admin;
-  // What an operator should know of sockets that were handed over, in sentences.
+  // Facts for the operator about sockets that were handed over, in sentences.
   std::vector<std::string> notices;
-  // How many were.
+  // The number of sockets that were handed over.
   int handed_over = 0;
 
  private:
   std::vector<std::string> files_;
-  std::vector<std::string> kept_files_;  // made by a daemon before this one; until Serves()
+  std::vector<std::string> kept_files_;            // made by an earlier daemon; until Serves()
   std::vector<std::pair<std::string, int>> made_;  // names and sockets, until KeepIn
-  bool kept_ = false;                              // a store has all whose files_ these are
-  std::string folder_;                             // empty: it is not to be removed
-  std::string kept_folder_;                        // a daemon before this one made it
+  bool kept_ = false;                              // the store has all sockets of files_
+  std::string folder_;                             // empty: not to be removed
+  std::string kept_folder_;                        // made by an earlier daemon
 };
 
 }  // namespace gpumemd

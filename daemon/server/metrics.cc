@@ -1,4 +1,4 @@
-// What the server tells its metrics.
+// The server's facts for its metrics.
 #include <map>
 #include <utility>
 

@@ -29,7 +29,7 @@ union Address {
   sockaddr_in6 six;
 };
 
-// Listens on an address of TCP, and says which port that is.
+// Listens on a TCP address, and sets the port.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& text, uint16_t* port) {
   Address address = {};
   socklen_t length = sizeof(address.four);
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const Me
 }
 
 MetricsEndpoint::~MetricsEndpoint() {
-  // Before the listener closes: a daemon that starts now makes its own.
+  // Before the listener closes: a daemon that starts now makes a new one.
   if (!socket_file_.empty()) unlink(socket_file_.c_str());
 }
 

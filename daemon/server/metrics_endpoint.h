@@ -1,4 +1,4 @@
-// Where Prometheus scrapes the daemon: a listener by the configuration, and what is said there
+// The daemon's endpoint for Prometheus: a listener as configured, and the page's contents
 // (docs/metrics.md).
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace gpumemd {
 
-// What is told there. All of it outlives the endpoint; the functions are called on its thread.
+// The sources of the page. They outlive the endpoint; the functions are called on its thread.
 struct MetricsSources {
   const Broker* broker = nullptr;
-  // What processes without a session have, by device.
+  // Bytes of processes without a session, by device.
   std::function<std::map<std::string, uint64_t>()> foreign_bytes;
   std::function<uint64_t()> notices;  // how many
   // As in MetricsFacts; null: there is no store.
@@ -31,18 +31,18 @@ struct MetricsSources {
 
 class MetricsEndpoint {
  public:
-  // Serves from here on, on one thread that sleeps while nobody asks. `config` names a place.
+  // Starts serving, on one thread that sleeps between requests. `config` names a place.
   //   ALREADY_EXISTS      another process listens there
   //   RESOURCE_EXHAUSTED  no thread or descriptor is left
-  //   others              what the system answered, in a sentence
+  //   others              the system's error, in a sentence
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const MetricsConfig& config,
                                                                 MetricsSources sources);
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
-  // For people: "http://127.0.0.1:9400/metrics", with the port that the system chose where the
-  // configuration says 0; "unix:/run/gpumem/metrics.sock".
+  // Returns the address, for people: "http://127.0.0.1:9400/metrics", with the port that the system
+  // chose if the configuration says 0; "unix:/run/gpumem/metrics.sock".
   const std::string& where() const { return where_; }
 
  private:

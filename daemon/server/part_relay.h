@@ -1,5 +1,4 @@
-// Reaches a part of the daemon from threads that were started before it was made, and that go on
-// when it ends.
+// Lets threads that outlive a part of the daemon, or start before it, call that part.
 //
 // Thread-safe.
 #pragma once
@@ -16,16 +15,16 @@ class PartRelay {
   PartRelay(const PartRelay&) = delete;
   PartRelay& operator=(const PartRelay&) = delete;
 
-  // From now on `part` is called. It outlives the next Clear().
+  // Sets the part to call. It outlives the next Clear().
   void Set(Part* part) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     part_ = part;
   }
 
-  // Blocks until no call is in progress; afterwards there are none. Must not be called by one.
+  // Blocks until no call is in progress, and prevents later ones. A call must not use it.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_) { Set(nullptr); }
 
-  // True if the part was there, and was called.
+  // Calls the part. False if there is none.
   template <typename Call>
   bool With(const Call& call) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReaderMutexLock lock(&mutex_);

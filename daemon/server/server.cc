@@ -37,7 +37,7 @@ constexpr int kHandshakeTimeoutMs = 5000;
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(250);
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
-// What gRPC may hold for all operators; and for the sessions of one uid and tenant, of which some
+// Memory quota of gRPC for all operators; and for the sessions of one uid and tenant, of which some
 // 50 can publish at a time with the largest request.
 constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
 constexpr size_t kMaxApiTransportBytes = size_t{64} << 20;
@@ -48,20 +48,19 @@ constexpr uint64_t kMaxHostDeviceBytes = uint64_t{1} << 54;
 
 Secret RandomSecret() {
   Secret secret;
-  // Never fails for so few bytes once the kernel's generator is seeded (getrandom(2)), and
-  // without it there is no safe way to go on.
+  // Never fails for so few bytes once the kernel's generator is seeded (getrandom(2)). Without it
+  // there is no safe way to continue.
   if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) abort();
   return secret;
 }
 
-// What this machine has.
+// Returns the machine's memory.
 uint64_t MemoryBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Whether it may come to processes being ended: for revocable memory, or for memory past the
-// broker.
+// True if the daemon may end processes: for revocable memory, or for memory past the broker.
 bool EndsProcesses(const Config& config) {
   return config.unbrokered.reaction == UnbrokeredReaction::kTerminate ||
          config.tenant_defaults.revocable ||
@@ -224,7 +223,7 @@ absl::Status Server::Inherit() {
     spdlog::warn(
         "the daemon before this one ran in another PID namespace: which of its sessions' processes "
         "live cannot be known, and none is taken over");
-    // Whoever lives may still map it.
+    // A living process may still map it.
     for (auto& [id, segment] : found.image.segments) segment.shared_out = true;
   } else {
     survivors_ = FindSurvivors(found.image, config_.rules);
@@ -310,13 +309,13 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     server.GetHealthCheckService()->SetServingStatus(true);
     server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
   };
-  // Also where the socket's mode would let others in.
+  // Also if the socket's mode would admit others.
   const auto admits = [group = config_.admin_gid](int socket, const PeerIdentity& peer) {
     if (peer.uid != 0 && peer.uid != geteuid() && !(group && Matches({.gid = *group}, peer))) {
       return absl::PermissionDeniedError(
           "the admin socket is for root, the daemon's user and its admin group");
     }
-    // Whoever is root in a container is not for that an operator of the machine.
+    // Root in a container is not therefore an operator of the machine.
     return CheckPidNamespace(socket);
   };
   admin_listener_ = std::make_unique<GrpcListener>(
@@ -366,7 +365,7 @@ Server::~Server() {
   metrics_.reset();
   Failpoint("stop-begins");
   if (hands_over_) {
-    // Sessions first: one that is begun now could not go on.
+    // Sessions first: one begun now could not continue.
     if (sessions_ != nullptr) sessions_->Park();
     Failpoint("stop-no-sessions");
     if (broker_service_ != nullptr) broker_service_->Park();
@@ -378,18 +377,18 @@ Server::~Server() {
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
   event_streams_.EndAll();
-  // Calls in flight have until then; what is still waiting after that is cancelled. The
-  // last part of the time is for what follows.
+  // Deadline for calls in flight; calls that still wait after it are cancelled. The last part of
+  // the time is for the steps that follow.
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;
   broker_->AwaitCalls(deadline);
   Failpoint("stop-answered");
-  // What follows is the end of this process, and not of its sessions. A client that sees its gRPC
-  // connection end closes its socket as well, to come for the session to the next daemon.
+  // The following steps end this process, and not its sessions. A client that sees its gRPC
+  // connection end closes its socket as well, to resume the session with the next daemon.
   if (continuity_ != nullptr && sessions_ != nullptr) sessions_->LeaveSessions();
-  // Not before: whoever has a watch begins another as long as it is answered.
+  // Not before: a client with a watch begins another as long as it is answered.
   if (hub_ != nullptr) hub_->EndAll();
-  // Then there are only answers on their way. gRPC waits for every client to notice that it is to
-  // go, and those notice it only in a call: who is not in one would take all of the time.
+  // Only answers are in flight now. gRPC waits for every client to notice the shutdown, which
+  // clients do only in a call: a client without a call would take all of the time.
   const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
   if (api_servers_ != nullptr) api_servers_->Shutdown(answered);
   if (admin_listener_ != nullptr) admin_listener_->Shutdown(answered);
@@ -400,11 +399,11 @@ Server::~Server() {
   if (continuity_ != nullptr) broker_->Freeze();
   Failpoint("stop-frozen");
   if (hands_over_) listeners_.LeaveForNext();
-  // Before the listeners close: a daemon that starts now makes its own.
+  // Before the listeners close: a daemon that starts now makes new ones.
   listeners_.RemoveFiles();
   Failpoint("stop-no-files");
   monitor_.reset();
-  // The broker's threads go on for a while.
+  // The broker's threads still run for a while.
   sessions_for_observer_.Clear();
   sessions_.reset();
   Failpoint("stop-closed");
@@ -420,7 +419,7 @@ Server::~Server() {
 }
 
 void Server::HandOver() {
-  // Where nothing is kept, the calls would wait for a daemon that does not know of them.
+  // If nothing is kept, the calls would wait for a daemon that does not know of them.
   hands_over_ = continuity_ != nullptr && !manager_->lost() && continuity_->SeenToKeep();
 }
 

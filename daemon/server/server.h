@@ -39,53 +39,54 @@
 
 namespace gpumemd {
 
-// How a running server gets at the configuration anew.
+// How a running server reloads the configuration.
 struct Reloading {
-  // Reads it; absent where there is no file to be read.
+  // Reads it; absent if there is no file to read.
   std::function<absl::StatusOr<Config>()> load;
   // It has been taken over.
   std::function<void(const Config&)> done;
 };
 
-// Runs from Start() until it is destroyed. Its functions may be called from any thread.
+// Serves from Start() until it is destroyed. Thread-safe.
 class Server final : private BrokerObserver {
  public:
-  // Opens the devices, makes the runtime folder and its sockets, and serves.
+  // Opens the devices, makes the runtime folder and its sockets, and serves. On return memory was
+  // made, shared and given back on each device; a device that cannot do that is an error, unless it
+  // is only full.
+  // `store` outlives the server; null: none. If its manager is there, the server takes over the
+  // state of an earlier daemon, stores this one's, and reports its status to the manager. Uses
+  // sockets that were handed over instead of new ones.
   //   ALREADY_EXISTS    another daemon serves there
   //   INVALID_ARGUMENT  the configuration makes no sense with the devices
-  //   others            what a device, a folder or a socket answered, in a sentence
-  // Memory was made, shared and given back on each device by then; a device that cannot is an
-  // error, unless it is only full.
-  // With a `store` whose manager is there, what another such daemon has left in it is taken over,
-  // and this one is survived; the manager hears that it lives, and how. Sockets that were handed
-  // over are used instead of new ones. It outlives the server; null: none.
-  //   DATA_LOSS, FAILED_PRECONDITION  what is in it cannot be gone on with, and was not touched
+  //   others            the error of a device, a folder or a socket, in a sentence
+  //   DATA_LOSS, FAILED_PRECONDITION  the stored state is unusable, and was not touched
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
                                                        Reloading reloading = {},
                                                        FdStore* store = nullptr);
 
-  // Admits nothing new, waits up to the configured drain time for the calls in flight,
-  // says Goodbye, and removes the sockets. Clients keep what they have mapped; where there is a
-  // store, their sessions go on with the next daemon. After HandOver() it refuses nothing.
+  // Admits nothing new, waits up to the configured drain time for the calls in flight, says
+  // Goodbye, and removes the sockets. Clients keep their mappings; with a store, their sessions
+  // continue with the next daemon. After HandOver() it refuses nothing.
   ~Server() override;
 
-  // Another daemon follows: calls that come while this one ends wait for that one. Without a store
-  // that is seen to keep things, no daemon can take over, and this changes nothing.
+  // Leaves calls that arrive during the shutdown to the next daemon. Has no effect without a store
+  // that is seen to keep descriptors, since no daemon can take over then.
   void HandOver();
 
-  // Reads the configuration again and takes over tenants, rules and quotas, at once and together.
-  // `by` whom: for the audit.
-  // What only a restart can change (sockets, backend, bounds) stays, with a notice. Logs what
-  // came of it. Statuses as gpumem.v1.Admin.Reload; on errors nothing is changed.
+  // Reloads the configuration and applies tenants, rules and quotas, at once and together. `by`:
+  // the operators, for the audit. Settings that only a restart can change (sockets, backend,
+  // bounds) stay, with a notice. Logs the result. Statuses as gpumem.v1.Admin.Reload; on errors
+  // nothing is changed.
   absl::StatusOr<gpumem::v1::ReloadResponse> Reload(const std::vector<AuditOperator>& by = {})
       ABSL_LOCKS_EXCLUDED(reload_mutex_);
 
-  // What its end is to be told of in the audit, by whom and why; else it is said to have ended.
+  // Sets the reason and the operators of its end, for the audit; by default it is said to have
+  // ended.
   void Stopping(const std::string& why, const std::vector<AuditOperator>& by);
 
-  // One line for the log: backend, devices, folder.
+  // Returns one line for the log: backend, devices, folder.
   std::string Summary() const;
-  // One line for who asks the service manager: "2 devices, 12 sessions, 3.2 GiB charged, 1
+  // Returns one line for the service manager's status: "2 devices, 12 sessions, 3.2 GiB charged, 1
   // waiting".
   std::string StatusLine() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,16 +95,16 @@ class Server final : private BrokerObserver {
          std::unique_ptr<ContinuityStore> continuity, std::unique_ptr<AuditLog> audit,
          FdStore* manager);
   void Audit(AuditRecord record) const;
-  // Goes on where the daemon before this one stopped.
+  // Takes over the state of the previous daemon.
   absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
-  // The broker lives: tells the service manager.
+  // Reports to the service manager that the broker lives.
   void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartMonitor();
-  // Nobody goes without memory because nobody can look: where it fails, a notice says so.
+  // Starts the metrics. A failure causes a notice only: memory is served without metrics, too.
   void StartMetrics();
   void FillStatus(gpumem::v1::GetStatusResponse& status) const;
-  // What an operator should know, one sentence each.
+  // Returns facts for the operator, one sentence each.
   std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
@@ -130,7 +131,7 @@ class Server final : private BrokerObserver {
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
   const size_t device_count_;                        // but for pinned memory
   BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last pulse
-  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // that the manager was last told
+  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last status sent to the manager
   std::vector<std::string> device_notices_;          // changed by Listen alone
 
   const std::unique_ptr<AuditLog> audit_;
@@ -139,7 +140,7 @@ class Server final : private BrokerObserver {
   bool serves_ = false;
   bool hands_over_ = false;
 
-  // In the order of their making; each may use those above it. The broker's threads call its
+  // In the order of construction; each may use those above it. The broker's threads call its
   // observer before the hub and the sessions are made and until after they have ended.
   FdStore* const manager_;  // null: there is none
   Listeners listeners_;     // their files; the sockets themselves are passed on
@@ -152,14 +153,14 @@ class Server final : private BrokerObserver {
   std::unique_ptr<QuotaControl> quotas_;
   std::unique_ptr<WatchHub> hub_;
   std::unique_ptr<SessionServer> sessions_;
-  std::shared_ptr<ProcessMemory> process_memory_;  // null where nobody counts
+  std::shared_ptr<ProcessMemory> process_memory_;  // null if there is no source of counts
   std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   PeerBook admin_peers_;
   std::unique_ptr<ApiServers> api_servers_;
   std::unique_ptr<GrpcListener> admin_listener_;
-  std::string metrics_notice_;                // why there are none; set once, before any is asked
+  std::string metrics_notice_;                // why there are none; set once, before the first use
   std::unique_ptr<MetricsEndpoint> metrics_;  // null: off, or see the notice
 };
 

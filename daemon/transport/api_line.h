@@ -1,8 +1,9 @@
-// A socket that gRPC serves, and the means to end it from outside.
+// A socket that gRPC serves, with the means to end it from outside.
 //
-// gRPC owns the descriptor that it is given and says neither when it closes it nor what waits in
-// it. A line keeps a duplicate. So the daemon can shut the connection down, can see whether its
-// peer reads, and counts it until gRPC has closed its descriptor.
+// gRPC owns the descriptor that it is given. It reports neither when it closes the descriptor nor
+// how much unread data waits in it.
+// A line keeps a duplicate, with which the daemon can shut the connection down and check whether
+// the peer reads. The line counts the connection until gRPC has closed its descriptor.
 #pragma once
 
 #include <sys/types.h>
@@ -18,10 +19,10 @@
 
 namespace gpumemd {
 
-// Thread-safe, but for Stalled().
+// Thread-safe, except Stalled().
 class ApiLine {
  public:
-  // Of a socket that is about to be handed to gRPC; `served` stays the caller's.
+  // Returns a line for a socket that is about to be handed to gRPC. The caller keeps `served`.
   //   RESOURCE_EXHAUSTED  the process may open no more descriptors
   static absl::StatusOr<std::shared_ptr<ApiLine>> Of(const gpumem::UniqueFd& served);
 
@@ -31,17 +32,17 @@ class ApiLine {
   // Cuts it.
   ~ApiLine();
 
-  // Ends the connection in both directions, discards what the peer has sent and gRPC has not read,
-  // and closes the duplicate. gRPC closes its descriptor soon after. Idempotent.
+  // Shuts down both directions, discards what gRPC has not read, and closes the duplicate. gRPC
+  // closes its descriptor soon after. Idempotent.
   void Cut() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_cut() const { return cut_; }
   // True once gRPC has closed its descriptor.
   bool Closed() const;
-  // True if the peer's receive buffer has been full since `now - patience` or earlier, as far as
-  // the calls of this function have seen. Of one thread.
+  // True if the peer's receive buffer has been full since `now - patience` or earlier, as observed
+  // by calls of this function. Call from one thread only.
   bool Stalled(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The daemon's own descriptor of it, to poll until Cut(); not to close.
+  // Returns the daemon's duplicate, for polling until Cut(). The caller must not close it.
   int duplicate() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return duplicate_.get();

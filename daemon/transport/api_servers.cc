@@ -80,7 +80,8 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
         HasFlooded(server, now) ? options_.frames.AfterFlood() : options_.frames);
   }
   if (server.calls == nullptr) {
-    // What the windows belong to outlives this: no call of gRPC's is left then.
+    // Metered sockets keep the window, which may outlive `this`. The callback is not called then:
+    // no gRPC call is left.
     server.calls = std::make_shared<CallWindow>(options_.calls, [this] { look_.Signal(); });
   }
   if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls);

@@ -1,23 +1,23 @@
 // gRPC for sessions: each session gets a connection, of which the session socket hands the client
 // one end.
 //
-// So only a peer that the kernel has identified, and that a rule has given a tenant, speaks HTTP/2
-// to the daemon. The sessions of one uid and tenant share a gRPC server with a memory quota of its
-// own. What its peers make gRPC hold is bounded by that quota; under its pressure gRPC closes
-// connections of this server alone.
+// Only peers that the kernel has identified, and that a rule has assigned a tenant, speak HTTP/2 to
+// the daemon. The sessions of one uid and tenant share a gRPC server with a separate memory quota.
+// The quota bounds what its peers make gRPC hold; under its pressure gRPC closes connections of
+// this server alone.
 //
 // A guard thread cuts
 //   - connections whose peer does not read (options.stalled_after),
 //   - all connections of a uid and tenant that have sent more frames than frame_budget.h allows:
-//     calls that are reset at once (CVE-2023-44487), requests that do not end, SETTINGS, PING. gRPC
-//     gets nothing of them from that instant on (metered_sockets.h), and new ones are refused for a
-//     while.
+//     calls that are reset at once (CVE-2023-44487), unfinished requests, SETTINGS, PING. gRPC
+//     receives none of them after that instant (metered_sockets.h). New connections are refused for
+//     a while.
 // A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
 //
-// Of each uid and tenant so many calls are worked on at a time (call_window.h); further ones wait
-// in the sockets of its clients.
+// call_window.h limits the calls in progress of each uid and tenant. Further calls wait in the
+// sockets of its clients.
 //
-// A server is there while it has connections, and for options.linger after that. One is made in
+// A server exists while it has connections, and for options.linger after that. Making one takes
 // some 2 ms.
 #pragma once
 
@@ -49,15 +49,15 @@ struct ApiServersOptions {
   absl::Duration linger = absl::Seconds(30);
   // How long a peer may leave a full receive buffer unread.
   absl::Duration stalled_after = absl::Milliseconds(500);
-  // After connections have ended, the memory that the process has free is given back to the
-  // machine, at most so often.
+  // Minimum time between returns of the process's free memory to the machine, after connections
+  // have ended.
   absl::Duration trim_interval = absl::Seconds(5);
   // Poll interval of the guard.
   absl::Duration guard_interval = absl::Milliseconds(100);
   FrameBudgetOptions frames;  // of each uid and tenant
   CallWindowOptions calls;    // of each uid and tenant
-  // How long new connections are refused after a flood; twice as long after each next one that
-  // comes within ten times this time.
+  // How long new connections are refused after a flood. Doubles with each further flood within ten
+  // times this time.
   absl::Duration first_pause = absl::Seconds(1);
   absl::Duration longest_pause = absl::Minutes(1);
 };
@@ -65,12 +65,12 @@ struct ApiServersOptions {
 // Thread-safe.
 class ApiServers {
  public:
-  // Sets a builder up, but for how it listens. Services have to be such as several servers can
-  // have at a time: with methods of the callback interface.
+  // Configures a builder, except its listening ports. Several servers exist at a time, so services
+  // need methods of the callback interface.
   using Prepare = std::function<void(grpc::ServerBuilder&)>;
 
   explicit ApiServers(Prepare prepare, ApiServersOptions options = {});
-  // As StopConnecting, and Shutdown with no time left.
+  // As StopConnecting(), then Shutdown() without a grace period.
   ~ApiServers();
   ApiServers(const ApiServers&) = delete;
   ApiServers& operator=(const ApiServers&) = delete;
@@ -80,56 +80,56 @@ class ApiServers {
     std::shared_ptr<ApiLine> line;  // for its session to cut
   };
   // Connects a client of this uid and tenant.
-  //   RESOURCE_EXHAUSTED  the process has no descriptors left; or too many connections of these
-  //                       have not been closed yet
+  //   RESOURCE_EXHAUSTED  the process has no descriptors left; or too many connections of this uid
+  //                       and tenant have not been closed yet
   //   UNAVAILABLE         refused for a while after a flood; or the daemon stops
   absl::StatusOr<Connection> Connect(uid_t uid, const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Connects no client any more; those that are connected stay.
+  // Refuses new clients; existing connections stay.
   void StopConnecting() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends all servers: calls in flight have until `deadline`. After StopConnecting.
+  // Ends all servers: calls in flight have until `deadline`. Requires StopConnecting() first.
   void Shutdown(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Since the start.
   struct Cuts {
     uint64_t stalled = 0;  // connections
-    uint64_t floods = 0;   // each cut all connections of a uid and tenant
+    uint64_t floods = 0;   // each one cut all connections of a uid and tenant
   };
   Cuts cuts() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of those that are there, with those that are remembered for their pause.
+  // Includes servers that have ended but are remembered for their pause.
   size_t server_count() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Key = std::pair<uid_t, std::string>;
   struct Server {
-    std::unique_ptr<grpc::Server> server;            // null: it is remembered for its pause alone
+    std::unique_ptr<grpc::Server> server;            // null: remembered for its pause only
     std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
     std::shared_ptr<FrameBudget> frames;             // of the lines since the last flood
     std::shared_ptr<CallWindow> calls;               // of all lines
     uint64_t calls_seen = 0;                         // of calls->received()
-    absl::Time called_at = absl::InfinitePast();     // when the guard last saw new ones
+    absl::Time called_at = absl::InfinitePast();     // when the guard last saw new calls
     absl::Time idle_since = absl::InfiniteFuture();  // without lines
     absl::Time refused_until = absl::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();  // the last one
   };
 
-  // True if its last flood was not long ago, for the length of its pause.
+  // True if its last flood is no longer ago than its pause.
   static bool HasFlooded(const Server& server, absl::Time now);
 
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Has those read that are held, where there is room again. True if some are held still.
+  // Resumes reads of held sockets where there is room again. True if some are still held.
   bool ResumeHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the windows whether there is more than one that gets calls.
+  // Tells the windows whether more than one of them gets calls.
   void ShareWindows(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One look at all servers. `ended` gets those that are to be shut down without the mutex.
+  // Checks all servers once. `ended` receives the servers to shut down without the mutex.
   void Look(absl::Time now, std::vector<std::unique_ptr<grpc::Server>>& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets the lines that gRPC has closed; the number of those that it has yet to close.
+  // Forgets the lines that gRPC has closed. Returns how many it has yet to close.
   size_t DropClosed(Server& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutStalled(const Key& key, Server& server, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Cuts all lines, and has new ones refused for a while, if their frames were too many.
+  // Cuts all lines, and refuses new ones for a while, if they sent too many frames.
   void CutFlood(const Key& key, Server& server, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -137,7 +137,7 @@ class ApiServers {
   const ApiServersOptions options_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar look_;  // of the guard; a signal that is lost is made up for by its interval
+  absl::CondVar look_;  // wakes the guard; its interval makes up for a lost signal
   bool connecting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<Key, Server> servers_ ABSL_GUARDED_BY(mutex_);

@@ -1,17 +1,16 @@
-// Descriptors that are kept for operators, so that gpumemctl works when workers have taken the
-// others.
+// Descriptors reserved for operators, so that gpumemctl works when workers have taken the others.
 #pragma once
 
 #include "absl/status/status.h"
 
 namespace gpumemd {
 
-// True if `fd`, which has just been opened, is one of the last that the process may open: for a
-// worker it has to be closed again. The kernel gives out the lowest number that is free, so such a
-// number means that all lower ones are in use.
+// True if `fd`, just opened, is one of the last that the process may open. A worker's descriptor
+// must then be closed again. The kernel assigns the lowest free number, so such a number means that
+// all lower ones are in use.
 bool IsOfReserve(int fd);
 
-// RESOURCE_EXHAUSTED, with what would help.
+// Returns RESOURCE_EXHAUSTED, with advice.
 absl::Status NoDescriptors();
 
 }  // namespace gpumemd

@@ -1,10 +1,11 @@
 // Hands the connections of the admin socket to a gRPC server.
 //
-// gRPC could listen by itself, but would not count: one user could take every descriptor of the
-// daemon with idle connections. Here the kernel says who connects, and each user has a limit.
+// gRPC could listen by itself, but would not limit connections: one user could take every
+// descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
+// limit.
 //
-// The server is there while it has connections, and for options.linger after that: gRPC's threads
-// wake several times a second, whether there is anything to do or not. One is made in some 2 ms.
+// The server exists while it has connections, and for options.linger after that: gRPC's threads
+// wake several times a second even when idle. Making a server takes some 2 ms.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -28,12 +29,12 @@ struct GrpcListenerOptions {
   // A connection counts until gRPC has closed its descriptor.
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
-  // Who may connect, or why not; absent: whom the socket's mode lets.
+  // Returns whether the peer may connect. Absent: the socket's mode decides.
   std::function<absl::Status(int socket, const PeerIdentity&)> admits;
-  // How long the server stays when nobody is connected.
+  // How long the server stays without connections.
   absl::Duration linger = absl::Seconds(30);
-  // Told of who comes, by number, before gRPC gets the socket; of their end; and of those who are
-  // not admitted. In this object's thread.
+  // Callbacks, by connection number: a new peer, before gRPC gets the socket; its end; and peers
+  // that are not admitted. They run in this object's thread.
   std::function<void(uint64_t connection, int socket, const PeerIdentity&)> on_connected;
   std::function<void(uint64_t connection)> on_ended;
   std::function<void(const PeerIdentity&, const absl::Status& why)> on_refused;
@@ -41,26 +42,26 @@ struct GrpcListenerOptions {
 
 class GrpcListener {
  public:
-  // Sets a builder up for the server that is wanted, but for how it listens. Whenever one is made,
-  // in this object's thread. Services are to be such as can be registered again and again: with
-  // methods of the synchronous and the callback interfaces.
+  // Configures a builder for the server, except its listening ports. Called in this object's thread
+  // for each new server. Services must allow repeated registration: methods of the synchronous and
+  // the callback interfaces.
   using Prepare = std::function<void(grpc::ServerBuilder&)>;
-  // What is to be done with a server that has just been started.
+  // Called with each server that has just started.
   using Started = std::function<void(grpc::Server&)>;
 
   // `listener` is a listening STREAM socket.
   GrpcListener(gpumem::UniqueFd listener, Prepare prepare, Started started,
                GrpcListenerOptions options = {});
-  // As StopAccepting and Shutdown with no time left.
+  // As StopAccepting() and Shutdown() without a grace period.
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
-  // Accepts from here on. Once.
+  // Starts accepting. Call once.
   void Start();
-  // Accepts nobody any more; who is connected stays. Then Shutdown may be called.
+  // Stops accepting; existing connections stay. Shutdown() may follow.
   void StopAccepting();
-  // Ends the server, if there is one: calls in flight have until `deadline`.
+  // Ends the server, if any: calls in flight have until `deadline`.
   void Shutdown(absl::Time deadline);
 
  private:
@@ -72,31 +73,31 @@ class GrpcListener {
   void Serve();
   void AcceptSome();
   void Accept(gpumem::UniqueFd fd);
-  // Its peer has closed it, if only in one direction: cuts it.
+  // Cuts a connection whose peer has closed it, if only in one direction.
   void Ended(uint64_t key);
   void CountClosed();
-  // Tells the peer of `fd`, which has just connected, why it is not served.
+  // Sends the peer of `fd`, which has just connected, the reason for the refusal.
   void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
-  // Whether there is a server, now.
+  // Returns true if a server exists; makes one if needed.
   bool HaveServer();
-  // Makes room where all connections are taken: of the user who has the most.
+  // Makes room when all connections are taken: ends one of the user with the most.
   void EndOneOfTheGreediest();
 
   gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
-  gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out
+  gpumem::UniqueFd spare_;       // closed for a moment when descriptors run out
   const Prepare prepare_;
   const Started started_;
 
-  // The serving thread's, as long as there is one.
+  // Used by the serving thread, while it runs.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;  // of server_
   std::unique_ptr<grpc::Server> server_;
   uint64_t next_key_;
   absl::flat_hash_map<uint64_t, Connection> connections_;
   absl::flat_hash_map<uid_t, uint32_t> by_uid_;
-  std::vector<uint64_t> closing_;  // cut, and gRPC has yet to close them
+  std::vector<uint64_t> closing_;  // cut; gRPC has yet to close them
 
   std::thread thread_;
 };

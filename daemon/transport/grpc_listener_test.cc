@@ -75,7 +75,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
     listener_->Start();
   }
   grpc::Status Call() {
-    // One of its own, since channels to one address share their connection.
+    // A separate channel, since channels to one address share their connection.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     auto channel = grpc::CreateCustomChannel(absl::StrCat("unix:", path_),
@@ -110,8 +110,8 @@ TEST_P(GrpcListenerTest, ThereIsNoServerUntilSomebodyComes) {
 
 TEST_P(GrpcListenerTest, ServersComeAndGoWithWhoIsConnected) {
   Start(absl::ZeroDuration());
-  // A server that has ended is followed by another as soon as somebody comes, as often as it takes,
-  // and leaves no descriptor behind.
+  // After a server has ended, the next connection starts another, any number of times, without
+  // leaking descriptors.
   const auto call_until = [&](int servers) {
     const absl::Time give_up = absl::Now() + kLong;
     while (started() < servers && absl::Now() < give_up) {

@@ -34,17 +34,17 @@ namespace {
 using gpumem::UniqueFd;
 namespace v1 = gpumem::v1;
 
-// What epoll gives back. Of a connection: its key, and which of its two descriptors.
+// Values of epoll's data. For a connection: its key, and which of its two descriptors.
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kStopId = 1;
 constexpr uint64_t SocketId(uint64_t key) { return key * 2; }
 constexpr uint64_t PidfdId(uint64_t key) { return key * 2 + 1; }
 
-// Then those who are connected already have their turn, however many more wait.
+// So that existing connections get their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
 
-// On kernels before 6.5: how often the queue is looked into when nobody comes. Who has been
-// running for longer than this is known for certain when he does (Acceptance).
+// On kernels before 6.5: poll interval of an idle queue. A process that has run for longer than
+// this is identified with certainty when it connects (Acceptance).
 constexpr int kLookEveryMs = 100;
 
 constexpr size_t kMaxClientName = 64;
@@ -76,7 +76,7 @@ struct DeliveryPart {
   std::vector<int> fds;
 };
 
-// One at least. What comes of pools goes into one: a call makes no more than fit.
+// Returns one part at least. Pool descriptors go into one part: a call makes no more than fit.
 std::vector<DeliveryPart> PartsOf(uint64_t delivery_id, const Broker::Handover& handover) {
   std::vector<DeliveryPart> parts(1);
   for (const Broker::Handover::Item& item : handover.items) {
@@ -132,7 +132,7 @@ SessionServer::~SessionServer() {
 }
 
 void SessionServer::Start() {
-  AcceptSome();  // whoever comes after this has come after it
+  AcceptSome();  // peers accepted after this have connected after it
   thread_ = std::thread([this] { Serve(); });
 }
 
@@ -263,8 +263,8 @@ void SessionServer::Accept(UniqueFd socket) {
   Watch(connection->peer.pidfd.get(), PidfdId(connection->key));
 }
 
-// Whoever comes takes the place of the one that has been silent for longest, so that no
-// number of silent connections keeps out a client that speaks.
+// Evicts the connection that has been silent longest. So silent connections, however many, cannot
+// keep out a client that speaks.
 void SessionServer::MakeRoomFor(uid_t uid) {
   const auto of_user = [uid](const ConnectionPtr& other) {
     return other->peer.identity.uid == uid;
@@ -275,7 +275,7 @@ void SessionServer::MakeRoomFor(uid_t uid) {
   const ConnectionPtr silent =
       user_full ? *std::find_if(greeting_.begin(), greeting_.end(), of_user) : greeting_.front();
   OnSocket(silent);    // it may have spoken by now
-  if (parks_) return;  // then what it said is for the next daemon to hear
+  if (parks_) return;  // then its Hello is for the next daemon
   if (silent->welcomed || silent->socket == nullptr) return;
   Close(silent, absl::ResourceExhaustedError(
                     "too many connections have not said Hello, and this one has not for longest"));
@@ -390,7 +390,7 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
     }
     return match.status();
   }
-  // What is ambiguous about a cgroup is told with its path, which others choose.
+  // An ambiguity of a cgroup is reported with the path, which other users choose.
   match->rule = Printable(match->rule);
   connection->match = *match;
   const SessionDetails details = {.peer = connection->peer.identity,
@@ -399,7 +399,7 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
                                   .rule = match->rule,
                                   .certain = connection->peer.certain,
                                   .connect_id = hello.connect_id()};
-  // A gRPC connection is not made for those who get no session.
+  // Makes no gRPC connection for a client that gets no session.
   if (absl::Status room = broker_->CheckRoomForSession(match->tenant, details); !room.ok()) {
     return room;
   }

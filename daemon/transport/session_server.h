@@ -1,17 +1,17 @@
-// The session socket: who connects is identified, given a tenant, a session and a token,
-// and from then on watched. File descriptors go out here and nowhere else.
+// The session socket: each peer is identified, given a tenant, a session and a token, and then
+// watched. File descriptors are sent only here.
 //
-// One thread serves all sockets and pidfds. A peer is assumed hostile: it has
-// hello_timeout to say Hello, in one message of the right shape; anything else, then or
-// later, ends its connection with a sentence that says why, and nobody else's.
+// One thread serves all sockets and pidfds. A peer is assumed hostile: it has hello_timeout to say
+// Hello, in one message of the right shape. Anything else, then or later, ends that peer's
+// connection only, with a sentence that says why.
 //
 //   accepted ── Hello ok ──▶ live ── socket closed ──▶ watched ── pidfd ──▶ forgotten
 //       └─ Refusal, timeout ─▶ closed                     (only while its process may
 //                                                          still map memory)
 //
-// A session of an earlier daemon (Adopt) is watched, and live again when its client comes for it.
-// A client that has lost its gRPC connection comes for a live session in the same way: the session
-// moves to the new session socket, and the old one is closed.
+// A session of an earlier daemon (Adopt) is watched, and becomes live again when its client resumes
+// it. A client that has lost its gRPC connection resumes a live session in the same way: the
+// session moves to the new session socket, and the old one is closed.
 #pragma once
 
 #include <atomic>
@@ -41,72 +41,73 @@ namespace gpumemd {
 
 struct SessionServerOptions {
   absl::Duration hello_timeout = absl::Seconds(5);
-  // Connections that have not said Hello yet; those silent for longest give way.
+  // Connections that have not said Hello yet. Beyond the limit the longest silent is closed.
   uint32_t max_greeting = 1024;
   uint32_t max_greeting_per_uid = 256;
   uint64_t generation = 0;     // of this daemon, for Welcome
-  AuditSink* audit = nullptr;  // told of those whom no rule admits; null: nobody is
-  // Makes a session's gRPC connection, of which Welcome carries the client's end. Statuses as
+  AuditSink* audit = nullptr;  // records peers that no rule admits; may be null
+  // Makes a session's gRPC connection; Welcome carries the client's end. Statuses as
   // ApiServers::Connect; null: sessions get none.
   std::function<absl::StatusOr<ApiServers::Connection>(uid_t uid, const std::string& tenant)>
       connect_api;
-  // How long a client that does not read its socket holds up its own request.
+  // How long a send may wait for a client that does not read its socket. It delays only that
+  // client's request.
   absl::Duration send_timeout = absl::Seconds(2);
-  // Acceptance says what for; tests set it.
+  // See Acceptance; tests set it.
   bool peers_by_number = !KernelHasPeerPidfd();
 };
 
 class SessionServer {
  public:
-  // `listener` is a listening SEQPACKET socket. `broker` outlives this. `on_ended` is
-  // called once for each session whose socket has closed or whose process has gone.
+  // `listener` is a listening SEQPACKET socket. `broker` outlives this. `on_ended` is called once
+  // for each session whose socket has closed or whose process has ended.
   SessionServer(gpumem::UniqueFd listener, Broker* broker, std::vector<Rule> rules,
                 std::function<void(SessionId)> on_ended, SessionServerOptions options = {});
-  // Says Goodbye to everybody, and ends every session.
+  // Says Goodbye to all clients, and ends every session.
   ~SessionServer();
 
-  // Serves from here on. Once.
+  // Starts serving. Call once.
   void Start();
 
   SessionServer(const SessionServer&) = delete;
   SessionServer& operator=(const SessionServer&) = delete;
-  // Rules for those who connect from now on. Thread-safe.
+  // Sets the rules for later connections. Thread-safe.
   void SetRules(std::vector<Rule> rules);
 
-  // A session that an earlier daemon began, whose client has not come back for it: its process is
-  // watched from now on. Before Start.
+  // Adopts a session that an earlier daemon began and whose client has not resumed it, and watches
+  // its process. Call before Start().
   void Adopt(SessionId session, Peer peer, TenantMatch match);
-  // The next daemon is to answer: from now on no connection is accepted and no Hello read. Those
-  // who have connected hear at the end that this daemon stops, and ask the next one. When this
-  // returns, no session is being begun. Thread-safe.
+  // Leaves new clients to the next daemon: accepts no more connections and reads no more Hellos.
+  // Connected clients learn at the end that this daemon stops, and ask the next one. On return no
+  // session is being begun. Thread-safe.
   void Park() ABSL_LOCKS_EXCLUDED(hello_mutex_);
-  // What Goodbye says from now on: that it is the daemon that ends, and not its sessions. Nothing
-  // is told to the broker any more. Thread-safe.
+  // Makes Goodbye say that the daemon ends, and not its sessions. Stops all notifications to the
+  // broker. Thread-safe.
   void LeaveSessions();
 
-  // The client of a resumed session has said what it holds: from now on it is sent Deliveries.
+  // Allows Deliveries to the client of a resumed session, which has now reported its leases.
   // Thread-safe.
   void Reconciled(SessionId session);
 
-  // Sends a Delivery to the session's own socket. Thread-safe.
+  // Sends a Delivery to the session's socket, in several messages if one does not carry all
+  // descriptors. Thread-safe.
   //   UNAVAILABLE         the session's socket is closed; or the session was resumed and is not
-  //                       Reconciled(), so that the call is of a connection that is gone
+  //                       Reconciled(), so that the call is of an earlier connection
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
   //   DEADLINE_EXCEEDED   there is no room at the moment, or it takes several messages, and
   //                       `may_wait` is false
-  // In several messages where one does not carry all descriptors.
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
                        bool may_wait);
 
-  // Sends a signal to the session's process, and to no other: a pid that was used again since
-  // names nobody here. Works also after the socket has closed, as long as the session is
-  // watched. Thread-safe; does not wait, and does not call the broker.
-  //   NOT_FOUND            no such session, or its process is gone
+  // Sends a signal to the session's process, and never to one that reuses its pid. Works also after
+  // the socket has closed, while the session is watched. Thread-safe; does not wait, and does not
+  // call the broker.
+  //   NOT_FOUND            no such session, or its process has ended
   //   PERMISSION_DENIED    the daemon may not signal that process
   //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
   absl::Status Signal(SessionId session, int signal);
 
-  // Whom the session's process was taken for when it connected, and by which rule. Thread-safe.
+  // Returns the identity and rule match of the session's process when it connected. Thread-safe.
   //   UNAVAILABLE  the session has ended
   struct Recognition {
     PeerIdentity peer;
@@ -114,14 +115,14 @@ class SessionServer {
   };
   absl::StatusOr<Recognition> WhoIs(SessionId session);
 
-  // A pidfd of the session's process, for the caller to keep: it names that process also when
-  // the session is forgotten. Thread-safe; does not call the broker.
+  // Returns a pidfd of the session's process, which the caller owns. It stays valid after the
+  // session is forgotten. Thread-safe; does not call the broker.
   //   NOT_FOUND            no such session
   //   RESOURCE_EXHAUSTED   the daemon has no descriptors left
   //   FAILED_PRECONDITION  it is not certain which process it is (Peer::certain)
   absl::StatusOr<gpumem::UniqueFd> ProcessOf(SessionId session);
 
-  // Stops watching the session's process. Thread-safe; calls nobody.
+  // Stops watching the session's process. Thread-safe; makes no calls to other objects.
   void Forget(SessionId session);
 
  private:
@@ -134,16 +135,16 @@ class SessionServer {
     absl::Time greeting_ends;
     bool welcomed = false;
     SessionId session{};                  // once welcomed
-    TenantMatch match;                    // the same; written before it is in sessions_
+    TenantMatch match;                    // the same; set before it is in sessions_
     std::shared_ptr<ApiLine> api;         // its gRPC connection; likewise
     std::atomic<bool> reconciled = true;  // false: resumed, and not yet reconciled
-    // Held over a Delivery of several parts: two that are half sent could wait for each other's
+    // Held during a Delivery of several parts. Two half-sent ones could wait for each other's
     // client to read.
     absl::Mutex parts_mutex;
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
-  // What is known of a session; null where there is none.
+  // Returns the session's connection; null if there is none.
   ConnectionPtr FindSession(SessionId session);
   void Serve();
   void AcceptSome();
@@ -152,14 +153,14 @@ class SessionServer {
   void OnSocket(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
   void OnHello(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
-  // These two connect the client to gRPC first: its end is left in `api`.
+  // Both connect the client to gRPC first and leave its end in `api`.
   absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
                                           const gpumem::v1::Hello& hello, gpumem::UniqueFd* api);
-  // The session that the client has begun earlier, with this daemon or another.
+  // Resumes a session that the client began earlier, with this daemon or another.
   absl::StatusOr<Broker::NewSession> Resume(const ConnectionPtr& connection,
                                             const std::string& token, gpumem::UniqueFd* api);
   absl::Status ConnectApi(Connection& connection, gpumem::UniqueFd* api);
-  // Ends the connection that the session had, and not the session.
+  // Ends the session's previous connection, but not the session.
   void Replace(const ConnectionPtr& old);
   void EndExpiredGreetings();
   // Sends a last message, if any, closes the socket, and tells the broker.
@@ -173,7 +174,7 @@ class SessionServer {
   const SessionServerOptions options_;
   const gpumem::UniqueFd epoll_;
   const gpumem::UniqueFd stop_;  // eventfd
-  gpumem::UniqueFd spare_;       // given up for a moment when descriptors run out, to say so
+  gpumem::UniqueFd spare_;       // closed for a moment when descriptors run out, to send a refusal
 
   absl::Mutex hello_mutex_;          // while a Hello is answered
   std::atomic<bool> parks_ = false;  // set under hello_mutex_
@@ -186,7 +187,7 @@ class SessionServer {
 
   // Only the serving thread's.
   uint64_t next_key_ = 1;
-  int64_t queue_empty_at_ = 0;         // BootTime(); Acceptance says what for
+  int64_t queue_empty_at_ = 0;         // BootTime(); see Acceptance
   std::list<ConnectionPtr> greeting_;  // in the order of their expiry
 
   std::thread thread_;

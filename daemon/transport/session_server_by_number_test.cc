@@ -124,7 +124,7 @@ TEST_F(ByNumberTest, ASignalIsForAProcessThatIsCertainAndAlive) {
     const absl::Status signalled = server_->Signal(SessionId{report[0]}, SIGTERM);
     EXPECT_EQ(signalled.code(),
               certain ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
-    // Nor is one handed out that somebody else would signal.
+    // Nor is a pidfd returned with which a caller could signal it.
     if (!certain) {
       EXPECT_EQ(server_->ProcessOf(SessionId{report[0]}).status().code(),
                 absl::StatusCode::kFailedPrecondition);

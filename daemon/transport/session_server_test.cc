@@ -1,5 +1,5 @@
-// Signals to the processes behind sessions. What the socket itself does with good and bad
-// peers is shown on a whole daemon, tests/system/session_socket_test.cc.
+// Signals to the processes behind sessions. tests/system/session_socket_test.cc tests the socket
+// with good and bad peers, on a whole daemon.
 #include "daemon/transport/session_server.h"
 
 #include <gtest/gtest.h>
@@ -130,7 +130,7 @@ TEST_F(SessionServerTest, ASignalReachesTheSessionsProcessAndNoOther) {
   const SessionId of_other = SessionOf(other.pid());
   EXPECT_EQ(server_->Signal(SessionOf(one.pid()), SIGTERM), absl::OkStatus());
   EXPECT_EQ(one.Wait(), SIGTERM);
-  // Signal 0 only asks whether the process is there.
+  // Signal 0 only checks that the process exists.
   EXPECT_EQ(server_->Signal(of_other, 0), absl::OkStatus());
   EXPECT_EQ(server_->Signal(of_other, SIGKILL), absl::OkStatus());
   EXPECT_EQ(other.Wait(), SIGKILL);
@@ -145,13 +145,13 @@ TEST_F(SessionServerTest, WhoeverIsGoneOrWasNeverThereIsNotFound) {
   ASSERT_EQ(peer.Wait(), SIGKILL);
   auto process = server_->ProcessOf(session);
   ASSERT_TRUE(process.ok()) << process.status();
-  // Still watched: the broker has nobody here who would forget it.
+  // Still watched: this broker has no caller that would forget it.
   absl::Status gone = server_->Signal(session, SIGKILL);
   EXPECT_EQ(gone, absl::NotFoundError(absl::StrCat("process ", pid, " of session ", ToInt(session),
                                                    ": the process is gone")));
   server_->Forget(session);
   EXPECT_EQ(server_->ProcessOf(session).status().code(), absl::StatusCode::kNotFound);
-  // What was taken before stays the process's, whoever gets its pid.
+  // A pidfd taken before still names the process, even if its pid is reused.
   pollfd exited = {process->get(), POLLIN, 0};
   EXPECT_EQ(poll(&exited, 1, 0), 1);
   EXPECT_EQ(server_->Signal(session, SIGKILL),
@@ -166,7 +166,7 @@ TEST_F(SessionServerTest, WhatIsNoSignalIsRefused) {
   EXPECT_EQ(server_->Signal(SessionOf(peer.pid()), 0), absl::OkStatus());
 }
 
-// Where another daemon follows, it is that one's to answer.
+// If another daemon follows, that one answers.
 TEST_F(SessionServerTest, ParkedItNeitherWelcomesNorRefuses) {
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   auto early = gpumem::ConnectUnix(path_, SOCK_SEQPACKET);

@@ -1,19 +1,20 @@
-// Memory that processes take from a device past the broker (cudaMalloc): how much, and whose.
+// Memory that processes allocate on a device without the broker (cudaMalloc): the amount and the
+// owner.
 //
-// Pure: what the driver says of processes and what the broker knows of sessions come in, uses come
-// out (unbrokered_monitor.h asks the one and tells the other).
+// Pure: computes uses from the driver's facts about processes and the broker's facts about sessions
+// (unbrokered_monitor.h reads the former and reports to the latter).
 //
-// What is exact: whose process it is. Sessions are looked up before the driver is asked, start
-// times after it, so that whoever has both a session's pid and its start time was there in
-// between. A pid that was used again is nobody's of ours.
+// The owner is exact. Sessions are looked up before the driver is asked, start times after it, so a
+// process with both a session's pid and its start time was there in between. A reused pid matches
+// no session.
 //
-// What is not: how much. The driver counts a process's CUDA context and what its libraries take
-// for themselves, too, so `allowance` is taken off, for each device. Bytes are
-// - too few by up to the allowance, where a process needs less of it, and for managed memory,
-//   which the driver need not count;
-// - too many where its context and libraries need more;
-// - where the driver counts what is mapped of the broker's memory (Inputs::mapped), too few by
-//   what the process was given and has not mapped.
+// The amount is not exact. The driver also counts a process's CUDA context and its libraries'
+// memory, so `allowance` is subtracted, for each device. Bytes are
+// - too few by up to the allowance, if a process needs less of it, and for managed memory, which
+//   the driver need not count;
+// - too many if its context and libraries need more;
+// - too few, if the driver counts mapped memory of the broker (Inputs::mapped), by memory that the
+//   process was given and has not mapped.
 #pragma once
 
 #include <sys/types.h>
@@ -35,8 +36,8 @@ namespace gpumemd {
 struct DeviceProcess {
   std::string device_uuid;
   pid_t pid = 0;                  // 0: of another PID namespace, or unknown
-  uint64_t start_time = 0;        // read after the driver was asked; 0: it is gone, or unknown
-  std::optional<uint64_t> bytes;  // absent: the driver does not say
+  uint64_t start_time = 0;        // read after the driver was asked; 0: it has ended, or unknown
+  std::optional<uint64_t> bytes;  // absent: the driver does not report it
   std::string command;
 };
 
@@ -49,7 +50,7 @@ struct SessionProcess {
 };
 
 struct UnbrokeredUse {
-  SessionId session{};  // of those that the process has as this tenant, the first
+  SessionId session{};  // the first of the process's sessions as this tenant
   std::string tenant;
   std::string device_uuid;
   pid_t pid = 0;
@@ -59,17 +60,17 @@ struct UnbrokeredUse {
 };
 
 struct Unbrokered {
-  // By session and device. A process that is several tenants' counts at each of them, so that
-  // none is a place to hide what it takes.
+  // By session and device. A process of several tenants counts at each of them, so that none can
+  // hide its memory.
   std::vector<UnbrokeredUse> uses;
-  // Processes without a session, with all that the driver counts.
+  // Processes without a session, with all bytes that the driver counts.
   std::vector<DeviceProcess> foreign;
 };
 
 struct UnbrokeredInputs {
   absl::Span<const DeviceProcess> processes;
   absl::Span<const SessionProcess> sessions;  // as they were before the driver was asked
-  // Bytes of the broker's that a process may have mapped, by pid and device: where the driver
+  // Bytes of the broker's memory that a process may have mapped, by pid and device, if the driver
   // counts those, too.
   std::map<std::pair<pid_t, std::string>, uint64_t> mapped;
   uint64_t allowance = 0;
@@ -77,19 +78,20 @@ struct UnbrokeredInputs {
 
 Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs);
 
-// Which uses are above the tolerance for longer than a moment: in two samples, one after the
-// other. Memory that is just changing hands must be nobody's undoing.
+// The uses that exceed the tolerance in two consecutive samples. Memory that is just changing hands
+// must not cause a reaction.
 class UnbrokeredOffenders {
  public:
   struct Change {
-    std::vector<UnbrokeredUse> began, ended;  // with the bytes of now, and of before
+    std::vector<UnbrokeredUse> began, ended;  // with their present bytes, and with their previous
+                                              // bytes
   };
   // The next sample.
   Change Observe(absl::Span<const UnbrokeredUse> uses, uint64_t tolerance);
   bool Contains(const UnbrokeredUse& use) const;
 
  private:
-  // Process, tenant, device: a process that connects anew remains who it is.
+  // Process, tenant, device: a process that reconnects keeps its key.
   using Key = std::tuple<pid_t, uint64_t, std::string, std::string>;
   struct Entry {
     UnbrokeredUse use;

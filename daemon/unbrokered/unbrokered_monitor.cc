@@ -24,14 +24,14 @@ namespace {
 using gpumem::FormatBytes;
 using gpumem::UniqueFd;
 
-// What is known before the driver is asked.
+// The facts known before the driver is asked.
 struct Before {
   std::vector<std::string> devices;
   std::set<pid_t> own;  // the daemon's processes
   std::vector<SessionProcess> sessions;
 };
 
-// What the driver then says.
+// The driver's answers afterwards.
 struct Answer {
   std::vector<DeviceProcess> processes;
   absl::Status trouble;  // of the first device that it does not answer for
@@ -77,7 +77,7 @@ Answer AskDriver(ProcessMemory& source, const Before& before) {
   return answer;
 }
 
-// What the processes were given of the broker's memory, by pid and device.
+// Returns the bytes of the broker's memory that the processes were given, by pid and device.
 std::map<std::pair<pid_t, std::string>, uint64_t> Mapped(const Broker& broker,
                                                          const Before& before) {
   std::map<SessionId, pid_t> pid_of;
@@ -119,7 +119,7 @@ struct UnbrokeredMonitor::State {
   };
   using ProcessKey = std::pair<pid_t, uint64_t>;
 
-  // Nobody's any more once `stopping`: then only `source` may be used.
+  // Invalid once `stopping`: then only `source` may be used.
   Broker* const broker;
   const std::shared_ptr<ProcessMemory> source;
   const UnbrokeredMonitorOptions options;
@@ -232,7 +232,7 @@ void UnbrokeredMonitor::State::TellTrouble(const absl::Status& status) {
 
 void UnbrokeredMonitor::State::Digest(const Before& before, Answer answer) {
   if (!PidsAreOurs(answer)) {
-    // It may also have ended just now: what was known holds for one more look.
+    // It may also have ended just now: the previous facts hold for one more sample.
     if (!std::exchange(stray_pids, true)) return FollowUp();
     answer.trouble.Update(absl::UnavailableError(
         "the driver gives process numbers of another PID namespace; run gpumemd in the host's "

@@ -1,9 +1,9 @@
-// Looks at what processes take past the broker, over and over, tells the broker, and does what
-// the configuration says about it (unbrokered.h has the reckoning).
+// Samples the memory that processes allocate without the broker, reports it to the broker, and
+// applies the configured reaction (unbrokered.h computes the uses).
 //
-// One thread. It asks the driver without any lock, since a driver can hang; nobody ever waits
-// for it but the destructor, and that for a short time only: a thread that hangs then is left
-// behind, and touches nothing of the daemon's any more when it comes back.
+// One thread. It asks the driver without any lock, since a driver can hang. Only the destructor
+// waits for it, and only for a short time. A thread that still hangs then is left behind, and no
+// longer touches the daemon's objects when it returns.
 #pragma once
 
 #include <sys/types.h>
@@ -26,8 +26,8 @@ namespace gpumemd {
 
 struct UnbrokeredMonitorOptions {
   UnbrokeredConfig config;
-  AuditSink* audit = nullptr;  // told of processes that are ended; null: nobody is
-  // A pidfd of a session's process (SessionServer::ProcessOf). Thread-safe; must not block.
+  AuditSink* audit = nullptr;  // records processes that are ended; may be null
+  // Returns a pidfd of a session's process (SessionServer::ProcessOf). Thread-safe; must not block.
   std::function<absl::StatusOr<gpumem::UniqueFd>(SessionId)> process_of;
   absl::Duration kill_after = absl::Seconds(5);  // SIGTERM, SIGKILL
   absl::Duration patience = absl::Seconds(2);    // of the destructor
@@ -35,7 +35,7 @@ struct UnbrokeredMonitorOptions {
 
 class UnbrokeredMonitor {
  public:
-  // `broker` outlives this.
+  // Starts the monitor. `broker` outlives this.
   //   RESOURCE_EXHAUSTED  no thread could be started
   static absl::StatusOr<std::unique_ptr<UnbrokeredMonitor>> Start(
       Broker* broker, std::shared_ptr<ProcessMemory> source, UnbrokeredMonitorOptions options);
@@ -43,11 +43,11 @@ class UnbrokeredMonitor {
   UnbrokeredMonitor(const UnbrokeredMonitor&) = delete;
   UnbrokeredMonitor& operator=(const UnbrokeredMonitor&) = delete;
 
-  // From the next look on, which is at once. Thread-safe.
+  // Applies to the next sample, which starts at once. Thread-safe.
   void Configure(const UnbrokeredConfig& config);
 
-  // Processes without a session that use a device, the largest first; the daemon's own are not
-  // among them. Thread-safe.
+  // Returns processes without a session that use a device, the largest first, without the daemon's
+  // processes. Thread-safe.
   std::vector<DeviceProcess> Foreign() const;
 
  private:

@@ -1,4 +1,4 @@
-// The monitor with real processes, a real broker, and a driver that says what the test wants.
+// The monitor with real processes, a real broker, and a driver that the test controls.
 #include "daemon/unbrokered/unbrokered_monitor.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kAllowance = 100 * kMiB;
 constexpr uint64_t kTolerance = 10 * kMiB;
 
-// For what no call waits for: the condition decides, not the time.
+// For conditions that no call waits for: the condition decides, not the time.
 bool Eventually(const std::function<bool()>& done) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (!done()) {
@@ -90,14 +90,14 @@ class Driver : public ProcessMemory {
 // A process that waits for signals. It is killed and reaped at its end.
 class Process {
  public:
-  // One that is stubborn says that it was sent SIGTERM, and goes on.
+  // A stubborn process reports SIGTERM, and continues.
   explicit Process(bool stubborn = false) {
     int ends[2];
     if (pipe(ends) != 0) abort();
     words_.reset(ends[0]);
     const gpumem::UniqueFd theirs(ends[1]);
     pid_ = fork();
-    if (pid_ == 0) {  // only system calls from here on
+    if (pid_ == 0) {  // only system calls below
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       sigset_t asked;
       sigemptyset(&asked);
@@ -276,7 +276,7 @@ TEST_F(UnbrokeredMonitorTest, WhoeverIsForgivenStartsAnew) {
   config.reaction = UnbrokeredReaction::kReport;
   monitor_->Configure(config);
   ASSERT_TRUE(driver_->WaitForLooks(2));
-  // Asked to end once more: what was begun before is not finished, by SIGKILL.
+  // The process gets SIGTERM again: the earlier termination is not completed by SIGKILL.
   config.reaction = UnbrokeredReaction::kTerminate;
   monitor_->Configure(config);
   EXPECT_TRUE(stubborn.Speaks());
@@ -310,7 +310,7 @@ TEST_F(UnbrokeredMonitorTest, NumbersOfAnotherNamespaceAccuseNobody) {
   for (const DeviceProcess& process : monitor_->Foreign()) EXPECT_EQ(process.pid, 0);
   EXPECT_EQ(UnbrokeredOf("team"), 0u);
   EXPECT_TRUE(worker.running());
-  // Where all of them are found here, they are taken for ours.
+  // If all of them are found here, they count as the daemon's namespace's.
   driver_->Say({{worker.pid(), kAllowance + 2 * kTolerance}});
   EXPECT_EQ(worker.Wait(), SIGTERM);
 }
@@ -363,7 +363,7 @@ TEST_F(UnbrokeredMonitorTest, ADriverThatHangsHoldsUpNobody) {
   (*monitor)->Configure({});
   monitor->reset();
   broker_.reset();
-  // When it comes back there is no broker any more, and nobody asks for one.
+  // When it returns there is no broker any more, and no thread uses one.
   driver->Hang(false);
   driver.reset();
   EXPECT_TRUE(Eventually([&] { return left_behind.expired(); }));

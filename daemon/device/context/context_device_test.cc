@@ -151,7 +151,7 @@ TEST_F(ContextDeviceTest, ATenantHasOnePoolUntilItsLimitGrows) {
   EXPECT_THAT(*device_->Pools(), SizeIs(2));
 }
 
-// What is freed in a pool that stays is not the device's again (daemon/core/ledger/pools.cc).
+// Memory freed in a pool that stays does not return to the device (daemon/core/ledger/pools.cc).
 TEST_F(ContextDeviceTest, NothingNewComesFromAPoolThatIsOnItsWayOut) {
   auto first = Pooled("a");
   auto second = Pooled("a");

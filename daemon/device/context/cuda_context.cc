@@ -34,7 +34,7 @@ ExportData ToExportData(const Data& data) {
   return bytes;
 }
 
-// What has been made and not yet freed.
+// Memory that was made and not yet freed.
 struct Memory {
   CUdeviceptr at = 0;
   bool pooled = false;
@@ -135,10 +135,10 @@ class PrimaryContext : public Context {
     if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
       return absl::InternalError(absl::ErrnoToStatus(errno, "F_SETFD").message());
     }
-    // What was exported from a pool goes back to the device only when the pool is gone and all who
-    // imported it have ended. A pool that gives it up before that loses it (measured with driver
-    // 580): neither the pool nor the device has it, and no attribute counts it. So a pool keeps
-    // what it has, and uses it again.
+    // Memory exported from a pool returns to the device only when the pool is gone and all its
+    // importers have exited. A pool that releases it before that loses it (measured with driver
+    // 580): neither the pool nor the device has it, and no attribute counts it. So a pool keeps its
+    // memory, and reuses it.
     cuuint64_t all = UINT64_MAX;
     status = Run("setting the release threshold of a memory pool", [&] {
       return driver_.cuMemPoolSetAttribute(made, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
@@ -212,7 +212,7 @@ class PrimaryContext : public Context {
     if (!change.reset_peaks) return absl::OkStatus();
     for (const CUmemPool_attribute peak :
          {CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH}) {
-      // Zero is how the driver is told to begin anew.
+      // Zero resets the driver's peak.
       if (absl::Status status = set(peak, cuuint64_t{0}); !status.ok()) return status;
     }
     return absl::OkStatus();
@@ -228,8 +228,8 @@ class PrimaryContext : public Context {
   bool broken() const override { return broken_; }
 
  private:
-  // Calls the driver with the context current. After any error it finds out whether the
-  // context is spoiled: such errors come back from every call, this one included.
+  // Calls the driver with the context current. After any error it checks whether the context is
+  // spoiled: such errors come back from every call, this one included.
   template <typename Work>
   absl::Status Run(absl::string_view what, Work work) {
     absl::Status status = context_->Run(what, work);

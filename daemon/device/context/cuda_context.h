@@ -8,7 +8,7 @@
 
 namespace gpumemd {
 
-// Keeps the primary context of the GPU `spec.device_uuid`.
+// Returns the primary context of the GPU `spec.device_uuid`, and keeps it.
 //   UNAVAILABLE         no usable CUDA driver
 //   NOT_FOUND           this process does not see the device
 //   RESOURCE_EXHAUSTED  the GPU has no memory for a context

@@ -1,4 +1,4 @@
-// What stands in for a CUDA context on a host device: memfds that only this process owns.
+// The stand-in for a CUDA context on a host device: memfds that only this process owns.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace gpumemd {
 
-// `spec.device_uuid` is a host device's. Answers on `spec.socket_path`, replacing what is
-// there, for as long as it lives; with an empty path it makes no memory (UNIMPLEMENTED).
-// host_ipc.h says how its memory is opened.
+// Returns a context for the host device `spec.device_uuid`. While it lives, it answers on
+// `spec.socket_path`, replacing an existing file. With an empty path it makes no memory
+// (UNIMPLEMENTED). host_ipc.h describes how its memory is opened.
 //
-// Each allocation is a memfd that is sealed at its size, also in a pool, so that no client can make
-// it hold more. What a pool has reserved beyond the bytes in use is a number alone: freed memory
-// goes at once.
+// Each allocation is a memfd that is sealed at its size, also in a pool, so that no client can
+// enlarge it. A pool's reserved bytes beyond the bytes in use are only a number: freed memory is
+// released at once.
 absl::StatusOr<std::unique_ptr<Context>> MakeHostContext(const ContextSpec& spec);
 
 }  // namespace gpumemd

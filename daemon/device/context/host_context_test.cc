@@ -130,7 +130,7 @@ TEST_F(HostContextTest, AnswersOthersWhileSomebodySendsNonsenseOrNothing) {
     ASSERT_TRUE(socket.ok()) << socket.status();
     std::vector<int> fds;
     if (i % 2 == 1) fds = {reader.get(), writer.get()};
-    // Whether it is let send them at all depends on the kernel.
+    // Whether sending them succeeds depends on the kernel.
     if (i % 4 != 0) {
       gpumem::SendMessage(socket->get(), i % 4 == 2 ? "?" : no_handle, fds, deadline).IgnoreError();
     }
@@ -198,8 +198,8 @@ class HostPoolTest : public HostContextTest {
   std::shared_ptr<gpumem::ImportedPool> pool_;  // after its descriptor was closed
 };
 
-// What a client may have done with a descriptor, with every call that could put memory into it.
-// Returns the bytes that it holds then.
+// Tries every call by which a client could put memory into a descriptor. Returns the bytes that it
+// holds then.
 uint64_t FillBeyond(int fd, uint64_t size) {
   constexpr uint64_t kBeyond = 8 * kMiB;
   const std::vector<char> bytes(kMiB, 'x');

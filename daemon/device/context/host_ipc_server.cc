@@ -26,10 +26,11 @@ namespace {
 
 using gpumem::UniqueFd;
 
-// Askers ask as soon as they have connected; these are for those who do not.
+// Openers send their request as soon as they have connected; these limits are for those that do
+// not.
 constexpr int kMaxOfUser = 64;
 constexpr size_t kMaxAskers = 512;
-// How long to leave connections alone where no descriptor is left for them.
+// Pause before accepting again if no descriptor is left for a connection.
 constexpr int kPauseMs = 100;
 
 // Debian 12's headers do not name it.
@@ -37,8 +38,8 @@ constexpr int kPauseMs = 100;
 #define SO_PASSRIGHTS 83
 #endif
 
-// Closes descriptors that nobody asked for. They are taken, not dropped, because the last close
-// of a TCP socket takes as long as its owner has asked for with SO_LINGER.
+// Closes unwanted descriptors. They are taken, not dropped, because the last close of a TCP socket
+// takes as long as its owner has requested with SO_LINGER.
 void CloseFds(msghdr* header) {
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -53,8 +54,8 @@ void CloseFds(msghdr* header) {
   }
 }
 
-// What has been asked on a connection: nothing at its end, or where that cannot be a question.
-// Absent while there is nothing yet.
+// Returns the request on a connection: empty at its end, or if malformed. Absent if none has come
+// yet.
 std::optional<std::string> Receive(int socket) {
   char bytes[sizeof(gpumem::ExportData) + 1];
   alignas(cmsghdr) char control[CMSG_SPACE(gpumem::kMaxMessageFds * sizeof(int))];
@@ -86,13 +87,13 @@ absl::StatusOr<std::unique_ptr<HostIpcServer>> HostIpcServer::Start(const std::s
   if (!socket.valid() || !stop.valid()) {
     return absl::ResourceExhaustedError(absl::ErrnoToStatus(errno, "socket").message());
   }
-  // Where the kernel can (Linux 6.16), nobody sends descriptors; elsewhere one that takes long
-  // to close can hold up the thread that answers, and nobody else.
+  // Kernels since Linux 6.16 refuse descriptors here. On older ones a descriptor that takes long to
+  // close can block the thread that answers, and nothing else.
   const int no = 0;
   setsockopt(socket.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
   // Left by one that was killed: the folder belongs to one daemon.
   unlink(path.c_str());
-  // Whoever has the 64 bytes may open what they stand for, as with CUDA.
+  // Any bearer of the 64 bytes may open their memory, as with CUDA.
   if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), 0666) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
     return absl::InternalError(
@@ -130,7 +131,7 @@ void HostIpcServer::Serve() {
     for (const Asker& asker : askers_) ready.push_back({asker.socket.get(), POLLIN, 0});
     if (poll(ready.data(), ready.size(), -1) < 0) continue;
     if (ready[0].revents != 0) return;
-    // Those who are there come before those who want to be.
+    // Existing connections come before new ones.
     auto polled = ready.begin() + 2;
     for (auto asker = askers_.begin(); asker != askers_.end(); ++polled) {
       const std::optional<std::string> question =
@@ -173,7 +174,7 @@ void HostIpcServer::Answer(absl::string_view question, int asker) {
     std::memcpy(handle.data(), question.data(), handle.size());
     absl::MutexLock lock(&mutex_);
     const auto found = memory_.find(handle);
-    // Whether he takes it is his affair.
+    // Whether the peer takes it does not matter.
     if (found == memory_.end()) {
       gpumem::SendMessage(asker, gpumem::kHostIpcGone, {}, absl::InfinitePast()).IgnoreError();
     } else {
@@ -182,7 +183,8 @@ void HostIpcServer::Answer(absl::string_view question, int asker) {
           .IgnoreError();
     }
   }
-  // What else he has sent is taken, too, so that no close of his descriptors is left to ours.
+  // Takes its further messages, too, so that this thread's close() does not close their
+  // descriptors.
   shutdown(asker, SHUT_RD);
   for (std::optional<std::string> more = Receive(asker); more.has_value() && !more->empty();) {
     more = Receive(asker);

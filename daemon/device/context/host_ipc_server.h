@@ -1,4 +1,4 @@
-// Answers those who open memory of kind ipc on a host device (common/mapping/host_ipc.h).
+// Answers processes that open memory of kind ipc on a host device (common/mapping/host_ipc.h).
 #pragma once
 
 #include <sys/types.h>
@@ -20,19 +20,19 @@
 
 namespace gpumemd {
 
-// Thread-safe. Waits for nobody: whoever does not take his answer does not get it. Any user may
-// connect, so each has a few connections only: one more ends his oldest.
+// Thread-safe. Waits for no peer: an answer that a peer does not take is dropped. Any user may
+// connect, so connections of a user are limited to a few: one more ends that user's oldest.
 class HostIpcServer {
  public:
-  // Replaces the socket at `path`, which is this device's alone.
+  // Starts a server and replaces the socket at `path`, which is this device's alone.
   //   RESOURCE_EXHAUSTED  no descriptors or threads left
-  //   INTERNAL            anything else that keeps it from listening there
+  //   INTERNAL            any other error that prevents listening there
   static absl::StatusOr<std::unique_ptr<HostIpcServer>> Start(const std::string& path);
-  // Removes the socket, unless somebody has replaced it.
+  // Removes the socket, unless another process has replaced it.
   ~HostIpcServer();
 
   void Add(const gpumem::ExportData& handle, gpumem::UniqueFd memory);
-  // From now on nobody opens it.
+  // Removes the memory: later openings fail.
   void Remove(const gpumem::ExportData& handle);
 
  private:
@@ -44,14 +44,14 @@ class HostIpcServer {
   HostIpcServer(gpumem::UniqueFd socket, gpumem::UniqueFd stop)
       : socket_(std::move(socket)), stop_(std::move(stop)) {}
   void Serve();
-  // False where no descriptor was left for it, nor to be had by ending another.
+  // False if no descriptor was left for it, even by ending another connection.
   bool Accept();
   void Answer(absl::string_view question, int asker);
 
   const gpumem::UniqueFd socket_;
   const gpumem::UniqueFd stop_;  // an eventfd
   SocketFile file_;
-  std::list<Asker> askers_;  // the thread's, the oldest first
+  std::list<Asker> askers_;  // used by the thread; the oldest first
   absl::Mutex mutex_;
   std::map<gpumem::ExportData, gpumem::UniqueFd> memory_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -13,7 +13,7 @@ uint64_t NextPool() {
   return next++;
 }
 
-// What `change` sets, on top of `settings`.
+// Adds the attributes of `change` to `settings`.
 void Merge(const PoolChange& change, PoolChange& settings) {
   const auto set = [](const auto& from, auto& to) {
     if (from.has_value()) to = from;
@@ -85,7 +85,7 @@ void ContextKeeper::Life::RemovePool(uint64_t pool) {
 ContextKeeper::~ContextKeeper() {
   absl::MutexLock lock(&mutex_);
   process_.reset();
-  socket_file_.Remove();  // left behind where the process was killed
+  socket_file_.Remove();  // left behind if the process was killed
 }
 
 void ContextKeeper::OnLost(std::function<void()> on_lost) {
@@ -148,7 +148,7 @@ void ContextKeeper::End() {
 absl::StatusOr<std::unique_ptr<Allocation>> ContextKeeper::Create(
     const CreateSpec& spec, uint64_t pool_max, std::shared_ptr<void> reservation) {
   const uint64_t failed_starts = failed_starts_;  // before it waits for the mutex
-  // They outlive the lock, as what is made does.
+  // They outlive the lock, as the made segment does.
   std::unique_ptr<ContextProcess> dead, idle;
   absl::StatusOr<std::unique_ptr<Allocation>> made;
   {
@@ -208,8 +208,8 @@ absl::StatusOr<ContextKeeper::Pools_::iterator> ContextKeeper::FindOrMakePool(
     status = process_->SetPool(number, settings->second);
   }
   if (!status.ok()) {
-    // It may be there even so, where its descriptor found no room here. If not: so much the
-    // better.
+    // The pool may exist even so, if there was no room for its descriptor here. If not, nothing is
+    // lost.
     process_->DestroyPool(number).IgnoreError();
     return status;
   }
@@ -222,7 +222,7 @@ absl::StatusOr<ContextKeeper::Pools_::iterator> ContextKeeper::FindOrMakePool(
 
 void ContextKeeper::DestroyIfEmpty(Pools_::iterator pool) {
   if (pool->second.segments > 0) return;
-  // It fails only where the context is lost, and the pool with it.
+  // It fails only if the context is lost, and the pool with it.
   process_->DestroyPool(pool->first).IgnoreError();
   life_->RemovePool(pool->first);
   pools_.erase(pool);

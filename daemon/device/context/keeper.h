@@ -23,16 +23,16 @@
 
 namespace gpumemd {
 
-// Thread-safe. Its functions are Device's; its mutex is held during the start of a context and
-// its work, so that requests go one by one, but not while it ends. `on_lost` may call anything but
-// OnLost, and must not end the device.
+// Thread-safe. Its functions are Device's. Its mutex is held during the start of a context and its
+// work, so that requests run one at a time, but not while a context ends. `on_lost` may call
+// anything but OnLost, and must not destroy the device.
 class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
  public:
   explicit ContextKeeper(ContextSpec spec) : spec_(std::move(spec)) {}
   // There is no Allocation left.
   ~ContextKeeper();
 
-  // `pool_max` is for a tenant without a pool as large. The Allocation keeps `reservation` until
+  // `pool_max` applies if the tenant has no pool as large. The Allocation keeps `reservation` until
   // its memory is free.
   absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec, uint64_t pool_max,
                                                      std::shared_ptr<void> reservation);
@@ -40,7 +40,7 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
   absl::StatusOr<PoolStatus> SetPool(absl::string_view tenant, const PoolChange& change);
   absl::StatusOr<PoolStatus> TrimPool(absl::string_view tenant, uint64_t keep_bytes);
   pid_t pid() const { return pid_; }
-  // Returns when no call of the former `on_lost` is under way.
+  // Returns once no call of the previous `on_lost` is in progress.
   void OnLost(std::function<void()> on_lost);
   void End();
 
@@ -51,10 +51,10 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
   class Life {
    public:
     bool lost() const { return lost_; }
-    // Closes what is left of its pools: their memory stays taken as long as any descriptor of
-    // them is open.
+    // Closes the remaining descriptors of its pools: their memory stays taken while any of them is
+    // open.
     void Lose();
-    // Null for pools that are not there (any more).
+    // Null if the pool does not exist (any more).
     std::shared_ptr<const gpumem::UniqueFd> PoolFd(uint64_t pool) const;
     void AddPool(uint64_t pool, gpumem::UniqueFd fd);
     void RemovePool(uint64_t pool);
@@ -70,21 +70,22 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
   struct Pool {
     std::string tenant;
     uint64_t limit_bytes = 0;  // what it was made for
-    uint64_t max_bytes = 0;    // what the driver lets it reserve; 0: no such cap
+    uint64_t max_bytes = 0;    // the most that the driver lets it reserve; 0: no such cap
     uint32_t segments = 0;
-    // Something of it was freed, which it keeps for itself: nothing new comes from it, so that it
-    // ends, and the device has that back.
+    // True once memory of it was freed, which it keeps reserved. Nothing new is allocated from it,
+    // so that it ends and the device regains that memory.
     bool retired = false;
   };
   using Pools_ = std::map<uint64_t, Pool>;
 
-  // Whether there is a context; marks what is in it lost where it has broken.
+  // True if there is a context. If it has broken, marks its contents lost.
   bool Alive() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Both of the next two put a process that is over into `dead`, to be destroyed without the
-  // mutex: its thread may be calling on_lost, and its end can take long.
+  // Both of the next two move an ended process into `dead`, which the caller destroys without the
+  // mutex. Its thread may be calling on_lost, and its end can take long.
   //
-  // Starts a context where there is none. Who has waited while a start failed (it saw
-  // `failed_starts` of them) gets that failure: a start that hangs takes as long the next time.
+  // Starts a context if there is none. A caller that waited while a start failed (it saw
+  // `failed_starts` failures) gets that failure, since a start that hangs takes as long the next
+  // time.
   absl::Status Start(uint64_t failed_starts, std::unique_ptr<ContextProcess>& dead)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfIdle(std::unique_ptr<ContextProcess>& dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -95,13 +96,13 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
                                                            uint64_t pool_max,
                                                            std::shared_ptr<void> reservation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The tenant's newest pool if it is large enough and not retired, else a new one.
+  // Returns the tenant's newest pool if it is large enough and not retired, else a new one.
   absl::StatusOr<Pools_::iterator> FindOrMakePool(const std::string& tenant, uint64_t max_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DestroyIfEmpty(Pools_::iterator pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PoolStatus> Read(const Pools_::value_type& pool)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does `work` to each pool of the tenant, and reads the newest.
+  // Applies `work` to each pool of the tenant. Returns the newest pool's status.
   template <typename Work>
   absl::StatusOr<PoolStatus> ForEachPool(absl::string_view tenant, Work work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -121,7 +122,7 @@ class ContextKeeper : public std::enable_shared_from_this<ContextKeeper> {
   Pools_ pools_ ABSL_GUARDED_BY(mutex_);  // by number: the newest last
   std::map<std::string, PoolChange, std::less<>> settings_ ABSL_GUARDED_BY(mutex_);  // by tenant
 
-  absl::Mutex on_lost_mutex_;  // held while it is called; taken without mutex_
+  absl::Mutex on_lost_mutex_;  // held during the callback; taken without mutex_
   std::function<void()> on_lost_ ABSL_GUARDED_BY(on_lost_mutex_);
 };
 

@@ -33,10 +33,10 @@ using gpumem::UniqueFd;
 constexpr absl::Duration kStartPatience = absl::Seconds(120);
 // Once it is there, the slowest that it does is to clear a whole GPU, in a tenth of a second.
 constexpr absl::Duration kPatience = absl::Seconds(10);
-// How long an end of its own may take before it is killed.
+// How long the process may take to end by itself before it is killed.
 constexpr int kFarewellMs = 10'000;
 
-// What the daemon's supervisor tells the daemon alone.
+// True for variables by which the daemon's supervisor addresses the daemon alone.
 bool IsForParentOnly(const char* variable) {
   return absl::StartsWith(variable, "NOTIFY_SOCKET=") || absl::StartsWith(variable, "LISTEN_") ||
          absl::StartsWith(variable, "WATCHDOG_");
@@ -93,7 +93,7 @@ absl::StatusOr<pid_t> Spawn(const ContextSpec& spec, int socket) {
   return pid;
 }
 
-// How a child ended that was waited for.
+// Describes how a child ended, by its wait status.
 std::string Ending(int wait_status) {
   if (WIFSIGNALED(wait_status)) return absl::StrCat("killed by signal ", WTERMSIG(wait_status));
   return absl::StrCat("exit status ", WEXITSTATUS(wait_status));
@@ -106,13 +106,13 @@ int Reap(pid_t pid) {
   return status;
 }
 
-// Whether the process ends by itself in good time.
+// True if the process ends by itself in good time.
 bool AwaitExit(int pidfd) {
   pollfd exited = {pidfd, POLLIN, 0};
   return poll(&exited, 1, kFarewellMs) > 0;
 }
 
-// A child that nobody watches yet; its end kills it.
+// A child without a watcher yet; the destructor kills it.
 class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
@@ -126,7 +126,7 @@ class Child {
   pid_t release() { return std::exchange(pid_, 0); }
 
  private:
-  pid_t pid_;  // 0 once somebody else cares for it
+  pid_t pid_;  // 0 once another object is responsible for it
 };
 
 }  // namespace
@@ -162,7 +162,7 @@ absl::StatusOr<std::unique_ptr<ContextProcess>> ContextProcess::Start(
                                               " did not get one in ",
                                               absl::FormatDuration(kStartPatience)));
     }
-    // Its own end tells more than ours, if it comes.
+    // If it exits by itself, that status tells more than the kill's.
     AwaitExit(pidfd.get());
     kill(*pid, SIGKILL);
     child.release();

@@ -1,8 +1,8 @@
-// A process that has a context on one device, and does what it is told.
+// A process with a context on one device, which executes its parent's requests.
 //
-// It is this very program, run again, at the other end of a socket. It ends when the socket
-// closes, at the latest some seconds later even if its driver hangs, so it does not outlive its
-// parent; and when its context breaks.
+// It is this program, run again, at the other end of a socket. It ends when its context breaks, or
+// when the socket closes: at most some seconds later even if its driver hangs. So it does not
+// outlive its parent.
 #pragma once
 
 #include <sys/types.h>
@@ -27,20 +27,19 @@ namespace gpumemd {
 struct ContextAnswer;
 struct ContextRequest;
 
-// A Context in a process of its own. Thread-safe: requests go one by one.
+// A Context in a separate process. Thread-safe: requests run one at a time.
 //
-// Statuses are the Context's; or UNAVAILABLE where the process is gone, which is for good: it
-// has ended, or not answered for ten seconds and been killed.
+// Statuses are the Context's, or UNAVAILABLE. The latter is permanent: the process has ended, or
+// has been killed after ten seconds without an answer.
 class ContextProcess : public Context {
  public:
-  // Runs the process and waits for its context. `on_death` is called, in a thread of this
-  // object, when the process has ended by itself or been killed; it must not destroy this
-  // object.
+  // Starts the process and waits for its context. `on_death` is called, in a thread of this object,
+  // when the process has ended by itself or been killed; it must not destroy this object.
   //   RESOURCE_EXHAUSTED  no memory for a context, or no processes, threads or descriptors left
-  //   INTERNAL            anything else that kept it from starting
+  //   INTERNAL            any other error that prevented the start
   static absl::StatusOr<std::unique_ptr<ContextProcess>> Start(const ContextSpec& spec,
                                                                std::function<void(pid_t)> on_death);
-  // Ends the process with all its memory, and waits for that.
+  // Ends the process with all its memory, and blocks until it has ended.
   ~ContextProcess() override;
 
   pid_t pid() const { return pid_; }
@@ -74,16 +73,15 @@ class ContextProcess : public Context {
   std::thread watcher_;
 };
 
-// Makes the context of `spec`, in the process that is to have it.
+// Makes the context of `spec`, in the context process.
 using ContextFactory =
     std::function<absl::StatusOr<std::unique_ptr<Context>>(const ContextSpec& spec)>;
 
-// A CudaContext for GPUs, a HostContext for host devices.
+// Returns a CudaContext for GPUs, a HostContext for host devices.
 absl::StatusOr<std::unique_ptr<Context>> MakeContext(const ContextSpec& spec);
 
-// To be called first in the main() of every program that opens devices: where this program
-// was run by ContextProcess::Start, serves until the other side is gone and returns the
-// exit status.
+// Must be called first in the main() of every program that opens devices. In a process started by
+// ContextProcess::Start it serves until the other side is gone and returns the exit status.
 std::optional<int> RunAsContextProcess(int argc, char** argv,
                                        const ContextFactory& make = MakeContext);
 

@@ -69,7 +69,7 @@ bool Send(int socket, const ContextAnswer& answer, const UniqueFd& fd) {
   return gpumem::SendMessage(socket, Pack(answer), fds, absl::InfiniteFuture()).ok();
 }
 
-// Ends this process when the other side of `socket` is gone and nobody here notices: the driver
+// Ends this process when the other side of `socket` is gone and no thread here notices: the driver
 // may hang for good.
 void EndWithParent(int socket) {
   pollfd closed = {socket, 0, 0};  // POLLHUP comes unasked
@@ -79,7 +79,7 @@ void EndWithParent(int socket) {
   _exit(kHung);
 }
 
-// Returns when there is nobody to serve any more.
+// Returns when no client is left.
 int Serve(int socket, Context& context) {
   while (true) {
     const absl::StatusOr<gpumem::UnixMessage> message =
@@ -111,7 +111,7 @@ int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make
   if (!Send(socket, hello, UniqueFd()) || !context.ok()) return 1;
   const int status = Serve(socket, **context);
   context->reset();
-  // Not by way of exit(): the driver's handlers there would free what others have open still;
+  // Not exit(): the driver's handlers there would free memory that other processes still have open;
   // the kernel lets them keep it.
   _exit(status);
 }

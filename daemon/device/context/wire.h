@@ -1,5 +1,5 @@
-// What a ContextProcess and the process that it stands for say to each other: both are this
-// program, so a message is its struct's bytes.
+// Messages between a ContextProcess and its process. Both run this program, so a message is its
+// struct's bytes.
 #pragma once
 
 #include <algorithm>

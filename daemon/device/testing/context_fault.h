@@ -1,4 +1,4 @@
-// Contexts that break when a test says so.
+// Contexts that break on a test's command.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace gpumemd {
 
-// The environment variable that says at which piece of memory, from 1 on, a context breaks:
-// "3" lets it make two. To be set before the context's process starts.
+// The environment variable that sets the number, from 1, of the memory at which a context breaks:
+// "3" lets it make two. Set it before the context's process starts.
 inline constexpr char kContextFaultVariable[] = "GPUMEM_TEST_CONTEXT_FAULT_AT";
 
-// MakeContext's, to be given to RunAsContextProcess. A CUDA context breaks as in life: a
-// kernel in it writes where no memory is.
+// As MakeContext(), for RunAsContextProcess(). A CUDA context breaks as in production: a kernel in
+// it writes to an invalid address.
 absl::StatusOr<std::unique_ptr<Context>> MakeFaultyContext(const ContextSpec& spec);
 
 }  // namespace gpumemd

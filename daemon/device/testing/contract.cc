@@ -244,7 +244,7 @@ TEST_P(DeviceContract, RefusesKindsThatItDoesNotMakeAndNamesThoseThatItDoes) {
 TEST_P(DeviceContract, ReleasedBytesComeBack) {
   const uint64_t bytes = exact() ? info().capacity_bytes / 2 : 4 * kGiB;
   const uint64_t noise = exact() ? 0 : kNoiseBytes;
-  const auto keep = Create(1, "keeper");  // what the driver takes for itself, it has taken now
+  const auto keep = Create(1, "keeper");  // the driver has taken its part by now
   ASSERT_NE(keep, nullptr);
   const uint64_t before = FreeBytes();
   Allocations allocations;
@@ -278,7 +278,7 @@ TEST_P(DeviceContract, RefusesWhenItIsFull) {
   }
   ASSERT_FALSE(allocations.empty());
   if (!exact() && kind() == Kind::kMempool) {
-    // CUDA keeps what was exported of a pool until the pool is gone, with all that is in it.
+    // CUDA keeps memory exported from a pool until the pool is gone, with all its contents.
     allocations.clear();
   } else {
     allocations.pop_back();
@@ -296,7 +296,7 @@ TEST_P(DeviceContract, LeaksNoDescriptors) {
   for (int i = 0; i < 100; ++i) {
     const std::unique_ptr<Allocation> allocation = Create(1);
     ASSERT_NE(allocation, nullptr);
-    // A pool of its own: the first one's pool takes nothing new once something of it was freed.
+    // A separate pool: the first one takes nothing new once memory of it was freed.
     const bool own_pool = kind() == Kind::kMempool && i > 0;
     EXPECT_EQ(OpenDescriptors(), before + (rules().by_descriptor || own_pool ? 1 : 0));
     EXPECT_FALSE(device().Create(Spec(info().capacity_bytes + 1)).ok());

@@ -113,7 +113,7 @@ TEST_P(ContextContract, ABrokenContextCostsWhatIsInItAndNothingElse) {
   EXPECT_EQ(reports.count(), 1);
 }
 
-// What is left of the context is cleared away before its process's death is heard of.
+// The rest of the context is cleared away before its process's death is reported.
 TEST_P(ContextContract, ALossIsReportedThoughTheNextCreateComesAtOnce) {
   ASSERT_EQ(setenv(kContextFaultVariable, "2", 1), 0);
   const absl::Cleanup unset = [] { unsetenv(kContextFaultVariable); };
@@ -243,7 +243,7 @@ TEST_P(ContextContract, APoolStaysBelowItsTenantsLimit) {
   EXPECT_THAT(*device().Pools(), SizeIs(2));
 }
 
-// A pool reserves in steps of its own; they must not take from a small limit.
+// A pool reserves in steps; they must not take from a small limit.
 TEST_P(ContextContract, ASmallLimitCanBeUsedUp) {
   if (kind() != Kind::kMempool) GTEST_SKIP() << "there are no pools";
   CreateSpec spec = Spec(granule());

@@ -45,17 +45,18 @@ absl::Status BecomeNobody() {
   if (setgroups(0, nullptr) != 0 || setgid(kNobody) != 0 || setuid(kNobody) != 0) {
     return Refused("becoming another user");
   }
-  // Its own files in /proc are its own again.
+  // The process owns its files in /proc again.
   prctl(PR_SET_DUMPABLE, 1);
   return absl::OkStatus();
 }
 
-// In a process of namespaces of its own: the server in them, for whom this one only waits.
+// In the outer process of separate namespaces: the server inside them, for which this one only
+// waits.
 volatile sig_atomic_t inner_pid = 0;
 
 void KillInner(int) { kill(static_cast<pid_t>(inner_pid), SIGKILL); }
 
-// Goes on in a child that is in the namespaces; ends this process with it.
+// Continues in a child that is in the namespaces; ends this process with it.
 absl::Status EnterNamespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0) {
     return Refused("entering namespaces");

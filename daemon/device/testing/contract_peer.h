@@ -21,18 +21,18 @@ namespace gpumemd {
 
 class PeerServer;
 
-// Who a peer is.
+// The identity of a peer.
 enum class PeerIdentity {
-  kThisProcess,    // nobody else: the test itself does what a peer would
+  kThisProcess,    // no other process: the test itself acts as the peer
   kSameUser,       // another process
   kOtherUser,      // another process of another uid
-  kOwnNamespaces,  // another process in its own PID, network, IPC and mount namespace
+  kOwnNamespaces,  // another process in separate PID, network, IPC and mount namespaces
 };
 
 // "ThisProcess" and so on.
 absl::string_view PeerIdentityName(PeerIdentity identity);
 
-// What a client is told of memory that it may open.
+// A client's description of memory that it may open.
 struct SharedMemory {
   Kind kind = Kind::kVmm;
   std::string device_uuid;
@@ -43,40 +43,40 @@ struct SharedMemory {
   std::optional<ExportData> data;
 };
 
-// Runs this program again and tells it what to do with memory that it is told of, as a
-// client would be. A new program and not a fork: CUDA does not survive that.
+// Runs this program again and tells it what to do with given memory, as a client would. A new
+// program and not a fork, which CUDA does not survive.
 //
-// Each call waits for the peer's answer and gives its status; UNAVAILABLE where the peer
-// has died. Its end ends the peer.
+// Each call waits for the peer's answer and returns its status; UNAVAILABLE if the peer has died.
+// The destructor ends the peer.
 class ContractPeer {
  public:
-  //   FAILED_PRECONDITION  nobody here may make a process of that identity; says why
+  // Starts a peer.
+  //   FAILED_PRECONDITION  this user may not make a process of that identity; says why
   static absl::StatusOr<std::unique_ptr<ContractPeer>> Start(PeerIdentity identity);
   ContractPeer(const ContractPeer&) = delete;
   ContractPeer& operator=(const ContractPeer&) = delete;
   ~ContractPeer();
 
-  // Maps memory, several descriptors' in one range. The peer keeps no descriptor. What was
-  // mapped before is unmapped first.
+  // Maps memory, several descriptors' in one range. The peer keeps no descriptor. Unmaps earlier
+  // mappings first.
   absl::Status Map(const SharedMemory& memory, bool read_only = false);
   absl::Status Unmap();
-  // Maps the same once more and unmaps it again. ABORTED where it is at another address
-  // than what is mapped.
+  // Maps the same once more and unmaps it again. ABORTED if its address differs from the first
+  // mapping's.
   absl::Status MapAgain(const SharedMemory& memory);
 
-  // Fills the mapped range with words that follow from the seed.
+  // Fills the mapped range with words derived from the seed.
   absl::Status WritePattern(uint64_t seed);
-  // Ok where it holds just that, or zeros; DATA_LOSS names the first wrong byte.
+  // OK if it holds just that, or zeros; DATA_LOSS names the first wrong byte.
   absl::Status ExpectPattern(uint64_t seed);
   absl::Status ExpectZeros();
 
-  // Hands a descriptor over for keeps: the peer neither maps it nor loads a driver.
+  // Hands a descriptor over: the peer neither maps it nor loads a driver.
   absl::Status Keep(int fd);
   // Gets it back.
   absl::StatusOr<gpumem::UniqueFd> GiveBack();
 
-  // SIGKILLs the peer and waits until the kernel has reaped it. There is none to kill in
-  // this process.
+  // Kills the peer with SIGKILL and waits until the kernel has reaped it. Not for kThisProcess.
   void Kill();
 
  private:
@@ -89,11 +89,11 @@ class ContractPeer {
   PeerIdentity identity_ = PeerIdentity::kThisProcess;
   pid_t pid_ = 0;  // 0 once it is reaped
   gpumem::UniqueFd socket_;
-  std::unique_ptr<PeerServer> here_;  // the peer, where it is this process
+  std::unique_ptr<PeerServer> here_;  // the peer, if it is this process
 };
 
-// To be called first in main(): where this program was run by ContractPeer::Start(),
-// serves as a peer until the other side is gone and returns the exit status.
+// Must be called first in main(). In a process started by ContractPeer::Start(), serves as a peer
+// until the other side is gone and returns the exit status.
 std::optional<int> RunAsContractPeer(int argc, char** argv);
 
 }  // namespace gpumemd

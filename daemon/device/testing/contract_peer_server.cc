@@ -31,7 +31,7 @@ uint64_t PatternWord(uint64_t seed, uint64_t index) {
   return word ^ (word >> 31);
 }
 
-// "map KIND UUID RUNTIME_DIR BYTES POOL DATA rw"; what is absent is "-".
+// Parses "map KIND UUID RUNTIME_DIR BYTES POOL DATA rw"; absent values are "-".
 absl::StatusOr<SharedMemory> Parse(const std::vector<std::string>& words,
                                    const std::vector<UniqueFd>& fds) {
   int kind = 0;

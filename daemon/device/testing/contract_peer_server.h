@@ -1,4 +1,4 @@
-// What a ContractPeer does, in whichever process it is.
+// The work of a ContractPeer, in either process.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace gpumemd {
 
 class PeerServer {
  public:
-  // Does what a message says; answers with the descriptor to send back, if any.
+  // Executes a message; returns the descriptor to send back, if any.
   absl::StatusOr<gpumem::UniqueFd> Do(gpumem::UnixMessage message);
 
  private:
@@ -35,7 +35,7 @@ class PeerServer {
           work);
   char* Base() const { return static_cast<char*>(mappings_.front()->data()); }
 
-  SharedMemory memory_;  // what is mapped
+  SharedMemory memory_;  // the mapped memory
   std::map<uint64_t, std::shared_ptr<gpumem::ImportedPool>> pools_;
   gpumem::Mappings mappings_;
   std::unique_ptr<gpumem::DeviceCopier> copier_;

@@ -60,7 +60,7 @@ TEST_P(SharingContract, ManyAreMappedInOneRange) {
   ASSERT_EQ(writer->WritePattern(3), absl::OkStatus());
   ASSERT_EQ(reader->Map(memory), absl::OkStatus());
   EXPECT_EQ(reader->ExpectPattern(3), absl::OkStatus());
-  // In another order it is another range: each descriptor is its own memory.
+  // In another order it is another range: each descriptor is separate memory.
   std::swap(memory.fds.front(), memory.fds.back());
   ASSERT_EQ(reader->Map(memory), absl::OkStatus());
   EXPECT_EQ(reader->ExpectPattern(3).code(), StatusCode::kDataLoss);
@@ -129,7 +129,7 @@ TEST_P(SharingContract, ReadOnlyIsHeldOrRefused) {
   if (InOneProcess() && info().backend == Backend::kHost) {
     GTEST_SKIP() << "a write would end this process";
   }
-  // A process dies of it where memory is the host's; the CUDA driver answers an error.
+  // A process dies of it if the memory is the host's; the CUDA driver returns an error.
   EXPECT_THAT(reader->WritePattern(5).code(),
               AnyOf(StatusCode::kUnavailable, StatusCode::kInternal));
   EXPECT_EQ(writer->ExpectPattern(4), absl::OkStatus());
@@ -240,7 +240,7 @@ TEST_P(SharingContract, ADescriptorAloneKeepsTheMemory) {
   ASSERT_EQ(writer->WritePattern(9), absl::OkStatus());
   InOneProcess() ? writer->Unmap().IgnoreError() : writer->Kill();
   allocation.reset();
-  // Nobody maps it now, and its maker has let go of it.
+  // No process maps it now, and its maker has released it.
   const absl::StatusOr<gpumem::UniqueFd> kept = keeper->GiveBack();
   ASSERT_TRUE(kept.ok()) << kept.status();
   ASSERT_TRUE(kept->valid());

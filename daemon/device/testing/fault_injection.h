@@ -1,4 +1,4 @@
-// Devices that fail, and stall, when a test says so.
+// Devices that fail, and stall, on a test's command.
 #pragma once
 
 #include <atomic>
@@ -22,20 +22,19 @@ struct DeviceOp {
   uint64_t bytes = 0;      // likewise
 };
 
-// Asked before each operation, in the thread that does it and without any lock; may
-// take its time. The operation goes ahead where it answers OK.
+// Called before each operation, in the thread that does it and without any lock; may block. The
+// operation proceeds if it returns OK.
 using FaultPlan = std::function<absl::Status(const DeviceOp&)>;
 
-// `device` under `plan`, which is called from several threads at once if the device is.
+// Returns `device` under `plan`, which is called from several threads at once if the device is.
 std::unique_ptr<Device> InjectFaults(std::unique_ptr<Device> device, FaultPlan plan);
 
-// Where a plan can hold threads up, so that a test decides what happens first. Shut at
-// first; thread-safe.
+// Lets a plan hold threads up, so that a test decides their order. Shut at first; thread-safe.
 class Gate {
  public:
-  // Returns when the gate is open.
+  // Blocks until the gate is open.
   void Pass();
-  // Returns when Pass() has been called `arrivals` times in all.
+  // Blocks until Pass() has been called `arrivals` times in all.
   void AwaitArrivals(int arrivals);
   // Lets all through, for good.
   void Open();

@@ -22,9 +22,9 @@ namespace {
 using gpumem::UniqueFd;
 
 constexpr size_t kMaxName = 255;
-// Room for the content of a crate, 1.5 KiB each with what the kernel counts, and to spare.
+// Room for the contents of a crate, 1.5 KiB each with the kernel's overhead, and to spare.
 constexpr int kQueueBytes = 256 * 1024;
-// Begins what is no descriptor but a mark that Adopt has put in.
+// Prefix of a mark, in place of a descriptor, that Adopt() has put in.
 constexpr absl::string_view kMark = "!";
 
 absl::Status Put(const UniqueFd& in, absl::string_view name, int fd) {
@@ -38,7 +38,7 @@ absl::Status Put(const UniqueFd& in, absl::string_view name, int fd) {
                                           "net.core.wmem_max"));
 }
 
-// What is at the front, which stays there; nullopt: nothing.
+// Returns the front descriptor, which stays there; nullopt: the queue is empty.
 absl::StatusOr<std::optional<NamedFd>> Look(const UniqueFd& out) {
   char name[kMaxName];
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -72,7 +72,7 @@ absl::StatusOr<std::optional<NamedFd>> Look(const UniqueFd& out) {
   return front;
 }
 
-// Takes out what is at the front.
+// Takes out the front descriptor.
 void Drop(const UniqueFd& out) {
   // The kernel closes descriptors for which there is no room.
   char name[kMaxName];
@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<FdCrates::Crate>> FdCrates::MakeCrate(uint64_t nu
   crate->out.reset(ends[1]);
   // As much of it as the system allows.
   (void)::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kQueueBytes, sizeof(kQueueBytes));
-  // First the crate, then what goes into it; both ends or none (but for a store that is full).
+  // First the crate, then its contents; both ends or none (except if the store is full).
   absl::Status stored = store_.Store(ToString({.kind = kKind, .number = number}),
                                      absl::Span<const int>(ends), timeout);
   if (!stored.ok()) return stored;
@@ -219,7 +219,7 @@ absl::StatusOr<std::vector<NamedFd>> FdCrates::Adopt(std::vector<NamedFd>& inher
   std::vector<NamedFd> found;
   std::vector<std::pair<uint64_t, UniqueFd>> halves;
   for (auto& [number, both] : ends) {
-    // Which end is which, only what lies in it tells.
+    // Only the contents tell which end is which.
     if (both.size() > 1 && HasContent(both[0])) std::swap(both[0], both[1]);
     if (both.size() == 1) {
       halves.emplace_back(number, std::move(both[0]));

@@ -1,26 +1,30 @@
-// Many stored descriptors in few of the service manager's: packed in crates.
+// Packs many stored descriptors into few of the service manager's, in crates.
 //
-// systemd's FD store gets slow with what it holds, and PID 1 with it (see fd_store.h). A crate is
-// a pair of connected sockets that the manager stores, and what lies unread in its queue are
-// descriptors, sent with SCM_RIGHTS (unix(7)). The kernel keeps them there for as long as the
-// manager keeps the crate, so they outlive this process; but to put one in or to take one out is
-// between this process and the kernel. Measured with 9,000 of them in 282 crates (564 descriptors
-// in the manager): 3 us to put one in, 8 us with the crates made on the way, 110 us to take any one
-// out, 60 ms to adopt them all; and PID 1 has one more crate to take in after every 32.
+// systemd's FD store gets slow with the number of its descriptors, and PID 1 with it (see
+// fd_store.h). A crate is a pair of connected sockets that the manager stores. The unread messages
+// in its queue are descriptors, sent with SCM_RIGHTS (unix(7)). The kernel keeps them there for as
+// long as the manager keeps the crate, so they outlive this process. Putting one in or taking one
+// out does not involve the manager.
 //
-// Descriptors of CUDA's memory (VMM) were seen to behave so on an H200: the queue alone held the
-// memory when its owner was killed, another process read it right, and taking one out freed it.
+// Measured with 9,000 of them in 282 crates (564 descriptors in the manager):
+//   - 3 us to put one in, 8 us including the making of crates,
+//   - 110 us to take any one out,
+//   - 60 ms to adopt them all,
+//   - one more crate for PID 1 to take in after every 32 descriptors.
 //
-// A queue is open at its front only. To take one out of the middle, those before it go round to
-// the end, each put in again before it leaves the front: whenever this process dies, each is in
-// there once or twice, and Adopt drops the second.
+// Tests on an H200 showed this for descriptors of CUDA's memory (VMM): the queue alone held the
+// memory when its owner was killed, another process read it correctly, and taking one out freed it.
 //
-// The kernel counts descriptors in queues for each user, and lets a process that has neither
-// CAP_SYS_RESOURCE nor CAP_SYS_ADMIN send none (ETOOMANYREFS) when its user has more of them than
-// the process may have open files (too_many_unix_fds() in Linux's net/core/scm.c). So whoever uses
-// this gives the daemon a user of its own, root or "gpumem", or keeps the number below the limits
-// of that user's other processes, often 1,024. gpumem-keeper needs no crates: it takes as many
-// descriptors as there are at 10 us each.
+// A queue is open at its front only. To take one out of the middle, those before it move to the
+// end, each put in again before it leaves the front. If this process dies meanwhile, each is in
+// there once or twice, and Adopt() drops the second.
+//
+// The kernel counts descriptors in queues for each user. A process without CAP_SYS_RESOURCE and
+// CAP_SYS_ADMIN can send none (ETOOMANYREFS) when its user has more of them than the process may
+// have open files (too_many_unix_fds() in Linux's net/core/scm.c). So give the daemon a separate
+// user, root or "gpumem". Otherwise keep the number below the limits of that user's other
+// processes, often 1,024. gpumem-keeper needs no crates: it takes any number of descriptors at 10
+// us each.
 #pragma once
 
 #include <cstdint>
@@ -45,42 +49,43 @@ namespace gpumemd {
 // Thread-safe.
 class FdCrates {
  public:
-  static constexpr size_t kCrateSize = 32;  // descriptors; taking one out costs in proportion
-  // Of the names of crates in the FD store (fd_name.h): "c0", "c1", … The caller names nothing so.
+  static constexpr size_t kCrateSize = 32;  // descriptors; the cost of taking one out is
+                                            // proportional
+  // Kind of the crates' names in the FD store (fd_name.h): "c0", "c1", … Reserved for crates.
   static constexpr char kKind = 'c';
 
-  // Crates go to `store`, which has to outlive this object.
+  // Stores crates in `store`, which has to outlive this object.
   explicit FdCrates(FdStore& store) : store_(store) {}
 
-  // Takes the crates out of what the process was handed, and goes on with them. Answers what is
-  // in them, in no useful order; all of it also stays in them. To be called first, if at all; after
-  // an error this object is of no use.
+  // Takes the crates out of the descriptors that the process was handed, and continues to use them.
+  // Returns their contents, in no useful order; all of it also stays in them. Must be called first,
+  // if at all; after an error this object is unusable.
   //   RESOURCE_EXHAUSTED  this process may not open so many files (raise its limit before: systemd
   //                       starts services with 1,024); nothing in them is lost
   //   INTERNAL            a crate is not as this class makes them
   //   others              FdStore's
   absl::StatusOr<std::vector<NamedFd>> Adopt(std::vector<NamedFd>& inherited);
 
-  // Puts a descriptor in, by a name of 1 to 255 bytes that no other has. It outlives this process
-  // from then on.
+  // Puts a descriptor in, by a unique name of 1 to 255 bytes. It outlives this process from then
+  // on.
   //   ALREADY_EXISTS      there is one of this name
-  //   INVALID_ARGUMENT    the name or the descriptor is none
+  //   INVALID_ARGUMENT    the name or the descriptor is invalid
   //   RESOURCE_EXHAUSTED  too many of this user's descriptors are in queues (see above)
-  //   others              FdStore's, where a new crate is needed; it waits for at most kPatience
+  //   others              FdStore's, if a new crate is needed; it waits for at most kPatience
   absl::Status Store(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As Store, but makes no new crate: false where none has room.
+  // As Store(), but makes no new crate: false if none has room.
   absl::StatusOr<bool> StoreInRoom(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes a crate, which needs two places of the manager's. Others go on meanwhile. Statuses as
-  // FdStore::Store.
+  // Makes a crate, which needs two places of the manager's. Other calls proceed meanwhile. Statuses
+  // as FdStore::Store.
   absl::Status AddCrate(absl::Duration timeout = FdStore::kPatience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Takes the descriptor out and closes it: when this returns, nothing in here refers to its file.
+  // Takes the descriptor out and closes it: on return, nothing in here refers to its file.
   //   NOT_FOUND           there is none of this name
   //   RESOURCE_EXHAUSTED  no descriptor is left that this takes for a moment; it is still in
   absl::Status Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // How many descriptors there are, and how many crates: of these none is ever given up.
+  // Return the number of descriptors, and of crates. Crates are never given up.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t crates() const ABSL_LOCKS_EXCLUDED(mutex_);
   // True if the next Store() makes a new crate, for which the manager needs two places.
@@ -92,7 +97,7 @@ class FdCrates {
     std::deque<std::string> content;  // as in the queue
   };
 
-  // Has the manager store a new crate.
+  // Makes a crate and has the manager store it.
   absl::StatusOr<std::unique_ptr<Crate>> MakeCrate(uint64_t number, absl::Duration timeout);
   absl::Status StoreLocked(absl::string_view name, int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> StoreInRoomLocked(absl::string_view name, int fd)

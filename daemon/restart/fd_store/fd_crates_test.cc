@@ -48,7 +48,7 @@ std::string NameOf(off_t size) { return absl::StrCat("s", size); }
 
 class FdCratesTest : public ::testing::Test {
  protected:
-  // What the manager does: keeps what it is sent.
+  // Acts as the manager: keeps received descriptors.
   void Collect() {
     while (manager_.HasMessage()) {
       Message message = manager_.Receive();
@@ -62,7 +62,7 @@ class FdCratesTest : public ::testing::Test {
       }
     }
   }
-  // What it hands to the next process.
+  // Returns the descriptors for the next process.
   std::vector<NamedFd> HandOver() {
     Collect();
     std::vector<NamedFd> copies;
@@ -115,7 +115,7 @@ TEST_F(FdCratesTest, WhatIsInThemOutlivesTheProcess) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), wanted);
   EXPECT_EQ(kept_.size(), 8) << "two ends of each crate";
 
-  // It goes on with the same crates, and fills them first.
+  // It continues with the same crates, and fills them first.
   for (off_t i = 1000; i < 1000 + 128 - 66; ++i) {
     EXPECT_TRUE(crates.Store(NameOf(i), FileOf(i).get()).ok());
   }
@@ -242,7 +242,7 @@ TEST_F(FdCratesTest, WithTooFewDescriptorsNothingIsLost) {
 TEST_F(FdCratesTest, TooManyInQueuesIsRefusedAndTheRestStays) {
   const int code = InChild([&] {
     const std::unique_ptr<FdStore> store = manager_.Start();
-    // Somebody without capabilities, and without other processes.
+    // A user without capabilities, and without other processes.
     const uid_t user = 1'000'000 + static_cast<uid_t>(::getpid());
     if (::setresuid(user, user, user) != 0) return 77;
     const rlimit limit = {100, 100};
@@ -255,7 +255,7 @@ TEST_F(FdCratesTest, TooManyInQueuesIsRefusedAndTheRestStays) {
     }
     if (!absl::IsResourceExhausted(status)) return 1;
     if (crates.size() != stored - 1) return 2;
-    // Where some leave, others fit. (The kernel counts a moment later than it answers.)
+    // Removed ones make room for others. (The kernel counts a moment later than it answers.)
     for (size_t i = 0; i < 8; ++i) {
       if (!crates.Remove(NameOf(static_cast<off_t>(i))).ok()) return 3;
     }
@@ -280,8 +280,8 @@ TEST_F(FdCratesTest, ThreadsUseItAtOnce) {
   std::vector<std::thread> threads;
   for (off_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      // Not so many that a crate has to wait for somebody to read the socket, whose queue holds 11
-      // messages where nobody has set net.unix.max_dgram_qlen.
+      // Few enough that no crate has to wait for a reader of the socket, whose queue holds 11
+      // messages by default (net.unix.max_dgram_qlen).
       for (off_t i = t * 1000; i < t * 1000 + 100; ++i) {
         EXPECT_TRUE(crates.Store(NameOf(i), FileOf(i).get()).ok());
         if (i % 2 == 0) {

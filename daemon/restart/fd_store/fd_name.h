@@ -13,16 +13,17 @@
 
 namespace gpumemd {
 
-// What a descriptor is, and the number of that. Numbers are the caller's.
+// The kind of a descriptor, and a number that the caller chooses.
 struct FdName {
   char kind = 0;  // a letter: 's' a segment, 'j' a journal, 'm' metadata
   uint64_t number = 0;
 };
 
-// The kind, then the number in base 62 (0-9, A-Z, a-z) without leading zeros: 2 to 12 characters.
+// Returns the kind, then the number in base 62 (0-9, A-Z, a-z) without leading zeros: 2 to 12
+// characters.
 std::string ToString(const FdName& name);
 
-// Reads only what ToString writes, so that there is one name for each; else nullopt.
+// Parses only what ToString() writes, so that each descriptor has one name; else nullopt.
 std::optional<FdName> ParseFdName(absl::string_view text);
 
 }  // namespace gpumemd

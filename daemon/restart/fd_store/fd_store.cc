@@ -27,7 +27,7 @@ using gpumem::UniqueFd;
 
 constexpr int kFirstInherited = 3;  // SD_LISTEN_FDS_START
 constexpr char kProbe[] = "probe";
-// A newer manager closes what it refuses in a thread of its own, after the barrier.
+// A newer manager closes refused descriptors in a separate thread, after the barrier.
 constexpr absl::Duration kRefusalTime = absl::Milliseconds(50);
 // Removals between two rests: some milliseconds of the manager's time.
 constexpr size_t kPortion = 64;
@@ -43,7 +43,7 @@ absl::Status CheckName(absl::string_view name) {
 }
 
 std::string StoreMessage(absl::string_view name) {
-  // FDPOLL=0, or systemd would drop what reports a hang-up.
+  // FDPOLL=0, or systemd would drop descriptors that report a hang-up.
   return absl::StrCat("FDSTORE=1\nFDPOLL=0\nFDNAME=", name);
 }
 
@@ -61,7 +61,7 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Pipe() {
   return std::make_pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
-// Whether the other end of the pipe is closed, now or by `deadline`.
+// True if the other end of the pipe is closed, now or by `deadline`.
 bool OtherEndCloses(int end, absl::Time deadline) {
   while (true) {
     pollfd closed = {end, 0, 0};
@@ -303,7 +303,7 @@ absl::Status FdStore::Probe(size_t descriptors, absl::Duration refusal_time, abs
   if (absl::Status removed = Remove(kProbe, deadline - absl::Now()); !removed.ok()) {
     return no_answer(removed);
   }
-  // A manager that has just ended has closed the pipe, too; then the removal found nobody.
+  // A manager that has just ended has closed the pipe, too; then the removal found no receiver.
   if (!refused) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       "the service manager does not keep a further descriptor for this process; raise "

@@ -33,8 +33,8 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// In a child: descriptors 3, 4, … are new files, and the environment says that they were handed
-// over. Answers their inodes.
+// In a child: makes descriptors 3, 4, … new files, and sets the environment as if they were handed
+// over. Returns their inodes.
 std::vector<ino_t> HandOver(int count, const std::string& names, pid_t to) {
   std::vector<ino_t> inodes;
   for (int fd = 3; fd < 3 + count; ++fd) {
@@ -139,7 +139,7 @@ TEST(FdStoreEnvironmentTest, AnothersWatchdogIsNotAnswered) {
 TEST(FdStoreEnvironmentTest, SocketsThatListenAreNotAmongWhatWasStored) {
   EXPECT_EQ(InChild([] {
               const std::vector<ino_t> inodes = HandOver(4, "session:s1:api:s2", ::getpid());
-              // The third has a peer and does not listen: somebody's crate.
+              // The third has a peer and does not listen: a crate.
               int ends[2];
               const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM, 0));
               const sockaddr_un nameless = {.sun_family = AF_UNIX};
@@ -307,7 +307,7 @@ TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
   EXPECT_CODE(store->NotifyAlive("well"), kDeadlineExceeded);
   EXPECT_LT(absl::Now() - before, FdStore::kPatience);
 
-  // A place in the queue wakes the one who waits for it.
+  // A free place in the queue wakes its waiter.
   absl::Status late;
   std::thread sender([&] { late = store->Store("s1", file.get(), kLong); });
   int received = 0;

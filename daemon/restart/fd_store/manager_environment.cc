@@ -14,7 +14,7 @@
 namespace gpumemd {
 namespace {
 
-// The variable's value, empty where there is none. It is gone afterwards.
+// Returns the variable's value, empty if there is none, and removes it.
 std::string Take(const char* variable) {
   const char* value = std::getenv(variable);
   std::string taken = value == nullptr ? "" : value;

@@ -1,4 +1,4 @@
-// What a service manager writes into the environment of what it starts.
+// The variables that a service manager sets in the environment of its services.
 #pragma once
 
 #include <sys/types.h>
@@ -15,15 +15,15 @@ namespace gpumemd {
 
 struct ManagerEnvironment {
   std::string notify_socket;          // empty: no manager
-  std::vector<std::string> fd_names;  // of the descriptors from 3 on that are this process's
+  std::vector<std::string> fd_names;  // of this process's descriptors from 3 on
   std::optional<uint64_t> capacity;   // of the FD store
-  pid_t keeper_pid = 0;               // of gpumem-keeper; 0: it is another manager
-  // Within which it wants to hear that this process lives (sd_watchdog_enabled(3)).
+  pid_t keeper_pid = 0;               // of gpumem-keeper; 0: another manager
+  // Interval within which the manager expects a sign of life (sd_watchdog_enabled(3)).
   std::optional<absl::Duration> watchdog;
 };
 
-// Reads the variables and removes them (see FdStore::FromEnvironment). Descriptors that were
-// meant for another process (LISTEN_PID) are not named.
+// Reads the variables and removes them (see FdStore::FromEnvironment). Omits descriptors that were
+// meant for another process (LISTEN_PID).
 //   INVALID_ARGUMENT  they contradict each other
 absl::StatusOr<ManagerEnvironment> TakeManagerEnvironment();
 

@@ -20,9 +20,10 @@ namespace {
 
 using gpumem::UniqueFd;
 
-// How soon to try again where the kernel names no event to wait for.
+// Retry interval if the kernel offers no event to wait for.
 constexpr absl::Duration kRetry = absl::Milliseconds(1);
-// A manager takes descriptors out of its queue sooner; what is longer in a queue stays there.
+// Deadline while too many descriptors are in queues. A manager takes descriptors out of its queue
+// sooner; those that stay longer stay for good.
 constexpr absl::Duration kInQueues = absl::Seconds(1);
 
 bool IsGone(int error) {

@@ -1,4 +1,4 @@
-// The socket of the service manager that sd_notify(3) messages go to.
+// The service manager's socket for sd_notify(3) messages.
 #pragma once
 
 #include <string>
@@ -12,19 +12,18 @@
 
 namespace gpumemd {
 
-// Connected for life: neither systemd, which keeps its socket even when it runs itself anew, nor
+// Connected for life: neither systemd, which keeps its socket even when it re-executes, nor
 // gpumem-keeper ever opens another. Thread-safe: each message is one datagram.
 class ManagerSocket {
  public:
-  // `address` as in $NOTIFY_SOCKET: a path, or "@" and an abstract name.
-  //   UNAVAILABLE       nobody listens there
+  // Connects to `address`, as in $NOTIFY_SOCKET: a path, or "@" and an abstract name.
+  //   UNAVAILABLE       no process listens there
   //   INVALID_ARGUMENT  it is no address of a unix socket
   //   others            as the operating system says
   static absl::StatusOr<ManagerSocket> Connect(const std::string& address);
 
-  // Puts one message into the manager's queue, descriptors with it, and waits until `deadline`
-  // for room there. From then on the kernel holds the descriptors, whatever becomes of this
-  // process.
+  // Puts one message with descriptors into the manager's queue; waits until `deadline` for room
+  // there. From then on the kernel holds the descriptors, even if this process ends.
   //   UNAVAILABLE         the manager is gone, for good
   //   DEADLINE_EXCEEDED   it does not read
   //   RESOURCE_EXHAUSTED  no memory for the message, or too many of this user's descriptors are

@@ -45,7 +45,7 @@ TEST(CallWindowTest, CallsThatWaitLeaveIt) {
   EXPECT_EQ(window.NextToRead(start + absl::Milliseconds(80)), std::nullopt);
   EXPECT_EQ(window.NextToRead(start + absl::Milliseconds(81)), 1);
   EXPECT_TRUE(window.MayReceive(1, start + absl::Milliseconds(81)));
-  // Nobody has to ask in between.
+  // No call in between is needed.
   window.Received(10, start + absl::Milliseconds(82));
   EXPECT_TRUE(window.MayReceive(1, start + absl::Seconds(1)));
 }

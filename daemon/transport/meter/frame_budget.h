@@ -11,29 +11,30 @@
 
 namespace gpumemd {
 
-// Token buckets, full at the start. Calls themselves are not limited here, but by HTTP/2 (those of
-// a connection at a time), by call_window.h, and by the broker.
+// Token buckets, full at the start. They do not limit calls; HTTP/2 (calls of a connection at a
+// time), call_window.h and the broker do.
 struct FrameBudgetOptions {
-  // Calls that are reset: at once, and a second. All waiting calls of a tenant may end in one
-  // moment.
+  // Calls that are reset: burst, and rate per second. All waiting calls of a tenant may end at
+  // once.
   double max_resets = 512;
   double resets_per_second = 500;
-  // Other frames that carry next to nothing (FrameCounts::control). gRPC works some 50 us
-  // for a call and 5 us for one of these. Each call brings some with it: the more calls, the more.
+  // Other frames that carry next to nothing (FrameCounts::control). gRPC spends some 50 us on a
+  // call and 5 us on one of these. Each call brings some, so their number grows with the calls.
   double max_control = 4000;
   double control_per_second = 4000;
   double control_per_call = 5;
-  // Bytes of requests that have not ended. The connection that exceeds them is closed before gRPC's
-  // memory quota makes gRPC close another one.
+  // Bytes of unfinished requests. The connection that exceeds them is closed before gRPC's memory
+  // quota makes gRPC close another one.
   double max_begun_bytes = 48 << 20;
   // For bytes of connections whose end was not seen.
   double begun_bytes_per_second = 4 << 20;
-  // Connections that are closed for it: gRPC's work for them would never end where their peer makes
-  // new ones at once.
+  // Connections closed for exceeding it. Without this limit a peer that reconnects at once would
+  // keep gRPC busy for ever.
   double max_closed = 64;
   double closed_per_second = 4;
 
-  // As these, with an eighth to begin with: for a peer that has just flooded.
+  // Returns these options with an eighth of each bucket at the start, for a peer that has just
+  // flooded.
   FrameBudgetOptions AfterFlood() const;
 };
 
@@ -45,18 +46,18 @@ class FrameBudget {
   enum class Decision {
     kServe,
     kClose,  // close this connection; Return() its bytes
-    kFlood,  // close all connections, and make no new one with this budget
+    kFlood,  // close all connections, and make none with this budget again
   };
-  // Takes what was received on one connection out of the budget. Once kFlood, always kFlood.
+  // Charges the frames received on one connection. Once kFlood, always kFlood.
   Decision Charge(const FrameCounts& received, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A connection has ended with requests of so many bytes that had not ended.
+  // Gives back the bytes of the unfinished requests of a connection that has ended.
   void Return(uint64_t begun_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   bool exhausted() const { return exhausted_; }
 
  private:
   // Of tokens.
   struct Bucket {
-    // False where fewer than `spent` are left, which are then below 0.
+    // Adds income, then takes `spent`. False if less is left; the level is then below 0.
     bool Take(double seconds, double income, double spent);
 
     double most, per_second;

@@ -21,14 +21,14 @@ class FrameScanner {
     uint32_t stream;
   };
 
-  // The first frame follows so many bytes: kPrefaceBytes of what a client sends, none of what a
-  // server sends (RFC 9113, section 3.4).
+  // `bytes_before` precede the first frame: kPrefaceBytes from a client, none from a server (RFC
+  // 9113, section 3.4).
   static constexpr size_t kPrefaceBytes = 24;
   explicit FrameScanner(size_t bytes_before) : skip_(bytes_before) {}
 
-  // Shows the frames whose header ends in `bytes`, which follow those of the call before.
+  // Calls `show` for each frame whose header ends in `bytes`, which continue the previous call's.
   void Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show);
-  // Before the header of the next frame.
+  // Returns the bytes before the header of the next frame.
   size_t bytes_to_come() const { return skip_; }
 
  private:
@@ -39,36 +39,36 @@ class FrameScanner {
 
 struct FrameCounts {
   uint64_t calls = 0;     // HEADERS
-  uint64_t requests = 0;  // HEADERS or DATA that end a request: gRPC can answer it
+  uint64_t requests = 0;  // HEADERS or DATA frames that end a request: gRPC can answer it
   uint64_t resets = 0;    // RST_STREAM
   // Frames that cost the receiver work and carry next to nothing: all other types, and DATA of less
   // than kSmallData bytes.
   uint64_t control = 0;
-  // Of requests that have not ended: payload of DATA, and kCallBytes for each HEADERS. And of those
-  // that were ended or reset, what was counted in `begun_bytes` before.
+  // Unfinished requests: payload of DATA, and kCallBytes for each HEADERS. `ended_bytes` is the
+  // part of earlier `begun_bytes` whose requests were ended or reset.
   uint64_t begun_bytes = 0;
   uint64_t ended_bytes = 0;
 
   FrameCounts& operator+=(const FrameCounts& more);
 };
 
-// What the client of one connection sends, from its first byte on. Not thread-safe.
+// Meters what the client of one connection sends, from its first byte. Not thread-safe.
 class Http2Meter {
  public:
   static constexpr uint32_t kSmallData = 1024;
-  // For what gRPC makes of a call before its request is there.
+  // Memory that gRPC needs for a call before its request is there.
   static constexpr uint32_t kCallBytes = 32 * 1024;
 
-  // Returns the count of the frames whose header ends in `bytes`, which follow those of the call
-  // before. What is not HTTP/2 is counted as frames of any kind.
+  // Returns the count of the frames whose header ends in `bytes`, which continue the previous
+  // call's. Input that is not HTTP/2 counts as arbitrary frames.
   FrameCounts Feed(absl::Span<const char> bytes);
   // Of the frame whose header was fed last.
   size_t bytes_to_come() const { return scanner_.bytes_to_come(); }
-  // Of all frames so far, those of requests that have neither ended nor been reset.
+  // Returns the bytes, over all frames so far, of requests that have neither ended nor been reset.
   uint64_t begun_bytes() const { return begun_bytes_; }
 
  private:
-  // More requests at a time than a connection may have are not told apart: their bytes do not end.
+  // Requests beyond the number that a connection may have are not tracked: their bytes never end.
   static constexpr size_t kMaxRequests = 1024;
 
   void Count(const FrameScanner::Frame& frame, FrameCounts& counts);
@@ -80,11 +80,11 @@ class Http2Meter {
   uint64_t begun_bytes_ = 0;
 };
 
-// What the server of one connection sends, from its first byte on. Not thread-safe.
+// Meters what the server of one connection sends, from its first byte. Not thread-safe.
 class AnswerMeter {
  public:
-  // Returns how many calls end in `bytes`, which follow those of the call before. Those that the
-  // server resets are not counted.
+  // Returns how many calls end in `bytes`, which continue the previous call's. Calls that the
+  // server resets do not count.
   uint64_t Feed(absl::Span<const char> bytes);
 
  private:

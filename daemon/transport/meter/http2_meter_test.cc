@@ -19,7 +19,7 @@ std::string Frame(uint8_t type, uint8_t flags, size_t payload) {
   frame.push_back(static_cast<char>(type));
   frame.push_back(static_cast<char>(flags));
   frame.append(4, '\x01');
-  frame.append(payload, '\x01');  // would be HEADERS, where it is taken for a header
+  frame.append(payload, '\x01');  // HEADERS, if taken for a frame header
   return frame;
 }
 

@@ -126,8 +126,8 @@ class MeteredSocket {
     window_ = std::move(window);
   }
 
-  // It is being closed, and its number will be another one's. Whoever has a turn then is to be
-  // resumed: this one may have been, and has not been read since.
+  // Marks the socket closed; its number will be reused. The caller must resume the returned turn's
+  // socket: this one may have been resumed without being read since.
   std::optional<Turn> Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (window_ == nullptr) return std::nullopt;
@@ -136,7 +136,7 @@ class MeteredSocket {
     return turn;
   }
 
-  // As recvmsg(). Whoever has a turn then is to be resumed.
+  // As recvmsg(). The caller must resume the returned turn's socket.
   ssize_t Read(int socket, msghdr* message, int flags, std::optional<Turn>& turn)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReleasableMutexLock lock(&mutex_);
@@ -174,7 +174,7 @@ class MeteredSocket {
     return size;
   }
 
-  // `size` bytes of `message` were written. Whoever has a turn then is to be resumed.
+  // Counts `size` written bytes of `message`. The caller must resume the returned turn's socket.
   std::optional<Turn> Wrote(const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (window_ == nullptr) return std::nullopt;
@@ -188,7 +188,7 @@ class MeteredSocket {
     return NextTurn(window_, now);
   }
 
-  // Somebody waits for `socket` with `epoll`.
+  // Records a waiter for `socket` on `epoll`.
   void Awaited(int epoll, int operation, const epoll_event* event) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (window_ == nullptr) return;
@@ -222,7 +222,7 @@ class MeteredSocket {
       case FrameBudget::Decision::kClose:
         break;
     }
-    // What gRPC has of it goes when it closes the connection. What else comes is not counted.
+    // gRPC releases its data when it closes the connection. Later data is not counted.
     budget_->Return(received_.begun_bytes());
     budget_.reset();
     return false;

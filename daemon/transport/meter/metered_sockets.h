@@ -1,18 +1,18 @@
 // Meters what gRPC reads and writes, before gRPC sees it.
 //
-// gRPC 1.51 neither bounds the work that frames without a call make (RFC 9113, section 10.5;
-// CVE-2023-44487), nor how many calls a peer with many connections has at a time, nor lets a
-// program see the frames of a connection. A proxy in front of it would cost every call two more
-// thread switches. So this library defines the functions with which gRPC serves its sockets: a
-// definition in the program is found before that of the C library. They call the C library's, and
-// for the sockets that this library was told to meter
+// gRPC 1.51 does not bound the work of frames without a call (RFC 9113, section 10.5;
+// CVE-2023-44487). It does not bound the calls of a peer with many connections, and does not show a
+// program the frames of a connection. A proxy in front of it would cost every call two more thread
+// switches. So this library defines the functions with which gRPC serves its sockets: the linker
+// finds a program's definition before the C library's. They call the C library's functions. For
+// sockets that this library was told to meter, they also do this:
 //
 //   recvmsg    counts the frames. When their budget (frame_budget.h) decides so, it fails as if the
 //              peer had reset the connection, and gRPC closes it. While the window of calls
-//              (call_window.h) is full, it says that nothing has come yet.
+//              (call_window.h) is full, it reports that no data has arrived.
 //   sendmsg    counts the answers, which make room in that window.
-//   epoll_ctl  remembers how gRPC waits for the socket, to wake it when there is room again: gRPC
-//              is told of what comes once (EPOLLET), and EPOLL_CTL_MOD has it told again.
+//   epoll_ctl  remembers how gRPC waits for the socket, to wake gRPC when there is room again:
+//              with EPOLLET gRPC is notified once, and EPOLL_CTL_MOD notifies it again.
 //   close      ends the metering.
 //
 // A gRPC that reads or waits by other means would not be metered. api_servers_test fails then.
@@ -26,14 +26,14 @@
 
 namespace gpumemd {
 
-// Meters this connected stream socket, from which nothing has been read yet and for which nobody
-// waits yet, until it is closed with close(). Thread-safe.
+// Meters a connected stream socket until it is closed with close(). Requires that nothing has been
+// read from it yet, and that no thread waits for it. Thread-safe.
 //   RESOURCE_EXHAUSTED  the number is higher than can be metered (2^20)
 absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
                          std::shared_ptr<CallWindow> window);
 
-// Has gRPC read the next of the sockets that the window holds, if there is room because other calls
-// wait. To be called from time to time while some are held. Thread-safe.
+// Makes gRPC read the next socket that the window holds, if calls that only wait have made room.
+// Call it periodically while some are held. Thread-safe.
 void ResumeReads(const std::shared_ptr<CallWindow>& window);
 
 }  // namespace gpumemd

@@ -143,7 +143,7 @@ std::string Ends(int count) {
   return bytes;
 }
 
-// A connection whose reader is told once of what comes, as gRPC is.
+// A connection whose reader is notified once of new data, as gRPC is.
 struct Awaited : Pair {
   explicit Awaited(std::shared_ptr<CallWindow> window) {
     EXPECT_TRUE(MeterSocket(served.get(), PingsAllowed(100), std::move(window)).ok());

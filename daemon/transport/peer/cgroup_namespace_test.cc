@@ -38,7 +38,7 @@ TEST(FromMachineRoot, LeavesWhatItCannotKnow) {
   EXPECT_EQ(FromMachineRoot("4:memory:/a\n0::/../x\n", "/b/c"), "4:memory:/a\n0::/b/x\n");
 }
 
-// Folders stand in for groups: what is compared is the inode.
+// Folders stand in for groups: only the inode is compared.
 class RootOfCgroupNamespaceTest : public ::testing::Test {
  protected:
   RootOfCgroupNamespaceTest() {

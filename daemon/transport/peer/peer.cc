@@ -55,7 +55,7 @@ absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid, bool by_number) 
   if (!by_number) {
     gpumem::UniqueFd fd(PeerPidfd(socket));
     if (fd.valid()) return fd;
-    // Some kernels know no pidfd of who has been reaped.
+    // Some kernels return no pidfd of a reaped process.
     if (errno == ESRCH || errno == EINVAL) {
       return absl::UnavailableError("the process that connected has exited");
     }
@@ -66,8 +66,8 @@ absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid, bool by_number) 
   return fd;
 }
 
-// The number by which /proc knows the process: of the PID namespace of whoever mounted it, which
-// need not be the daemon's. 0 where it does not know it.
+// Returns the process's pid in /proc: of the PID namespace of /proc's mounter, which need not be
+// the daemon's. 0 if /proc does not show it.
 pid_t NumberInProc(int pidfd) {
   const std::string info = ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd));
   for (absl::string_view line : absl::StrSplit(info, '\n')) {
@@ -79,8 +79,8 @@ pid_t NumberInProc(int pidfd) {
   return 0;
 }
 
-// Whether a process of this start time had begun when the queue was empty. Start times are
-// rounded down to clock ticks.
+// True if a process of this start time had begun when the queue was empty. Start times are rounded
+// down to clock ticks.
 bool HadBegun(uint64_t start_time, int64_t queue_empty_at) {
   static const int64_t tick = 1'000'000'000 / sysconf(_SC_CLK_TCK);
   return start_time > 0 && (static_cast<int64_t>(start_time) + 1) * tick <= queue_empty_at;
@@ -92,8 +92,8 @@ const std::string& NamespaceRoot() {
   return root;
 }
 
-// Whether this process is at the root of a cgroup namespace that is not the machine's. As a
-// container's first process is, and a service of a whole system in a container is not.
+// True if this process is at the root of a cgroup namespace that is not the machine's. A
+// container's first process is; a service of a whole system in a container is not.
 bool IsAtRootOfOwnNamespace() {
   // The machine's has this number (PROC_CGROUP_INIT_INO of the kernel's proc_ns.h).
   constexpr ino_t kMachines = 0xEFFFFFFB;
@@ -126,8 +126,8 @@ absl::StatusOr<std::string> FindGroupNames() {
 }
 
 uint64_t ParseStartTime(absl::string_view text) {
-  // "PID (COMMAND) STATE PPID ...", and the command may hold blanks and parentheses. Of what
-  // comes after it the start time is the 20th (proc_pid_stat(5)).
+  // "PID (COMMAND) STATE PPID ...", and the command may contain blanks and parentheses. Of the
+  // fields after it the start time is the 20th (proc_pid_stat(5)).
   const size_t command_end = text.rfind(')');
   if (command_end == absl::string_view::npos) return 0;
   const std::vector<absl::string_view> fields =
@@ -192,7 +192,7 @@ absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
       size = 0;
       break;
     }
-    groups.resize(size / sizeof(gid_t));  // the kernel says how many there are
+    groups.resize(size / sizeof(gid_t));  // the kernel returns their number
   }
   groups.resize(size / sizeof(gid_t));
   identity.groups = std::move(groups);
@@ -226,7 +226,7 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
         absl::StrCat("this kernel, older than 6.5, cannot show that it was process ", pid,
                      ", which has just started, that connected"));
   }
-  // What /proc said was said of the process behind the pidfd only if that still lives.
+  // The facts from /proc belong to the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) {
     return absl::UnavailableError("the process that connected has exited");

@@ -1,4 +1,4 @@
-// Who is at the other end of a unix socket, by the kernel's word.
+// Identifies the peer of a unix socket, as the kernel reports it.
 #pragma once
 
 #include <sys/types.h>
@@ -17,86 +17,87 @@ namespace gpumemd {
 
 struct Peer {
   PeerIdentity identity;
-  std::string command;     // /proc/PID/comm, as far as it is printable
-  gpumem::UniqueFd pidfd;  // readable once the process is gone (pidfd_open(2))
-  // The pidfd is of the process that connected. Else it may be of one that has got its number.
+  std::string command;     // /proc/PID/comm, unprintable bytes replaced
+  gpumem::UniqueFd pidfd;  // readable once the process has ended (pidfd_open(2))
+  // True if the pidfd is of the process that connected. Else it may be of a process that reuses its
+  // pid.
   bool certain = true;
 };
 
-// What the socket itself knows of its peer, as of connect(2): all but the cgroup and the start
-// time.
+// Returns the socket's record of its peer, as of connect(2): all but the cgroup and the start time.
 absl::StatusOr<PeerIdentity> CredentialsOf(int socket);
 
-// Whether sockets know their peer's process itself (SO_PEERPIDFD, Linux 6.5), not just its number.
+// True if sockets identify the peer's process (SO_PEERPIDFD, Linux 6.5), and not only its pid.
 bool KernelHasPeerPidfd();
 
-// What is known of how a socket was accepted. It counts on kernels before 6.5 alone.
+// How a socket was accepted. Matters on kernels before 6.5 only.
 struct Acceptance {
-  // A moment of BootTime() at which the listener's queue was empty: whoever is accepted after it
-  // has connected after it. 0: unknown.
+  // A moment of BootTime() at which the listener's queue was empty: peers accepted later also
+  // connected later. 0: unknown.
   int64_t queue_empty_at = 0;
-  bool by_number = !KernelHasPeerPidfd();  // tests set it to do as such a kernel does
+  bool by_number = !KernelHasPeerPidfd();  // tests set it to act as an older kernel
 };
 
-// Nanoseconds since boot (CLOCK_BOOTTIME), as the start times of processes count.
+// Returns nanoseconds since boot (CLOCK_BOOTTIME), the clock of processes' start times.
 int64_t BootTime();
 
-// How the control groups of peers are named, all the time that this process lives: found out by the
-// first call, or by the first peer where there was none (cgroup_namespace.h). To be called at the
-// start, when nobody can have taken the descriptors that it takes. The group at the root of this
-// process's cgroup namespace, by the machine's names; empty where the kernel's names serve: the
-// namespace is the machine's, or this process is not at its root, so that those may be in it whom
-// it serves. Thread-safe.
-//   FAILED_PRECONDITION  the machine's groups are not to be seen; what that means, and what helps
+// Returns the group at the root of this process's cgroup namespace, by the machine's names
+// (cgroup_namespace.h). The first call determines it for the life of the process; without one, the
+// first peer does. Call it at the start, while descriptors are certainly available. Empty if the
+// kernel's names suffice: the namespace is the machine's, or this process is not at its root, so
+// that its peers may be in it. Thread-safe.
+//   FAILED_PRECONDITION  the machine's groups are not visible; with the consequences and advice
 absl::StatusOr<std::string> FindGroupNames();
 
-// The process that connected this socket. What is told of it was read while it lived, and was
-// read of it and no other, however often its number is given out again:
+// Returns the process that connected this socket. All facts were read from that process while it
+// lived, even if its pid is reused:
 //
-// - The socket names the process by a pidfd (SO_PEERPIDFD). A number is given out again only when
-//   its process has been reaped; before that the pidfd is readable. So what /proc says under the
-//   number is said of the process behind the pidfd if that is not readable afterwards. The number
-//   is the one by which this /proc knows it (fdinfo of the pidfd).
-// - Before Linux 6.5 a pidfd is had by number alone, and that may be another process's by now. It
-//   is the one that connected if it has been running since before the listener's queue was last
-//   empty: then it had the number all the time. Where that cannot be shown, its cgroup is
-//   "unknown", so that the rules bill by uid, which the socket itself knows.
+// - The socket names the process by a pidfd (SO_PEERPIDFD). A pid is reused only after its process
+//   has been reaped, and the pidfd is readable before that. So if the pidfd is not readable
+//   afterwards, what /proc reported under the pid belongs to that process. The pid is the one in
+//   this /proc (fdinfo of the pidfd).
+// - Before Linux 6.5 a pidfd is opened by pid alone, which another process may have by now. It is
+//   the peer's if its process has been running since before the listener's queue was last empty:
+//   then it had the pid all the time. If that cannot be shown, its cgroup is "unknown", so that the
+//   rules bill by uid, which the socket itself records.
 //
 //   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
-//   UNAVAILABLE          it is gone already
+//   UNAVAILABLE          it has already ended
 absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {});
 
-// In how many PID namespaces a process is, from that of whoever mounted /proc on, by the text of
-// /proc/PID/status; 0 where that does not say (pid_namespaces(7); NSpid in proc_pid_status(5)).
+// Returns the depth of a process's PID namespace below that of /proc's mounter, from the text of
+// /proc/PID/status. 0 if the text does not contain it (pid_namespaces(7); NSpid in
+// proc_pid_status(5)).
 size_t PidNamespacesOf(absl::string_view proc_pid_status);
 
-// Whether the process that connected this socket is in this process's PID namespace, and not in one
-// below it, as those of a container are. Where /proc shows others' processes to nobody (hidepid),
-// that is not known, and OK. Before Linux 6.5 the process is known by its number alone.
+// Checks that the process that connected this socket is in this process's PID namespace, and not in
+// one below it, as processes of a container are. OK also if unknown, because /proc hides other
+// users' processes (hidepid). Before Linux 6.5 the process is identified by its pid alone.
 //   FAILED_PRECONDITION  it is not
-//   UNAVAILABLE          it is gone already
+//   UNAVAILABLE          it has already ended
 absl::Status CheckPidNamespace(int socket);
 
-// The process that was known by this number and start time before, with what is known of it now.
-// Its uid and gids are left to the caller.
-//   NOT_FOUND  it is gone, or cannot be told from another that has its number now
+// Returns the process that had this pid and start time before, with its present facts. The caller
+// fills in uid and gids.
+//   NOT_FOUND  it has ended, or cannot be told from another that has its pid now
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);
 
-// Sends a signal to the process behind the pidfd, never to one that has got its number since.
-//   NOT_FOUND          it is gone
+// Sends a signal to the process behind the pidfd, never to one that reuses its pid.
+//   NOT_FOUND          it has ended
 //   PERMISSION_DENIED  it is another user's, and this process has no CAP_KILL
 //   (pidfd_send_signal(2))
 absl::Status SignalProcess(int pidfd, int signal);
-// Whether this process may signal those of other users (CAP_KILL, capabilities(7)).
+// True if this process may signal other users' processes (CAP_KILL, capabilities(7)).
 bool MaySignalOthers();
 
-// When the process started, by the text of /proc/PID/stat; 0 where that does not say.
+// Returns the start time in the text of /proc/PID/stat; 0 if it has none.
 uint64_t ParseStartTime(absl::string_view proc_pid_stat);
 
-// The same of a process; 0 where there is none of that number.
+// Returns the start time of a process; 0 if no process has that pid.
 uint64_t StartTimeOf(pid_t pid);
 
-// Its name (/proc/PID/comm), as far as it is printable; empty where there is none.
+// Returns the process's name (/proc/PID/comm), with '?' for unprintable bytes. Empty if there is no
+// such process.
 std::string CommandOf(pid_t pid);
 
 }  // namespace gpumemd

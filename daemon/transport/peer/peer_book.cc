@@ -14,7 +14,7 @@ namespace gpumemd {
 namespace {
 
 constexpr absl::Duration kRemembered = absl::Seconds(10);
-// What gRPC calls the peer whose socket has no name.
+// gRPC's name for a peer whose socket has no name.
 constexpr char kNameless[] = "unix:";
 
 // As gRPC names the peer of this socket.

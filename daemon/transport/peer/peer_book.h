@@ -1,9 +1,9 @@
-// Who is behind a call of gRPC, for the audit. gRPC does not say which connection a call came by,
-// only what name the client's socket has; the kernel says whose connection that is.
+// Identifies the caller of a gRPC call, for the audit. gRPC does not report a call's connection,
+// only the name of the client's socket. The kernel reports whose connection has that name.
 //
-// gpumemctl gives its socket a name of its own (unix(7), autobind), so that it is never mixed up
-// with another. Of clients without one it is known who is connected, and no more: one of those it
-// was. This is for telling who did something, never for deciding who may.
+// gpumemctl gives its socket a unique name (unix(7), autobind), so that the caller is unambiguous.
+// For clients without a name the book knows all connected peers: the caller is one of them. Use
+// this to record callers, never to authorize them.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ namespace gpumemd {
 // Thread-safe.
 class PeerBook {
  public:
-  // A connection whose socket is `socket`, before gRPC gets it.
+  // Records a connection on `socket`. Call before gRPC gets it.
   void Connected(uint64_t connection, int socket, const PeerIdentity& peer)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Remembered for a while: a call of it may still be under way.
+  // Keeps the entry for a while: a call of it may still be in flight.
   void Ended(uint64_t connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Who may have made a call: `name` is what grpc::ServerContextBase::peer() says of it.
+  // Returns the possible callers. `name` is the call's grpc::ServerContextBase::peer().
   std::vector<AuditOperator> Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -25,10 +25,10 @@ constexpr int kSendBufferBytes = 16 * 1024;
 #define SO_PASSRIGHTS 83
 #endif
 
-// Closes the descriptors in a message's control data, which only kernels that cannot refuse
-// them bring; whether there were any. They are taken, not dropped, because the last close
-// of a TCP socket takes as long as its owner has asked for with SO_LINGER: unasked, any
-// user could stop the thread that serves all.
+// Closes the descriptors in a message's control data; true if there were any. Only kernels that
+// cannot refuse them deliver them. They are taken, not dropped, because the last close of a TCP
+// socket takes as long as its owner has requested with SO_LINGER. Otherwise any user could stop the
+// thread that serves all.
 bool CloseFds(msghdr* header) {
   bool any = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> ReceiveFromClient(int socket) {
     header.msg_control = control;
     header.msg_controllen = sizeof(control);
     size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    // ECONNRESET is told once, ahead of what the client sent before it closed.
+    // ECONNRESET is reported once, before the data that the client sent before it closed.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message yet");
   if (size < 0) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::string> ReceiveFromClient(int socket) {
 void SendLast(int socket, const gpumem::v1::ServerMessage& message) {
   shutdown(socket, SHUT_RD);
   absl::Status left;
-  do {  // it ends: all that is left is what the client's send buffer held
+  do {  // it ends: only the contents of the client's send buffer are left
     left = ReceiveFromClient(socket).status();
   } while (left.ok() || absl::IsInvalidArgument(left) || absl::IsDataLoss(left));
   gpumem::SendMessage(socket, message.SerializeAsString(), {}, absl::InfinitePast()).IgnoreError();

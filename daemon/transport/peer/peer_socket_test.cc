@@ -58,7 +58,7 @@ TEST_F(PeerSocket, AnEmptyMessageIsNotTheEnd) {
 TEST_F(PeerSocket, WhatWasSentBeforeTheEndIsReceived) {
   Say("last");
   ASSERT_TRUE(gpumem::SendMessage(ours_.get(), "unread", {}, absl::InfinitePast()).ok());
-  theirs_.reset();  // with something unread: we are told of a reset first
+  theirs_.reset();  // with unread data: a reset is reported first
   EXPECT_EQ(ReceiveFromClient(ours_.get()).value_or(""), "last");
   EXPECT_EQ(Receive(), absl::StatusCode::kUnavailable);
 }
@@ -75,8 +75,8 @@ TEST_F(PeerSocket, DescriptorsAreRefusedAndClosed) {
   EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "a copy is still open";
 }
 
-// A TCP socket that takes 30 s to close once nobody else has it: unsent bytes, nobody who
-// reads them, and SO_LINGER.
+// A TCP socket that takes 30 s to close with its last descriptor: unsent bytes, no reader, and
+// SO_LINGER.
 struct LingeringSocket {
   UniqueFd socket, reader;
 };
@@ -123,7 +123,7 @@ TEST_F(PeerSocket, ADescriptorThatTakesLongToCloseDoesNotHoldUs) {
   const absl::Time begin = absl::Now();
   say_slow("some");
   EXPECT_EQ(Receive(), absl::StatusCode::kInvalidArgument);
-  // Also where nobody reads the message for itself: behind others, empty, or too large.
+  // Also if the message itself is never read: behind others, empty, or too large.
   for (int i = 0; i < 20; ++i) Say("noise");
   say_slow("behind");
   say_slow("");

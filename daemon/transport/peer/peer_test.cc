@@ -52,7 +52,7 @@ TEST(IdentifyPeer, KnowsItsPeer) {
   close(ends[1]);
 }
 
-// Two processes' ends of a socket, and who is at the first.
+// The two ends of a socket, and the peer's identity at the first.
 struct Ends {
   Ends() {
     int ends[2];

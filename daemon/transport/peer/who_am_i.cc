@@ -30,7 +30,7 @@ v1::WhoAmIResponse ToProto(const PeerIdentity& peer, const TenantMatch& match) {
     const auto fact = static_cast<CgroupFact>(i);
     const std::string ambiguity = peer.cgroup.Ambiguity(fact);
     const std::vector<std::string>& values = peer.cgroup.Values(fact);
-    // The path has a field of its own.
+    // The path has a separate field.
     if (ambiguity.empty() && (values.empty() || fact == CgroupFact::kPath)) continue;
     v1::CgroupFact& added = *identity.add_facts();
     added.set_name(std::string(NameOf(fact)));

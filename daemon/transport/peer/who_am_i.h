@@ -1,4 +1,4 @@
-// What the daemon tells a process about whom it takes it for.
+// What the daemon tells a process about its recognized identity.
 #pragma once
 
 #include "daemon/core/identity/rules.h"
@@ -6,8 +6,8 @@
 
 namespace gpumemd {
 
-// All but the tenants above the tenant. Of other rules than the one that decided it says which
-// kind of condition did not hold, and nothing that the configuration says.
+// Converts all but the parents of the tenant. For rules passed over it gives only the kind of
+// condition that did not hold, and nothing else of the configuration.
 gpumem::v1::WhoAmIResponse ToProto(const PeerIdentity& peer, const TenantMatch& match);
 
 }  // namespace gpumemd

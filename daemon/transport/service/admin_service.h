@@ -1,4 +1,4 @@
-// gpumem.v1.Admin: what operators ask, translated.
+// gpumem.v1.Admin: translates the operators' calls.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,12 +18,12 @@ namespace gpumemd {
 
 class AdminService final : public gpumem::v1::Admin::Service {
  public:
-  // What the server knows and does, and the broker does not. Thread-safe.
+  // Functions of the server that the broker lacks. Thread-safe.
   struct Hooks {
     std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
     std::function<absl::StatusOr<gpumem::v1::ReloadResponse>(const std::vector<AuditOperator>& by)>
         reload;
-    // Whose call it is, by its context's peer(): PeerBook::Find.
+    // Returns the possible callers, by the context's peer(): PeerBook::Find.
     std::function<std::vector<AuditOperator>(const std::string& peer)> who;
     AuditSink* audit = nullptr;      // outlives this
     EventStreams* events = nullptr;  // the same
@@ -78,7 +78,7 @@ class AdminService final : public gpumem::v1::Admin::Service {
  private:
   void AnswerStatus(gpumem::v1::GetStatusResponse* response);
   std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
-  // What the caller has done.
+  // Records the caller's action in the audit.
   void Audit(const grpc::ServerContext* context, AuditRecord record) const;
 
   Broker* const broker_;

@@ -38,7 +38,7 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
  public:
   AttachCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
 
-  // Whoever calls it must not look at this any more afterwards.
+  // May delete `this`.
   void Begin(Context* context, const Bytes* request) {
     context_ = context;
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
@@ -78,7 +78,7 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
  private:
   using State = Broker::Progress::State;
 
-  // Whoever calls it must not look at this any more afterwards.
+  // May delete `this`.
   void Advance(bool may_block) {
     Broker::AttachProgress progress = service_->broker_->Advance(attachment_, may_block);
     if (progress.state == State::kWaits) return;
@@ -94,7 +94,7 @@ class BrokerService::AttachCall final : public grpc::ServerUnaryReactor {
   }
 
   void AnswerWith(const absl::StatusOr<v1::AttachResponse>& answer) {
-    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    // Uncounts the call before answering: a client with the answer may make the next call.
     call_.reset();
     Answer(this, response_, answer);
   }

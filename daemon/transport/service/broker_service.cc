@@ -20,7 +20,7 @@ namespace {
 
 namespace v1 = gpumem::v1;
 
-// Where a request about interprocess events means, by its oneof `place`.
+// Returns the place of a request about interprocess events, by its oneof `place`.
 template <typename Request>
 Ledger::EventPlace PlaceOf(const Request& request) {
   Ledger::EventPlace place;
@@ -73,7 +73,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
  public:
   AcquireCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
 
-  // Whoever calls it must not look at this any more afterwards.
+  // May delete `this`.
   void Begin(Context* context, const Bytes* request) {
     context_ = context;
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
@@ -111,7 +111,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
  private:
   using State = Broker::Progress::State;
 
-  // Whoever calls it must not look at this any more afterwards.
+  // May delete `this`.
   void Advance(bool may_block) {
     Broker::Progress progress = service_->broker_->Advance(acquisition_, may_block);
     if (progress.state == State::kWaits) return;
@@ -124,7 +124,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   }
 
   void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
-    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    // Uncounts the call before answering: a client with the answer may make the next call.
     call_.reset();
     Answer(this, response_, answer);
   }

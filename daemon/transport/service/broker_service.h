@@ -1,4 +1,4 @@
-// gpumem.v1.Broker: validates, translates, and passes on to the broker.
+// gpumem.v1.Broker: validates, translates, and calls the broker.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -20,7 +20,7 @@
 
 namespace gpumemd {
 
-// Raw and by callback: unary_call.h says why.
+// Raw callback methods: unary_call.h says why.
 using RawPublications = gpumem::v1::Broker::WithRawCallbackMethod_Publish<
     gpumem::v1::Broker::WithRawCallbackMethod_Attach<
         gpumem::v1::Broker::WithRawCallbackMethod_Unpublish<
@@ -46,8 +46,8 @@ class BrokerService final : public RawBroker {
   BrokerService(Broker* broker, SessionServer* sessions, WatchHub* hub)
       : broker_(broker), sessions_(sessions), hub_(hub), workers_(kMaxWorkers) {}
 
-  // The next daemon is to answer: each call that comes from now on is neither answered nor refused,
-  // and ends with its connection. Thread-safe.
+  // Leaves later calls to the next daemon: each is neither answered nor refused, and ends with its
+  // connection. Thread-safe.
   void Park() { parks_ = true; }
 
   using Reactor = grpc::ServerUnaryReactor;
@@ -71,14 +71,14 @@ class BrokerService final : public RawBroker {
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // Acquires and Opens that are served at one time: they may wait, for the driver or for a
-  // client that does not read, and each is counted against its tenant before. Those that wait for
-  // their turn are none of these: no thread waits with them.
+  // Maximum of Acquires and Opens served at a time. They may wait for the driver or for a client
+  // that does not read, and each is counted against its tenant first. Requests waiting for memory
+  // do not count: they hold no thread.
   static constexpr size_t kMaxWorkers = 512;
 
-  // Authenticates, and answers with what `attempt(call, parsed request, may_wait)` returns.
-  // It is made first on one of gRPC's own few threads, where it must not wait: nullopt
-  // says that it would have to. Then it is made again on a worker.
+  // Authenticates the call and answers with the result of `attempt(call, parsed request,
+  // may_wait)`. The first attempt runs on one of gRPC's few threads and must not wait; nullopt
+  // means that it would have to. The second attempt then runs on a worker.
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 

@@ -1,4 +1,4 @@
-// The ledger's values to the protocol's, and the few that come the other way.
+// Converts the ledger's values to the protocol's, and a few back.
 #pragma once
 
 #include <optional>
@@ -26,13 +26,13 @@ gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);
 gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
 gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);
-// Without what only its own tenant and operators are told where `foreign`.
+// If `foreign`, omits fields reserved for its tenant and operators.
 gpumem::v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign = false);
 
 //   INVALID_ARGUMENT  there is no such access
 absl::StatusOr<PublishSpec> FromProto(const gpumem::v1::PublishRequest& request);
 
-// Of milliseconds: what is longer than a human era is for ever.
+// Returns milliseconds as a duration; longer than a human era becomes infinite.
 absl::Duration FromMilliseconds(uint64_t ms);
 
 //   INVALID_ARGUMENT  nothing is to be changed

@@ -15,7 +15,8 @@ namespace v1 = gpumem::v1;
 namespace {
 
 constexpr size_t kAtOnce = 256;
-// How late a cancelled stream may end: gRPC's synchronous server tells of it only to who asks.
+// Maximum delay of the end of a cancelled stream: gRPC's synchronous server reports it only when
+// polled.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
 bool IsEvent(const std::string& name) {

@@ -1,4 +1,4 @@
-// Admin.WatchEvents: the records of the audit, as they come, for operators who look on.
+// Admin.WatchEvents: streams the records of the audit to operators as they come.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -13,7 +13,7 @@ namespace gpumemd {
 
 gpumem::v1::EventRecord ToProto(const AuditRecord& record);
 
-// Thread-safe. Each stream keeps the thread that serves it.
+// Thread-safe. Each stream occupies the thread that serves it.
 class EventStreams {
  public:
   static constexpr int kMost = 16;
@@ -21,16 +21,16 @@ class EventStreams {
   // `ring` outlives this.
   explicit EventStreams(const AuditRing* ring) : ring_(ring) {}
 
-  // Serves one: gives `write` what the request asks for, until that answers false, `cancelled`
-  // answers true, or there is no more to come. Asks `cancelled` some times a second.
+  // Serves one stream: passes the requested records to `write` until it returns false, `cancelled`
+  // returns true, or there are no more. Calls `cancelled` some times a second.
   //   INVALID_ARGUMENT    there is no such event
-  //   RESOURCE_EXHAUSTED  there are kMost of them
-  //   UNAVAILABLE         EndAll was called
+  //   RESOURCE_EXHAUSTED  there are kMost streams
+  //   UNAVAILABLE         EndAll() was called
   grpc::Status Serve(const gpumem::v1::WatchEventsRequest& request,
                      const std::function<bool()>& cancelled,
                      const std::function<bool(const gpumem::v1::EventRecord&)>& write);
 
-  // All of them end soon, and none begins any more.
+  // Ends all streams soon, and admits no new ones.
   void EndAll() { ended_ = true; }
 
  private:

@@ -26,7 +26,7 @@ class EventStreamTest : public testing::Test {
     record.bytes = 4096;
     ring_.Record(std::move(record));
   }
-  // The numbers of what is there for such a request.
+  // Returns the numbers of the present records for such a request.
   std::vector<uint64_t> Ask(v1::WatchEventsRequest request) {
     std::vector<uint64_t> numbers;
     const grpc::Status status = streams_.Serve(

@@ -1,5 +1,5 @@
-// How the broker's service answers the calls of sessions. Part of broker_service.h for those who
-// implement it.
+// How the broker's service answers the calls of sessions. Internal to the implementation of
+// broker_service.h.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class ParkedCall final : public Base {
   void OnDone() override { delete this; }
 };
 
-// Requests of more bytes are refused unread. Ids are counted up, so that one takes 3 to 5 bytes;
-// more than fit in are more than a session may have leases.
+// Larger requests are refused unread. Ids count up, so one takes 3 to 5 bytes; more ids than fit
+// exceed the leases that a session may have.
 template <typename Request>
 inline constexpr size_t kMostBytes = SIZE_MAX;
 template <>
@@ -59,7 +59,7 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
     return reactor;
   }
   if (auto result = attempt(*call, *parsed, /*may_wait=*/false)) {
-    // Counts no longer once it is answered: whoever has the answer may make the next call.
+    // Uncounts the call before answering: a client with the answer may make the next call.
     call = absl::CancelledError();
     Answer(reactor, response, *result);
     return reactor;

@@ -1,10 +1,10 @@
 // The two ends of a unary call whose request and answer gRPC passes on as bytes.
 //
-// gRPC's synchronous services keep a thread for each call until its client has taken the
-// answer. A client that takes none, because it does not read or leaves HTTP/2 no window,
-// keeps it for good; some hundreds of such calls, and nobody is served. So these calls use
-// the callback interface, where an answer waits without a thread. And they use its raw
-// form, because the other answers a request that does not parse with a bare code.
+// gRPC's synchronous services keep a thread for each call until its client has taken the answer. A
+// client that does not read, or leaves HTTP/2 no window, keeps the thread for good. Some hundreds
+// of such calls would block all clients. So these calls use the callback interface, where an answer
+// waits without a thread. They use its raw form, because the other form answers an unparsable
+// request with a bare code.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -19,11 +19,12 @@
 
 namespace gpumemd {
 
-// The status as a client gets it. Long sentences, which quote what a client sent, are cut:
-// gRPC's clients take no trailer of more than 8 KiB, and would see that error in its place.
+// Converts the status for the client. Cuts long messages, which quote what a client sent: gRPC's
+// clients accept no trailer of more than 8 KiB, and would see that error instead.
 grpc::Status ToAnswer(const absl::Status& status);
 
-// INVALID_ARGUMENT  the bytes are no such message
+// Returns the parsed message.
+//   INVALID_ARGUMENT  the bytes are no such message
 template <typename Request>
 absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
   Request request;

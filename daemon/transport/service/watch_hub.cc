@@ -35,13 +35,13 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
           .pressure = {}});
   }
 
-  // What there is to tell. Each is told as it stands when its turn comes.
+  // Pending events. Each is sent with the state at its turn.
   struct News {
     bool quota = false;
     bool draining = false;
     bool lost = false;
     bool revoked = false;
-    // By who is meant and the device; each the most that was missing.
+    // By tenant and device; each the largest shortage.
     std::map<std::pair<std::string, std::string>, Pressure> pressure;
     bool any() const { return quota || draining || lost || revoked || !pressure.empty(); }
     void Add(const Pressure& more) {
@@ -142,7 +142,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       event.mutable_revocation()->set_deadline_ms(MillisecondsUp(revoked.until - absl::Now()));
     } else {
       v1::SegmentsLost& lost = *event.mutable_segments_lost();
-      // None where they were released meanwhile: then there is nothing to tell.
+      // None if they were released meanwhile: then there is no event.
       for (LeaseId lease : broker_->LostLeases(call_)) lost.add_lease_ids(ToInt(lease));
       if (lost.lease_ids().empty()) return OnWriteDone(/*ok=*/true);
     }
@@ -152,8 +152,9 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     StartWrite(&event_);
   }
 
-  // What a tenant with release "on-exit" gives back stays charged, and helps nobody; nor can one
-  // give what it has not. What is guaranteed to a tenant it need not give to others.
+  // True if the tenant could relieve the pressure. Memory released by a tenant with release
+  // "on-exit" stays charged and helps no other tenant. A tenant cannot give memory that it does not
+  // hold, and need not give memory that is guaranteed to it.
   bool CanGive(const Pressure& pressure) const {
     const absl::StatusOr<TenantView> usage = broker_->Usage(call_);
     if (!usage.ok() || usage->quota.release == ReleasePolicy::kOnExit) return false;

@@ -1,8 +1,8 @@
 // Broker.Watch: events to the sessions that ask for them.
 //
-// Events carry state, not steps: what changes while a reader has not taken the last event
-// is told once, as it then stands. So nothing piles up for a slow reader. One that takes
-// nothing for kStuckAfter while there is news is dropped.
+// Events carry state, not steps: changes since the last event that a reader took are sent once, as
+// the latest state. So no queue grows for a slow reader. A reader that takes nothing for
+// kStuckAfter while there is news is dropped.
 #pragma once
 
 #include <memory>
@@ -31,13 +31,13 @@ class WatchHub {
   // No watch may be under way.
   ~WatchHub();
 
-  // Starts a watch for the call's session; it sends serialized Events, first how things stand. The
+  // Starts a watch for the call's session. It sends serialized Events, first the present state. The
   // reactor lives until gRPC is done with it.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                     Broker::Call call, std::string tenant);
 
-  // Tell the watchers, from a thread of the hub's own: these return at once, call neither
-  // the broker nor gRPC, and so may be called under the broker's mutex.
+  // Notify the watchers from a thread of the hub. These functions return at once and call neither
+  // the broker nor gRPC, so they may be called under the broker's mutex.
   void QuotaChanged(absl::string_view tenant);  // empty: every tenant
   void DrainingChanged();
   void SegmentsLost(SessionId session);
@@ -46,10 +46,10 @@ class WatchHub {
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
-  // Ends all, and each that begins later as soon as it has begun.
+  // Ends all watches, and each later one as soon as it has begun.
   void EndAll();
 
-  // Tells nobody anything from here on. The threads that it may still hold up are over.
+  // Stops all notifications. Requires that no thread is still serving a watch.
   void Stop();
 
  private:
@@ -61,8 +61,8 @@ class WatchHub {
     absl::flat_hash_set<std::string> tenants;  // whose quota has changed
     bool every_tenant = false;
     bool draining = false;
-    absl::flat_hash_set<SessionId> bereaved;  // who has lost segments
-    absl::flat_hash_set<SessionId> revoked;   // whose leases are being taken back
+    absl::flat_hash_set<SessionId> bereaved;  // sessions that have lost segments
+    absl::flat_hash_set<SessionId> revoked;   // sessions whose leases are being revoked
     std::vector<Pressure> pressures;          // one for each tenant and device at most
     bool any() const {
       return !tenants.empty() || every_tenant || draining || !bereaved.empty() ||

@@ -1,4 +1,4 @@
-// How watches begin and end, over gRPC. What they tell is shown on a whole daemon: tests/system.
+// How watches begin and end, over gRPC. tests/system tests their events on a whole daemon.
 #include "daemon/transport/service/watch_hub.h"
 
 #include <grpcpp/grpcpp.h>

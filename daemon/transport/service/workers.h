@@ -1,5 +1,5 @@
-// Threads for work that may wait. More are made while all are busy, up to a bound; work
-// beyond that waits for its turn.
+// Threads for work that may block. More are started while all are busy, up to a bound; further work
+// queues.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,21 @@ namespace gpumemd {
 // Thread-safe.
 class Workers {
  public:
-  // At least one. The first starts here, so that work is done even where no other can.
+  // `max_threads` is at least one. The constructor starts the first thread, so that work proceeds
+  // even if no other can start.
   explicit Workers(size_t max_threads);
-  // Waits until all work that was given is done.
+  // Blocks until all submitted work is done.
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Starts one thread at most, however often it is called: those that start see whether there is
-  // work for more. So it may be called many times in a row under a lock.
+  // Queues `work`. Starts at most one thread however often it is called: started threads check
+  // whether there is work for more. So it may be called many times in a row under a lock.
   void Run(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
-  // If there is work that no thread is about to take.
+  // Starts a thread if there is work that no thread is about to take.
   void StartOneForWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_threads_;

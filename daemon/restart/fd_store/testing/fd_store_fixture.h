@@ -1,4 +1,4 @@
-// What the tests of this folder share: a service manager that a test plays, and child processes.
+// Shared parts of this folder's tests: a service manager that a test plays, and child processes.
 #pragma once
 
 #include <dirent.h>
@@ -98,7 +98,7 @@ class Manager {
     return message;
   }
 
-  // What this process gets as one whom the manager has started.
+  // Returns the store of this process as if the manager had started it.
   std::unique_ptr<FdStore> Start() const {
     ::setenv("NOTIFY_SOCKET", address_.c_str(), 1);
     absl::StatusOr<std::unique_ptr<FdStore>> store = FdStore::FromEnvironment();
@@ -127,7 +127,8 @@ inline int OpenDescriptors() {
   return count;
 }
 
-// The exit code of `work` in a child process; descriptors and environment are its own there.
+// Returns the exit code of `work` in a child process, which has separate descriptors and
+// environment.
 inline int InChild(const std::function<int()>& work) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(work());
