@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMaxSegments = static_cast<int>(kMaxMessageFds);  // of one call
 
-// Asks for the device that the options name.
+// Sets the device that the options name.
 absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& options,
                           v1::AcquireRequest* request) {
   const bool most_free = options.device == internal::kMostFree;
@@ -36,7 +36,7 @@ absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& opti
     request->set_device_uuid(*std::move(uuid));
     return absl::OkStatus();
   }
-  // Memory of a GPU that this process does not see would be of no use to it.
+  // Memory of a GPU that this process does not see would be useless to it.
   if (!options.map_devices.empty() || options.kind == Kind::kPinned ||
       !internal::HasGpus(welcome)) {
     return absl::OkStatus();
@@ -69,7 +69,7 @@ Client::Client(std::shared_ptr<internal::Session> session)
     : session_(std::move(session)), opened_(std::make_unique<internal::OpenedSegments>()) {}
 
 Client::~Client() {
-  // Its lock may be held by a thread that only the parent has.
+  // A thread that only the parent has may hold its lock.
   if (session_->forked()) internal::Abandon(std::move(opened_));
 }
 

@@ -1,4 +1,4 @@
-// The library's calls, against a daemon that can be made to misbehave.
+// The library's calls, against a daemon that can misbehave.
 #include "gpumem/client.h"
 
 #include <string.h>
@@ -211,7 +211,7 @@ TEST(ClientTest, AFailedMappingReleasesTheLeases) {
                                      fake->NewLease(request.bytes() / 2)};
     response->set_delivery_id(fake->NewDeliveryId());
     const std::vector<int> fds = {fake->Memory(leases[0]), fake->Memory(leases[1])};
-    leases[1].set_size_bytes(request.bytes());  // more than there is
+    leases[1].set_size_bytes(request.bytes());  // more than its memory
     for (const v1::Lease& lease : leases) *response->add_leases() = lease;
     fake->Deliver(session, response->delivery_id(), leases, fds);
     return grpc::Status::OK;
@@ -264,7 +264,7 @@ TEST(ClientTest, AReleaseThatFailedIsTriedAgain) {
   EXPECT_FALSE(by_hand.valid());
   EXPECT_EQ(daemon.live_leases(), 2u);
   busy = false;
-  // Not at once, so that a daemon in trouble is left alone for a while.
+  // Retries with a delay, to leave a daemon in trouble alone for a while.
   const absl::Time give_up = absl::Now() + absl::Seconds(20);
   while (daemon.live_leases() > 0 && absl::Now() < give_up) EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.live_leases(), 0u);
@@ -347,12 +347,12 @@ TEST(ClientTest, AssigningOverASegmentReleasesIt) {
   segment = client->Acquire({.bytes = kBytes}).value();
   EXPECT_EQ(daemon.live_leases(), 1u);
   Segment moved = std::move(segment);
-  EXPECT_FALSE(segment.valid());  // NOLINT(bugprone-use-after-move): that is what it promises
+  EXPECT_FALSE(segment.valid());  // NOLINT(bugprone-use-after-move): it guarantees that
   EXPECT_TRUE(moved.valid());
 }
 
-// Whether a segment of the fake daemon's is mapped there, and not something of the process's
-// own that has the address by now.
+// True if a segment of the fake daemon is mapped there, and not other memory of the process that
+// has the address by now.
 bool IsSegmentMapped(const void* address) {
   const std::string begin = absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(address)), "-");
   std::ifstream maps("/proc/self/maps");
@@ -362,7 +362,7 @@ bool IsSegmentMapped(const void* address) {
   return false;
 }
 
-// Threads that lock mutexes all the time, as gRPC's do now and then.
+// Threads that lock mutexes all the time, as gRPC's threads sometimes do.
 class BusyLocks {
  public:
   BusyLocks() {
@@ -449,7 +449,7 @@ TEST(ClientTest, ThreadsShareAClientWithoutLeaks) {
               client->AcquireMany({.bytes = FakeDaemon::kGranularity}, 1 + t % 3);
           ASSERT_TRUE(segments.ok()) << segments.status();
           for (Segment& segment : *segments) {
-            // Nobody else has it.
+            // No other thread has it.
             ASSERT_EQ(*static_cast<int*>(segment.data()), 0);
             *static_cast<int*>(segment.data()) = t + 1;
           }
@@ -458,29 +458,29 @@ TEST(ClientTest, ThreadsShareAClientWithoutLeaks) {
     }
     for (std::thread& thread : threads) thread.join();
   };
-  work(1);  // gRPC opens what it needs for so many threads
+  work(1);  // gRPC opens its descriptors for that many threads
   const size_t before = OpenFds();
   work(kRounds);
   EXPECT_EQ(daemon.live_leases(), 0u);
   EXPECT_LE(OpenFds(), before + kThreads);
 }
 
-// What outlives main() ends with the other static objects.
+// Objects that outlive main() end with the other static objects.
 struct Statics {
   std::unique_ptr<Client> client;
   Segment segment;
 };
 
-// The daemon's folder, which nobody else removes: exit() ends no daemon.
+// The daemon's folder, which must be removed here: exit() ends no daemon.
 struct Folder {
   std::string path;
   ~Folder() { std::filesystem::remove_all(path); }
 };
 
 void ExitWithASegment(bool crash) {
-  static Folder folder;  // made first, so it goes last
+  static Folder folder;  // made first, so destroyed last
   static Statics statics;
-  // Never destroyed, so that it is there while the statics end.
+  // Never destroyed, so that it exists while the statics end.
   auto* const daemon = new FakeDaemon;
   folder.path = daemon->runtime_dir();
   statics.client = ConnectTo(*daemon);

@@ -24,7 +24,7 @@ struct Attachment::State {
     if (!leases.empty()) session->Forget(std::move(leases));
   }
 
-  // The leases of what was mapped: the caller ends them.
+  // Unmaps all; returns the leases of the mappings, which the caller must end.
   std::vector<uint64_t> Unmap() {
     std::vector<uint64_t> leases;
     for (Segment& segment : segments) {
@@ -48,7 +48,7 @@ struct Attachment::State {
 
 namespace {
 
-// The first of segments that lie one after another; null where they do not.
+// Returns the first address of contiguous segments; null if they are not contiguous.
 void* Contiguous(absl::Span<const Segment> segments) {
   uintptr_t next = 0;
   for (const Segment& segment : segments) {
@@ -180,7 +180,7 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOp
   v1::AttachRequest request;
   request.set_name(std::string(name));
   request.set_wait_for_version(options.wait_for_version);
-  // 0 would mean for as long as the call may take.
+  // 0 would mean as long as the call may take.
   const bool waits = options.wait_for_version > 0;
   if (waits) request.set_wait_ms(std::max<uint64_t>(1, internal::ToWaitMs(options.wait)));
   request.set_revocable(options.revocable);

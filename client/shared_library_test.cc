@@ -1,5 +1,4 @@
-// A program of somebody else's: client.h, pool.h, gpumem.h, libgpumem.so, and nothing of what is
-// inside.
+// A program that uses only the public interface: client.h, pool.h, gpumem.h, libgpumem.so.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -29,7 +28,7 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The library that is loaded; null, with a failed expectation, where none is.
+// Returns the loaded library; null, with a failed expectation, if there is none.
 void* Library() {
   void* const library = dlopen("libgpumem.so.1", RTLD_NOW | RTLD_NOLOAD);
   EXPECT_NE(library, nullptr) << dlerror();
@@ -39,7 +38,7 @@ void* Library() {
 // Every function that gpumem.h declares.
 std::set<std::string> CFunctions() {
   const std::string header = ReadFile("client/include/gpumem/gpumem.h");
-  // Comments mention some, too, but none begins a line there.
+  // Comments mention some, too, but never at the start of a line.
   const std::regex declaration(R"(\n[a-z][a-z0-9_ *]*[ *](gpumem_[a-z_]+)\()");
   std::set<std::string> names;
   for (std::sregex_iterator i(header.begin(), header.end(), declaration), end; i != end; ++i) {
@@ -48,7 +47,7 @@ std::set<std::string> CFunctions() {
   return names;
 }
 
-// Every symbol that a shared library defines for others.
+// Returns every symbol that a shared library exports.
 std::set<std::string> Exports(const std::string& path) {
   const std::string file = ReadFile(path);
   const auto at = [&](uint64_t offset) { return file.data() + offset; };
@@ -77,7 +76,7 @@ std::string Demangled(const std::string& name) {
 }
 
 TEST(SharedLibraryTest, ExportsAllOfClientH) {
-  // Every call is linked; the first one fails, for want of a daemon.
+  // Every call is linked; the first one fails, since there is no daemon.
   const auto use_everything = []() -> absl::Status {
     auto client = Client::Connect({.runtime_dir = "/tmp/no-such-folder"});
     if (!client.ok()) return client.status();
@@ -189,7 +188,7 @@ TEST(SharedLibraryTest, ExportsNothingElse) {
     const bool is_ours = functions.count(name) > 0 || std::regex_match(Demangled(name), cpp);
     EXPECT_TRUE(is_ours) << name << " " << Demangled(name);
   }
-  // Nor what is private.
+  // Private symbols are not exported either.
   for (const char* name :
        {"gpumem::Client::Client(", "gpumem::Client::Mapped(", "gpumem::Client::AcquireIn(",
         "gpumem::Pool::Pool(", "gpumem::Attachment::Attachment(std::"}) {

@@ -22,7 +22,7 @@ static_assert(GPUMEM_CAUSE_MAX_PUBLICATIONS == static_cast<int>(Denial::Cause::k
 
 constexpr size_t kMaxHolders = 8;
 
-// Text of a fixed size, so that it needs no memory; what does not fit is cut.
+// Text of a fixed size, which allocates no memory; longer text is truncated.
 template <size_t kBytes>
 struct Cut {
   char text[kBytes];
@@ -44,9 +44,9 @@ struct LastError {
   std::array<gpumem_holder, kMaxHolders> holders;
 };
 
-// This thread's; null where it has none or, with `make`, where there is no memory for it. Behind a
-// key instead of in a thread-local variable: dlopen() has no room for large ones, and this works
-// until the very end of a thread and of the process.
+// Returns this thread's last error; null if it has none or, with `make`, if there is no memory for
+// it. It uses a key instead of a thread-local variable: dlopen() has no room for large ones. A key
+// works until the very end of a thread and of the process.
 LastError* Last(bool make) noexcept {
   static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
     pthread_key_t made;
@@ -95,7 +95,7 @@ int Report(const absl::Status& status) noexcept {
     LastError* const last = Last(/*make=*/false);
     if (denial.has_value() && last != nullptr) Keep(*denial, *last);
   } catch (const std::bad_alloc&) {
-    // Then the sentence has to do.
+    // The message alone has to do.
   }
   return code;
 }

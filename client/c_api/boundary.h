@@ -1,8 +1,8 @@
-// The line between C++ and the C ABI (gpumem/gpumem.h): statuses become numbers and this thread's
-// last error, no exception passes, and structs are read and written by the size that the program
-// says they have.
+// The boundary between C++ and the C ABI (gpumem/gpumem.h). Statuses become numbers and this
+// thread's last error, no exception passes, and structs are read and written with the program's
+// struct_size.
 //
-// Thread-safe; what Report() keeps is the thread's own.
+// Thread-safe; the state of Report() is per thread.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@
 
 namespace gpumem::c_api {
 
-// The status as a number; one that is not OK becomes the thread's last error.
+// Returns the status as a number; an error becomes the thread's last error.
 int Report(const absl::Status& status) noexcept;
-// The same for what is wrong beyond words: needs no memory.
+// As Report, for errors such as lack of memory: allocates nothing.
 int ReportPlain(absl::StatusCode code, absl::string_view message) noexcept;
 
-// Runs `work`, which returns absl::Status, and reports how it ended.
+// Runs `work`, which returns absl::Status, and reports its status.
 template <typename Work>
 int Call(Work work) noexcept {
   try {
@@ -49,13 +49,13 @@ bool AnyNull(const Pointers*... pointers) {
   return (... || (pointers == nullptr));
 }
 
-// INVALID_ARGUMENT: one of these names is a null pointer.
+// Returns INVALID_ARGUMENT: one of these names is a null pointer.
 absl::Status NullError(absl::string_view names);
 
-//   OUT_OF_RANGE  there are not so many of these ("segment")
+//   OUT_OF_RANGE  `index` is not below the number of these ("segment")
 absl::Status CheckIndex(size_t index, size_t count, absl::string_view of);
 
-// No struct will ever be larger: one that says so was not filled in.
+// An upper bound of struct sizes: a larger struct_size means that it was not set.
 inline constexpr size_t kMaxStructBytes = 4096;
 
 inline absl::Status CheckSize(size_t struct_size) {
@@ -63,8 +63,8 @@ inline absl::Status CheckSize(size_t struct_size) {
   return absl::InvalidArgumentError("set struct_size to sizeof of the struct, and the rest to 0");
 }
 
-// The program's options, as long as we know them; all zero for null.
-//   UNIMPLEMENTED  it sets some that we do not know
+// Copies the program's options, as far as this library knows them; all zero for null.
+//   UNIMPLEMENTED  it sets some that this library does not know
 template <typename Options>
 absl::StatusOr<Options> Read(const Options* from) {
   Options options = {};
@@ -81,7 +81,7 @@ absl::StatusOr<Options> Read(const Options* from) {
   return options;
 }
 
-// Fills in what the program knows of `value`, and zeros for what only it knows.
+// Writes the fields of `value` that the program knows, and zeros to those that only it knows.
 template <typename Struct>
 absl::Status Write(Struct value, Struct* to) {
   if (to == nullptr) return NullError("the struct to be filled in");
@@ -95,16 +95,16 @@ absl::Status Write(Struct value, Struct* to) {
   return absl::OkStatus();
 }
 
-// Null is "".
+// Returns "" for null.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
-//   INVALID_ARGUMENT  there is a null among them
+//   INVALID_ARGUMENT  one of them is null
 absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t count);
 
 absl::Duration Time(uint64_t milliseconds);
-// The same, but 0 is none.
+// As above, but 0 means none.
 std::optional<absl::Duration> Timeout(uint64_t milliseconds);
-// Rounded down; what is for ever is GPUMEM_UNLIMITED.
+// Rounds down; infinity becomes GPUMEM_UNLIMITED.
 uint64_t ToMilliseconds(absl::Duration time);
 
 //   INVALID_ARGUMENT  not in enum gpumem_kind
@@ -112,7 +112,7 @@ absl::StatusOr<Kind> ToKind(int32_t kind);
 
 absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from);
 
-// Its text is that of `segment`.
+// Its text belongs to `segment`.
 gpumem_segment_info InfoOf(const Segment& segment);
 
 }  // namespace gpumem::c_api

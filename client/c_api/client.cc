@@ -1,4 +1,4 @@
-// Sessions, and what a daemon tells: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
+// Sessions and events of the daemon: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
 // gpumem_watch_….
 #include "gpumem/client.h"
 
@@ -50,7 +50,7 @@ static_assert(GPUMEM_BACKEND_HOST == static_cast<int>(gpumem::Backend::kHost));
 
 int64_t CountOr(const std::optional<uint32_t>& count) { return count ? int64_t{*count} : -1; }
 
-// Its text is that of `quota`.
+// Its text belongs to `quota`.
 gpumem_quota ToC(const gpumem::Quota& quota) {
   return {.struct_size = sizeof(gpumem_quota),
           .limit_bytes = quota.limit_bytes.value_or(GPUMEM_UNLIMITED),

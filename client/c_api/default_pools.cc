@@ -26,10 +26,10 @@ namespace gpumem::c_api {
 namespace {
 
 constexpr int kMaxDevices = 256;
-// For how long no call waits for a daemon after one has done so in vain.
+// After a call has waited for a daemon in vain, no call waits for this long.
 constexpr std::chrono::minutes kNoFurtherWait(1);
 
-// The variable's value; nothing where it is not set or empty.
+// Returns the variable's value; nullopt if it is unset or empty.
 std::optional<std::string> Variable(const char* name) {
   const char* const value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
@@ -104,7 +104,7 @@ absl::Status SetLimit(Pool& pool) {
 
 class DefaultPools {
  public:
-  // Never destroyed: whoever frees memory while the process exits still finds it.
+  // Never destroyed: memory can still be freed while the process exits.
   static DefaultPools& Get() {
     static auto* const pools = new DefaultPools;
     return *pools;
@@ -116,16 +116,16 @@ class DefaultPools {
     }
     std::atomic<gpumem_pool*>& slot = slots_[static_cast<size_t>(device)];
     if (gpumem_pool* const there = slot.load(std::memory_order_acquire)) return there;
-    // In a forked child the lock may be held by a thread that only the parent has.
+    // In a forked child a thread that only the parent has may hold the lock.
     if (absl::Status status = ClaimProcess(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
     if (gpumem_pool* const there = slot.load(std::memory_order_relaxed)) return there;
     absl::StatusOr<std::unique_ptr<Pool>> pool = Make(device);
     if (!pool.ok()) {
-      client_.reset();  // its session may have ended: the next call gets another
+      client_.reset();  // its session may have ended: the next call makes another
       return pool.status();
     }
-    // No thread of a pool's is to call the driver while the process takes it down.
+    // No thread of a pool may call the driver while the process unloads it.
     static const int ended_at_exit = std::atexit([] { Get().EndThreads(); });
     (void)ended_at_exit;
     auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true};
@@ -133,7 +133,7 @@ class DefaultPools {
     return made;
   }
 
-  // The pools stay, and serve whoever still frees.
+  // The pools stay, so that memory can still be freed.
   void EndThreads() {
     for (const auto& slot : slots_) {
       gpumem_pool* const pool = slot.load(std::memory_order_acquire);
@@ -159,7 +159,7 @@ class DefaultPools {
     if (!options.ok()) return options.status();
     if (client_ == nullptr) {
       const auto now = std::chrono::steady_clock::now();
-      // All who want memory stand behind this one.
+      // All threads that request memory wait behind this one.
       const bool waits = !no_daemon_at_ || now - *no_daemon_at_ > kNoFurtherWait;
       absl::StatusOr<std::unique_ptr<Client>> client =
           Client::Connect({.tenant = Variable("GPUMEM_TENANT").value_or(""), .wait = waits});
@@ -180,7 +180,7 @@ class DefaultPools {
   std::array<std::atomic<gpumem_pool*>, kMaxDevices> slots_ = {};
   absl::Mutex mutex_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
-  // When a daemon was last waited for in vain.
+  // The last time that a wait for a daemon failed.
   std::optional<std::chrono::steady_clock::time_point> no_daemon_at_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,5 @@
-// gpumem_default_pool, and the entry points that PyTorch, CuPy and RMM call by their own shapes.
-// Those have no room for a status, and nobody looks at a null pointer, so what went wrong is also
-// said on stderr.
+// gpumem_default_pool, and the entry points with the signatures of PyTorch, CuPy and RMM. Those
+// have no status, and their callers do not check for null, so errors are also printed on stderr.
 #include <cstdint>
 #include <cstdio>
 
@@ -25,8 +24,8 @@ void Run(const char* name, Work work) {
   if (Call(work) != GPUMEM_OK) std::fprintf(stderr, "%s: %s\n", name, gpumem_last_error());
 }
 
-// `find_pool` answers absl::StatusOr<gpumem_pool*>.
-// `allocate_in` does it in the pool.
+// `find_pool` returns absl::StatusOr<gpumem_pool*>.
+// `allocate_in` allocates in the pool.
 template <typename FindPool, typename AllocateIn>
 void* Allocate(const char* name, FindPool find_pool, uint64_t bytes, AllocateIn allocate_in) {
   void* data = nullptr;
@@ -42,7 +41,7 @@ void* Allocate(const char* name, FindPool find_pool, uint64_t bytes, AllocateIn 
   return data;
 }
 
-// `free_in` does it in the pool.
+// `free_in` frees in the pool.
 template <typename FindPool, typename FreeIn>
 void Free(const char* name, FindPool find_pool, const void* data, FreeIn free_in) {
   if (data == nullptr) return;
@@ -53,7 +52,7 @@ void Free(const char* name, FindPool find_pool, const void* data, FreeIn free_in
   });
 }
 
-// Of CuPy and RMM: the pool that the program has chosen, or the default.
+// For CuPy and RMM: returns the pool that the program chose, or the default pool.
 absl::StatusOr<gpumem_pool*> Chosen(void* pool, int device) {
   if (pool != nullptr) return static_cast<gpumem_pool*>(pool);
   return DefaultPool(device);
@@ -100,7 +99,7 @@ void* gpumem_cupy_malloc(void* param, size_t size, int device) {
 }
 
 void gpumem_cupy_free(void* param, void* ptr, int device) {
-  // CuPy relies on what cudaFree does: the work on it may be on any stream.
+  // CuPy relies on the wait of cudaFree: the work on the memory may be on any stream.
   Free(
       "gpumem_cupy_free", [&] { return Chosen(param, device); }, ptr,
       [&](gpumem::Pool& pool) { return pool.FreeSynchronized(ptr); });

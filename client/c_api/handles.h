@@ -1,4 +1,4 @@
-// What the handles of gpumem/gpumem.h are.
+// The definitions of the handles in gpumem/gpumem.h.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ struct gpumem_client {
 
 struct gpumem_segment {
   gpumem::Segment segment;
-  std::array<std::string, 2> tickets = {};  // by scope, once asked for
+  std::array<std::string, 2> tickets = {};  // by scope, once requested
 };
 
 struct gpumem_cancel_token {
@@ -28,5 +28,5 @@ struct gpumem_event {
 
 struct gpumem_pool {
   const std::unique_ptr<gpumem::Pool> pool;
-  const bool is_default = false;  // the process's, and never ended
+  const bool is_default = false;  // a default pool, never destroyed
 };

@@ -89,7 +89,7 @@ gpumem::Block ToBlock(const gpumem_block& block) {
   return {.data = block.data, .bytes = block.bytes};
 }
 
-// How many bytes went back, where somebody wants to know.
+// Writes the bytes given back to `to`, unless it is null.
 absl::Status Give(const absl::StatusOr<uint64_t>& released, uint64_t* to) {
   if (released.ok() && to != nullptr) *to = *released;
   return released.status();

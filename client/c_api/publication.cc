@@ -40,7 +40,7 @@ static_assert(GPUMEM_PUBLICATION_ACCESS_TENANT ==
               static_cast<int>(gpumem::PublicationAccess::kTenant));
 static_assert(GPUMEM_PUBLICATION_ACCESS_ANY == static_cast<int>(gpumem::PublicationAccess::kAny));
 
-// 0 is none.
+// 0 means none.
 absl::Duration TimeOrNone(uint64_t milliseconds) {
   return milliseconds == 0 ? absl::InfiniteDuration() : Time(milliseconds);
 }
@@ -84,7 +84,7 @@ absl::Status Give(const absl::StatusOr<uint64_t>& version, uint64_t* to) {
   return version.status();
 }
 
-// INVALID_ARGUMENT, OUT_OF_RANGE, or FAILED_PRECONDITION where it was taken out.
+// INVALID_ARGUMENT, OUT_OF_RANGE, or FAILED_PRECONDITION if the segment was taken out.
 template <typename Attachment>
 absl::Status CheckSegment(Attachment* attachment, size_t index) {
   if (AnyNull(attachment)) return NullError("attachment");

@@ -54,7 +54,7 @@ absl::StatusOr<gpumem::AcquireOptions> ToAcquireOptions(const gpumem_acquire_opt
   return options;
 }
 
-// Hands out the first `count` of them, all or none; the others end.
+// Returns the first `count` of them, all or none; the others are destroyed.
 template <typename Handle, typename Object>
 absl::Status HandOut(absl::StatusOr<std::vector<Object>> objects, size_t count, Handle** to) {
   if (!objects.ok()) return objects.status();
@@ -175,7 +175,7 @@ int gpumem_segment_share(gpumem_segment* segment, int32_t scope, const char** ti
     }
     auto shared = segment->segment.Share(static_cast<gpumem::TicketScope>(scope));
     if (!shared.ok()) return shared.status();
-    // A lease has one ticket for each scope: what was handed out before stays where it is.
+    // A lease has one ticket for each scope: text returned earlier stays valid.
     std::string& kept = segment->tickets[static_cast<size_t>(scope)];
     if (kept != shared->value) kept = std::move(shared->value);
     *ticket = kept.c_str();

@@ -1,5 +1,4 @@
-// Waiting, revocations and the words of a denial by gpumem.h, against a daemon that does what it is
-// told to.
+// Waits, revocations and denials through gpumem.h, against a scripted daemon.
 #include <cstring>
 #include <string>
 #include <thread>
@@ -97,7 +96,7 @@ TEST(CApiWaitingTest, ADenialNamesWhoseLimitItIsAndWhoHoldsWhatIsUsed) {
   EXPECT_EQ(gpumem_client_destroy(client), GPUMEM_OK);
 }
 
-// What the handlers were told, in one thread.
+// The events of the handlers, in one thread.
 struct Told {
   std::vector<uint64_t> leases;
   uint64_t until_end_ms = 0;

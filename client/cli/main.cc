@@ -1,5 +1,5 @@
-// gpumemctl: shows and changes what gpumemd does. From the command line to a command,
-// and from its status to an exit code.
+// gpumemctl: shows and changes the state of gpumemd. Maps the command line to a command, and its
+// status to an exit code.
 #include <unistd.h>
 
 #include <cstdio>

@@ -26,14 +26,14 @@ struct Event::State {
       : session(std::move(its_session)), event(std::move(its_event)) {}
   ~State();
 
-  // To be called where others may have the event.
+  // Call if other processes may have the event.
   void KeepForOthers() {
     if (event->needs_its_maker()) session->Keep(std::move(event));
   }
 
   const std::shared_ptr<internal::Session> session;
   std::shared_ptr<internal::InterprocessEvent> event;
-  std::optional<uint64_t> id;  // where the daemon was told of it by us
+  std::optional<uint64_t> id;  // set if this process registered it with the daemon
 };
 
 Event::State::~State() {
@@ -43,7 +43,7 @@ Event::State::~State() {
   }
   if (!id.has_value()) return;
   absl::StatusOr<v1::UnregisterIpcEventResponse> response = session->UnregisterIpcEvent(*id);
-  // Where nobody answers, somebody may have it.
+  // Without an answer, another process may have it.
   if (!response.ok() || response->handed_out()) KeepForOthers();
 }
 
@@ -76,8 +76,8 @@ bool Makes(const v1::Device& device, v1::Kind kind) {
   return std::find(device.kinds().begin(), device.kinds().end(), kind) != device.kinds().end();
 }
 
-// The device of an event that nobody has chosen one for: the segment's where that is one to make
-// events on, which this process sees; else the first GPU that it sees.
+// Returns the default device of an event: the segment's, if it supports events and this process
+// sees it; else the first GPU that this process sees.
 absl::StatusOr<std::string> DefaultDevice(const v1::Welcome& welcome, const Segment* segment) {
   if (!internal::HasGpus(welcome)) {
     for (const v1::Device& device : welcome.devices()) {
@@ -97,7 +97,7 @@ absl::StatusOr<std::string> DefaultDevice(const v1::Welcome& welcome, const Segm
   return visible->front();
 }
 
-// As a request's error: the daemon itself is there.
+// Converts to a request's error: the daemon itself runs.
 absl::Status RequestError(const absl::Status& status) {
   return absl::IsUnavailable(status) ? absl::UnimplementedError(status.message()) : status;
 }
@@ -115,7 +115,7 @@ absl::StatusOr<std::shared_ptr<InterprocessEvent>> MakeHostEvent(Client& client,
   return internal::MakeHostEvent(*std::move(memory), *bytes);
 }
 
-// The handles of the CUDA events that this process has made, by whichever Client.
+// The handles of the CUDA events that any Client of this process created.
 struct MadeHere {
   absl::Mutex mutex;
   std::set<Handle> handles ABSL_GUARDED_BY(mutex);
@@ -126,7 +126,7 @@ MadeHere& AllMadeHere() {
   return *all;
 }
 
-// Remembers a CUDA event's handle for as long as the event lives.
+// Records a CUDA event's handle as long as the event lives.
 std::shared_ptr<InterprocessEvent> Remembered(std::shared_ptr<InterprocessEvent> event) {
   struct Memory {
     explicit Memory(std::shared_ptr<InterprocessEvent> of) : event(std::move(of)) {
@@ -251,7 +251,7 @@ absl::StatusOr<Event> Client::CreateEvent(const EventOptions& options) {
   absl::StatusOr<v1::RegisterIpcEventResponse> response =
       session_->RegisterIpcEvent(request, session_->Deadline(std::nullopt));
   if (absl::IsDeadlineExceeded(response.status()) || absl::IsUnavailable(response.status())) {
-    state->KeepForOthers();  // the daemon may know of it
+    state->KeepForOthers();  // the daemon may have registered it
   }
   if (!response.ok()) return response.status();
   state->id = response->event_id();
@@ -295,7 +295,7 @@ absl::StatusOr<std::vector<Event>> Client::OpenEvents(const Segment& segment) {
     absl::StatusOr<std::shared_ptr<InterprocessEvent>> opened =
         OpenShared(*this, session_->welcome(), event);
     first_error.Update(opened.status());
-    if (!opened.ok()) continue;  // anybody who leases the segment can register what is none
+    if (!opened.ok()) continue;  // any session that leases the segment can register an invalid one
     events.push_back(Event(std::make_unique<Event::State>(session_, *std::move(opened))));
   }
   if (!events.empty()) return events;

@@ -60,7 +60,7 @@ TEST_F(EventTest, BesideASegmentIsOpenedByWhoLeasesIt) {
   EXPECT_THAT(scopes_, ::testing::Each(v1::TICKET_SCOPE_ANY));
   absl::StatusOr<std::vector<Event>> opened = consumer_->OpenEvents(theirs);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  ASSERT_EQ(opened->size(), 2u);  // not one's own
+  ASSERT_EQ(opened->size(), 2u);  // not this process's events
   EXPECT_EQ((*opened)[0].handle(), one.handle());
   EXPECT_EQ((*opened)[1].handle(), two.handle());
   EXPECT_EQ(producer_->OpenEvents(mine)->size(), 1u);
@@ -148,7 +148,7 @@ TEST_F(EventTest, AnEmptyOneSaysSo) {
 }
 
 TEST_F(EventTest, WhatIsNoHandleOfOursIsADefect) {
-  // As another process could have registered it.
+  // As if another process had registered it.
   Event made = producer_->CreateEvent({.name = "batch"}).value();
   daemon_.ReplaceHandles(std::string(64, 'x'));
   EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kInternal);

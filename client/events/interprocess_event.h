@@ -1,4 +1,4 @@
-// An event that several processes share, as CUDA has it or as host memory stands in for it.
+// An event that several processes share: a CUDA event, or a word of host memory in its place.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace gpumem::internal {
 
-// Thread-safe. See Event in client.h for what the calls do and answer.
+// Thread-safe. Event in client.h documents the calls and their statuses.
 class InterprocessEvent {
  public:
   InterprocessEvent(const InterprocessEvent&) = delete;
@@ -22,13 +22,13 @@ class InterprocessEvent {
   virtual absl::Status Wait(void* stream) = 0;
   virtual absl::Status Synchronize() = 0;
   virtual absl::StatusOr<bool> Done() = 0;
-  // The cudaEvent_t; null on the host backend.
+  // Returns the cudaEvent_t; null on the host backend.
   virtual void* event() const = 0;
-  // Whether its maker must keep it while others may use it: CUDA leaves undefined what an
-  // event does in other processes that its maker has destroyed.
+  // True if the creator must keep the event while other processes may use it: CUDA leaves the event
+  // undefined in other processes once its creator has destroyed it.
   virtual bool needs_its_maker() const = 0;
 
-  // By which others open it.
+  // The handle with which other processes open it.
   const Handle& handle() const { return handle_; }
 
  protected:
@@ -38,22 +38,22 @@ class InterprocessEvent {
 
 // Statuses of both:
 //   UNAVAILABLE         this process has no usable CUDA driver
-//   NOT_FOUND           this process does not see the device to make it on
-//   PERMISSION_DENIED   its maker is another user's process
+//   NOT_FOUND           this process does not see the device to create it on
+//   PERMISSION_DENIED   another user's process created it
 //   UNIMPLEMENTED       the device has no interprocess events
-//   RESOURCE_EXHAUSTED  the process has as many as CUDA lets it have
+//   RESOURCE_EXHAUSTED  the process has as many events as CUDA allows
 //   INTERNAL            any other error of the driver, by its name
 //
-// They keep the device's primary context; where this process does not see the device of an event
-// that it opens, that of the first that it sees.
+// They retain the device's primary context. If this process does not see the device of an event
+// that it opens, they retain that of the first device that it sees.
 absl::StatusOr<std::shared_ptr<InterprocessEvent>> MakeCudaEvent(const std::string& device_uuid);
 absl::StatusOr<std::shared_ptr<InterprocessEvent>> OpenCudaEvent(const std::string& device_uuid,
                                                                  const Handle& handle);
 
-// The host backend's is the first word of `memory`, which `ticket` opens.
+// Makes a host event: the first word of `memory`, which `ticket` opens.
 std::shared_ptr<InterprocessEvent> MakeHostEvent(Segment memory, absl::string_view ticket);
-// The ticket in such a handle.
-//   INVALID_ARGUMENT  the handle is none of the host backend's
+// Returns the ticket in such a handle.
+//   INVALID_ARGUMENT  the handle is not one of the host backend
 absl::StatusOr<std::string> HostEventTicket(const Handle& handle);
 
 }  // namespace gpumem::internal

@@ -12,7 +12,7 @@
 namespace gpumem::internal {
 namespace {
 
-// INTERNAL for whatever goes wrong once there is an event.
+// Returns INTERNAL for any failure once there is an event.
 absl::Status EventError(const CudaDriver& driver, CUresult result, absl::string_view what) {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
   return absl::InternalError(driver.Error(result, what).message());
@@ -20,15 +20,15 @@ absl::Status EventError(const CudaDriver& driver, CUresult result, absl::string_
 
 class CudaEvent : public InterprocessEvent {
  public:
-  // Takes over `event`.
+  // Takes ownership of `event`.
   CudaEvent(std::shared_ptr<const CudaContext> context, CUevent event)
       : context_(std::move(context)), event_(event) {}
-  // What fails here is a driver that is going away with its process.
+  // Only a driver that is unloading with its process fails here.
   ~CudaEvent() override {
     context_->Call([&] { return driver().cuEventDestroy_v2(event_); });
   }
 
-  // A null stream is the default one of the current context: that of the event.
+  // A null stream is the default stream of the current context, which is the event's.
   absl::Status Record(void* stream) override {
     const CUresult result = context_->Call(
         [&] { return driver().cuEventRecord(event_, static_cast<CUstream>(stream)); });
@@ -72,7 +72,7 @@ class CudaEvent : public InterprocessEvent {
   CUevent event_;
 };
 
-// Of making an event, or opening one.
+// The error of creating an event, or of opening one.
 absl::Status NewEventError(const CudaDriver& driver, CUresult result, absl::string_view what) {
   absl::Status error = driver.Error(result, what);
   switch (result) {
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<const CudaContext>> ContextOf(const CudaDriver& d
                                                              const std::string& device_uuid,
                                                              CUdevice device) {
   int supported = 0;
-  // A driver from before CUDA 12 does not know the question, and has them.
+  // A driver older than CUDA 12 does not know the attribute, and supports them.
   if (driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, device) ==
           CUDA_SUCCESS &&
       supported == 0) {
@@ -141,7 +141,7 @@ absl::StatusOr<std::shared_ptr<InterprocessEvent>> OpenCudaEvent(const std::stri
   absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
   if (!loaded.ok()) return loaded.status();
   const CudaDriver& driver = **loaded;
-  // Where the process does not see the event's device, any other opens it as well.
+  // If the process does not see the event's device, any other device opens it as well.
   const CUdevice device = driver.FindDevice(device_uuid).value_or(driver.devices().front().handle);
   absl::StatusOr<std::shared_ptr<const CudaContext>> context =
       ContextOf(driver, device_uuid, device);

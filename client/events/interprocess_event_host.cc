@@ -8,17 +8,17 @@
 namespace gpumem::internal {
 namespace {
 
-// A handle: these, the ticket's bytes, zeros.
+// The format of a handle: this magic, the ticket's bytes, zeros.
 constexpr absl::string_view kMagic = "gmhostev";
 
-// Counts what was recorded. There is nothing to wait for: host memory is used by the very
-// threads that record.
+// Counts the records. Waiting is unnecessary: the threads that record are those that use the host
+// memory.
 class HostEvent : public InterprocessEvent {
  public:
   HostEvent(Segment memory, const Handle& handle) : memory_(std::move(memory)) { handle_ = handle; }
 
   absl::Status Record(void*) override {
-    // What was written before is seen by whoever sees the count.
+    // Release order: a thread that sees the count sees all earlier writes.
     Count().fetch_add(1, std::memory_order_release);
     return absl::OkStatus();
   }
@@ -29,7 +29,7 @@ class HostEvent : public InterprocessEvent {
     return true;
   }
   void* event() const override { return nullptr; }
-  bool needs_its_maker() const override { return false; }  // others have leases of their own
+  bool needs_its_maker() const override { return false; }  // other processes have leases
 
  private:
   std::atomic_ref<uint64_t> Count() {

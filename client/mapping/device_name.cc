@@ -37,8 +37,8 @@ std::optional<uint32_t> EatHex(size_t digits, absl::string_view* text) {
   return number;
 }
 
-// "0000:1b:00.0" and "00000000:1B:00.0" are one place; CUDA also leaves the domain out where
-// it is 0, and the function.
+// "0000:1b:00.0" and "00000000:1B:00.0" are one place. CUDA may also omit a domain of 0, and the
+// function.
 struct PciPlace {
   uint32_t domain = 0, bus = 0, device = 0, function = 0;
   friend bool operator==(const PciPlace&, const PciPlace&) = default;
@@ -79,7 +79,7 @@ std::optional<size_t> ParseOrdinal(absl::string_view text) {
 
 bool IsCuda(const v1::Device* device) { return device->backend() == v1::BACKEND_CUDA; }
 
-// Whether all it makes is host memory, which has no ordinal.
+// True if the device has only host memory, which has no ordinal.
 bool IsPinned(const v1::Device* device) {
   return device->kinds_size() == 1 && device->kinds(0) == v1::KIND_PINNED;
 }

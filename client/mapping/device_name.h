@@ -1,4 +1,4 @@
-// From what people call a device to its UUID. Pure.
+// Maps a device's name to its UUID. Pure functions.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@
 
 namespace gpumem::internal {
 
-// The name that AcquireOptions::device takes beside those of devices.
+// The value of AcquireOptions::device that names no device.
 inline constexpr absl::string_view kMostFree = "most-free";
 
-// The UUIDs of the GPUs that this process sees, in its order (VisibleDevices).
+// Returns the UUIDs of the GPUs that this process sees, in its order (VisibleDevices).
 using ListVisible = absl::FunctionRef<absl::StatusOr<std::vector<std::string>>()>;
 
-// The UUID of the one of `devices`, the daemon's, that is called `name` (see DeviceName in
-// client.h). `visible` is asked only where `name` is an ordinal and the daemon has GPUs.
-//   NOT_FOUND         none is; the sentence names those that there are
-//   INVALID_ARGUMENT  several are, or the name is empty, or most-free
+// Returns the UUID of the daemon's device, among `devices`, that `name` denotes (see DeviceName in
+// client.h). Calls `visible` only if `name` is an ordinal and the daemon has GPUs.
+//   NOT_FOUND         no device matches; the message lists the devices
+//   INVALID_ARGUMENT  several match, or the name is empty, or most-free
 absl::StatusOr<std::string> ResolveDevice(absl::string_view name,
                                           absl::Span<const v1::Device* const> devices,
                                           ListVisible visible);

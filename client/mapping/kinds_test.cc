@@ -1,4 +1,4 @@
-// Segments of every kind, as the host backend has them, against a fake daemon.
+// Segments of every kind on the host backend, against a fake daemon.
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -51,12 +51,12 @@ UniqueFd Memfd(uint64_t bytes, const char* name = "kinds-test") {
   return fd;
 }
 
-// How many descriptors of pools this process has, the test's own among them.
+// The number of this process's descriptors of pools, including the test's.
 constexpr char kPoolName[] = "kinds-test-pool";
 size_t PoolFds() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code error;  // the folder's own descriptor, and what closes meanwhile
+    std::error_code error;  // the folder's descriptor, and any that closes meanwhile
     const std::string file = std::filesystem::read_symlink(entry.path(), error);
     if (file.find(kPoolName) != std::string::npos) ++count;
   }
@@ -75,7 +75,7 @@ Handle ToHandle(const std::string& bytes) {
   return handle;
 }
 
-// The memory of kinds ipc and mempool that there is, by its 64 bytes. Thread-safe.
+// The existing memory of kinds ipc and mempool, by its 64 bytes. Thread-safe.
 class Memory {
  public:
   void Add(const std::string& data, UniqueFd memory) {
@@ -99,7 +99,7 @@ class Memory {
   std::map<std::string, UniqueFd> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A tenant's pool, of which the daemon hands out one allocation after another. Keeps a few.
+// A tenant's pool, whose allocations the daemon grants one after another. Keeps a few.
 class Pool {
  public:
   Pool(uint64_t id, Memory* memory) : id_(id), memory_(memory), fd_(Memfd(0, kPoolName)) {}
@@ -200,11 +200,11 @@ class KindsTest : public ::testing::Test {
     return grpc::Status::OK;
   }
 
-  // A new pool in place of pool_, which the caller keeps.
+  // Replaces pool_ by a new pool; the caller keeps the old one.
   std::unique_ptr<Pool> ReplacePool(uint64_t id) {
     return std::exchange(pool_, std::make_unique<Pool>(id, &memory_));
   }
-  // Makes another process the owner of the memory, which has had no owner before.
+  // Makes another process the owner of the memory, which has no owner yet.
   void StartOwner() {
     memory_.Add(Bytes(ipc_handle_), Memfd(kBytes));
     owner_ = std::make_unique<Owner>(daemon_.runtime_dir(), &memory_);
@@ -317,14 +317,14 @@ TEST_F(KindsTest, WhatIsLostBetweenGrantAndMappingSaysSoAndItsLeaseIsReleased) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("lost"));
     EXPECT_EQ(daemon_.live_leases(), 0u);
   };
-  // The owner is gone.
+  // The owner has ended.
   is_lost(Kind::kIpc);
   is_lost(Kind::kMempool);
-  // It is there, and has freed the memory.
+  // The owner lives, and has freed the memory.
   StartOwner();
   spoil_ = [](v1::Lease* lease) {
     std::string data = lease->export_data();
-    data[40] ^= 1;  // of the key
+    data[40] ^= 1;  // a byte of the key
     lease->set_export_data(data);
   };
   is_lost(Kind::kIpc);
@@ -332,7 +332,7 @@ TEST_F(KindsTest, WhatIsLostBetweenGrantAndMappingSaysSoAndItsLeaseIsReleased) {
 }
 
 TEST_F(KindsTest, AnOwnerThatDoesNotAnswerIsNotWaitedForLong) {
-  // As a stopped process: it is there, and reads nothing.
+  // As a stopped process: it lives, and reads nothing.
   const UniqueFd silent =
       ListenUnix(HostIpcSocket(daemon_.runtime_dir(), 0), SOCK_SEQPACKET, 0600).value();
   const absl::Time start = absl::Now();
@@ -342,7 +342,7 @@ TEST_F(KindsTest, AnOwnerThatDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(daemon_.live_leases(), 0u);
 }
 
-// Whoever forks while another thread opens memory of these kinds leaves its child their locks.
+// A fork while another thread opens memory of these kinds leaves the child their locks.
 TEST_F(KindsTest, AForkedChildMayEndItsSegments) {
   StartOwner();
   Segment ipc = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).value();
@@ -383,7 +383,7 @@ TEST_F(KindsTest, APoolIsImportedOnceInASession) {
   EXPECT_EQ(third.pool_fd().value(), two->front().pool_fd().value());
   EXPECT_NE(third.export_data().value(), two->front().export_data().value());
   EXPECT_NE(third.data(), two->front().data());
-  // Another session has the same memory by its own descriptor of the pool.
+  // Another session has the same memory by another descriptor of the pool.
   auto other = Connect();
   Segment theirs = other->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   EXPECT_NE(theirs.pool_fd().value(), third.pool_fd().value());
@@ -442,7 +442,7 @@ TEST_F(KindsTest, ADeadOwnersPoolThatNoSegmentUsesIsLetGoWhenThereIsAnother) {
   const std::unique_ptr<Pool> old_pool = ReplacePool(2);
   daemon_.SetContextPid(200);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
-  EXPECT_EQ(PoolFds(), with_one + 1);  // the new pool of this test itself
+  EXPECT_EQ(PoolFds(), with_one + 1);  // the new pool of this test
 }
 
 TEST_F(KindsTest, APoolThatLivesBesideANewerOneIsKept) {
@@ -490,7 +490,7 @@ TEST_F(KindsTest, WhatTheDaemonMustNotSendIsADefectAndReleased) {
   refused(Kind::kIpc);
   refused(Kind::kMempool);
   spoil_ = [](v1::Lease* lease) { lease->set_pool_id(77); };
-  refused(Kind::kMempool);  // no such descriptor ever came
+  refused(Kind::kMempool);  // its descriptor never came
   spoil_ = [](v1::Lease* lease) { lease->set_kind(v1::KIND_VMM); };
   refused(Kind::kIpc);  // without its descriptor
   spoil_ = [](v1::Lease* lease) { lease->set_device_uuid("GPU-of-nobody"); };

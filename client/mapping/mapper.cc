@@ -38,7 +38,7 @@ absl::StatusOr<ExportData> ExportDataOf(const v1::Lease& lease) {
   return data;
 }
 
-// OK where the memory's own device is seen here, so that it can use the memory.
+// Returns OK if this process sees the memory's device, so that the device can use the memory.
 absl::Status CheckOwnDevice(const std::string& device_uuid) {
   absl::Status status = CheckVisible(device_uuid);
   if (!absl::IsNotFound(status)) return status;
@@ -46,12 +46,12 @@ absl::Status CheckOwnDevice(const std::string& device_uuid) {
       status.message(), "; or name in map_devices a device of this process that shall use it"));
 }
 
-// A mapping's error as one of a request: what the caller asked for was right.
+// Converts a mapping's error to a request's error: the caller's request was valid.
 absl::Status RequestError(const std::string& device_uuid, const absl::Status& status) {
   const std::string what =
       absl::StrCat("cannot map the segment of ", device_uuid, ": ", status.message());
   switch (status.code()) {
-    case absl::StatusCode::kUnavailable:  // no usable driver; the daemon itself is there
+    case absl::StatusCode::kUnavailable:  // no usable driver; the daemon itself runs
       return absl::UnimplementedError(what);
     case absl::StatusCode::kInvalidArgument:
       return absl::InternalError(what);
@@ -60,8 +60,8 @@ absl::Status RequestError(const std::string& device_uuid, const absl::Status& st
   }
 }
 
-// Memory of a device that this process does not see: the driver does not say that there is no peer
-// access to it, but the daemon knows. UNIMPLEMENTED where it says so, else `error`.
+// For memory of a device that this process does not see: the driver does not report missing peer
+// access, but the daemon knows. Returns UNIMPLEMENTED if it is missing, else `error`.
 absl::Status ExplainByPeers(Session& session, const std::string& home,
                             const std::vector<std::string>& users, const absl::Status& error) {
   if (users == std::vector<std::string>{home} || CheckVisible(home).ok()) return error;
@@ -69,7 +69,7 @@ absl::Status ExplainByPeers(Session& session, const std::string& home,
       session.ListDevices(session.Deadline(std::nullopt));
   if (!listed.ok()) return error;
   for (const v1::Device& device : listed->devices()) {
-    // The user's own word of the home; both are the daemon's devices.
+    // The user chose these devices; all are the daemon's.
     if (std::find(users.begin(), users.end(), device.device_uuid()) == users.end()) continue;
     for (const v1::PeerAccess& peer : device.peers()) {
       if (peer.device_uuid() == home && !peer.access()) {
@@ -82,7 +82,7 @@ absl::Status ExplainByPeers(Session& session, const std::string& home,
   return error;
 }
 
-// The daemon's process with the device's CUDA context; 0 where it does not say.
+// Returns the daemon process with the device's CUDA context; 0 if the daemon does not say.
 int32_t ContextPid(Session& session, const std::string& device_uuid) {
   absl::StatusOr<v1::ListDevicesResponse> listed =
       session.ListDevices(absl::Now() + absl::Seconds(1));
@@ -99,7 +99,7 @@ class Group {
   Group(const Grant& grant, Session& session, MapOptions options)
       : grant_(grant), session_(session), options_(std::move(options)) {}
 
-  // Maps leases, by their positions in the grant.
+  // Maps leases by their positions in the grant.
   absl::Status Map(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
     const MappedLease& first = (*mapped)[positions.front()];
     if (first.backend == Backend::kCuda && options_.device_uuids.empty()) {
@@ -111,7 +111,7 @@ class Group {
     if (!status.ok() && first.backend == Backend::kCuda) {
       status = ExplainByPeers(session_, first.lease.device_uuid(), options_.device_uuids, status);
     }
-    // The devices are there, so the memory is not: its owner went after the daemon had granted it.
+    // The devices exist, so the memory does not: its owner died after the daemon had granted it.
     if (absl::IsNotFound(status)) {
       return absl::FailedPreconditionError(
           absl::StrCat("it is lost (", status.message(), "); acquire another"));

@@ -1,5 +1,4 @@
-// Which device, for which GPUs and at which address: what options ask for, against a fake
-// daemon.
+// The device, the GPUs and the address that options request, against a fake daemon.
 #include <string.h>
 #include <sys/mman.h>
 
@@ -24,10 +23,10 @@ using ::testing::HasSubstr;
 constexpr uint64_t kBytes = 64 * 1024;
 constexpr char kGpu[] = "GPU-00000000-0000-0000-0000-000000000001";
 
-// A multiple of 2 MiB with nothing there.
+// Returns an unused multiple of 2 MiB.
 void* FreeAddress() {
   constexpr uintptr_t kMultiple = 2 << 20;
-  // The kernel fills a hole from its end, so other threads do not get here.
+  // The kernel fills a hole from its end, so other threads do not map here.
   constexpr size_t kRoom = 1 << 30;
   void* const range = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT_NE(range, MAP_FAILED);
@@ -196,7 +195,7 @@ TEST_F(GpuPlacementTest, WithoutAVisibleGpuNothingIsAskedFor) {
   }
   EXPECT_EQ(client_->CreateEvent({.name = "x"}).status().code(), unseen);
   EXPECT_THAT(asked_, ::testing::IsEmpty());
-  // Memory of the host needs none; that this daemon has none is for it to say.
+  // Host memory needs none; the daemon reports that it has none.
   client_->Acquire({.bytes = 1, .kind = Kind::kPinned}).status().IgnoreError();
   EXPECT_THAT(asked_, ::testing::SizeIs(1));
 }

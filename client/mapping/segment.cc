@@ -19,7 +19,7 @@ absl::Status NotValid() {
       "this Segment holds nothing: it was released, moved from, or never filled");
 }
 
-// What `kind` has for programs that do not know gpumem, where it has not what was asked for.
+// Returns the error that names the alternative of `kind` for programs that do not use gpumem.
 absl::Status HasInstead(absl::string_view asked, Kind kind) {
   absl::string_view has;
   switch (kind) {
@@ -37,7 +37,7 @@ absl::Status HasInstead(absl::string_view asked, Kind kind) {
       absl::StrCat("a segment of kind ", KindName(kind), " has no ", asked, "; it has ", has));
 }
 
-// The mapper has checked that there are as many bytes.
+// The mapper has checked the number of bytes.
 Handle HandleOf(const v1::Lease& lease) {
   Handle handle = {};
   std::copy_n(lease.export_data().begin(), std::min(handle.size(), lease.export_data().size()),
@@ -55,7 +55,7 @@ Segment::State::~State() {
 void Segment::State::Unmap() {
   const bool cuda = mapped.backend == Backend::kCuda ||
                     (mapped.mapping != nullptr && mapped.mapping->registered());
-  // Shared by the process's Segments, behind a lock that another thread may have held at fork().
+  // Shared by the process's Segments, behind a lock that another thread may hold at fork().
   const bool shared = mapped.kind == Kind::kIpc || mapped.kind == Kind::kMempool;
   if ((cuda || shared) && session->forked()) {
     internal::Abandon(std::move(mapped.mapping));
@@ -72,8 +72,8 @@ absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
   const absl::Time deadline = session->Deadline(std::nullopt);
   v1::ShareRequest share;
   share.set_lease_id(mapped.lease.lease_id());
-  // A ticket for the owning tenant's sessions is none for those of others. Nobody else sees
-  // this one.
+  // A ticket for the owning tenant's sessions is invalid for other tenants. It never leaves this
+  // process.
   share.set_scope(mapped.lease.tenant() == session->welcome().tenant() ? v1::TICKET_SCOPE_TENANT
                                                                        : v1::TICKET_SCOPE_ANY);
   absl::StatusOr<v1::ShareResponse> ticket = session->Share(share, deadline);
@@ -81,7 +81,7 @@ absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
   v1::OpenRequest open;
   open.add_tickets(ticket->ticket());
   open.set_revocable(mapped.lease.revocable());
-  // Its end releases the second lease; the first one covers the descriptor.
+  // Its destructor releases the second lease; the first lease covers the descriptor.
   absl::StatusOr<internal::Grant> grant = session->Open(open, deadline);
   if (!grant.ok()) return grant.status();
   std::vector<UniqueFd> fds = grant->TakeFds();

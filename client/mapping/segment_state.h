@@ -1,4 +1,4 @@
-// What is behind a valid Segment.
+// The state of a valid Segment.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@
 
 namespace gpumem {
 
-// A lease and its mapping. Its end unmaps the memory, then releases the lease.
+// A lease and its mapping. The destructor unmaps the memory, then releases the lease.
 struct Segment::State {
   State(std::shared_ptr<internal::Session> the_session, internal::MappedLease mapped_lease)
       : session(std::move(the_session)), mapped(std::move(mapped_lease)) {}
   ~State();
 
-  // Gives the addresses back, and the descriptor. In a forked child only those of memory that
-  // neither CUDA knows nor Segments share: neither the driver nor locks are the child's to use.
+  // Releases the addresses and the descriptor. A forked child releases only memory unknown to CUDA
+  // and not shared between Segments: it must use neither the driver nor locks.
   void Unmap();
 
   // Asks the daemon for the descriptor behind the lease once more.
@@ -28,7 +28,7 @@ struct Segment::State {
 
   const std::shared_ptr<internal::Session> session;
   internal::MappedLease mapped;
-  UniqueFd fd;         // once Segment::fd() was called
+  UniqueFd fd;         // set by Segment::fd()
   bool leased = true;  // false: the lease was released already
 };
 

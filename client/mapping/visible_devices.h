@@ -9,12 +9,12 @@
 
 namespace gpumem::internal {
 
-// Their UUIDs, in the order of this process's CUDA. Loads the driver (some 0.2 s the first
+// Returns their UUIDs, in the order of this process's CUDA. Loads the driver (some 0.2 s the first
 // time).
-//   UNAVAILABLE  this process has no usable CUDA driver; the sentence says why
+//   UNAVAILABLE  this process has no usable CUDA driver; the message says why
 absl::StatusOr<std::vector<std::string>> VisibleDevices();
 
-// OK where this process sees the device; else NOT_FOUND, or UNAVAILABLE as above.
+// Returns OK if this process sees the device; else NOT_FOUND, or UNAVAILABLE as above.
 absl::Status CheckVisible(absl::string_view uuid);
 
 }  // namespace gpumem::internal

@@ -137,7 +137,7 @@ void BlockHeap::RemoveRange(Chunk* chunk, uintptr_t at, uint64_t bytes) {
   DeleteChunk(chunk);
 }
 
-// --- Taking and giving back ----------------------------------------------------------
+// --- Taking and freeing --------------------------------------------------------------
 
 Chunk* BlockHeap::Cut(Chunk* chunk, uint64_t bytes) {
   RemoveFree(chunk);
@@ -201,7 +201,7 @@ Chunk* BlockHeap::FindRun(uint64_t bytes, Bound bound) const {
     if (!usable(seam) || !usable(seam->after)) continue;
     Chunk* begin = seam;
     while (usable(begin->before)) begin = begin->before;
-    if (begin != seam) continue;  // another seam of the run begins it
+    if (begin != seam) continue;  // another seam is the first of the run
     uint64_t together = 0;
     for (const Chunk* chunk = begin; usable(chunk); chunk = chunk->after) together += chunk->bytes;
     if (together >= bytes && together < best_bytes) {
@@ -258,7 +258,7 @@ Chunk* BlockHeap::Put(Chunk* chunk, Timeline* freed_on, uint64_t epoch) {
     Join(before);
     chunk = before;
   };
-  // What is joined may make it large enough for the next.
+  // A joined chunk may be large enough for the next join.
   for (bool again = true; again;) {
     again = false;
     if (joins(chunk->after)) {
@@ -314,7 +314,7 @@ void BlockHeap::Clean(Timeline* stream, uint64_t epoch) {
     if (entry.chunk->epoch <= epoch) clean.push_back(entry.chunk);
   }
   for (Chunk* chunk : clean) RemoveFree(chunk);
-  // By address, so that what a chunk is joined to is not one that is still to come.
+  // By address, so that a chunk is never joined to one that is still to be visited.
   std::sort(clean.begin(), clean.end(),
             [](const Chunk* one, const Chunk* other) { return one->at < other->at; });
   for (Chunk* chunk : clean) Put(chunk, nullptr, 0);

@@ -1,16 +1,18 @@
-// Runs of addresses, cut into chunks: which are taken, which are free, and for whom. Best fit,
-// with coalescing. It touches no memory, calls no driver and takes no lock.
+// Ranges of addresses, cut into chunks, each taken or free. Best fit, with coalescing. It touches
+// no memory, calls no driver and takes no lock.
 //
-// A free chunk is everybody's, or it was freed on a stream whose work may still use it: then it is
-// that stream's at once, and another's from the moment that the stream's work up to the chunk's
-// epoch is known to come first (stream_order.h). Neighbours are joined where they were freed on the
-// same stream, or are both everybody's.
+// A free chunk is clean, that is, usable on every stream, or it was freed on a stream whose work
+// may still use it. In the second case that stream can reuse it at once. Another stream can reuse
+// it once the owner's work up to the chunk's epoch is known to come first (stream_order.h).
+// Neighbours are joined if they were freed on the same stream, or are both clean.
 //
-// A small piece of everybody's beside a larger one of a stream becomes that stream's, too, until
-// its work is over: apart, neither would be of use for long.
+// A small clean piece beside a larger chunk of a stream also becomes that stream's, until its work
+// is over: apart, neither would be useful for long.
 //
-// Invariants, checked by CheckInvariants(): chunks do not overlap; neighbours in addresses know
-// each other; no two free neighbours are of one stream; every free chunk is in its stream's set.
+// Invariants, checked by CheckInvariants():
+// - chunks do not overlap, and neighbours in addresses link to each other;
+// - no two free neighbours are of one stream;
+// - every free chunk is in its stream's set.
 #pragma once
 
 #include <cstddef>
@@ -28,85 +30,85 @@ namespace gpumem::internal {
 
 class Timeline;
 
-// Never returned to the system while its heap lives: a stale pointer to one reads a chunk, though
-// not the one that it was.
-// On cache lines of its own: threads write into theirs at once.
+// Never returned to the system while its heap lives: a stale pointer reads a chunk, though perhaps
+// another one. Aligned to cache lines: threads write into their chunks at once.
 struct alignas(64) Chunk {
   uintptr_t at = 0;
   uint64_t bytes = 0;
-  Chunk* before = nullptr;  // the neighbours in addresses; null: nothing of the heap lies there
+  Chunk* before = nullptr;  // neighbours in addresses; null: no chunk of the heap adjoins
   Chunk* after = nullptr;
   bool free = false;
-  // Of a free chunk: the stream that it was freed on, and when; null: everybody's. Of a taken one:
-  // what it was before.
+  // Of a free chunk: the stream that it was freed on, and the epoch; null: clean. Of a taken chunk:
+  // its values before that.
   Timeline* freed_on = nullptr;
   uint64_t epoch = 0;
-  // Of one that was just taken: whether no work at all may still use it.
+  // True if a just taken chunk has no pending work.
   bool was_clean() const { return freed_on == nullptr && epoch == 0; }
 
-  Chunk* range = nullptr;  // what AddRange was told, for all that is cut out of the range
-  // For whoever has taken it; the heap does not look.
+  Chunk* range = nullptr;  // the argument of AddRange, for all chunks of the range
+  // For the owner of a taken chunk; the heap ignores it.
   struct Use {
-    bool live = false;        // handed out to the user; else kept by a thread
+    bool live = false;        // allocated to the user; else cached by a thread
     uint8_t size_class = 0;   // of small ones (size_class.h)
-    bool small = false;       // from the heap of small ones
+    bool small = false;       // from the heap of small blocks
     Chunk* next = nullptr;    // in a thread's list
-    uint64_t used_bytes = 0;  // of one that is a range of small ones: in blocks
+    uint64_t used_bytes = 0;  // of a range of small blocks: bytes in blocks
   } use;
 };
 
 class BlockHeap {
  public:
-  // `join_ranges`: whether ranges that touch count as one, so that a chunk may span them.
+  // `join_ranges`: true if adjacent ranges count as one, so that a chunk may span them.
   explicit BlockHeap(bool join_ranges) : join_ranges_(join_ranges) {}
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
 
-  // The latest epoch of that stream's that the one who asks may reuse; 0: none, UINT64_MAX: all.
+  // Returns the latest epoch of a stream that the caller may reuse; 0: none, UINT64_MAX: all.
   using Bound = absl::FunctionRef<uint64_t(const Timeline*)>;
 
-  // New memory, all of it free; of a stream, or everybody's.
+  // Adds a range as free memory: of a stream, or clean.
   Chunk* AddRange(uintptr_t at, uint64_t bytes, Timeline* freed_on = nullptr, uint64_t epoch = 0,
                   Chunk* range = nullptr);
-  // The chunks of so many bytes at least that are free for everybody.
+  // Returns the clean chunks of at least that many bytes.
   std::vector<Chunk*> CleanChunks(uint64_t least_bytes) const;
-  // Takes a range that is part of a free chunk out of the heap. What is before it in the chunk
-  // stays that chunk.
+  // Removes a range that is part of a free chunk. The part before it remains the same chunk.
   void RemoveRange(Chunk* chunk, uintptr_t at, uint64_t bytes);
 
-  // The smallest chunk that fits, cut to size; null where none does. `bytes` is a multiple of
-  // what addresses are to be aligned to. That of the stream itself and everybody's come first.
+  // Takes the smallest chunk that fits, cut to size; null if none does. `bytes` is a multiple of
+  // the alignment of addresses. Prefers chunks of `stream` and clean ones.
   Chunk* Take(uint64_t bytes, const Timeline* stream, Bound bound);
-  // The same from several neighbours together.
+  // As Take, from several neighbours together.
   Chunk* Gather(uint64_t bytes, Bound bound);
-  // What may be used is all that it was cut to. Returns the free chunk that it is part of then.
+  // Frees a chunk: the usable part is all that it was cut to. Returns the free chunk that contains
+  // it then.
   Chunk* Put(Chunk* chunk, Timeline* freed_on, uint64_t epoch);
 
-  // Whether the stream's own or everybody's has one that is hardly larger.
+  // True if a chunk of the stream or a clean one is hardly larger than `bytes`.
   bool HasCloseFit(uint64_t bytes, const Timeline* stream) const;
-  // Whether Take, or Gather, would find something.
+  // True if Take, or Gather, would succeed.
   bool HasFit(uint64_t bytes, Bound bound) const;
   bool HasRun(uint64_t bytes, Bound bound) const {
     return HasFit(bytes, bound) || FindRun(bytes, bound) != nullptr;
   }
 
-  // Takes the whole run that a chunk is part of, all of it free, out of the heap; what it was.
+  // Removes the free run that contains a chunk from the heap, and returns its pieces.
   struct Piece {
     uint64_t bytes = 0;
     Timeline* freed_on = nullptr;
     uint64_t epoch = 0;
   };
   std::vector<Piece> RemoveRun(Chunk* chunk);
-  // Puts a taken chunk back in such pieces; the bytes of the largest free chunk that they are part
-  // of then.
+  // Frees a taken chunk in these pieces. Returns the bytes of the largest free chunk that contains
+  // one of them then.
   uint64_t PutPieces(Chunk* chunk, const std::vector<Piece>& pieces);
 
-  // What was freed on the stream up to that epoch is everybody's from here on.
+  // Marks memory freed on the stream up to that epoch as clean.
   void Clean(Timeline* stream, uint64_t epoch);
-  // The streams that free chunks were freed on.
+  // Returns the streams that free chunks were freed on.
   std::vector<Timeline*> Owners() const;
 
-  // The last chunk of each run without a gap; and the first of the one that begins there.
+  // Tails: the last chunk of each run without a gap. Head: the first chunk of the run at that
+  // address.
   std::vector<const Chunk*> Tails() const;
   const Chunk* Head(uintptr_t at) const { return firsts_.at(at); }
 
@@ -114,7 +116,7 @@ class BlockHeap {
   uint64_t total_bytes() const { return total_bytes_; }
   size_t free_chunks() const { return free_chunks_; }
 
-  // INTERNAL with a sentence naming the first violated invariant.
+  // INTERNAL with a message that names the first violated invariant.
   absl::Status CheckInvariants() const;
 
  private:
@@ -132,24 +134,25 @@ class BlockHeap {
   void DeleteChunk(Chunk* chunk);
   void AddFree(Chunk* chunk);
   void RemoveFree(Chunk* chunk);
-  // Cuts it: what is behind `bytes` becomes a chunk of its own, of the same state.
+  // Cuts a chunk: the part behind `bytes` becomes a separate chunk of the same state.
   void Split(Chunk* chunk, uint64_t bytes);
-  // Takes the neighbour behind it into it. Neither may be in a set.
+  // Merges the next neighbour into the chunk. Neither may be in a set.
   void Join(Chunk* chunk);
   Chunk* Cut(Chunk* chunk, uint64_t bytes);
-  // Where the smallest run of several neighbours begins that may be used and are enough together.
+  // Finds the smallest run of several usable neighbours of sufficient size; returns its first
+  // chunk.
   Chunk* FindRun(uint64_t bytes, Bound bound) const;
 
-  // The epoch of what was taken of several streams' memory together.
+  // The epoch of a chunk taken from several streams' memory.
   static constexpr uint64_t kOfSeveral = UINT64_MAX;
 
   const bool join_ranges_;
   std::deque<Chunk> chunks_;
   std::vector<Chunk*> spare_;
   absl::flat_hash_map<const Timeline*, FreeSet> free_;
-  // Free chunks whose neighbour behind is free, too, and of another stream.
+  // Free chunks whose next neighbour is also free, and of another stream.
   absl::flat_hash_set<Chunk*> seams_;
-  // The first and last chunk of each run without a gap, by where it begins and ends.
+  // The first and last chunk of each run without a gap, by its start and end address.
   absl::flat_hash_map<uintptr_t, Chunk*> firsts_;
   absl::flat_hash_map<uintptr_t, Chunk*> lasts_;
   uint64_t free_bytes_ = 0;

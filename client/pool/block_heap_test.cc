@@ -1,4 +1,4 @@
-// Random takings and givings back against a map of every unit of memory.
+// Random allocations and frees against a map of every unit of memory.
 #include "client/pool/block_heap.h"
 
 #include <algorithm>
@@ -16,14 +16,14 @@ namespace gpumem::internal {
 namespace {
 
 constexpr uint64_t kUnit = 512;
-constexpr uint64_t kRange = 16 * kUnit;  // that is added and removed
+constexpr uint64_t kRange = 16 * kUnit;  // of the ranges added and removed
 
-// What the heap should know, unit by unit.
+// The expected state of the heap, unit by unit.
 class Model {
  public:
   struct Unit {
     bool taken = false;
-    const Timeline* owner = nullptr;  // of a free one: null is everybody's
+    const Timeline* owner = nullptr;  // of a free unit; null: clean
     uint64_t epoch = 0;
   };
 
@@ -41,7 +41,7 @@ class Model {
     }
     return true;
   }
-  // Whether all of it could be taken by who may have `owner` up to that epoch.
+  // Takes a chunk, and checks that all of it may be reused within these bounds.
   std::string Take(const Chunk& chunk, const std::map<const Timeline*, uint64_t>& bounds) {
     for (uint64_t i = 0; i < chunk.bytes; i += kUnit) {
       auto unit = units_.find(chunk.at + i);
@@ -63,7 +63,7 @@ class Model {
       if (!unit.taken && unit.owner == owner && unit.epoch <= epoch) unit = {};
     }
   }
-  // The longest run that could be taken.
+  // Returns the longest run that could be taken.
   uint64_t Longest(const std::map<const Timeline*, uint64_t>& bounds) const {
     uint64_t longest = 0, run = 0;
     uintptr_t expected = 0;
@@ -109,7 +109,7 @@ TEST(BlockHeapTest, RandomOperationsAgainstAMap) {
       const uint64_t die = below(100);
       std::string wrong;
       if (die < 4) {
-        const uintptr_t at = (1 + below(96)) * kRange;  // often beside another
+        const uintptr_t at = (1 + below(96)) * kRange;  // often adjacent to another
         const uint64_t bytes = kRange;
         if (!model.Has(at)) {
           heap.AddRange(at, bytes);
@@ -118,7 +118,7 @@ TEST(BlockHeapTest, RandomOperationsAgainstAMap) {
       } else if (die < 8) {
         const uintptr_t at = (1 + below(96)) * kRange;
         const bool clean = model.IsClean(at, kRange);
-        Chunk* around = nullptr;  // what is everybody's there is one chunk
+        Chunk* around = nullptr;  // adjacent clean memory is one chunk
         for (Chunk* chunk : heap.CleanChunks(kRange)) {
           if (chunk->at <= at && at + kRange <= chunk->at + chunk->bytes) around = chunk;
         }
@@ -139,7 +139,7 @@ TEST(BlockHeapTest, RandomOperationsAgainstAMap) {
           return bounds.contains(of) ? bounds.at(of) : 0;
         };
         const bool possible = model.Longest(bounds) >= bytes;
-        // A piece of everybody's may have become another stream's with what lies beside it.
+        // A clean piece may have become another stream's with the chunk beside it.
         ASSERT_TRUE(!all || heap.HasRun(bytes, bound) == possible);
         Chunk* chunk = heap.Take(bytes, stream, bound);
         if (chunk == nullptr) {
@@ -162,7 +162,7 @@ TEST(BlockHeapTest, RandomOperationsAgainstAMap) {
         heap.Put(one.chunk, owner, epoch);
         model.Put(one.at, one.bytes, owner, epoch);
       } else {
-        // Joined chunks are as late as the latest of their parts, so all of the stream's go.
+        // A joined chunk has the latest epoch of its parts, so this cleans all of the stream's.
         heap.Clean(stream, UINT64_MAX);
         model.Clean(stream, UINT64_MAX);
       }

@@ -27,7 +27,7 @@ absl::StatusOr<BlockTicket> ParseBlockTicket(absl::string_view text) {
   BlockTicket ticket;
   if (absl::ConsumePrefix(&body, kPrefix)) parts = absl::StrSplit(body, '.');
   if (parts.size() >= 2) numbers = absl::StrSplit(parts[0], '_');
-  // Only what would be written in just this way counts: no signs, blanks or leading zeros.
+  // Accepts only the exact output of FormatBlockTicket: no signs, blanks or leading zeros.
   if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &ticket.offset) ||
       !absl::SimpleAtoi(numbers[1], &ticket.bytes) ||
       absl::StrCat(ticket.offset, "_", ticket.bytes) != parts[0] ||

@@ -13,7 +13,7 @@
 namespace gpumem::internal {
 namespace {
 
-// What addresses are multiples of (client.h).
+// The alignment of addresses (client.h).
 constexpr uint64_t kStep = uint64_t{2} << 20;
 
 class ClientSegments : public SegmentSource {
@@ -33,7 +33,7 @@ class ClientSegments : public SegmentSource {
     return places() ? std::max(kStep, device_.granularity_bytes) : device_.granularity_bytes;
   }
 
-  // Each segment of kind pinned is registered with CUDA by itself.
+  // Each segment of kind pinned is registered with CUDA separately.
   bool places() const override { return kind_ == Kind::kVmm; }
 
   absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
@@ -62,11 +62,11 @@ class ClientSegments : public SegmentSource {
     }
     const auto at = reinterpret_cast<uintptr_t>(segment.data());
     absl::Status released = segment.Release(absl::ZeroDuration());
-    // Whoever frees a block does not wait for a daemon that is away: it hears of it when it is
-    // back.
+    // A thread that frees a block does not wait for an absent daemon: the release follows when a
+    // daemon is back.
     if (absl::IsUnavailable(released)) released = absl::OkStatus();
     absl::MutexLock lock(&mutex_);
-    taken_.erase(at);  // unmapped by now: the next may lie there
+    taken_.erase(at);  // unmapped by now: the next segment may use the addresses
     return released;
   }
 
@@ -108,7 +108,7 @@ class ClientSegments : public SegmentSource {
     for (const DeviceUsage& own : usage->devices) {
       if (own.device_uuid != device_.uuid) continue;
       total = own.limit_bytes;
-      // What the tenant keeps for reuse it gets again.
+      // The tenant can reuse its retained memory.
       const uint64_t held = own.charged_bytes - std::min(own.charged_bytes, own.retained_bytes);
       free = total - std::min(total, held);
     }
@@ -136,7 +136,7 @@ class ClientSegments : public SegmentSource {
     return {.bytes = bytes, .device = device_.uuid, .kind = kind_, .revocable = revocable_};
   }
 
-  // `count` segments as the options say, from `at` on, or where there is room.
+  // Leases `count` segments with these options, from `at` on, or at the first gap.
   absl::StatusOr<std::vector<Range>> Lease(AcquireOptions options, uint64_t count, uintptr_t at,
                                            const Disturbance& disturbance) {
     std::shared_ptr<const AddressRange> addresses;
@@ -150,7 +150,7 @@ class ClientSegments : public SegmentSource {
         } else if (!IsFree(*addresses, at, all)) {
           return NoRoom();
         }
-        // Where there is none for so much, it goes elsewhere, if the daemon has it.
+        // Without a gap of that size, it goes to another address, if the daemon has the memory.
         if (at == 0) addresses = nullptr;
         if (at != 0) taken_[at] = all;
       }
@@ -176,8 +176,8 @@ class ClientSegments : public SegmentSource {
     return ranges;
   }
 
-  // Some more than twice what the device has, so that there is room between what stays. Null: there
-  // is none.
+  // Reserves somewhat more than twice the device's capacity, so that there are gaps between
+  // segments that stay. Null: impossible.
   std::shared_ptr<const AddressRange> Addresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!addresses_.has_value()) {
       const uint64_t bytes = device_.capacity_bytes / kStep * 2 * kStep + 2 * kStep;
@@ -188,7 +188,7 @@ class ClientSegments : public SegmentSource {
     return *addresses_;
   }
 
-  // The first address in the range with so much room behind it; 0: there is none.
+  // Returns the first address in the range with that much room; 0: none.
   uintptr_t FirstGap(const AddressRange& addresses, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     uintptr_t at = addresses.base();
@@ -219,12 +219,12 @@ class ClientSegments : public SegmentSource {
   absl::Mutex mutex_;
   struct Leased {
     Segment segment;
-    std::string ticket;  // once it was asked for
+    std::string ticket;  // once requested
   };
   std::optional<std::shared_ptr<const AddressRange>> addresses_ ABSL_GUARDED_BY(mutex_);
-  // Of addresses_: where something is mapped, is about to be, or is still.
+  // Parts of addresses_ that are mapped, about to be mapped, or not unmapped yet.
   std::map<uintptr_t, uint64_t> taken_ ABSL_GUARDED_BY(mutex_);
-  // By lease. One that is being moved stays where it is in here.
+  // By lease. A segment that is being moved keeps its entry.
   absl::node_hash_map<uint64_t, Leased> segments_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,4 @@
-// What threads keep for themselves, and the calls that this serves.
+// Thread caches, and the calls that they serve.
 #include "client/pool/engine.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<uint64_t> next_pool{1};
 
-// Counts the forks that lead to this process.
+// Counts the forks that led to this process.
 std::atomic<uint64_t> generation{0};
 uint64_t Generation() {
   static const int registered =
@@ -41,8 +41,8 @@ struct ThreadCaches {
 namespace {
 
 thread_local ThreadCaches caches_of_thread;
-// The one that was used last, without a look at the list; and whether the thread is past its end,
-// when only destructors of static objects can still call.
+// The last used cache, to skip the search; and a flag that the thread has ended, when only
+// destructors of static objects can still call.
 [[gnu::tls_model("initial-exec")]] thread_local ThreadCache* last_cache = nullptr;
 [[gnu::tls_model("initial-exec")]] thread_local uint64_t last_pool = 0;
 [[gnu::tls_model("initial-exec")]] thread_local bool thread_over = false;
@@ -97,9 +97,9 @@ ThreadCache* Engine::CacheOfThisThread() {
   if (ThreadCache* const known = KnownCacheOfThisThread()) return known;
   if (thread_over) return nullptr;
   auto& all = caches_of_thread.all;
-  // Those of pools that are gone go with the next.
+  // Entries of destroyed pools are removed here.
   std::erase_if(all, [this](const ThreadCaches::One& one) {
-    if (one.generation != generation_) return false;  // its lock is the parent's
+    if (one.generation != generation_) return false;  // the parent owns its lock
     absl::MutexLock lock(&one.link->mutex);
     return one.link->engine == nullptr;
   });
@@ -146,7 +146,7 @@ Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
   return {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
 }
 
-// Whether Keep() would spill nothing.
+// True if Keep() would spill nothing.
 bool Engine::HasRoom(const ThreadCache& cache, const KeptBlocks& kept, const Chunk& chunk) const {
   if (chunk.use.small) {
     return kept.small[chunk.use.size_class].count < ThreadCache::Limit(chunk.use.size_class) &&
@@ -173,7 +173,7 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
         cache.kept_small_bytes <= ThreadCache::kMostSmallBytes) {
       return;
     }
-    // The half that was freed last stays.
+    // Keeps the half that was freed last.
     const uint32_t stays = (list.count + 1) / 2;
     Chunk* last = list.first;
     for (uint32_t i = 1; i < stays; ++i) last = last->use.next;
@@ -200,7 +200,7 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
 }
 
 void Engine::CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks) {
-  if (chunks.empty()) return;  // moving_ is all threads' cache line
+  if (chunks.empty()) return;  // moving_ is on a cache line of all threads
   for (const Chunk* chunk : chunks) cache.kept_bytes.Subtract(chunk->bytes);
   cache.kept_blocks.Subtract(chunks.size());
   moving_.fetch_add(chunks.size(), std::memory_order_relaxed);
@@ -400,7 +400,7 @@ absl::Status Engine::Free(void* data, Stream stream) {
       }
     }
     if (spilled.timeline != nullptr) break;
-    // A stream that is new to this thread: is it one?
+    // The stream is new to this thread: checks that it is valid.
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Timeline*> known = order_.Get(stream);
     if (!known.ok()) return known.status();

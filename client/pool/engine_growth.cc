@@ -1,4 +1,4 @@
-// How the pool gets segments, and gives them back; and what it says of itself.
+// How the pool leases segments and gives them back; its statistics.
 #include <algorithm>
 #include <utility>
 
@@ -12,16 +12,16 @@ namespace {
 
 constexpr absl::Duration kDisturbEvery = absl::Milliseconds(200);
 constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
-// What is reserved beyond what was ever needed at once, as a part of it, before free segments are
-// moved rather than others leased.
+// If more than this part of the peak use is reserved beyond it, free segments are moved before
+// others are leased.
 constexpr uint64_t kSpareParts = 32;
 constexpr uint64_t kUsualSegment = uint64_t{32} << 20;
 constexpr uint64_t kFewSegments = 32;
-// Segments of a pool, more or less, and those that one call to the daemon leases.
+// The approximate maximum of a pool's segments, and the maximum that one call to the daemon leases.
 constexpr uint64_t kManySegments = 512;
 constexpr uint64_t kMostInOneCall = 128;
 
-// Of what AllocateFromHeaps has found not too large for that.
+// For sizes that AllocateFromHeaps has checked for overflow.
 uint64_t RoundUp(uint64_t bytes, uint64_t granule) {
   return gpumem::RoundUp(bytes, granule).value();
 }
@@ -29,7 +29,7 @@ uint64_t RoundUp(uint64_t bytes, uint64_t granule) {
 }  // namespace
 
 absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
-  if (growing_) {  // by another thread: perhaps that is enough
+  if (growing_) {  // another thread grows: that may suffice
     const auto grown = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !growing_; };
     mutex_.Await(absl::Condition(&grown));
     return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   growing_ = true;
   const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
   const uint64_t enough = std::min(limit_, needed + needed / kSpareParts);
-  // Whole segments are what can be moved later; where there is not so much left, what is missing.
+  // Only whole segments can be moved later. Near the limit, leases only the missing bytes.
   const uint64_t granule = source_->granularity();
   absl::Status grown;
   for (uint64_t unit = source_->places() ? SegmentBytes(bytes) : granule;; unit = granule) {
@@ -57,7 +57,7 @@ absl::Status Engine::LeaseFor(const Place& place, uint64_t bytes, bool wish) {
   for (const Hole& hole : place.holes) {
     const uint64_t room = &hole == &place.holes.back() ? place.room : 0;
     absl::Status leased = Lease(hole.bytes, hole.bytes + room, hole.at, wish);
-    // Taken: then all of it goes elsewhere.
+    // The addresses are taken: leases all of it elsewhere.
     if (absl::IsFailedPrecondition(leased)) return Lease(bytes, UINT64_MAX, 0, wish);
     if (!leased.ok()) return leased;
   }
@@ -97,7 +97,7 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wis
   mutex_.Unlock();
   const bool more = each != bytes || count > 1;
   auto ranges = source_->Acquire(each, count, at, wish || more);
-  // More than is needed, and in several, was a wish.
+  // Leasing more than needed, or several segments, is optional.
   if (more &&
       (absl::IsResourceExhausted(ranges.status()) || absl::IsInvalidArgument(ranges.status()))) {
     ranges = source_->Acquire(bytes, 1, at, wish);
@@ -192,8 +192,8 @@ void Engine::GiveBack(uint64_t bytes, absl::Time deadline) {
   const uint64_t given = GiveFree(bytes, Polled::kMost);
   if (given >= bytes || absl::Now() >= deadline) return;
   {
-    // It is for somebody else: threads are disturbed, and streams made to wait for each other's
-    // events, only where it may help, and not again and again.
+    // The memory is for another session. It disturbs threads, and makes streams wait for each
+    // other's events, only if that may help, and not repeatedly.
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();
     if (reserved_bytes_ - taken_bytes_ + KeptBytes() < source_->granularity() ||
@@ -207,7 +207,7 @@ void Engine::GiveBack(uint64_t bytes, absl::Time deadline) {
 }
 
 absl::Status Engine::WaitForOwners(Timeline* only) {
-  absl::Status first;  // whatever it is, the others are waited for
+  absl::Status first;  // the first error; the others are still waited for
   std::vector<StreamApi::EventHandle> events;
   {
     absl::MutexLock lock(&mutex_);
@@ -256,7 +256,7 @@ absl::StatusOr<BlockTicket> Engine::Share(void* data) {
       ids.push_back(segment->second.id);
     }
   }
-  // The block is the caller's, so its segments stay.
+  // The caller owns the block, so its segments stay.
   for (uint64_t id : ids) {
     absl::StatusOr<std::string> text = source_->Share(id);
     if (!text.ok()) return text.status();
@@ -294,7 +294,7 @@ absl::Status Engine::ForgetStream(Stream stream) {
   return order_.Forget(*timeline);
 }
 
-// --- Settings and numbers ------------------------------------------------------------
+// --- Settings and statistics ---------------------------------------------------------
 
 absl::Status Engine::SetLimit(uint64_t bytes) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
@@ -349,7 +349,7 @@ PoolStats Engine::Stats() const {
     }
   }
   stats.reserved_bytes = reserved_bytes_;
-  // Threads go on meanwhile.
+  // Threads continue meanwhile.
   stats.used_bytes = taken_bytes_ - std::min(taken_bytes_, kept_bytes);
   stats.free_bytes = stats.reserved_bytes - stats.used_bytes;
   stats.used_blocks = table_.size() - std::min<uint64_t>(table_.size(), kept_blocks);

@@ -1,4 +1,4 @@
-// Blocks out of the heaps and back, and the order of streams that this keeps to.
+// Allocates blocks from the heaps and frees them, in the order of streams.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@
 namespace gpumem::internal {
 namespace {
 
-// Before the pool grows, what threads keep is collected where it is more than such a part of all:
-// then the next time is far enough away.
+// Before the pool grows, thread caches are collected if they hold more than this part of all
+// memory: then the next collection is far enough away.
 constexpr uint64_t kKeptPart = 16;
 
 bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
@@ -30,12 +30,12 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   absl::StatusOr<Timeline*> timeline = order_.Get(stream);
   if (!timeline.ok()) return timeline.status();
   if (!IsSmall(rounded) && !large_.HasCloseFit(rounded, *timeline)) {
-    // What this thread keeps may lie beside what is free.
+    // Blocks in this thread's cache may adjoin free memory.
     mutex_.Unlock();
     CollectOwnLarge(stream);
     mutex_.Lock();
   }
-  // What has been tried since there was last anything new to try.
+  // The attempts since memory last became available.
   bool collected_own = false, collected = false, waited = false, shrunk = false, settled = false;
   while (true) {
     if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
@@ -45,7 +45,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       mutex_.Lock();
       continue;
     }
-    // To disturb the other threads pays where they keep much.
+    // Disturbing other threads is worthwhile only if they cache much.
     const auto collect = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       collected = true;
       mutex_.Unlock();
@@ -62,7 +62,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       collect();
       continue;
     }
-    // Something may have come back meanwhile.
+    // Memory may have returned meanwhile.
     if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
     if (policy_.allow_internal_dependencies) {
       if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
@@ -71,7 +71,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
     }
     if ((*timeline)->stream() == AnyStream() && !std::exchange(waited, true)) {
       mutex_.Unlock();
-      WaitForOwners(nullptr).IgnoreError();  // of those that can be waited for
+      WaitForOwners(nullptr).IgnoreError();  // of all streams that permit it
       mutex_.Lock();
       PollAll(nullptr, Polled::kAll);
       continue;
@@ -81,10 +81,10 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
       mutex_.Unlock();
       ReleaseAll(released).IgnoreError();
       mutex_.Lock();
-      continue;  // also where nothing went: to see that has joined what is free
+      continue;  // even without a release: polling has joined free memory
     }
     if (moving_.load(std::memory_order_relaxed) > 0 && !std::exchange(settled, true)) {
-      // Another thread has blocks in its hands that it is about to put back.
+      // Another thread holds blocks that it is about to put back.
       const auto none_moves = [this] { return moving_.load(std::memory_order_relaxed) == 0; };
       mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
       continue;
@@ -111,7 +111,7 @@ absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   }
 }
 
-// Lets go of the lock for a moment.
+// Releases the lock for a moment.
 Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   const bool small = IsSmall(bytes);
   chunk->use = {.live = true,
@@ -125,7 +125,7 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   const Block block = {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
   mutex_.Unlock();
   if (old_table != nullptr) {
-    // Who reads it holds one of these locks.
+    // Readers hold one of these locks.
     std::vector<OwnerLock*> locks;
     const auto caches = Caches();
     for (const auto& cache : caches) locks.push_back(&cache->lock);
@@ -138,8 +138,8 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
 }
 
 Chunk* Engine::TakeFor(uint64_t bytes, Timeline* timeline) {
-  // What others have freed lies between what is free, so for a large block it is looked at first;
-  // but where that takes an event that all streams wait for, only when there is no other way.
+  // Memory freed on other streams separates free memory, so a large block polls it first. It
+  // records an event that all streams wait for only as the last resort.
   for (const Polled polled : {Polled::kNothing, Polled::kMost, Polled::kAll}) {
     if (polled == Polled::kNothing && !IsSmall(bytes)) continue;
     if (polled != Polled::kNothing) {
@@ -172,13 +172,13 @@ uint64_t Engine::Followed(const Timeline* by, const Timeline* of) const {
   return by == of || policy_.follow_event_dependencies ? order_.Bound(by, of) : 0;
 }
 
-// One stream that is waited for is often enough; else it is all of them, if they are.
+// Waiting for one stream is often enough; otherwise waits for all streams, if they suffice.
 Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_only) {
   std::vector<Timeline*> owners = Owners();
   std::erase_if(owners, [&](const Timeline* owner) {
     return owner == timeline || (coupled_only && !StreamOrder::Coupled(timeline, owner));
   });
-  // Whether it would be there, were these waited for.
+  // True if waiting for these streams would provide the memory.
   const auto would_do =
       [&](absl::Span<Timeline* const> waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         const auto bound = [&](const Timeline* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -202,7 +202,7 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
         ++counts_.dependencies;
         continue;
       }
-      // It is being captured: perhaps it goes without this one.
+      // It is being captured: the others may suffice.
       std::erase(owners, owner);
       waits = false;
       break;
@@ -224,7 +224,7 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
 }
 
 void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
-  // What was another's is this stream's from here on: it comes after that one's work.
+  // Another stream's memory now belongs to this stream: it comes after that stream's work.
   const bool clean = host->was_clean();
   const uint64_t epoch = timeline->epoch();
   if (!clean) timeline->latest_freed = std::max(timeline->latest_freed, epoch);
@@ -233,7 +233,7 @@ void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
   small_.AddRange(host->at, host->bytes, clean ? nullptr : timeline, epoch, host);
 }
 
-// --- Giving back ---------------------------------------------------------------------
+// --- Freeing -------------------------------------------------------------------------
 
 void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks) {
   std::vector<Segment> released;
@@ -245,14 +245,14 @@ void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool s
     for (Chunk* chunk : chunks) largest = std::max(largest, PutChunk(chunk, timeline));
     ++returns_;
     moving_.fetch_sub(chunks.size(), std::memory_order_relaxed);
-    // While another thread grows, it is that one's.
+    // While another thread grows, that thread shrinks.
     if (shrinks && !growing_ && largest >= source_->granularity() &&
         reserved_bytes_ - taken_bytes_ > release_threshold_) {
       released = Shrink(release_threshold_);
     }
   }
   for (const auto& interrupt : awaiting) interrupt->Nudge();
-  // The blocks are back, whatever the daemon says.
+  // The blocks are back, whatever the daemon returns.
   ReleaseAll(released).IgnoreError();
 }
 
@@ -272,8 +272,8 @@ uint64_t Engine::PutChunk(Chunk* chunk, Timeline* timeline) {
   host->use.used_bytes -= chunk->bytes;
   Chunk* const put = small_.Put(chunk, owner, epoch);
   if (host->use.used_bytes > 0) return 0;
-  // Nothing of the range is used: its pieces are large ones' again. They may be one only when the
-  // streams that freed them are seen to be done.
+  // The range is unused: its pieces return to the large blocks. They may join only once the streams
+  // that freed them are seen to be done.
   const uint64_t all = host->bytes;
   range_bytes_ -= all;
   return std::max(all, large_.PutPieces(host, small_.RemoveRun(put)));

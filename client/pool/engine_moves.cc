@@ -1,6 +1,6 @@
-// Where memory is missing to a block, and whole free segments that are moved there: unmapped where
-// they are and mapped where, with free memory beside them, they make a run that is large enough.
-// Nothing is copied, and the daemon is not asked.
+// Moves whole free segments to where a block lacks memory. They are unmapped, and mapped beside
+// free memory so that they form a run that is large enough. Copies nothing, and does not call the
+// daemon.
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +25,7 @@ std::vector<std::vector<Engine::Stretch>> Engine::Vacancies(const Timeline* time
     const Chunk* chunk = large_.Head(begin);
     for (; usable(chunk); chunk = chunk->after) free.bytes += chunk->bytes;
     if (free.bytes > 0) vacancy.push_back(free);
-    if (chunk != nullptr) {  // which is used: another vacancy begins behind the last one that is
+    if (chunk != nullptr) {  // used: another vacancy begins behind it
       if (vacancy.size() > 1) vacancies.push_back(std::move(vacancy));
       vacancy.clear();
       free = {.at = end};
@@ -49,7 +49,7 @@ Engine::Place Engine::PlaceIn(absl::Span<const Stretch> vacancy, uint64_t bytes,
   for (size_t i = 0; i < vacancy.size() && place.bytes < bytes; ++i) {
     const Stretch& stretch = upwards ? vacancy[i] : vacancy[vacancy.size() - 1 - i];
     uint64_t part = std::min(bytes - place.bytes, stretch.bytes);
-    // In whole units, if the hole has so many.
+    // In whole units, if the hole is large enough.
     if (stretch.hole) part += std::min((unit - part % unit) % unit, stretch.bytes - part);
     const uintptr_t at = upwards ? stretch.at : stretch.at + stretch.bytes - part;
     if (place.bytes == 0 || !upwards) place.at = at;
@@ -69,7 +69,7 @@ Engine::Place Engine::FindPlace(uint64_t bytes, const Timeline* timeline, uint64
     if (place.bytes < bytes) return;
     if (best.holes.empty() || place.missing < best.missing) best = std::move(place);
   };
-  // What is best begins or ends with free memory, if there is any.
+  // The best place begins or ends with free memory, if there is any.
   for (const std::vector<Stretch>& vacancy : Vacancies(timeline)) {
     const absl::Span<const Stretch> all = vacancy;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -121,7 +121,7 @@ void Engine::FillPlace(Place& place) {
     if (moving.segments.empty()) continue;
     std::vector<uint64_t> ids;
     for (const auto& [at, segment] : moving.segments) ids.push_back(segment.id);
-    // Where the driver refuses, they and those that are left stay where they were.
+    // If the driver refuses, these segments and the remaining ones stay.
     if (!source_->Move(ids, hole.at).ok()) break;
     moving.to = hole.at;
     const uint64_t filled = std::min(hole.bytes, moving.bytes);
@@ -145,7 +145,7 @@ void Engine::FillPlace(Place& place) {
       to += segment.bytes;
     }
   }
-  // The room is that behind the last hole.
+  // `room` is the room behind the last hole.
   if (!place.holes.empty() && place.holes.back().bytes == 0) place.room = 0;
   std::erase_if(place.holes, [](const Hole& hole) { return hole.bytes == 0; });
 }

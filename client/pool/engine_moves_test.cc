@@ -1,4 +1,4 @@
-// Free segments that are moved to where they make a larger block.
+// Free segments that are moved to form a larger block.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Pieces of 2 MiB, a segment each, of which every second is free then.
+// Pieces of 2 MiB, a segment each; every second one is then free.
 class MovesTest : public EngineFixture {
  protected:
   void Fragment(int pieces = 8) {
@@ -50,7 +50,7 @@ TEST_F(MovesTest, WhatIsLeasedIntoAHoleFitsItWhenTheHoleBehindHasBeenFilled) {
   EXPECT_EQ(engine_->Trim(0).value(), 8 * kMiB);
   Free(large);
   Free(to_move);
-  // The segment is too large for the hole before the free memory, and fills that behind it.
+  // The segment is too large for the hole before the free memory, and fills the hole behind it.
   Allocate(100 * kMiB);
   EXPECT_EQ(engine_->Stats().moves, 1u);
   EXPECT_EQ(source_->leased_bytes(), 136 * kMiB);
@@ -58,7 +58,7 @@ TEST_F(MovesTest, WhatIsLeasedIntoAHoleFitsItWhenTheHoleBehindHasBeenFilled) {
 
 TEST_F(MovesTest, ABlockLargerThanAnyFreeRunIsServedWithoutGrowing) {
   Fragment();
-  source_->SetUnavailable(true);  // the daemon is not asked
+  source_->SetUnavailable(true);  // the daemon must not be called
   const Block large = Allocate(8 * kMiB);
   ExpectMoves(4, 0);
   Free(large);
@@ -94,7 +94,7 @@ TEST_F(MovesTest, PartIsMovedAndPartIsLeased) {
   ExpectMoves(2, 4 * kMiB);
 }
 
-// Of 16 MiB all is given back, and 6 are leased again, of which those in the middle are free.
+// Gives all of 16 MiB back, and leases 6 again, of which the middle ones are free.
 class NeededMoreTest : public MovesTest {
  protected:
   void SetUp() override {
@@ -131,7 +131,7 @@ TEST_F(MovesTest, WhereTheDriverRefusesItLeases) {
   Free(large);
 }
 
-// Whatever the number of the moves that succeed: into the end of a run, and into several holes.
+// For each number of successful moves: into the end of a run, and into several holes.
 TEST_F(MovesTest, WhereTheDriverRefusesOneThePoolIsRight) {
   for (uint64_t left = 0; left < 4; ++left) {
     blocks_ = {};
@@ -223,7 +223,7 @@ TEST_F(MovesTest, ThreadsNeverShareABlock) {
       for (int i = 0; i < 3000; ++i) {
         if (held.size() < 6 && random() % 2 == 0) {
           auto block = engine_->Allocate(random() % (8 * kMiB) + 1, nullptr);
-          if (!block.ok()) {  // there may be no more
+          if (!block.ok()) {  // memory may be exhausted
             bad += absl::IsResourceExhausted(block.status()) ? 0 : 1;
             continue;
           }

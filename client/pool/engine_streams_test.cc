@@ -1,5 +1,5 @@
-// The order of streams: no block is handed out while work may still use its memory. A GPU that runs
-// its streams in whatever order CUDA allows would see it.
+// The order of streams: no block is allocated while work may still use its memory. A GPU that runs
+// its streams in any order that CUDA allows would detect it.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -19,7 +19,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 Stream Named(uintptr_t name) { return reinterpret_cast<Stream>(name); }
 
-// Two blocking streams, the legacy one, and two that wait for nobody.
+// Two blocking streams, the legacy one, and two non-blocking ones.
 const Stream kStreams[] = {nullptr, Named(16), Named(32), Named(48), Named(64)};
 
 struct Case {
@@ -28,7 +28,7 @@ struct Case {
   bool lie = false;
 };
 
-// What the GPU saw of a random course of allocations, work and frees.
+// The GPU's record of a random sequence of allocations, work and frees.
 struct Seen {
   uint64_t violations = 0;
   PoolStats stats;
@@ -74,7 +74,7 @@ Seen Play(uint64_t seed, const Case& options) {
       const size_t chosen = below(held.size());
       Held one = held[chosen];
       held.erase(held.begin() + static_cast<ptrdiff_t>(chosen));
-      if (below(4) == 0) {  // used once more, on another stream, which is ordered by the user
+      if (below(4) == 0) {  // also used on another stream, which the user orders
         gpu.UserWait(stream, one.stream);
         if (below(2) == 0) {
           EXPECT_TRUE(engine.StreamWaits(stream, one.stream).ok());
@@ -124,7 +124,7 @@ TEST(EngineStreamsTest, NoBlockIsHandedOutWhileWorkOnItIsPending) {
     sum.moves += seen.stats.moves;
     sum.out_of_memory += seen.stats.out_of_memory;
   }
-  // It was played for something.
+  // The sequence was not trivial.
   EXPECT_GT(sum.dependencies, 100u);
   EXPECT_GT(sum.reused_after_event, 100u);
   EXPECT_GT(sum.growths, 100u);
@@ -203,7 +203,7 @@ TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsItAtOnce) {
   gpu_.UserWait(other_, one_);
   ASSERT_TRUE(engine_->StreamWaits(other_, one_).ok());
   EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
-  // What is freed later it does not know.
+  // It does not know of later frees.
   ASSERT_TRUE(engine_->Free(first, other_).ok());
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok());
 }
@@ -249,7 +249,7 @@ TEST_F(StreamsTest, AStreamThatIsCapturedIsNotAskedForAnEvent) {
 }
 
 TEST_F(StreamsTest, WhereOneStreamIsCapturedAnotherIsWaitedFor) {
-  // Whichever of the two is looked at first.
+  // In either order of polling.
   for (void* const captured : {one_, other_}) {
     Make({.grow_bytes = 2 * kMiB}, 4 * kMiB);
     const Block first = engine_->Allocate(2 * kMiB, one_).value();
@@ -285,8 +285,8 @@ TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   void* first = nullptr;
   std::thread([&] { first = Cycle(PerThreadStream()); }).join();
-  // Its work is pending still, on a stream that is not this thread's; nor a new thread's, which may
-  // have the old one's number.
+  // Its work is still pending, on a stream of another thread. It is not a new thread's stream
+  // either, which may have the old thread's number.
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, PerThreadStream()).ok());
   std::thread([&] { EXPECT_FALSE(engine_->Allocate(2 * kMiB, PerThreadStream()).ok()); }).join();
   gpu_.Finish();
@@ -322,7 +322,7 @@ TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsWhatThreadsKeepToo) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, other_)->data, first);
 }
 
-// Of memory that was everybody's and memory that a stream has freed, in one range of small blocks.
+// Clean memory and memory that a stream freed, in one range of small blocks.
 TEST_F(StreamsTest, ARangeOfSmallBlocksIsALargeOnesAgain) {
   Make({.grow_bytes = 8 * kMiB}, 8 * kMiB);
   const Block large = engine_->Allocate(4 * kMiB, one_).value();
@@ -332,7 +332,7 @@ TEST_F(StreamsTest, ARangeOfSmallBlocksIsALargeOnesAgain) {
     gpu_.Use(block, one_);
     ASSERT_TRUE(engine_->Free(block.data, one_).ok());
   }
-  // With the work on it pending, in its own stream's order.
+  // With the work on it pending, in the order of that stream.
   EXPECT_TRUE(engine_->Allocate(4 * kMiB, one_).ok());
   EXPECT_EQ(engine_->Stats().reserved_bytes, 8 * kMiB);
   EXPECT_TRUE(engine_->Free(large.data, one_).ok());
@@ -342,7 +342,7 @@ TEST_F(StreamsTest, AForgottenStreamsMemoryComesBackWhenItsWorkIsDone) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   void* const first = Cycle(one_);
   ASSERT_TRUE(engine_->ForgetStream(one_).ok());
-  // A new stream of the same name is another.
+  // A new stream with the same handle is a different stream.
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok());
   gpu_.Finish();
   EXPECT_EQ(engine_->Allocate(2 * kMiB, one_)->data, first);
@@ -373,7 +373,7 @@ TEST_F(StreamsTest, MemoryForAnyStreamHasNoWorkOnIt) {
   EXPECT_TRUE(gpu_.Idle());
   EXPECT_EQ(engine_->AllocateSynchronized(1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(engine_->AllocateSynchronized(0).status().code(), absl::StatusCode::kInvalidArgument);
-  // Small ones out of what a stream has freed are anybody's, too.
+  // Small blocks from memory that a stream freed are usable by any stream, too.
   gpu_.Use(waited_for, one_);
   ASSERT_TRUE(engine_->FreeSynchronized(waited_for.data).ok());
   const Block small = engine_->AllocateSynchronized(512).value();

@@ -1,4 +1,4 @@
-// The pool's engine by example, and with many threads on plain memory.
+// The pool's engine by examples, and with many threads on plain memory.
 #include "client/pool/engine.h"
 
 #include <sys/wait.h>
@@ -88,7 +88,7 @@ TEST_F(EngineTest, ABlockSpansSegmentsThatLieTogether) {
   const Block both = Allocate(4 * kMiB);
   EXPECT_EQ(both.data, first.data);
   EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
-  // And what is missing to a larger one is leased behind them.
+  // For a larger block the missing memory is leased behind them.
   Free(both);
   EXPECT_EQ(Allocate(10 * kMiB).data, first.data);
   EXPECT_EQ(source_->leased_bytes(), 10 * kMiB);
@@ -151,7 +151,7 @@ TEST_F(EngineTest, TheLimitHoldsAndFreeMemoryIsGivenBackBeforeAQuotaRefuses) {
   const auto over = engine_->Allocate(6 * kMiB, nullptr);
   EXPECT_EQ(over.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(over.status().message()), HasSubstr("its limit"));
-  // In pieces that do not lie together it is free, and has to go back first.
+  // Free memory in separate pieces does not suffice, and must be given back first.
   Free(small);
   EXPECT_GE(Allocate(8 * kMiB).bytes, 8 * kMiB);
   EXPECT_EQ(source_->leased_bytes(), 8 * kMiB);
@@ -202,7 +202,7 @@ TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {
     EXPECT_EQ(engine_->TryAllocate(bytes, nullptr).data, nullptr);
   }
   EXPECT_EQ(engine_->Stats().out_of_memory, 0u);
-  // Not of a stream that is new to this thread.
+  // Not for a stream that is new to this thread.
   void* const other = reinterpret_cast<void*>(0x1000);
   EXPECT_FALSE(engine_->TryFree(large.data, other));
   EXPECT_EQ(engine_->Stats().used_blocks, 2u);
@@ -216,7 +216,7 @@ TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {
   EXPECT_EQ(engine_->TryAllocate(4 * kMiB, nullptr).data, large.data);
   EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, small.data);
   EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, nullptr);
-  // Where what one keeps would have to go elsewhere, it is left to Free.
+  // If a cached block would have to leave the cache, TryFree leaves it to Free.
   engine_->SetReleaseThreshold(kMiB);
   EXPECT_FALSE(engine_->TryFree(large.data, nullptr));
   EXPECT_TRUE(engine_->TryFree(small.data, nullptr));
@@ -335,7 +335,7 @@ TEST_F(EngineTest, StatsAndMarks) {
 
 TEST_F(EngineTest, TheHookSeesEveryBlockAndSegment) {
   Make({.grow_bytes = 2 * kMiB});
-  Free(Allocate(4096));  // kept by this thread, for now
+  Free(Allocate(4096));  // cached by this thread for now
   std::vector<PoolEvent> events;
   engine_->SetHook([&](const PoolEvent& event) { events.push_back(event); });
   const Block block = Allocate(4096);
@@ -387,7 +387,7 @@ TEST_F(EngineTest, AForkedChildIsTold) {
   Free(block);
 }
 
-// Each thread writes its own mark into the whole of its blocks and looks for it before it frees.
+// Each thread fills its blocks with its mark and checks it before it frees them.
 TEST_F(EngineTest, ThreadsNeverShareABlock) {
   Make({.limit_bytes = 512 * kMiB}, {.places = false, .memory = true});
   constexpr int kThreads = 8;
@@ -403,7 +403,7 @@ TEST_F(EngineTest, ThreadsNeverShareABlock) {
       };
       std::vector<Held> held;
       for (int i = 0; i < 4000; ++i) {
-        // Streams of their own, and one for all.
+        // Separate streams, and one shared stream.
         auto* const stream = random() % 2 == 0 ? nullptr : reinterpret_cast<Stream>(16 * (t + 1));
         if (held.size() < 20 && random() % 2 == 0) {
           const uint64_t sizes[] = {random() % 2048 + 1, random() % (64 << 10) + 1,

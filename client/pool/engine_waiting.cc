@@ -1,4 +1,4 @@
-// What an allocation does where there is no memory left and the pool is made to wait for some.
+// Allocations that wait for memory if the pool has none left.
 #include <algorithm>
 #include <utility>
 
@@ -9,19 +9,19 @@
 namespace gpumem::internal {
 namespace {
 
-// How long what nobody tells of is not looked for: the end of GPU work, a raised limit, a daemon.
+// Poll interval for events without notification: the end of GPU work, a raised limit, a daemon.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
 }  // namespace
 
 Block Engine::Await(const Wanted& wanted, const absl::Status& refusal, absl::Time deadline) {
-  ++waiting_;  // from here on threads keep nothing for themselves
+  ++waiting_;  // threads cache nothing while this is above 0
   Block block;
   const uint64_t seen = returns_;
   const absl::Time began = absl::Now();
-  // While the daemon is gone, it is looked for now and then.
+  // While the daemon is gone, polls for it.
   if (absl::IsResourceExhausted(refusal)) block = AwaitDaemon(wanted, deadline);
-  // The daemon had a reason not to let it wait: that may pass, and others may free something here.
+  // The daemon refused to let it wait: that may pass, and other threads may free memory here.
   if (block.data == nullptr && absl::Now() < began + kLookEvery) {
     const auto returned = [this, seen]()
                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return returns_ != seen; };
@@ -50,9 +50,9 @@ Block Engine::AwaitDaemon(const Wanted& wanted, absl::Time deadline) {
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
   if (block.data == nullptr && range->bytes <= room) {
     Adopt({&*range, 1});
-    return TakeOrNone(wanted);  // before anybody else sees it
+    return TakeOrNone(wanted);  // before any other thread sees it
   }
-  // It was served here in the same moment, or the limit was lowered or reached.
+  // It was served here at the same moment, or the limit was lowered or reached.
   mutex_.Unlock();
   source_->Release(range->id).IgnoreError();
   mutex_.Lock();
@@ -64,7 +64,7 @@ Engine::Hole Engine::Missing(const Wanted& wanted) const {
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
   const uint64_t bytes = gpumem::RoundUp(std::max(wanted.rounded, kSmallRange), granule).value();
   const Place place = FindPlace(bytes, wanted.timeline, granule);
-  // To hold one part of it and wait for another is what everybody who waits would do.
+  // Never holds one part while it waits for another: all waiting sessions could deadlock.
   if (place.holes.size() == 1 && place.missing <= room) return place.holes.front();
   if (bytes <= room) return {.at = 0, .bytes = bytes};
   return {};
@@ -84,7 +84,7 @@ Block Engine::TakeOrNone(const Wanted& wanted) {
   return chunk == nullptr ? Block{} : HandOut(chunk, wanted.bytes, wanted.stream);
 }
 
-// --- Taken back ----------------------------------------------------------------------
+// --- Revocation ----------------------------------------------------------------------
 
 bool Engine::HasAny(absl::Span<const uint64_t> ids) const {
   if (!CheckProcess().ok()) return false;

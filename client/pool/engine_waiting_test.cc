@@ -1,4 +1,4 @@
-// An engine that waits for memory: in the daemon's queue, and for what is freed here.
+// An engine that waits for memory: in the daemon's queue, and for blocks freed here.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// A GPU that has finished when it was asked often enough.
+// A GPU that completes after a number of polls.
 class SlowStreams : public FakeStreams {
  public:
   explicit SlowStreams(FakeGpu* gpu) : FakeStreams(gpu), gpu_(gpu) {}
@@ -37,7 +37,7 @@ class SlowStreams : public FakeStreams {
 
 class EngineWaitingTest : public EngineFixture {
  protected:
-  // A thread that allocates so much, once nobody but it is waiting.
+  // Starts a thread that allocates that much; returns once it is the only one that waits.
   std::thread Waiter(uint64_t bytes, absl::StatusCode expected = absl::StatusCode::kOk) {
     return std::thread([this, bytes, expected] {
       auto block = engine_->Allocate(bytes, nullptr);
@@ -68,7 +68,7 @@ TEST_F(EngineWaitingTest, WhatIsFreedHereServesItFirst) {
   EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
 }
 
-// A place in the queue is not given up for what does not help.
+// A place in the queue is kept if a free does not help.
 TEST_F(EngineWaitingTest, ItKeepsItsPlaceWhileTooLittleIsFreed) {
   Make({.grow_bytes = 2 * kMiB, .wait = kLong, .thread_caches = false}, {.capacity = 8 * kMiB});
   std::vector<Block> held;
@@ -118,7 +118,7 @@ TEST_F(EngineWaitingTest, SeveralWaitAndAreAllServed) {
   EXPECT_LE(source_->leased_bytes(), 8 * kMiB);
 }
 
-// Beside what is free, so that no more is leased than is missing: the last bytes of a limit.
+// Beside free memory, so that only the missing bytes are leased: the last bytes of a limit.
 TEST_F(EngineWaitingTest, ItWaitsForWhatIsMissingAlone) {
   Make({.grow_bytes = 4 * kMiB, .wait = kLong}, {.capacity = 4 * kMiB});
   Allocate(2 * kMiB);  // half of a segment
@@ -142,7 +142,7 @@ TEST_F(EngineWaitingTest, AWaitThatIsOverIsARefusal) {
   Free(held);
 }
 
-// As one that has its most waiting already.
+// As a daemon at its limit of waiting requests.
 TEST_F(EngineWaitingTest, WhereTheDaemonLetsItNotWaitItAsksNowAndThen) {
   Make({.wait = kLong}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);
@@ -240,7 +240,7 @@ TEST_F(EngineWaitingTest, FromARevocationOnNothingIsKept) {
   Free(small);
   EXPECT_EQ(source_->leased_bytes(), 0u);
   EXPECT_FALSE(engine_->HasAny({1}));
-  // Until somebody says otherwise.
+  // Until the threshold is set.
   engine_->SetReleaseThreshold(UINT64_MAX);
   Free(Allocate(2 * kMiB));
   EXPECT_EQ(source_->leased_bytes(), 2 * kMiB);

@@ -18,8 +18,8 @@ long Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 void FenceAllThreads() {
   const int saved = errno;
   while (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
-    // The kernel's own want of memory passes. Anything else means that a filter of system calls
-    // came after the registration; going on would let two threads have one block.
+    // The kernel's lack of memory passes. Any other error means that a filter of system calls came
+    // after the registration; continuing would give one block to two threads.
     if (errno != ENOMEM) {
       std::perror("gpumem: membarrier(2), which worked before");
       std::abort();

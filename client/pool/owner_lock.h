@@ -1,8 +1,8 @@
-// A lock that one thread takes all the time, and others hardly ever: its owner pays no atomic
-// read-modify-write and no fence, which together cost more than all else that a thread cache does.
-// Others pay for both sides: they have the kernel run a fence on every thread of this process
-// (membarrier(2), MEMBARRIER_CMD_PRIVATE_EXPEDITED), some microseconds. Where the kernel refuses
-// that, the owner makes its own fences.
+// A lock that one thread takes often and others rarely. The owner makes no atomic read-modify-write
+// and no fence, which together cost more than the rest of a thread cache. Other threads pay for
+// both sides: they make the kernel run a fence on every thread of this process (membarrier(2),
+// MEMBARRIER_CMD_PRIVATE_EXPEDITED), some microseconds. If the kernel refuses that, the owner makes
+// fences itself.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class OwnerLock {
   OwnerLock(const OwnerLock&) = delete;
   OwnerLock& operator=(const OwnerLock&) = delete;
 
-  // Of the owner. Not to be held while calling anything that may block.
+  // For the owner. Must not be held during a call that may block.
   void lock() {
     while (true) {
       if (fences_) {
@@ -26,7 +26,7 @@ class OwnerLock {
         owner_in_.store(true, std::memory_order_relaxed);
         std::atomic_signal_fence(std::memory_order_seq_cst);
       }
-      // Either this sees that another is coming, or that one sees the owner inside.
+      // Either this thread sees that another is coming, or that thread sees the owner inside.
       if (!other_in_.load(std::memory_order_seq_cst)) return;
       owner_in_.store(false, std::memory_order_release);
       while (other_in_.load(std::memory_order_relaxed)) std::this_thread::yield();
@@ -34,8 +34,8 @@ class OwnerLock {
   }
   void unlock() { owner_in_.store(false, std::memory_order_release); }
 
-  // Holds several of them for any thread; for their owners, too, where these do not hold them. All
-  // visitors name them in the same order.
+  // Holds several locks for any thread, also against their owners. All visitors must name the locks
+  // in the same order.
   class Visit {
    public:
     explicit Visit(std::vector<OwnerLock*> locks);
@@ -48,7 +48,7 @@ class OwnerLock {
   };
 
  private:
-  // Whether visitors can make the owners' fences in this process.
+  // True if visitors can make the owners' fences in this process.
   static bool OthersCanFence();
 
   std::atomic<bool> owner_in_{false};

@@ -11,7 +11,7 @@
 namespace gpumem::internal {
 namespace {
 
-// The owner and its visitors add to a plain number, which loses additions where two are inside.
+// The owner and its visitors add to a plain number, which loses additions without mutual exclusion.
 TEST(OwnerLock, OneAtATime) {
   constexpr uint64_t kVisits = 2000;
   OwnerLock lock;

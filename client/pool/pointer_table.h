@@ -1,9 +1,8 @@
-// From a block's address to its chunk: a hash table that is read without a lock.
+// Maps a block's address to its chunk: a hash table that is read without a lock.
 //
-// Insert and Erase are called under one lock. Find may be called beside them, and finds what was
-// inserted before by the reader's own knowledge (it has been told the address since). A table that
-// has become too small is replaced; Insert hands the old one out, to be destroyed when nobody
-// reads it any more.
+// Insert and Erase require one lock. Find may run concurrently, and finds addresses whose insertion
+// the reader knows of (it was told the address afterwards). A table that becomes too small is
+// replaced. Insert returns the old one; destroy it when no thread reads it any more.
 #pragma once
 
 #include <atomic>
@@ -36,7 +35,7 @@ class PointerTable {
     }
   }
 
-  // The address is not in it.
+  // Requires that the address is not in it.
   std::unique_ptr<Table> Insert(uintptr_t at, Chunk* chunk) {
     Table* table = table_.load(std::memory_order_relaxed);
     std::unique_ptr<Table> old;

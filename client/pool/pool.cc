@@ -21,7 +21,7 @@
 namespace gpumem {
 namespace {
 
-// Of those that could be, the one on which the tenant can get most.
+// Returns the eligible device on which the tenant can get most.
 absl::StatusOr<std::string> MostFree(Client& client, const std::vector<DeviceInfo>& devices,
                                      const std::vector<std::string>& among) {
   absl::StatusOr<Usage> usage = client.GetUsage();
@@ -47,7 +47,7 @@ bool Makes(const DeviceInfo& device, Kind kind) {
          std::find(device.kinds.begin(), device.kinds.end(), kind) != device.kinds.end();
 }
 
-// As Client::Acquire chooses, before there is anything to acquire.
+// Chooses as Client::Acquire does, before anything is acquired.
 absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welcome,
                                         const PoolOptions& options) {
   absl::StatusOr<std::vector<DeviceInfo>> devices = client.Devices();
@@ -83,7 +83,7 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
       absl::StrCat("no device here makes segments of kind ", KindName(options.kind)));
 }
 
-// Host memory is used by the streams of the GPU that this process sees first, if there is one.
+// Host memory uses the streams of the GPU that this process sees first, if there is one.
 absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const DeviceInfo& device,
                                                                Kind kind) {
   if (device.backend == Backend::kCuda) return internal::MakeCudaStreamApi(device.uuid);
@@ -108,11 +108,12 @@ class Pool::Impl {
         engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), std::move(move),
                                              device_, kind, options.revocable),
                 std::move(streams), options) {}
-  ~Impl() { listener_->Disable(); }  // which calls the engine
+  ~Impl() { listener_->Disable(); }  // the listener calls the engine
 
   void SetGivesUnderPressure(bool gives) {
     if (!engine_.CheckProcess().ok()) return;
-    // What CUDA keeps of a tenant's memory pool, and the tenant is charged for, helps nobody else.
+    // Memory kept by CUDA's pool stays charged to the tenant, so giving it back helps no other
+    // session.
     gives = gives && kind_ != Kind::kMempool;
     std::function<void(const Pressure&)> give;
     std::function<void(const Revocation&)> yield;
@@ -123,7 +124,7 @@ class Pool::Impl {
   }
 
   void Give(const Pressure& pressure) {
-    // Limits over all devices count no pinned memory.
+    // Limits over all devices exclude pinned memory.
     if (pressure.device_uuid.empty() ? kind_ == Kind::kPinned
                                      : pressure.device_uuid != device_.uuid) {
       return;
@@ -172,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   const auto acquire = [client = client.get(), listener](std::shared_ptr<const AddressRange> range,
                                                          const AcquireOptions& wanted, int count,
                                                          const internal::Disturbance& disturbance) {
-    listener->Listen();  // from now on there may be something to give
+    listener->Listen();  // the pool may have memory to give from now on
     return client->AcquireIn(std::move(range), wanted, count, disturbance);
   };
   auto impl = std::make_unique<Impl>(std::move(client), acquire, &Segment::Move, *std::move(device),
@@ -183,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
 
 Pool::Pool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-// In a forked child all of it is the parent's: its memory, events and threads.
+// In a forked child the parent owns all of it: memory, events and threads.
 Pool::~Pool() {
   if (!impl_->engine_.CheckProcess().ok()) internal::Abandon(std::move(impl_));
 }

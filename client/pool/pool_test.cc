@@ -1,4 +1,4 @@
-// What a pool hears of the daemon, and how it waits there; against one that does what it is told.
+// A pool's events from the daemon, and its waits there; against a scripted daemon.
 #include "gpumem/pool.h"
 
 #include <cstring>
@@ -31,7 +31,7 @@ std::unique_ptr<Pool> MakePool(const FakeDaemon& daemon, const PoolOptions& opti
   return *std::move(pool);
 }
 
-// All leases that there may be.
+// Revokes all possible leases.
 v1::Event Revoke(const std::vector<uint64_t>& leases) {
   v1::Event event;
   event.mutable_revocation()->mutable_lease_ids()->Add(leases.begin(), leases.end());
@@ -57,7 +57,7 @@ bool Eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-// A daemon that has `capacity` bytes, and lets requests wait for them.
+// A daemon with `capacity` bytes that lets requests wait for them.
 class SmallDaemon {
  public:
   explicit SmallDaemon(uint64_t capacity) : capacity_(capacity) {}
@@ -82,7 +82,7 @@ class SmallDaemon {
     absl::MutexLock lock(&mutex_);
     ++waiters_;
     const auto fits = [&] { return granted_ + bytes <= capacity_; };
-    // Nothing tells of a cancelled call.
+    // Cancellation gives no notification.
     while (!fits() && absl::Now() < end && !is_cancelled()) {
       mutex_.AwaitWithTimeout(absl::Condition(&fits), absl::Milliseconds(5));
     }
@@ -94,7 +94,7 @@ class SmallDaemon {
 
   absl::Mutex mutex_;
   uint64_t capacity_;
-  uint64_t granted_ = 0;  // what was released is not given again
+  uint64_t granted_ = 0;  // released memory is not granted again
   int waiters_ = 0;
   FakeDaemon fake_{
       {.acquire_waiting = [this](const auto& is_cancelled, uint64_t session,
@@ -148,7 +148,7 @@ TEST(PoolTest, WhatIsFreedHereEndsTheWaitForADaemonThatIsAway) {
   EXPECT_TRUE(pool->Free(held, nullptr).ok());
   waiter.join();
   EXPECT_EQ(pool->Stats().reserved_bytes, 8 * kMiB);
-  // Nor does anything else wait for it: the timeout of one call is 20 s, and there are 4 segments.
+  // Nothing else waits for it either: the timeout of one call is 20 s, and there are 4 segments.
   const absl::Time start = absl::Now();
   EXPECT_TRUE(pool->Trim(0).ok());
   EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
@@ -206,7 +206,7 @@ TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {
   EXPECT_THAT(leases, ::testing::ElementsAre(1, 2, 3, 4));
   EXPECT_GT(left, absl::Seconds(20));
   EXPECT_LE(left, absl::Seconds(60));
-  // What was free has gone by now; the rest goes when it is freed.
+  // The free part has gone by now; the rest goes when it is freed.
   EXPECT_EQ(daemon.live_leases(), 1u);
   EXPECT_TRUE(pool->Free(used, nullptr).ok());
   go_on.Notify();
@@ -223,7 +223,7 @@ TEST(PoolTest, AHookIsNotCalledWhereAllOfItWasFree) {
   daemon.AwaitWatches(1);
   daemon.Tell(Revoke({1, 2, 3}));
   EXPECT_TRUE(Eventually([&] { return daemon.live_leases() == 0; }));
-  pool.reset();  // waits for a call that is under way
+  pool.reset();  // blocks until a call in progress has returned
   EXPECT_EQ(calls, 0);
 }
 
@@ -243,7 +243,7 @@ TEST(PoolTest, ItsMemoryIsOfTheSortThatItWasMadeFor) {
   EXPECT_TRUE(owns->Allocate(kMiB, nullptr).ok());
   EXPECT_EQ(revocable, 1);
   EXPECT_EQ(other, 1);
-  // A revocable one listens whether or not it gives under pressure, from its first segment on.
+  // A revocable pool listens whether or not it gives under pressure, from its first segment on.
   borrows->SetGivesUnderPressure(false);
   owns->SetGivesUnderPressure(false);
   daemon.AwaitWatches(1);

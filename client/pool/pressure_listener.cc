@@ -8,7 +8,7 @@ namespace gpumem::internal {
 
 void PressureListener::Enable(std::function<void(const Pressure&)> give,
                               std::function<void(const Revocation&)> yield) {
-  std::unique_ptr<Watch> watch;  // ends without the lock, and with it the calls to those before
+  std::unique_ptr<Watch> watch;  // destroyed without the lock; ends the calls to earlier functions
   {
     absl::MutexLock lock(&mutex_);
     give_ = std::move(give);
@@ -21,7 +21,7 @@ void PressureListener::Enable(std::function<void(const Pressure&)> give,
 void PressureListener::Disable() { Enable(nullptr, nullptr); }
 
 void PressureListener::Listen() {
-  std::unique_ptr<Watch> old;  // ends without the lock
+  std::unique_ptr<Watch> old;  // destroyed without the lock
   absl::MutexLock lock(&mutex_);
   if ((give_ == nullptr && yield_ == nullptr) || (watch_ != nullptr && !*ended_)) return;
   const absl::Time now = absl::Now();
@@ -36,7 +36,7 @@ void PressureListener::Listen() {
                            .revocation = yield_,
                            .quota_changed = nullptr,
                            .ended = [ended = ended_](const absl::Status&) { *ended = true; }});
-  // A pool works without: it only does not hear.
+  // A pool works without a watch: it only misses the events.
   if (watch.ok()) watch_ = *std::move(watch);
 }
 

@@ -1,5 +1,5 @@
-// Hears on a pool's behalf what is to be given back: what others are denied (Pressure), and what is
-// taken back (Revocation).
+// Listens for requests to a pool: memory denied to other sessions (Pressure), and revoked memory
+// (Revocation).
 //
 // Thread-safe.
 #pragma once
@@ -20,15 +20,15 @@ class PressureListener {
   // `client` outlives it.
   explicit PressureListener(Client* client) : client_(client) {}
 
-  // From here on, once Listen() was called, these are called in a thread of the listener's. Each
-  // may be empty; both: as Disable().
+  // Sets the functions that a thread of the listener calls once Listen() was called. Each may be
+  // empty; both empty: as Disable().
   void Enable(std::function<void(const Pressure&)> give,
               std::function<void(const Revocation&)> yield) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for a call that is under way; there is none after it.
+  // Blocks until a call in progress has returned; no call follows.
   void Disable() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sees to it that there is a watch, if one is to be had: one may have been refused, or dropped
-  // for reading too slowly. Cheap where there is one; asks for another once a second at most.
+  // Ensures that there is a watch, if possible: one may have been refused, or dropped for reading
+  // too slowly. Cheap if there is one; otherwise tries at most once a second.
   void Listen() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

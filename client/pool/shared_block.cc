@@ -15,7 +15,7 @@ absl::StatusOr<std::shared_ptr<const OpenedSegments::Run>> OpenedSegments::Open(
   const std::string key =
       absl::StrCat(options.read_only ? "ro " : "rw ", options.revocable ? "revocable " : "",
                    absl::StrJoin(options.map_devices, ","), " ", absl::StrJoin(tickets, " "));
-  // Also while they are opened: whoever else comes for them is to get the same.
+  // Held while they are opened, too: other threads that ask for them must get the same ones.
   absl::MutexLock lock(&mutex_);
   std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
   if (auto found = open_.find(key); found != open_.end()) {

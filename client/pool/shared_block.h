@@ -1,4 +1,4 @@
-// What a client has opened of other pools' segments: each once, however many blocks of it are open.
+// The segments of other pools that a client has opened: each once, for any number of open blocks.
 //
 // Thread-safe.
 #pragma once
@@ -20,7 +20,8 @@ class OpenedSegments {
   // Segments that lie one after another.
   using Run = std::vector<Segment>;
 
-  // Those of these tickets, opened so; by `client` where nobody here has them open.
+  // Returns the segments of these tickets, opened with these options; opens them if they are not
+  // open yet.
   absl::StatusOr<std::shared_ptr<const Run>> Open(Client& client,
                                                   const std::vector<std::string>& tickets,
                                                   const OpenOptions& options);

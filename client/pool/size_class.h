@@ -1,5 +1,6 @@
 // Sizes of blocks. Small ones are rounded up to one of 72 classes, at most an eighth apart, so that
-// any of a class serves the next request of it; larger ones to a multiple of the alignment.
+// any block of a class serves any request of it. Larger ones are rounded up to a multiple of the
+// alignment.
 #pragma once
 
 #include <bit>
@@ -10,10 +11,10 @@ namespace gpumem::internal {
 inline constexpr uint64_t kBlockAlignment = 512;
 inline constexpr uint64_t kMaxSmallBytes = uint64_t{1} << 20;
 inline constexpr int kSizeClasses = 72;
-// What small blocks are cut out of.
+// The size of the ranges that small blocks are cut from.
 inline constexpr uint64_t kSmallRange = uint64_t{2} << 20;
 
-// Of 1 to kMaxSmallBytes. Each multiple of 512 up to 8 KiB is a class; then eight to a doubling.
+// For 1 to kMaxSmallBytes. Each multiple of 512 up to 8 KiB is a class; then eight per doubling.
 constexpr int SizeClassOf(uint64_t bytes) {
   const uint64_t last = (bytes - 1) / kBlockAlignment;
   if (last < 16) return static_cast<int>(last);

@@ -1,5 +1,5 @@
-// What the pool needs of the driver: streams and events. One implementation speaks to CUDA, one is
-// the host backend's, where nothing runs behind the caller's back; tests have one of their own.
+// The pool's interface to the driver's streams and events. One implementation calls CUDA; one is
+// the host backend's, where work is synchronous; tests have another.
 //
 // Thread-safe.
 #pragma once
@@ -13,11 +13,11 @@
 
 namespace gpumem::internal {
 
-// What CUDA calls the default streams (driver_types.h).
+// CUDA's default streams (driver_types.h).
 inline Stream LegacyStream() { return reinterpret_cast<Stream>(1); }
 inline Stream PerThreadStream() { return reinterpret_cast<Stream>(2); }
 
-// None that CUDA or a program has: memory for it is any stream's, so nobody may be working on it.
+// Sentinel, never a real stream. Memory allocated for it is usable on every stream.
 inline Stream AnyStream() {
   static char any;
   return &any;
@@ -25,31 +25,31 @@ inline Stream AnyStream() {
 
 class StreamApi {
  public:
-  // The driver's, or nothing at all; ended by Drop().
+  // The driver's event, or null; destroyed by Drop().
   using EventHandle = void*;
 
   StreamApi(const StreamApi&) = delete;
   StreamApi& operator=(const StreamApi&) = delete;
   virtual ~StreamApi() = default;
 
-  // Whether the stream waits for the legacy default stream, and that for it.
+  // True if the stream and the legacy default stream wait for each other.
   //   INVALID_ARGUMENT  it is no stream of the pool's device
   virtual absl::StatusOr<bool> IsBlocking(Stream stream) = 0;
-  // Whether it is known not to be captured into a graph: this is on the way of every allocation.
+  // True if it is known not to be captured into a graph. Every allocation calls this.
   virtual bool IsFree(Stream stream) = 0;
-  // The same in words.
-  //   FAILED_PRECONDITION  it is being captured, or is the legacy stream while another is that
-  //                        waits for it
+  // As IsFree, with the reason.
+  //   FAILED_PRECONDITION  it is being captured, or is the legacy stream while a stream is captured
+  //                        that waits for it
   //   INVALID_ARGUMENT     it is no stream of the pool's device
   virtual absl::Status CheckFree(Stream stream) = 0;
 
-  // An event that happens when all work that was submitted to the stream by now is done.
-  //   FAILED_PRECONDITION  as CheckFree: then nothing was recorded
+  // Records an event that completes when all work submitted to the stream so far is done.
+  //   FAILED_PRECONDITION  as CheckFree: nothing was recorded
   virtual absl::StatusOr<EventHandle> Record(Stream stream) = 0;
   virtual absl::StatusOr<bool> Done(EventHandle event) = 0;
   virtual absl::Status Synchronize(EventHandle event) = 0;
   virtual absl::Status SynchronizeDevice() = 0;
-  // What is submitted to the stream from here on comes after the event.
+  // Makes all future work of the stream wait for the event.
   //   FAILED_PRECONDITION  as CheckFree
   virtual absl::Status Wait(Stream stream, EventHandle event) = 0;
   virtual void Drop(EventHandle event) = 0;
@@ -61,7 +61,7 @@ class StreamApi {
 std::unique_ptr<StreamApi> MakeHostStreamApi();
 
 //   UNAVAILABLE  this process has no usable CUDA driver
-//   and what keeps the device's primary context from being made
+//   and the errors of creating the device's primary context
 absl::StatusOr<std::unique_ptr<StreamApi>> MakeCudaStreamApi(const std::string& device_uuid);
 
 }  // namespace gpumem::internal

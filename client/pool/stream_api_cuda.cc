@@ -55,14 +55,14 @@ class CudaStreamApi : public StreamApi {
     const auto look = [&] {
       return driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
     };
-    // A made stream knows its context, a thread's own is that of the current one.
+    // A created stream knows its context; a per-thread stream is that of the current context.
     const bool as_it_is = stream != PerThreadStream() || context_->is_current();
     const CUresult result = as_it_is ? look() : context_->Call(look);
     return result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
-  // What is submitted to a stream that is being captured becomes a part of the graph; to the legacy
-  // stream, while one is that waits for it, it spoils the graph.
+  // Work submitted to a stream during its capture becomes part of the graph. Work on the legacy
+  // stream invalidates the graph of a captured stream that waits for it.
   absl::Status CheckFree(Stream stream) override {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     absl::Status status = Run("looking whether a stream is captured", [&] {

@@ -3,7 +3,7 @@
 namespace gpumem::internal {
 namespace {
 
-// What was submitted has happened.
+// Submitted work has already completed.
 class HostStreamApi : public StreamApi {
  public:
   absl::StatusOr<bool> IsBlocking(Stream) override { return true; }

@@ -5,7 +5,7 @@
 namespace gpumem::internal {
 namespace {
 
-// Of the calling thread; no other thread ever has the same (std::thread::id is given again).
+// Returns the number of the calling thread; it is never reused (unlike std::thread::id).
 uint64_t ThreadNumber() {
   static std::atomic<uint64_t> last{0};
   thread_local const uint64_t number = ++last;
@@ -46,10 +46,11 @@ uint64_t StreamOrder::Bound(const Timeline* by, const Timeline* of) const {
 }
 
 absl::StatusOr<Timeline::Recorded> StreamOrder::Record(Timeline* of) {
-  // The epoch ends before the event is recorded: who still frees in it has submitted its work.
+  // The epoch ends before the event is recorded: a thread that still frees in it has submitted its
+  // work.
   const uint64_t epoch = of->epoch_.fetch_add(1, std::memory_order_acq_rel);
-  // Only a thread itself can name its own default stream. Others take the legacy one, whose work
-  // comes after that of all such streams.
+  // Only a thread itself can name its per-thread default stream. Other threads use the legacy
+  // stream, whose work comes after that of all such streams.
   absl::StatusOr<StreamApi::EventHandle> event =
       api_->Record(IsBarrier(of) ? LegacyStream() : of->stream_);
   if (!event.ok()) return event.status();
@@ -61,7 +62,8 @@ void StreamOrder::Settle(Timeline* of) {
     const Timeline::Recorded& oldest = of->recorded_.front();
     const absl::StatusOr<bool> done = api_->Done(oldest.event);
     if (done.ok() && !*done) return;
-    // One that says nothing was caught by a capture that began meanwhile: another is recorded.
+    // An event that returns an error was caught by a capture that began meanwhile: another is
+    // recorded.
     if (done.ok()) of->done_ = std::max(of->done_, oldest.epoch);
     api_->Drop(oldest.event);
     of->recorded_.pop_front();

@@ -1,8 +1,7 @@
-// What one thread keeps of the blocks that it has freed, by stream: it gets them again at once.
+// The blocks that one thread freed and caches, by stream: it reuses them at once.
 //
-// The thread takes and gives under a lock that nobody else takes but for a moment, when memory is
-// short and all that threads keep is collected (owner_lock.h). Nothing is called with that lock
-// held.
+// The thread works under a lock that other threads take only briefly, to collect all cached memory
+// when memory is short (owner_lock.h). No function is called with that lock held.
 #pragma once
 
 #include <array>
@@ -19,7 +18,7 @@
 
 namespace gpumem::internal {
 
-// Changed by one thread at a time; any other may look.
+// Changed by one thread at a time; any thread may read.
 class Counter {
  public:
   void Add(uint64_t more) { Set(value() + more); }
@@ -31,7 +30,7 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Freed on one stream.
+// Blocks freed on one stream.
 struct KeptBlocks {
   KeptBlocks(Stream name, Timeline* of) : stream(name), timeline(of) {}
 
@@ -45,27 +44,27 @@ struct KeptBlocks {
     Chunk* chunk = nullptr;
   };
 
-  void* const stream;  // as the user names it
+  void* const stream;  // the user's name for it
   Timeline* const timeline;
   std::array<Class, kSizeClasses> small{};
   std::array<Large, kLarge> large{};
-  size_t oldest_large = 0;  // the next to make room
+  size_t oldest_large = 0;  // the next to evict
 };
 
 struct ThreadCache {
-  // Of a class a thread keeps this many at most, and of all so many bytes.
+  // The capacity of a thread's cache: blocks of a class, and bytes of all small blocks.
   static constexpr uint32_t Limit(int size_class) {
     const uint64_t of_bytes = (uint64_t{64} << 20) / ClassBytes(size_class);
     return of_bytes > 256 ? 256 : static_cast<uint32_t>(of_bytes);
   }
   static constexpr uint64_t kMostSmallBytes = uint64_t{512} << 20;
-  // As long as it needs no large block: where it needs one, small ones above this go back, and may
-  // make one.
+  // The capacity once the thread needs a large block: small blocks above it return to the heaps,
+  // and may form one.
   static constexpr uint64_t kModestSmallBytes = uint64_t{16} << 20;
 
-  // All of these are under the lock, but for looks at the counters.
+  // All of these require the lock, except reads of the counters.
   //
-  // Those of a stream; null where the stream is new here.
+  // The blocks of a stream; null if the stream is new here.
   KeptBlocks* Find(Stream stream) {
     if (latest != nullptr && latest->stream == stream) return latest;
     for (const auto& one : kept) {
@@ -76,7 +75,7 @@ struct ThreadCache {
   void Add(Stream stream, Timeline* timeline) {
     if (Find(stream) == nullptr) kept.push_back(std::make_unique<KeptBlocks>(stream, timeline));
   }
-  // Of which it keeps nothing.
+  // Requires that it caches no block of the stream.
   void Forget(const Timeline* timeline) {
     latest = nullptr;
     std::erase_if(kept, [timeline](const auto& one) { return one->timeline == timeline; });
@@ -88,8 +87,8 @@ struct ThreadCache {
   uint64_t kept_small_bytes = 0;
   Counter kept_bytes;
   Counter kept_blocks;
-  Counter allocations;  // served from here
-  Counter frees;        // that came here
+  Counter allocations;  // served from this cache
+  Counter frees;        // into this cache
 };
 
 }  // namespace gpumem::internal

@@ -1,13 +1,14 @@
 #!/bin/bash
-# make_wheel.sh SITE VERSION OUT LICENSES [LIBRARY…]: packs the folder of the package (//client/python:site)
-# as a wheel named libgpumem (gpumem in Python's index is another project's) into the folder OUT, with the libraries that libgpumem.so needs beside it, where
-# its DT_RPATH finds them, and the terms of what is inside (the files of a folder, or "" for
-# ours alone). Says the wheel's name.
+# make_wheel.sh SITE VERSION OUT LICENSES [LIBRARY…]: packs the folder of the package
+# (//client/python:site) as a wheel into the folder OUT. The wheel is named libgpumem (gpumem in
+# Python's index is another project's). It contains the libraries that libgpumem.so needs, where its
+# DT_RPATH finds them, and the licenses of its contents (the files of a folder, or "" for ours
+# alone). Prints the wheel's name.
 set -euo pipefail
 
 site=$1 version=$2 out=$3 licenses=$4
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-# Of Python, its oldest; of the C library, that of Debian 12, where it was built.
+# The oldest Python supported; the C library of Debian 12, on which it was built.
 tag=cp39-abi3-manylinux_2_36_$(uname -m)
 
 work=$(mktemp -d)

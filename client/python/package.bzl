@@ -38,7 +38,7 @@ def _python_package_impl(ctx):
     for file, path in placed:
         out = ctx.actions.declare_file(ctx.label.name + "/" + path)
 
-        # Copied, since what is found beside a file is found beside what a link leads to.
+        # Copied: a program that looks beside a link finds the files beside its target.
         ctx.actions.run_shell(
             inputs = [file],
             outputs = [out],

@@ -7,8 +7,8 @@
 
 namespace gpumem::internal {
 
-// Takes over `object` and never destroys it: what a forked child has is its parent's, and its
-// destructors would use threads, locks and a driver that the child does not have.
+// Takes ownership of `object` and never destroys it. In a forked child the object belongs to the
+// parent: its destructors would use threads, locks and a driver that the child does not have.
 template <typename T>
 void Abandon(T&& object) noexcept {
   static_assert(!std::is_lvalue_reference_v<T>);

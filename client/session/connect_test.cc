@@ -1,4 +1,4 @@
-// How a session begins: Client::Connect against daemons of every temper.
+// How a session begins: Client::Connect against daemons that behave in different ways.
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ using internal::FakeDaemon;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Connects to a daemon that meets its clients so.
+// Connects to a daemon with this behaviour at Hello.
 absl::Status ConnectStatus(std::function<bool(int socket, uint64_t session)> hello,
                            absl::Duration timeout = absl::Seconds(20)) {
   FakeDaemon daemon({.hello = std::move(hello)});
@@ -86,15 +86,15 @@ class Connecting {
 
 TEST(ConnectTest, ADaemonThatDoesNotListenYetIsWaitedFor) {
   FakeDaemon daemon;
-  // Its socket is there, and refused.
+  // Its socket exists, and refuses connections.
   daemon.Crash();
   Connecting refused({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(60)});
-  // Whatever the other thread has tried by now, it has not found a daemon.
+  // The other thread cannot have found a daemon by now.
   EXPECT_EQ(Client::Connect({.runtime_dir = daemon.runtime_dir(), .wait = false}).status().code(),
             absl::StatusCode::kUnavailable);
   daemon.ComeBack();
   EXPECT_EQ(refused.Join(), absl::OkStatus());
-  // It is not there.
+  // Its socket does not exist.
   daemon.Crash();
   ASSERT_EQ(::unlink(SocketPath(daemon.runtime_dir(), kSessionSocket).c_str()), 0);
   Connecting missing({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(60)});
@@ -220,7 +220,8 @@ TEST(ConnectTest, ADaemonThatHangsUpOrSaysGoodbyeIsUnavailable) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("draining"));
 }
 
-// A daemon that dies under a Hello may have begun the session: the next one can tell by the number.
+// A daemon that dies during a Hello may have begun the session: the next one can tell by the
+// number.
 TEST(ConnectTest, ADaemonThatDiesIsAskedAgainForTheSameSession) {
   std::vector<v1::Hello> hellos;
   FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
@@ -279,7 +280,7 @@ TEST(ConnectTest, AWelcomeWithoutAConnectionIsADefect) {
 TEST(ConnectTest, FailedAndEndedConnectionsLeaveNoDescriptors) {
   FakeDaemon daemon;
   const ConnectOptions options = {.runtime_dir = daemon.runtime_dir()};
-  ASSERT_TRUE(Client::Connect(options).ok());  // gRPC keeps some for itself from here on
+  ASSERT_TRUE(Client::Connect(options).ok());  // gRPC keeps some descriptors from now on
   FakeDaemon refusing({.hello = [](int, uint64_t) { return false; }});
   const size_t before = internal::OpenFds();
   for (int i = 0; i < 20; ++i) {

@@ -12,12 +12,12 @@
 namespace gpumem::internal {
 namespace {
 
-// A channel over one socket, which never connects by itself: to another daemon it would carry calls
-// whose memory that one sends elsewhere.
+// Makes a channel over one socket, which never reconnects: another daemon would answer its calls
+// but send the memory elsewhere.
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   grpc::ChannelArguments args;
   args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
-  // Nothing that only matters on networks.
+  // Disables features that matter only on networks.
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // The largest answers list 253 leases or all devices.
@@ -53,7 +53,7 @@ Connection::Pulse Connection::Check(absl::Time deadline) {
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return api_.valid() && IsClosed(api_.get()) ? Pulse::kBroken : Pulse::kSilent;
   }
-  // A server that is going away, or a connection that is gone.
+  // The server is going away, or the connection is gone.
   const bool broken = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                       status.error_code() == grpc::StatusCode::CANCELLED;
   return broken ? Pulse::kBroken : Pulse::kAnswers;

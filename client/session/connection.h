@@ -1,6 +1,6 @@
-// A session's line to one daemon: the session socket, the gRPC channel beside it, and what came
-// over them. It ends with that daemon and is never mended: a session whose daemon has died goes on
-// with another Connection, to the next one.
+// A session's connection to one daemon: the session socket, the gRPC channel, and the descriptors
+// that they delivered. It ends with that daemon and is never repaired: the session continues over
+// another Connection to the next daemon.
 //
 // Thread-safe.
 #pragma once
@@ -28,7 +28,8 @@ class Connection {
   using Method = grpc::Status (v1::Broker::Stub::*)(grpc::ClientContext*, const Request&,
                                                     Response*);
 
-  // `session`: past Welcome. `api`: that came with Welcome. `token`: the session's.
+  // `session`: the session socket, past Welcome. `api`: the socket that came with Welcome. `token`:
+  // the session's.
   Connection(UniqueFd session, UniqueFd api, std::string token);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -37,7 +38,7 @@ class Connection {
   Deliveries& deliveries() { return deliveries_; }
   Pools& pools() { return pools_; }
 
-  // What every call carries. Without an end where the deadline has none.
+  // Sets what every call carries. The call has no deadline if `deadline` is infinite.
   void SetUp(grpc::ClientContext& context, absl::Time deadline) const;
   template <typename Request, typename Response>
   grpc::Status Call(Method<Request, Response> method, const Request& request, Response* response,
@@ -47,26 +48,27 @@ class Connection {
     return (stub_.get()->*method)(&context, request, response);
   }
 
-  // OK while it lives. Else UNAVAILABLE: the session socket has ended, with the daemon's reason, or
-  // GiveUp() was called. What the daemon sent before is read by then.
+  // Returns OK while the connection lives. Else UNAVAILABLE: the session socket has ended, with the
+  // daemon's reason, or GiveUp() was called. All earlier messages of the daemon have been read by
+  // then.
   absl::Status End();
   bool ended() { return !End().ok(); }
-  // Requires that gRPC serves no call on it any more. The session may go on with another
+  // Requires that gRPC serves no call on it any more. The session may continue over another
   // Connection, also to the same daemon.
   void GiveUp() { given_up_ = true; }
-  // What became of a call that asks for nothing.
-  //   kBroken  gRPC's connection has ended; the daemon may be there all the same
+  // The result of a call without arguments.
+  //   kBroken  gRPC's connection has ended; the daemon may still live
   enum class Pulse { kAnswers, kSilent, kBroken };
   Pulse Check(absl::Time deadline);
 
-  // The statement (LeaseBook) that its Reconcile made; 0: it began without one. Set before others
-  // have the Connection.
+  // The number of the statement (LeaseBook) sent by its Reconcile; 0: there was none. Set before
+  // the Connection is shared.
   uint64_t statement() const { return statement_; }
   void set_statement(uint64_t number) { statement_ = number; }
 
  private:
   const std::string token_;
-  const UniqueFd api_;  // a duplicate of gRPC's, to see its end
+  const UniqueFd api_;  // a duplicate of gRPC's socket, to detect its end
   std::atomic<bool> given_up_ = false;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Broker::Stub> stub_;
@@ -75,8 +77,8 @@ class Connection {
   uint64_t statement_ = 0;
 };
 
-// Whether the other end of a socket is closed, or both ends are shut down, whatever has come
-// before.
+// True if the peer has closed the socket, or both directions are shut down; unread data does not
+// matter.
 bool IsClosed(int socket);
 
 }  // namespace gpumem::internal

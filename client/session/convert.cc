@@ -43,7 +43,7 @@ Denial::Cause FromProto(v1::Denial::Cause cause) {
   }
 }
 
-// The entry of that device, made where there is none.
+// Returns the entry of that device, and creates it if there is none.
 Quota::Device& OfDevice(Quota& quota, const std::string& uuid) {
   const auto found = std::find_if(quota.devices.begin(), quota.devices.end(),
                                   [&](const auto& device) { return device.device_uuid == uuid; });

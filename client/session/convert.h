@@ -1,4 +1,4 @@
-// The protocol's messages as the public types of client.h. Pure functions.
+// Converts the protocol's messages to and from the public types of client.h. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace gpumem::internal {
 v1::Kind ToProto(Kind kind);
 v1::TicketScope ToProto(TicketScope scope);
 
-// UNIMPLEMENTED: a kind that this library does not know.
+// UNIMPLEMENTED: this library does not know the kind.
 absl::StatusOr<Kind> FromProto(v1::Kind kind);
 
-// For AcquireRequest.wait_ms: rounded up, and what is for ever is the most that an int64 holds.
+// Returns AcquireRequest.wait_ms, rounded up. An infinite wait is the maximum of an int64.
 uint64_t ToWaitMs(absl::Duration wait);
 
-DeviceInfo FromProto(const v1::Device& device);  // kinds not known here are left out
+DeviceInfo FromProto(const v1::Device& device);  // omits kinds not known here
 Usage FromProto(const v1::Usage& usage);
 Quota FromProto(const v1::Quota& quota);
 Denial FromProto(const v1::Denial& denial);

@@ -55,9 +55,9 @@ absl::StatusOr<std::vector<UniqueFd>> Deliveries::Collect(uint64_t call, uint64_
       };
       if (mutex_.AwaitWithDeadline(absl::Condition(&changed), deadline)) continue;
     } else {
-      // What was sent before the answer is here already, unless it was lost.
+      // A Delivery sent before the answer has arrived already, unless it was lost.
       if (ReadOne(call <= lossy_until_ ? absl::InfinitePast() : deadline) || !end_.ok()) continue;
-      parked_.erase(delivery_id);  // what of it has come: the caller knows its leases
+      parked_.erase(delivery_id);  // the parts that came: the caller knows its leases
       if (call <= lossy_until_) {
         return absl::ResourceExhaustedError(
             "this process could not take the file descriptors of its segments: it is at its limit "
@@ -172,7 +172,7 @@ void Deliveries::Take(UnixMessage message) {
     Park(parsed.delivery(), std::move(message.fds));
     Sweep();
   }
-  // A younger daemon's other messages are none of this library's business.
+  // Ignores other messages of a newer daemon.
 }
 
 void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
@@ -216,7 +216,7 @@ void Deliveries::AddPart(const v1::Delivery& delivery, Parked part) {
   whole.newest_call = part.newest_call;
   whole.arrived = part.arrived;
   whole.lease_ids.insert(whole.lease_ids.end(), part.lease_ids.begin(), part.lease_ids.end());
-  // Where one before was lost it never becomes whole, and nobody collects it.
+  // If an earlier part was lost, it never becomes whole and cannot be collected.
   if (whole.parts_missing != delivery.parts() - delivery.part()) return;
   --whole.parts_missing;
   if (!part.fds.ok()) whole.fds = part.fds.status();

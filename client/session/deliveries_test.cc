@@ -40,7 +40,7 @@ class DeliveriesTest : public ::testing::Test {
     Send(message, 1);
   }
 
-  // A Delivery with as many descriptors.
+  // A Delivery with that many descriptors.
   void Deliver(uint64_t delivery_id, const std::vector<uint64_t>& leases,
                const std::vector<uint64_t>& fd_leases, const std::vector<uint64_t>& pools,
                size_t fds) {
@@ -91,7 +91,7 @@ TEST_F(DeliveriesTest, PartsAreCollectedAsOne) {
   Deliveries::Call call(deliveries_.get());
   DeliverPart(1, {11, 12}, 0, 3);
   DeliverPart(1, {13, 14}, 1, 3);
-  Deliver(2, 99);  // another call's, in between
+  Deliver(2, 99);  // of another call, in between
   EXPECT_TRUE(deliveries_->Poll().ok());
   EXPECT_TRUE(deliveries_->HasPart());
   DeliverPart(1, {15}, 2, 3);
@@ -121,7 +121,7 @@ TEST_F(DeliveriesTest, WhatLacksAPartIsNeverCollected) {
   DeliverPart(1, {13}, 2, 3);
   const auto fds = call.Collect(1, absl::Now());
   EXPECT_TRUE(absl::IsDeadlineExceeded(fds.status())) << fds.status();
-  EXPECT_FALSE(deliveries_->HasPart());  // the caller has given up
+  EXPECT_FALSE(deliveries_->HasPart());  // the caller gave up
 }
 
 TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
@@ -133,7 +133,7 @@ TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
       EXPECT_EQ(call.Collect(id, Soon()).value().size(), 1u);
     });
   }
-  // A call that never ends keeps those from being abandoned that come before their call.
+  // A call that never ends keeps Deliveries from being abandoned that arrive before their call.
   Deliveries::Call oldest(deliveries_.get());
   for (uint64_t id = kCalls; id >= 1; --id) Deliver(id, id);
   for (std::thread& thread : threads) thread.join();
@@ -176,7 +176,7 @@ TEST_F(DeliveriesTest, ACallThatWaitsForMemoryKeepsNoneFromBeingAbandonedForLong
   { Deliveries::Call gave_up(deliveries_.get()); }
   Deliver(1, 11);
   const absl::Time sent = absl::Now();
-  // It may be the one that waits whom it is for; but then the answer follows.
+  // It may belong to the waiting call; but then the answer follows.
   EXPECT_TRUE(deliveries_->Poll().ok());
   std::vector<std::vector<uint64_t>> abandoned = deliveries_->TakeAbandoned();
   if (absl::Now() < sent + absl::Milliseconds(100)) {
@@ -190,7 +190,7 @@ TEST_F(DeliveriesTest, ACallThatWaitsForMemoryKeepsNoneFromBeingAbandonedForLong
   EXPECT_GE(absl::Now(), sent + absl::Milliseconds(100));
   EXPECT_THAT(abandoned, ElementsAre(ElementsAre(11)));
   EXPECT_EQ(OpenFds(), before);
-  // Its own comes when it comes, and others take theirs meanwhile.
+  // The call's Delivery comes later, and other calls take theirs meanwhile.
   Deliveries::Call other(deliveries_.get());
   Deliver(3, 13);
   Deliver(2, 12);
@@ -245,7 +245,7 @@ TEST_F(DeliveriesTest, GoodbyeEndsTheSessionWithItsReason) {
   const absl::Status end = deliveries_->Poll();
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(end.message()), HasSubstr("an operator said so"));
-  // What came before is still there; nothing else will come.
+  // Earlier messages are still there; no more will come.
   EXPECT_TRUE(call.Collect(1, Soon()).ok());
   EXPECT_EQ(call.Collect(2, absl::InfiniteFuture()).status(), end);
   EXPECT_EQ(deliveries_->Poll(), end);
@@ -359,7 +359,7 @@ TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
 
-  // Later calls are not the worse for it.
+  // Later calls are unaffected.
   Deliveries::Call next(deliveries_.get());
   Deliver(2, 12);
   EXPECT_TRUE(next.Collect(2, Soon()).ok());

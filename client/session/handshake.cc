@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 
-// The program's name, as far as it makes a client's name.
+// Returns the program's name, truncated to a valid client name.
 std::string ProgramName() {
   std::string name(absl::string_view(program_invocation_short_name).substr(0, kMaxNameBytes));
   for (char& c : name) {
@@ -28,7 +28,7 @@ std::string ProgramName() {
 
 absl::Status RefusalError(const v1::Refusal& refusal) {
   absl::Status status(static_cast<absl::StatusCode>(refusal.code()), refusal.message());
-  // A refusal is never OK, whatever it says.
+  // A refusal is never OK, whatever its code.
   if (status.ok()) status = absl::UnknownError(refusal.message());
   if (refusal.has_denial()) AttachDenial(refusal.denial(), &status);
   return status;
@@ -59,7 +59,7 @@ absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting
   hello.set_tenant(greeting.tenant);
   hello.set_resume_token(greeting.resume_token);
   hello.set_connect_id(greeting.connect_id);
-  // A daemon that refuses without reading may be gone by now; what it said is still there.
+  // A daemon that refuses without reading may be gone by now; its message is still there.
   if (absl::Status sent = SendMessage(socket->get(), hello.SerializeAsString(), {}, deadline);
       !sent.ok() && !absl::IsUnavailable(sent)) {
     return sent;

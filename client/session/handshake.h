@@ -14,19 +14,19 @@ struct Greeting {
   std::string name;          // empty: the program's
   std::string tenant;        // empty: the first that the rules allow
   std::string resume_token;  // empty: a new session
-  uint32_t connect_id = 0;   // of all attempts to begin one new session; 0: of none
+  uint32_t connect_id = 0;   // shared by all attempts to begin one new session; 0: none
 };
 
 // Connects to the session socket in `runtime_dir` and says Hello.
-//   UNAVAILABLE        no daemon there, or it went away
+//   UNAVAILABLE        no daemon is there, or it went away
 //   DEADLINE_EXCEEDED  it does not accept connections
 absl::StatusOr<UniqueFd> SayHello(const std::string& runtime_dir, const Greeting& greeting,
                                   absl::Time deadline);
 
-// Waits for the answer to Hello. `refused`: whether it came from the daemon, and is no.
-//   UNAVAILABLE        the daemon went away, or is about to; `refused` where it says that this is
-//                      for good
-//   DEADLINE_EXCEEDED  it has not answered; it may still
+// Blocks until the answer to Hello. `refused`: set to true if the daemon refused the session.
+//   UNAVAILABLE        the daemon went away, or is about to; `refused` if it says that this is for
+//                      good
+//   DEADLINE_EXCEEDED  it has not answered; it may still do so
 //   UNIMPLEMENTED      it speaks another version of the protocol
 //   others             the daemon's refusal, in its words
 //   RESOURCE_EXHAUSTED  this process may open no more files; or the daemon's refusal

@@ -1,4 +1,4 @@
-// What disturbs a call that waits, from another thread.
+// Wakes or cancels a waiting call from another thread.
 //
 // Thread-safe.
 #pragma once
@@ -15,8 +15,8 @@ namespace gpumem::internal {
 
 class Interrupt {
  public:
-  // From its beginning to its end `wake` is called for each Nudge() and Cancel(), under a lock: it
-  // must be quick, and not use the Interrupt. What happened before is for its owner to ask.
+  // Calls `wake` for each Nudge() and Cancel() during its lifetime, under a lock. `wake` must be
+  // quick and must not use the Interrupt. The owner must check for earlier events.
   class Listener {
    public:
     Listener(Interrupt* interrupt, std::function<void()> wake)
@@ -41,12 +41,12 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  // Those who wait look again at what they wait for.
+  // Makes waiting calls check their condition again.
   void Nudge() {
     absl::MutexLock lock(&mutex_);
     WakeAll();
   }
-  // Those who wait give up, and those to come do not begin.
+  // Cancels the waiting calls; later calls do not begin.
   void Cancel() {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -67,11 +67,11 @@ class Interrupt {
   std::set<Listener*> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a call minds while it waits for its answer.
+// The disturbances that a call obeys while it waits for its answer.
 struct Disturbance {
-  std::shared_ptr<Interrupt> interrupt;  // null: nobody cancels or nudges
-  // Called by the thread that waits, now and then and when it was nudged: true where there is
-  // nothing to wait for any more. Empty: there always is.
+  std::shared_ptr<Interrupt> interrupt;  // null: none
+  // Called by the waiting thread periodically and after a nudge. True if there is nothing left to
+  // wait for. Empty: always false.
   std::function<bool()> look;
 };
 

@@ -1,12 +1,13 @@
-// What a session has of its daemon, as the client knows it: the leases that it holds, the requests
-// whose answers it has not heard, and what it still has to give back. From this it can tell a
-// daemon that comes after a crash what is true (Reconcile).
+// The client's record of a session's state: the leases that it holds, the requests without an
+// answer yet, and its pending releases. It is the source of Reconcile, which restores the state of
+// a daemon after a crash.
 //
-// A statement is a copy of the book for one Reconcile. It names what is held and who may ask again;
-// what it does not name ends with it. So what was to be given back before a statement is given back
-// by it: debts say before which statement they were made.
+// A statement is a copy of the book for one Reconcile. It names the held leases and the requests
+// that may be repeated; the daemon ends all other leases. A statement thereby completes the
+// releases that were pending before it. Each debt therefore records the newest statement at its
+// creation.
 //
-// Thread-safe; calls nobody.
+// Thread-safe; calls no other object.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ namespace gpumem::internal {
 
 class LeaseBook {
  public:
-  // What is to be given back to the daemon.
+  // Pending releases: leases and requests that the daemon must still be told to end.
   struct Debt {
     std::vector<uint64_t> lease_ids;
-    std::vector<uint64_t> request_ids;  // whatever these were granted
-    uint64_t statement = 0;             // the newest when it was made
+    std::vector<uint64_t> request_ids;  // all leases granted to these
+    uint64_t statement = 0;             // the newest at its creation
 
     bool empty() const { return lease_ids.empty() && request_ids.empty(); }
   };
@@ -34,12 +35,12 @@ class LeaseBook {
   struct Statement {
     uint64_t number = 0;
     std::vector<uint64_t> lease_ids;    // held
-    std::vector<uint64_t> request_ids;  // under way
+    std::vector<uint64_t> request_ids;  // in flight
   };
 
-  // A request for leases, from before it is sent until its leases are held or it is given up. One
-  // that is given up after a statement has named it becomes a debt: the daemon keeps for it what it
-  // was granted by the one before.
+  // A request for leases, from before it is sent until its leases are held or it is given up. If it
+  // is given up after a statement named it, it becomes a debt: the daemon keeps the leases that its
+  // predecessor granted to it.
   class Request {
    public:
     explicit Request(LeaseBook* book) : book_(book), id_(book->Begin()) {}
@@ -48,7 +49,7 @@ class LeaseBook {
     Request& operator=(const Request&) = delete;
 
     uint64_t id() const { return id_; }
-    // Its leases have arrived: they are held from here on. Once.
+    // Records its leases as held: they have arrived. Call at most once.
     void Granted(absl::Span<const uint64_t> lease_ids) { book_->Granted(id_, lease_ids); }
 
    private:
@@ -60,21 +61,21 @@ class LeaseBook {
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
 
-  // These are held no longer. Those that are lost are no debt.
+  // Removes held leases and returns them as a debt, without the lost ones.
   Debt GiveUp(absl::Span<const uint64_t> lease_ids);
 
-  // Keeps a debt for later.
+  // Stores a debt for a later flush.
   void Owe(Debt debt);
-  // The debts to be paid to the daemon that has heard this statement and no younger one. Those that
-  // it has made good are gone.
+  // Takes the debts to flush to the daemon whose newest statement is `statement`. Drops those that
+  // this statement completed.
   std::vector<Debt> TakeOwed(uint64_t statement);
 
   Statement MakeStatement();
-  // The daemon did not know these of a statement. Those of them that are held are lost.
+  // Records that the daemon did not know these leases of a statement. Those still held are lost.
   void Lost(absl::Span<const uint64_t> lease_ids);
 
   bool IsLost(uint64_t lease_id) const;
-  // All that are lost and not given up.
+  // Returns all leases that are lost and not given up.
   std::set<uint64_t> lost() const;
 
  private:
@@ -85,7 +86,7 @@ class LeaseBook {
   mutable absl::Mutex mutex_;
   uint64_t newest_request_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t newest_statement_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Under way, with the statement that named them last; 0: none.
+  // In flight, with the last statement that named them; 0: none.
   std::map<uint64_t, uint64_t> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);

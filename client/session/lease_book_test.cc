@@ -33,7 +33,7 @@ TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
   book.Owe(book.GiveUp({7}));
   EXPECT_THAT(book.MakeStatement().lease_ids, ElementsAre(8, 9));
   book.Owe(book.GiveUp({8}));
-  // The daemon of the statement has been told of 8 as held.
+  // The daemon of the statement was told that 8 is held.
   const std::vector<LeaseBook::Debt> owed = book.TakeOwed(1);
   ASSERT_EQ(owed.size(), 1u);
   EXPECT_THAT(owed[0].lease_ids, ElementsAre(8));
@@ -49,7 +49,7 @@ TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
   }
   book.MakeStatement();
   book.Owe(book.GiveUp({7}));
-  EXPECT_THAT(book.TakeOwed(0), IsEmpty());  // a connection that is over
+  EXPECT_THAT(book.TakeOwed(0), IsEmpty());  // for a connection that has ended
   EXPECT_EQ(book.TakeOwed(1).size(), 1u);
 }
 
@@ -86,7 +86,7 @@ TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
   }
   book.MakeStatement();
   const LeaseBook::Debt given_up = book.GiveUp({9});
-  book.Lost({7, 9});  // 9 is held no longer
+  book.Lost({7, 9});  // 9 is no longer held
   EXPECT_TRUE(book.IsLost(7));
   EXPECT_FALSE(book.IsLost(8));
   EXPECT_THAT(book.lost(), ElementsAre(7));

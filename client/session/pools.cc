@@ -9,7 +9,7 @@ absl::StatusOr<std::shared_ptr<const Pool>> Pools::Get(uint64_t pool_id,
                                                        Backend backend,
                                                        const std::string& runtime_dir,
                                                        absl::FunctionRef<int32_t()> owner) {
-  // Also while a pool is imported: whoever else comes needs the same one.
+  // Held while a pool is imported, too: other threads need the same pool.
   absl::MutexLock lock(&mutex_);
   if (auto found = pools_.find(pool_id); found != pools_.end()) return found->second;
   absl::StatusOr<UniqueFd> fd = deliveries_->TakePool(pool_id);
@@ -21,7 +21,7 @@ absl::StatusOr<std::shared_ptr<const Pool>> Pools::Get(uint64_t pool_id,
       backend == Backend::kCuda ? ImportCudaPool(device_uuid, pool->fd.get())
                                 : ImportHostPool(runtime_dir, pool->fd.get());
   if (!imported.ok()) {
-    deliveries_->ReturnPool(pool_id, std::move(pool->fd));  // for the next that needs it
+    deliveries_->ReturnPool(pool_id, std::move(pool->fd));  // for the next call that needs it
     return imported.status();
   }
   pool->imported = *std::move(imported);
@@ -37,8 +37,8 @@ void Pools::DropDead() {
 }
 
 void Pools::DropDeadLocked() {
-  // An owner keeps a pool while the tenant has memory in it, and rarely has more than one of a
-  // tenant on a device: of many, those that came first have ended.
+  // An owner keeps a pool while the tenant has memory in it, and rarely has more than one per
+  // tenant and device. Of many pools, the oldest have ended.
   constexpr int kFew = 8;
   struct Newer {
     int32_t owner = 0;  // of the device's newest pool
@@ -49,7 +49,7 @@ void Pools::DropDeadLocked() {
     --it;
     const Pool& pool = *it->second;
     Newer& newer = newer_on.try_emplace(pool.device_uuid, Newer{.owner = pool.owner}).first->second;
-    if (it->second.use_count() > 1) continue;  // nobody gets another share of it but here
+    if (it->second.use_count() > 1) continue;  // only this function makes further references
     const bool dead = pool.owner != 0 && newer.owner != 0 && pool.owner != newer.owner;
     if (!dead && ++newer.unused <= kFew) continue;
     deliveries_->ForgetPool(it->first);

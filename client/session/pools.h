@@ -1,4 +1,4 @@
-// The memory pools that a session's segments of kind mempool come from.
+// The memory pools of a session's segments of kind mempool.
 //
 // Thread-safe.
 #pragma once
@@ -21,8 +21,8 @@ namespace gpumem::internal {
 
 struct Pool {
   std::string device_uuid;
-  int32_t owner = 0;  // the daemon's process that it is in; 0: unknown
-  UniqueFd fd;        // as the daemon sent it: others can import the pool by it
+  int32_t owner = 0;  // the daemon process that owns it; 0: unknown
+  UniqueFd fd;        // as the daemon sent it: other processes can import the pool with it
   std::shared_ptr<ImportedPool> imported;
 };
 
@@ -33,19 +33,19 @@ class Pools {
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
 
-  // The pool of a lease, imported. It is kept for the segments to come, as the daemon sends the
-  // descriptor of a living pool but once; see DropDead. `owner` says, where this session had not
-  // the pool yet, which process it is in; it is called with a lock held. `runtime_dir` is the
-  // daemon's: pools of the host backend are opened there.
+  // Returns the imported pool of a lease. It is kept for later segments, as the daemon sends the
+  // descriptor of a living pool only once; see DropDead. `owner` returns the process that owns a
+  // pool new to this session; it is called with a lock held. `runtime_dir` is the daemon's: pools
+  // of the host backend are opened there.
   //   RESOURCE_EXHAUSTED   its descriptor was lost: this process could open no more files
-  //   and what ImportCudaPool and ImportHostPool say
+  //   and the statuses of ImportCudaPool and ImportHostPool
   absl::StatusOr<std::shared_ptr<const Pool>> Get(uint64_t pool_id, const std::string& device_uuid,
                                                   Backend backend, const std::string& runtime_dir,
                                                   absl::FunctionRef<int32_t()> owner);
 
-  // To be called when a Segment has gone. Lets go of the pools that no Segment uses where the
-  // device has another owner by now: the descriptor of a pool alone keeps the memory that a dead
-  // owner had given out. Of those of one owner the newest few are kept.
+  // Call after a Segment was destroyed. Releases unused pools of devices that have another owner by
+  // now: the descriptor of a pool alone keeps the memory of a dead owner alive. Keeps the newest
+  // few pools of one owner.
   void DropDead();
 
  private:

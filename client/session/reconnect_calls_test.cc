@@ -1,4 +1,4 @@
-// Calls that their daemon crashes under, at each of their steps.
+// Calls whose daemon crashes, at each of their steps.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -27,7 +27,7 @@ std::unique_ptr<Client> ConnectTo(const FakeDaemon& daemon) {
       .value();
 }
 
-// A call that is never answered: its daemon crashes under it. Nothing tells of a cancelled call.
+// A call that is never answered: its daemon crashes. Cancellation gives no notification.
 grpc::Status AwaitCrash(const IsCancelled& is_cancelled) {
   while (!is_cancelled()) absl::SleepFor(absl::Milliseconds(1));
   return grpc::Status::CANCELLED;
@@ -121,7 +121,7 @@ TEST(ReconnectCallsTest, ARequestThatIsGivenUpAfterTheResumeIsGivenBack) {
           fake->Grant(session, request, response);
           reached.Notify();
         }
-        return AwaitCrash(is_cancelled);  // the second time until the client gives up
+        return AwaitCrash(is_cancelled);  // the second time: until the client gives up
       }});
   fake = &daemon;
   auto client = ConnectTo(daemon);
@@ -144,7 +144,7 @@ TEST(ReconnectCallsTest, AReleaseUnderWayIsDoneByTheResume) {
   FakeDaemon daemon({.release = [&](const v1::ReleaseRequest&) {
     if (++asked > 1) return grpc::Status::OK;
     reached.Notify();
-    absl::SleepFor(absl::Milliseconds(50));  // until it is cancelled, mostly
+    absl::SleepFor(absl::Milliseconds(50));  // mostly until it is cancelled
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "crashed");
   }});
   auto client = ConnectTo(daemon);
@@ -177,7 +177,7 @@ TEST(ReconnectCallsTest, ARequestThatWaitsGoesOnWithTheRestOfItsWait) {
     auto client = ConnectTo(daemon);
     std::thread operator_([&] {
       waits.WaitForNotification();
-      absl::SleepFor(absl::Milliseconds(20));  // it has waited for so long
+      absl::SleepFor(absl::Milliseconds(20));  // the time that it has waited
       CrashAndComeBack(daemon);
     });
     const absl::StatusOr<Segment> segment = client->Acquire({.bytes = kBytes, .wait = wait});

@@ -23,12 +23,11 @@ constexpr int kThreads = 16;
 constexpr int kCrashes = 100;
 constexpr uint64_t kBytes = FakeDaemon::kGranularity;
 
-// A daemon whose Acquires now and then get stuck, before or after each of their steps, until it
-// crashes.
+// A daemon whose Acquires sometimes block until it crashes, before or after each of their steps.
 class StickyDaemon {
  public:
   FakeDaemon& fake() { return fake_; }
-  // From here on nothing gets stuck.
+  // Stops all blocking.
   void Mend() { sticks_ = false; }
 
  private:
@@ -43,7 +42,7 @@ class StickyDaemon {
     if (stick(32)) return grpc::Status::CANCELLED;
     if (random() % 32 == 0) {
       fake_.GrantSilently(session, request, response);
-      // The answer without its Delivery: the client waits for it until the crash.
+      // Answers without the Delivery: the client waits for it until the crash.
       if (sticks_ && random() % 2 == 0) return grpc::Status::OK;
       response->Clear();
       if (stick(1)) return grpc::Status::CANCELLED;
@@ -61,8 +60,8 @@ class StickyDaemon {
       }}};
 };
 
-// One thread's doings: gets segments, marks them, checks that nobody else has them, and lets go of
-// them in one way or another.
+// The work of one thread: acquires segments, marks them, checks that no other thread has them, and
+// releases them in one of several ways.
 class Worker {
  public:
   Worker(Client* client, int number) : client_(client), mark_(number + 1), random_(mark_) {}
@@ -94,7 +93,7 @@ class Worker {
     }
   }
 
-  // Those that have come through all of it are still the same.
+  // Checks that the remaining segments are unchanged.
   void Finish() {
     for (Segment& segment : mine_) {
       Check(segment);
@@ -164,7 +163,7 @@ TEST(ReconnectRaceTest, NoLeaseIsGrantedTwiceAndNoneIsLost) {
   std::minstd_rand random(7);
   int resumes = -1;
   for (int i = 0; i < kCrashes; ++i) {
-    // Mostly when the session is back, and at any moment of the resume.
+    // Mostly when the session has resumed, and at any moment of the resume.
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
     while (i % 4 > 0 && daemon.fake().resumes() == resumes && absl::Now() < give_up) {
       absl::SleepFor(absl::Microseconds(500));

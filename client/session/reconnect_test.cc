@@ -1,4 +1,4 @@
-// Sessions that outlive their daemon, against one that crashes where it is told to.
+// Sessions that outlive their daemon, against a daemon that crashes at a given step.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ std::unique_ptr<Client> ConnectTo(const FakeDaemon& daemon,
   return Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = timeout}).value();
 }
 
-// A call that is never answered: its daemon crashes under it. Nothing tells of a cancelled call.
+// A call that is never answered: its daemon crashes. Cancellation gives no notification.
 grpc::Status AwaitCrash(const IsCancelled& is_cancelled) {
   while (!is_cancelled()) absl::SleepFor(absl::Milliseconds(1));
   return grpc::Status::CANCELLED;
@@ -54,7 +54,7 @@ v1::ServerMessage Refusal(grpc::StatusCode code, const std::string& message) {
   return refusal;
 }
 
-// Waits for what happens in another thread.
+// Blocks until the condition of another thread is true.
 void Await(const std::function<bool()>& happened) {
   const absl::Time give_up = absl::Now() + absl::Seconds(60);
   while (!happened() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
@@ -96,7 +96,7 @@ TEST(ReconnectTest, LeavesNoDescriptors) {
   const size_t before = fds();
   for (int i = 0; i < 5; ++i) {
     CrashAndComeBack(daemon);
-    // gRPC's server may notice only later that the connection before is over.
+    // gRPC's server may notice only later that the earlier connection has ended.
     EXPECT_LE(fds(), before + 1);
   }
 }
@@ -129,7 +129,7 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   CrashAndComeBack(daemon, /*remembers=*/false);
-  // At once, however long it may take.
+  // At once, whatever the deadline.
   for (const absl::Status& status :
        {client->GetUsage().status(), client->Acquire({.bytes = kBytes}).status(),
         client->Acquire({.bytes = kBytes, .wait = absl::InfiniteDuration()}).status(),
@@ -145,7 +145,7 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
 
 TEST(ReconnectTest, ADaemonThatTakesItForSomebodyNewEndsTheSessionForGood) {
   FakeDaemon daemon({.resume = [](int socket, const v1::Hello&) {
-    FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(1));  // as one that knows of no resuming
+    FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(1));  // as a daemon that cannot resume
     return false;
   }});
   auto client = ConnectTo(daemon);
@@ -183,7 +183,7 @@ TEST(ReconnectTest, ACallWaitsUntilTheDaemonIsBack) {
     EXPECT_TRUE(status.ok()) << status;
   });
   begun.WaitForNotification();
-  absl::SleepFor(absl::Milliseconds(20));  // so that it mostly finds nobody at first
+  absl::SleepFor(absl::Milliseconds(20));  // so that it mostly finds no daemon at first
   daemon.ComeBack();
   caller.join();
 }
@@ -231,7 +231,7 @@ TEST(ReconnectTest, AnotherRefusalIsFinal) {
   EXPECT_EQ(tries, 1);
 }
 
-// To close a socket that the daemon may have welcomed would end the session.
+// Closing a socket that the daemon may have welcomed would end the session.
 TEST(ReconnectTest, ACallWhoseTimeIsOverLeavesWhatItHasBegunToTheNext) {
   absl::Notification speak;
   std::atomic<int> tries = 0;
@@ -290,8 +290,8 @@ TEST(ReconnectTest, WithoutReconnectTheSessionEndsWithItsDaemon) {
   EXPECT_EQ(daemon.resumes(), 0);
 }
 
-// Where in an Acquire the daemon crashes the first time.
-// The second daemon was told that the request may be asked again, and keeps its memory for it.
+// The step of an Acquire at which the daemon crashes the first time.
+// The second daemon was told that the request may be repeated, and keeps its memory for it.
 TEST(ReconnectTest, DestructorsDoNotWaitForADaemonThatIsAway) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
@@ -302,11 +302,11 @@ TEST(ReconnectTest, DestructorsDoNotWaitForADaemonThatIsAway) {
   segments.clear();
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   daemon.ComeBack();
-  // All of them are given back by the one word of what is still held.
+  // The one statement of the held leases releases all of them.
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.live_leases(), 1u);
   EXPECT_EQ(daemon.release_calls(), 0);
-  // And so is what is dropped when nobody calls any more.
+  // The same holds for leases dropped when no call follows.
   daemon.Crash();
   daemon.ComeBack();
   Await([&] {
@@ -380,7 +380,7 @@ TEST(ReconnectTest, LostLeasesAreToldAndCannotBeShared) {
   auto late = client->StartWatch({.segments_lost = tell(&told_later)}).value();
   Await([&] { return !heard(told_later).empty(); });
   EXPECT_THAT(heard(told_later), ElementsAre(lost.lease_id()));
-  // With those that the daemon itself tells of.
+  // Together with those that the daemon reports itself.
   v1::Event event;
   event.mutable_segments_lost()->add_lease_ids(kept.lease_id());
   daemon.Tell(event);
@@ -431,9 +431,9 @@ TEST(ReconnectTest, AWatchGoesOnByItself) {
   daemon.Crash();
   daemon.ForgetEvents();
   draining.mutable_draining()->set_draining(false);
-  daemon.Tell(draining);  // as a Watch begins with it
+  daemon.Tell(draining);  // as the first event of a Watch
   daemon.ComeBack();
-  daemon.AwaitWatches(1);  // nobody has made a call
+  daemon.AwaitWatches(1);  // without any call
   v1::Event pressure;
   pressure.mutable_pressure()->set_bytes(5);
   daemon.Tell(pressure);

@@ -13,11 +13,11 @@
 namespace gpumem::internal {
 namespace {
 
-// Between two tries.
+// Between two attempts.
 constexpr absl::Duration kFirstBackOff = absl::Milliseconds(5);
 constexpr absl::Duration kLongestBackOff = absl::Milliseconds(500);
-// A daemon that has welcomed the session has at least so long to answer: who comes back with little
-// time again and again would otherwise never hear the answer.
+// The minimum time for a daemon that has welcomed the session to answer. Else repeated calls with
+// short deadlines would never receive the answer.
 constexpr absl::Duration kReconcilePatience = absl::Seconds(1);
 
 }  // namespace
@@ -93,14 +93,14 @@ absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::GetOr(absl::Time deadlin
     }
     if (!over_.ok()) return over_;
     trouble_ = std::string(resumed.status().message());
-    // Not all clients of a node at the same moments.
+    // Jitter: the clients of a node must not all try at the same moments.
     next_try_ = absl::Now() + back_off_ * std::uniform_real_distribution(0.75, 1.25)(random_);
     back_off_ = std::min(2 * back_off_, kLongestBackOff);
   }
 }
 
 absl::StatusOr<Reconnector::ConnectionPtr> Reconnector::Resume(absl::Time deadline) {
-  // A daemon that has died meanwhile, too, is begun anew with.
+  // If the daemon has died meanwhile, begins again.
   if (progress_.has_value() && progress_->connection != nullptr && progress_->connection->ended()) {
     progress_.reset();
   }
@@ -157,7 +157,7 @@ absl::Status Reconnector::Reconcile(absl::Time deadline) {
     return EndForGood(FromGrpcStatus(status));
   }
   if (!status.ok()) {
-    // Of a broken connection there is nothing to hope for. Else the daemon asks for another try.
+    // A broken connection is hopeless. Otherwise the daemon asks for another attempt.
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
         progress_->connection->Check(absl::Now() + kReconcilePatience) ==
             Connection::Pulse::kBroken) {

@@ -1,11 +1,10 @@
-// Keeps a session on a living Connection: when its daemon dies, the next one is asked for the
-// session (Hello.resume_token) and told what the client has (Reconcile). When the gRPC connection
-// ends and its daemon lives, that one is asked in the same way.
+// Keeps a session on a living Connection. When its daemon dies, it asks the next one for the
+// session (Hello.resume_token) and sends it the client's state (Reconcile). When only the gRPC
+// connection ends, it asks the same daemon in the same way.
 //
-// There is no thread behind it. Whoever needs a connection and finds it ended brings the session
-// back, one thread at a time; the others wait for that one. What a thread has begun when its time
-// is over, the next goes on with: to close a socket that the daemon has welcomed would end the
-// session.
+// It has no thread. A thread that needs a connection and finds it ended resumes the session; other
+// threads wait for it. If its deadline passes, the next thread continues its work: closing a socket
+// that the daemon has welcomed would end the session.
 //
 // Thread-safe.
 #pragma once
@@ -30,24 +29,24 @@ namespace gpumem::internal {
 
 class Reconnector {
  public:
-  // `first` is the connection that `welcome` came over. `greeting`: what its Hello said. `book`
-  // outlives this. Not `enabled`: the session ends with its first connection.
+  // `first` is the connection of `welcome`. `greeting`: the contents of its Hello. `book` must
+  // outlive this. `enabled` false: the session ends with its first connection.
   Reconnector(std::shared_ptr<Connection> first, v1::Welcome welcome, Greeting greeting,
               std::string runtime_dir, LeaseBook* book, bool enabled);
-  // Ends the session, also where a forked child has copies of its sockets.
+  // Ends the session, even if a forked child has copies of its sockets.
   ~Reconnector() = default;
   Reconnector(const Reconnector&) = delete;
   Reconnector& operator=(const Reconnector&) = delete;
 
-  // The newest connection, whether it lives or not.
+  // Returns the newest connection, alive or not.
   std::shared_ptr<Connection> current() const;
 
-  // A connection that lives.
-  //   UNAVAILABLE  the session is over; or there was no daemon for it until then, and the next call
-  //                may find one
+  // Returns a living connection, and blocks until there is one.
+  //   UNAVAILABLE  the session is over; or there was no daemon for it by the deadline, and the next
+  //                call may find one
   absl::StatusOr<std::shared_ptr<Connection>> Get(absl::Time deadline);
-  // The same for those who can do without: waits for nobody but a daemon that is there, and for
-  // that one no longer than `patience`.
+  // As Get(), for optional work: waits neither for another thread nor for an absent daemon. Waits
+  // for a running daemon at most `patience`.
   absl::StatusOr<std::shared_ptr<Connection>> GetSoon(absl::Duration patience);
 
   // Not OK: the session is over for good, and why.
@@ -58,8 +57,8 @@ class Reconnector {
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   absl::StatusOr<ConnectionPtr> GetOr(absl::Time deadline, bool may_wait);
-  // One step after the other from no connection to a reconciled one. Not OK: this time it was
-  // nothing; in over_ already where it never will be.
+  // Performs the steps from no connection to a reconciled one. Not OK: this attempt failed. A
+  // permanent failure is also in over_.
   absl::StatusOr<ConnectionPtr> Resume(absl::Time deadline);
   absl::Status Greet(absl::Time deadline);
   absl::Status Reconcile(absl::Time deadline);
@@ -72,22 +71,22 @@ class Reconnector {
   LeaseBook* const book_;
   const bool enabled_;
 
-  // How far the session has been brought back. Of the thread that has set busy_.
+  // The progress of the resume. Owned by the thread that has set busy_.
   struct Progress {
     Progress();
     ~Progress();
-    UniqueFd socket;           // Hello is said
-    ConnectionPtr connection;  // Welcome has come; has taken the socket
+    UniqueFd socket;           // Hello has been sent
+    ConnectionPtr connection;  // Welcome has arrived; owns the socket
   };
   std::optional<Progress> progress_;
 
   mutable absl::Mutex mutex_;
   ConnectionPtr current_ ABSL_GUARDED_BY(mutex_);
   absl::Status over_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a thread brings it back
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is resuming the session
   absl::Time next_try_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration back_off_ ABSL_GUARDED_BY(mutex_);
-  std::string trouble_ ABSL_GUARDED_BY(mutex_);  // of the last try
+  std::string trouble_ ABSL_GUARDED_BY(mutex_);  // the error of the last attempt
   std::minstd_rand random_ ABSL_GUARDED_BY(mutex_);
 };
 

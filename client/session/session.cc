@@ -20,27 +20,26 @@
 namespace gpumem::internal {
 namespace {
 
-// How long a destructor or a rollback may wait for the daemon.
+// The maximum time that a destructor or a rollback waits for the daemon.
 constexpr absl::Duration kPatience = absl::Seconds(1);
-// How long a destructor may wait for a daemon that has come back to take its session over.
+// The maximum time that a destructor waits for a restarted daemon to resume the session.
 constexpr absl::Duration kResumePatience = absl::Milliseconds(100);
-// How long a daemon that no longer answers may take to die. One that holds much memory takes some
-// time between the end of one socket and the other.
+// The maximum time that a daemon that no longer answers takes to die. A daemon with much memory
+// needs some time between closing one socket and the other.
 constexpr absl::Duration kDying = absl::Seconds(10);
-// How often a thread that waits for memory sees to the session's other business, and to what it
-// looks for itself.
+// How often a thread that waits for memory handles the session's pending work and calls `look`.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
-// How often it reads the socket where the daemon may wait for that: what comes in many messages
-// does not fit into the socket's buffer.
+// How often it reads the socket if the daemon may wait for that: a Delivery of many messages does
+// not fit into the socket's buffer.
 constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
-// Between two attempts to begin a session, and how often a daemon may die under one.
+// The pause between two attempts to begin a session, and how many daemons may die during one.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
 constexpr int kMostDeaths = 5;
 
-// gRPC keeps threads and an epoll set for the whole process; a child that went on using
-// them would take its parent's events. FAILED_PRECONDITION there.
+// gRPC keeps threads and an epoll set for the whole process; a child that continued to use them
+// would take its parent's events. Returns FAILED_PRECONDITION there.
 absl::Status ClaimProcess() {
   static std::atomic<pid_t> owner{0};
   pid_t first = 0;
@@ -52,8 +51,8 @@ absl::Status ClaimProcess() {
       "fork before connecting, or start it with exec (in Python: multiprocessing's \"spawn\")");
 }
 
-// Whether leases may still be held after a release that ended so. All other ways are
-// final: they have ended, now, before, or with the session.
+// True if leases may still be held after a release with that status. All other statuses are final:
+// the leases have ended, now, before, or with the session.
 bool MayStillHold(const absl::Status& release) {
   return absl::IsDeadlineExceeded(release) || absl::IsResourceExhausted(release) ||
          absl::IsUnavailable(release);
@@ -80,12 +79,12 @@ struct Beginning {
 
 // Why an attempt to begin a session failed.
 enum class Failure {
-  kFinal,   // another attempt would end in the same way
+  kFinal,   // another attempt would fail in the same way
   kAbsent,  // no daemon listens
-  kDied,    // there was a daemon, and it went away without refusing
+  kDied,    // the daemon went away without refusing
 };
 
-// One attempt at a session.
+// Makes one attempt at a session.
 absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Greeting& greeting,
                                        absl::Duration timeout, absl::Time deadline,
                                        Failure* failure) {
@@ -111,7 +110,7 @@ bool IsFolder(const std::string& path) {
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// When a request that waits for so long has waited long enough.
+// Returns the end of a request's wait.
 absl::Time WaitEnds(uint64_t wait_ms) {
   if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return absl::InfiniteFuture();
@@ -128,7 +127,7 @@ Grant::Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> conne
       leases_(std::move(leases)) {}
 
 Grant::~Grant() {
-  // The memory must be gone from here before its lease is.
+  // The memory must be unmapped here before its lease ends.
   fds_.clear();
   if (session_ != nullptr) session_->Forget(IdsOf(leases_));
 }
@@ -140,12 +139,12 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   const Greeting greeting = {.name = options.name,
                              .tenant = options.tenant,
                              .connect_id = std::max<uint32_t>(1, std::random_device{}())};
-  // A daemon that dies meanwhile may have begun the session. The one that comes after it ends that
-  // one for the number's sake, so it may be asked again.
+  // A daemon that dies meanwhile may have begun the session. Its successor ends that session by the
+  // number, so repeating is safe.
   Failure failure = Failure::kFinal;
   int deaths = 0;
   const auto begin = [&] {
-    // Found anew each time: the socket of a user's own daemon may be there only now.
+    // Resolved each time: the socket of a user's own daemon may have appeared.
     runtime_dir = options.runtime_dir.empty() ? ClientRuntimeDir() : options.runtime_dir;
     return BeginSession(runtime_dir, greeting, options.timeout, deadline, &failure);
   };
@@ -166,9 +165,9 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     absl::SleepFor(std::min(pause, left));
     begun = begin();
   }
-  // A forked child leaves it as it is, whole. Its locks may be held by threads that exist in the
-  // parent only (even to destroy an absl::Mutex takes a lock that all of them share), gRPC's
-  // threads are the parent's, and CUDA is not the child's to call.
+  // A forked child leaves the session untouched. Its locks may be held by threads that exist only
+  // in the parent (destroying an absl::Mutex also takes a lock shared by all of them). gRPC's
+  // threads are the parent's, and the child must not call CUDA.
   const auto end = [](Session* session) {
     if (!session->forked()) delete session;
   };
@@ -235,7 +234,7 @@ absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Delive
                                          absl::Time deadline) {
   if (!response.ok()) return response.status();
   absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
-  // The memory did not come, and never will from there: it is still to be asked for.
+  // The memory did not come, and never will over this connection: it must be requested again.
   if (absl::IsUnavailable(fds.status())) return fds.status();
   Grant grant(shared_from_this(), connection,
               {response->leases().begin(), response->leases().end()});
@@ -272,7 +271,7 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, a
       absl::StatusOr<v1::AcquireResponse> response =
           CallWaiting(**connection, &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance,
                       /*waits=*/true);
-      // It was sent before the answer: the end of a long wait says nothing of how long it may take.
+      // It was sent before the answer: the end of a long wait does not limit how long it may take.
       return TakeGrant(*connection, call, booked, response,
                        static_cast<int>(std::max(request.count(), 1u)),
                        std::min(deadline, Deadline(std::nullopt)));
@@ -280,15 +279,15 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, a
     if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
     if (!HasEnded(**connection, grant.status())) return grant;
     if (wait_ends == absl::InfiniteFuture()) continue;
-    // It has waited for some of it already.
+    // Part of the wait is over already.
     request.set_wait_ms(static_cast<uint64_t>(
         std::max<int64_t>(0, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
   }
 }
 
 void Session::SettleCancelled(Connection& connection) {
-  // Once the daemon, which has heard of the end before, has answered another call, what it sent is
-  // here: it is given back.
+  // Once the daemon, which already knows of the cancellation, has answered another call, its
+  // Delivery is here. It is given back.
   v1::GetUsageResponse usage;
   connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
                   absl::Now() + kPatience);
@@ -365,7 +364,7 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked
     }
     if (!HasEnded(**connection, grant.status())) return grant.status();
     if (wait_ends == absl::InfiniteFuture()) continue;
-    // It has waited for some of it already; 0 would mean without an end.
+    // Part of the wait is over already; 0 would mean without limit.
     request.set_wait_ms(static_cast<uint64_t>(
         std::max<int64_t>(1, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
   }
@@ -395,7 +394,7 @@ absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time d
 
 absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request,
                                                  absl::Time deadline) {
-  // First, since this may bring the session back, and so may the call.
+  // First, since this may resume the session, and so may the call.
   const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
   if (!connection.ok()) return connection.status();
   if (book_.IsLost(request.lease_id())) return LostError();
@@ -469,10 +468,10 @@ absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadli
       book_.Owe(std::move(debt));
       return connection.status();
     }
-    // Who does not wait for a daemon that is away does for one that is there.
+    // A caller that does not wait for an absent daemon does wait for a running one.
     const absl::Time answered_by = std::max(deadline, absl::Now() + kPatience);
     PayOwed(**connection, std::min(answered_by, absl::Now() + kPatience));
-    // The daemon was told meanwhile that they are held no longer.
+    // A statement has told the daemon meanwhile that they are no longer held.
     if ((*connection)->statement() > debt.statement) break;
     absl::Status status = Pay(**connection, debt, answered_by);
     if (HasEnded(**connection, status)) continue;
@@ -546,7 +545,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:
-      // The end of the session explains all of these, and the daemon has said why.
+      // The end of the session explains all of these, with the daemon's reason.
       if (absl::Status end = connection.End(); !end.ok()) return end;
       break;
     default:
@@ -556,7 +555,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     return absl::DeadlineExceededError("the daemon did not answer in time");
   }
   if (!absl::IsUnavailable(result) && !absl::IsCancelled(result)) return result;
-  // Is this the daemon's answer, or gRPC's word that its connection has ended?
+  // Distinguishes the daemon's answer from gRPC's report that its connection has ended.
   const absl::Time dead =
       reconnector_.enabled() ? std::min(deadline, absl::Now() + kDying) : absl::InfinitePast();
   absl::Duration pause = absl::Milliseconds(1);
@@ -564,7 +563,8 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     const Connection::Pulse pulse = connection.Check(std::min(deadline, absl::Now() + kPatience));
     if (pulse == Connection::Pulse::kAnswers) break;
     if (pulse == Connection::Pulse::kBroken && reconnector_.enabled()) {
-      // Whether the daemon dies or has only closed this connection: another one is needed.
+      // Another connection is needed in both cases: the daemon dies, or it has only closed this
+      // connection.
       connection.GiveUp();
       return connection.End();
     }
@@ -576,8 +576,8 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     }
     pause = std::min(2 * pause, absl::Milliseconds(100));
   }
-  // What gRPC says by itself helps nobody. Where nobody here has cancelled the call, the daemon
-  // has, on its way out.
+  // gRPC's generic message does not help. If this client has not cancelled the call, the daemon did
+  // so while exiting.
   if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
     return absl::UnavailableError("the daemon has ended the call: it is going away");
   }
@@ -587,9 +587,9 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
 absl::Status Session::Pay(Connection& connection, const LeaseBook::Debt& debt,
                           absl::Time deadline) {
   absl::Status paid = ReleaseOnce(connection, debt, deadline);
-  // A lease that the daemon had lost when it came back has ended with that.
+  // A lease that the restarted daemon did not know has ended.
   if (!absl::IsNotFound(paid) || connection.statement() == 0) return paid;
-  // All or nothing: then the others one by one.
+  // All or none failed: retries them one by one.
   absl::Status others;
   for (const uint64_t id : debt.lease_ids) {
     if (debt.lease_ids.size() == 1) break;
@@ -633,7 +633,7 @@ void Session::PayOwed(Connection& connection, absl::Time deadline) {
   }
   if (owed.empty() && events.empty()) return;
   for (LeaseBook::Debt& debt : owed) book_.Owe(std::move(debt));
-  const bool ended = connection.ended();  // the next daemon is another matter
+  const bool ended = connection.ended();  // then the next daemon must be asked
   absl::MutexLock lock(&mutex_);
   owed_events_.insert(owed_events_.end(), events.begin(), events.end());
   if (ended) return;

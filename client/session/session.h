@@ -1,17 +1,15 @@
-// A client's session with the daemon, and with those that come after it where it dies. Knows the
-// protocol; maps nothing.
+// A client's session with the daemon, and with the daemons that succeed it after a crash. It
+// implements the protocol; it maps nothing.
 //
-// A call that finds the daemon gone brings the session back first (Reconnector), and one that the
-// daemon dies under is asked again afterwards, unless said otherwise: until its deadline. Requests
-// for leases have numbers by which nothing is granted twice, and LeaseBook knows what there is to
-// be told.
+// A call without a daemon resumes the session first (Reconnector). A call whose daemon dies is
+// repeated until its deadline, unless stated otherwise. Requests for leases have numbers, so that
+// none is granted twice. LeaseBook records the state that a new daemon must learn.
 //
-// Thread-safe, without a thread of its own. In a child after fork() every call answers
-// FAILED_PRECONDITION and the session is never destroyed, since neither gRPC's locks nor
-// the socket are the child's to use.
+// Thread-safe; it has no thread. In a child after fork() every call returns FAILED_PRECONDITION and
+// the session is never destroyed: the child must not use gRPC's locks or the socket.
 //
-// Every call ends by its deadline, and may answer the statuses that client.h names for
-// all, besides what broker.proto says.
+// Every call ends by its deadline. It may return the statuses that client.h lists for all calls,
+// and those of broker.proto.
 #pragma once
 
 #include <sys/types.h>
@@ -45,11 +43,11 @@ namespace gpumem::internal {
 
 class Session;
 
-// Leases that were granted and are not mapped yet. Unless Keep() is called they are
-// released at its end.
+// Leases that were granted and are not mapped yet. The destructor releases them unless Keep() was
+// called.
 class Grant {
  public:
-  // `connection`: that their Delivery came over.
+  // `connection`: the one that brought their Delivery.
   Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> connection,
         std::vector<v1::Lease> leases);
   ~Grant();
@@ -57,15 +55,15 @@ class Grant {
   Grant& operator=(Grant&&) = delete;
 
   const std::vector<v1::Lease>& leases() const { return leases_; }
-  // One descriptor for each lease, in order; not valid() where its kind has none.
+  // One descriptor for each lease, in order; not valid() for kinds that have none.
   const std::vector<UniqueFd>& fds() const { return fds_; }
   void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
   std::vector<UniqueFd> TakeFds() { return std::move(fds_); }
 
-  // The memory pools that they may come from.
+  // The memory pools that the leases may come from.
   Pools& pools() const { return connection_->pools(); }
 
-  // From here on somebody else answers for the leases.
+  // Disarms the destructor: the caller now owns the leases.
   void Keep() { session_.reset(); }
 
  private:
@@ -82,25 +80,25 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // What the daemon said at the start. Does not change.
+  // The daemon's Welcome. Does not change.
   const v1::Welcome& welcome() const { return welcome_; }
   // The folder of the daemon's sockets.
   const std::string& runtime_dir() const { return runtime_dir_; }
 
-  // When a call that begins now has to end.
+  // Returns the deadline of a call that begins now.
   absl::Time Deadline(std::optional<absl::Duration> timeout) const;
 
   absl::StatusOr<Grant> Acquire(const v1::AcquireRequest& request, absl::Time deadline);
-  // The same where the request waits, or can be cancelled. Meanwhile the session's other calls go
-  // on, and what is owed is paid.
-  //   CANCELLED  by the interrupt, or for want of interest; nothing was kept
+  // As Acquire, for requests that wait or can be cancelled. Meanwhile the session's other calls
+  // proceed, and pending releases are flushed.
+  //   CANCELLED  by the interrupt, or by `look`; no lease is kept
   absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
                                        const Disturbance& disturbance);
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
 
   absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
                                               absl::Time deadline);
-  // The leases are not in the response, but in the Grant. As AcquireWaiting.
+  // The leases are not in the response, but in the Grant. Waits as AcquireWaiting.
   struct Attached {
     Grant grant;
     v1::AttachResponse response;
@@ -111,7 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
                                                   absl::Time deadline);
   absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
       const v1::ListPublicationsRequest& request, absl::Time deadline);
-  // For requests that name one: never the same twice.
+  // Returns a unique id for requests that carry one.
   uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetUsageResponse> GetUsage(absl::Time deadline);
@@ -122,40 +120,40 @@ class Session : public std::enable_shared_from_this<Session> {
       const v1::RegisterIpcEventRequest& request, absl::Time deadline);
   absl::StatusOr<v1::GetIpcEventsResponse> GetIpcEvents(const v1::GetIpcEventsRequest& request,
                                                         absl::Time deadline);
-  // For destructors: soon over, and waits for no daemon that is not there. Where none answers it is
-  // tried again later.
+  // For destructors: ends soon, and waits for no absent daemon. Without an answer it is retried
+  // later.
   absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterIpcEvent(uint64_t event_id);
 
-  // What the daemon tells of by itself, until it or `context` ends. It is not begun again by
-  // itself.
+  // The daemon's event stream, until the daemon or `context` ends it. It is not restarted
+  // automatically.
   struct EventStream {
     std::shared_ptr<Connection> connection;
     std::unique_ptr<grpc::ClientReader<v1::Event>> reader;
   };
   absl::StatusOr<EventStream> Watch(grpc::ClientContext* context, absl::Time deadline);
-  // How a stream ended, in our words. OK is the end of the session.
+  // Returns why a stream ended, in this library's words. OK is the end of the session.
   absl::Status Explain(const EventStream& stream, const grpc::Status& status);
-  // Whether that was the daemon's end and not the session's: another may come.
+  // True if only the daemon has ended, not the session: another daemon may follow.
   bool MayComeBack(const absl::Status& status) const;
 
-  // Ends leases, all or none. Where the daemon does not answer it is tried again later. Those that
-  // are lost have ended.
+  // Ends leases, all or none. Without an answer of the daemon it is retried later. Lost leases
+  // count as ended.
   absl::Status Release(std::vector<uint64_t> lease_ids, absl::Time deadline);
 
-  // The same for destructors and rollbacks: silent, and soon over. Any process may
+  // As Release, for destructors and rollbacks: reports no error, and ends soon. Any process may
   // call it.
   void Forget(std::vector<uint64_t> lease_ids);
 
-  // The leases that a daemon which came back did not know (SegmentsLost).
+  // The leases that a restarted daemon did not know (SegmentsLost).
   std::set<uint64_t> LostLeases() const { return book_.lost(); }
 
-  // To be called when a Segment has gone that had something of a memory pool.
+  // Call after a Segment with memory of a pool was destroyed.
   void DropDeadPools() { reconnector_.current()->pools().DropDead(); }
   // Keeps `object` as long as the session lives.
   void Keep(std::shared_ptr<void> object);
 
-  // Whether this is a fork()ed child of the process that connected: FAILED_PRECONDITION in
-  // CheckProcess() then.
+  // True in a fork()ed child of the process that connected. CheckProcess() then returns
+  // FAILED_PRECONDITION.
   bool forked() const;
   absl::Status CheckProcess() const;
 
@@ -169,15 +167,15 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Request, typename Response>
   using Method = Connection::Method<Request, Response>;
 
-  // One call, again and again until a daemon has answered it.
+  // Makes one call, repeatedly until a daemon has answered it.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request,
                                absl::Time deadline);
-  // The same over one connection, once.
+  // Makes the call once over one connection.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Connection& connection, Method<Request, Response> method,
                                 const Request& request, absl::Time deadline);
-  // A call that is answered with leases and a Delivery; its request has a request_id.
+  // Makes a call whose answer is leases and a Delivery; its request has a request_id.
   template <typename Request, typename Response>
   absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, Request request, int count,
                                      absl::Time deadline);
@@ -186,8 +184,9 @@ class Session : public std::enable_shared_from_this<Session> {
                                   LeaseBook::Request& request,
                                   const absl::StatusOr<Response>& response, int count,
                                   absl::Time deadline);
-  // A call in whose time others go on: `method` is one of the stub's that begin a call. `waits`:
-  // it may take long; else it looks at the socket so often that the daemon need not wait for it.
+  // A call during which other calls proceed; `method` is an asynchronous method of the stub.
+  // `waits`: true if it may take long. Else it polls the socket so often that the daemon need not
+  // wait.
   template <typename Request, typename Response>
   using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
       v1::Broker::Stub::*)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
@@ -196,16 +195,16 @@ class Session : public std::enable_shared_from_this<Session> {
                                        AsyncMethod<Request, Response> method,
                                        const Request& request, absl::Time deadline,
                                        const Disturbance& disturbance, bool waits);
-  // Whoever cancelled a call may have been granted what it asked for just then: gives it back.
+  // Gives back what a cancelled call may have been granted at the last moment.
   void SettleCancelled(Connection& connection);
 
-  // Whether a call that failed so over this connection may be asked again over another.
+  // True if a call that failed with `status` over this connection may be repeated over another.
   bool HasEnded(Connection& connection, const absl::Status& status) const;
   absl::Status Explain(Connection& connection, const grpc::Status& status, absl::Time deadline);
 
-  // What is to be done before each call: is there a connection, and is anything owed?
+  // Prepares each call: ensures a living connection and flushes pending releases.
   absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
-  // The same, which also ends where there is nothing to wait for any more: CANCELLED.
+  // As Prepare, but returns CANCELLED if there is nothing left to wait for.
   absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
   absl::Status Pay(Connection& connection, const LeaseBook::Debt& debt, absl::Time deadline);
   absl::Status ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
@@ -225,9 +224,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
-  // Events that the daemon is still to be told the end of.
+  // Events whose end the daemon must still be told.
   std::vector<uint64_t> owed_events_ ABSL_GUARDED_BY(mutex_);
-  // The daemon did not answer the last time: until then it is not asked to release.
+  // The daemon did not answer the last time. Until then it is not asked to release.
   absl::Time pay_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 

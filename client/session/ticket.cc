@@ -18,8 +18,8 @@ std::string FormatTicket(absl::string_view bytes) {
 absl::StatusOr<std::string> ParseTicket(absl::string_view text) {
   std::string bytes;
   absl::string_view body = text;
-  // The decoder also takes blanks, padding and stray last bits: only what would be
-  // written in just this way counts.
+  // The decoder also accepts blanks, padding and stray last bits. Only the exact output of
+  // FormatTicket is valid.
   if (!absl::ConsumePrefix(&body, kPrefix) || !absl::WebSafeBase64Unescape(body, &bytes) ||
       bytes.size() != kTicketBytes || FormatTicket(bytes) != text) {
     return absl::InvalidArgumentError(

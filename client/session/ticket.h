@@ -1,5 +1,5 @@
-// Tickets as people and programs pass them on: "gmt_" and the 32 bytes that the
-// daemon minted, in base64url without padding. Pure functions.
+// The text form of tickets: "gmt_" and the 32 bytes that the daemon minted, in base64url without
+// padding. Pure functions.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace gpumem::internal {
 
 inline constexpr size_t kTicketBytes = 32;
 
-// The text of a ticket's bytes.
+// Returns the text of a ticket's bytes.
 std::string FormatTicket(absl::string_view bytes);
 
-// The bytes of a ticket's text. Every ticket has exactly one text.
-//   INVALID_ARGUMENT  the text is no ticket; the sentence does not repeat it, since it
-//                     may be a secret
+// Returns the bytes of a ticket's text. Every ticket has exactly one text.
+//   INVALID_ARGUMENT  the text is no ticket; the message does not repeat it, since it may be a
+//                     secret
 absl::StatusOr<std::string> ParseTicket(absl::string_view text);
 
 }  // namespace gpumem::internal

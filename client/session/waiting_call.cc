@@ -14,7 +14,7 @@
 namespace gpumem::internal {
 namespace {
 
-// Puts itself into a queue's events, from any thread, once until it is answered.
+// Adds an event to a queue from any thread, at most one until it is answered.
 class Bell {
  public:
   explicit Bell(grpc::CompletionQueue* queue) : queue_(queue) {}
@@ -25,7 +25,7 @@ class Bell {
     rung_ = true;
     alarm_.Set(queue_, std::chrono::system_clock::now(), this);
   }
-  // To be called when the event has come.
+  // Call when the event has arrived.
   void Answer() {
     absl::MutexLock lock(&mutex_);
     rung_ = false;

@@ -10,10 +10,10 @@
 
 namespace gpumem::internal {
 
-// Makes the call that `start` begins, with its end as that tag of the queue: it sets `*status`.
-// Meanwhile `look` is called in this thread: at the beginning, again after as long as it says, and
-// when there is news at the interrupt, which may be null. The call is cancelled where it says zero;
-// the answer may have been faster.
+// Makes the call that `start` begins. `start` must request completion with `tag` on `queue`, and
+// the status in `*status`. Meanwhile this thread calls `look`: first, then after each delay that it
+// returns, and after each event of `interrupt`, which may be null. A delay of zero cancels the
+// call; the answer may arrive first.
 grpc::Status WaitForAnswer(
     grpc::ClientContext& context,
     absl::FunctionRef<void(grpc::CompletionQueue* queue, grpc::Status* status, void* tag)> start,

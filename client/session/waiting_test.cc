@@ -1,4 +1,4 @@
-// Calls that wait for memory, against a daemon that lets them, and revocable memory.
+// Calls that wait for memory, against a daemon that lets them wait, and revocable memory.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -38,12 +38,12 @@ grpc::Status Denied() {
   return ToGrpcStatus(DenialError(denial));
 }
 
-// A daemon whose memory is held by somebody else: who waits does so until Free(), or until it goes
-// away. The others are granted what they ask for.
+// A daemon whose memory another session holds: requests wait until Free(), or until the daemon
+// ends. It grants requests that do not wait.
 class QueueingDaemon {
  public:
   void Free() { free_.Notify(); }
-  // Grants it though nobody is there any more, once that is allowed.
+  // Grants it after the client has gone, once that is allowed.
   void GrantLate() { grants_late_ = true; }
   void AwaitWaiters(int count) {
     absl::MutexLock lock(&mutex_);
@@ -64,7 +64,7 @@ class QueueingDaemon {
                                ? absl::Now() + absl::Milliseconds(request.wait_ms())
                                : absl::InfiniteFuture();
     Count(request.wait_ms());
-    // Nothing tells of a cancelled call.
+    // Cancellation gives no notification.
     while (!free_.WaitForNotificationWithTimeout(absl::Milliseconds(5)) && !is_cancelled() &&
            absl::Now() < end) {
     }
@@ -111,7 +111,7 @@ TEST(WaitingTest, IsServedWhenThereIsMemory) {
 
 TEST(WaitingTest, MayWaitForEver) {
   QueueingDaemon daemon;
-  // The connection's timeout is none of the wait's.
+  // The connection's timeout does not limit the wait.
   auto client = ConnectTo(daemon.fake(), absl::Milliseconds(300));
   absl::Notification granted;
   std::thread waiter([&] {
@@ -160,8 +160,8 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
   EXPECT_EQ(OpenFds(), before);
 }
 
-// Whoever waits alone still sees to the session: a release that the daemon did not answer is tried
-// again, though no other call is made.
+// A waiting thread still does the session's work: it retries a release that the daemon did not
+// answer, without any other call.
 TEST(WaitingTest, WhatIsOwedIsPaidMeanwhile) {
   std::atomic<bool> busy = true;
   absl::Notification released;
@@ -209,11 +209,11 @@ TEST(WaitingTest, CanBeCancelled) {
   other.join();
   second.join();
   EXPECT_TRUE(cancel.cancelled());
-  // The daemon hears of it.
+  // The daemon is notified.
   daemon.AwaitWaiters(0);
   EXPECT_EQ(daemon.fake().live_leases(), 0u);
   EXPECT_EQ(OpenFds(), before);
-  // For good; and the session is none the worse for it.
+  // The cancellation is permanent, and the session is unaffected.
   EXPECT_EQ(client->Acquire({.bytes = kBytes, .cancel = cancel}).status().code(),
             absl::StatusCode::kCancelled);
   EXPECT_EQ(daemon.waits_ms().size(), 2u);
@@ -306,7 +306,7 @@ TEST(RevocableTest, IsAskedForAndTold) {
   EXPECT_FALSE(client->Acquire({.bytes = kBytes}).value().revocable());
   Segment segment = client->Acquire({.bytes = kBytes, .revocable = true}).value();
   EXPECT_TRUE(segment.revocable());
-  // Its own descriptor is fetched by another lease of that sort.
+  // Another lease of the same kind fetches its descriptor.
   EXPECT_TRUE(segment.fd().ok());
   const std::string ticket = segment.Share().value().value;
   EXPECT_EQ(client->Open(ticket).status().code(), absl::StatusCode::kFailedPrecondition);

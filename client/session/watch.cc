@@ -19,55 +19,55 @@
 namespace gpumem::internal {
 namespace {
 
-// How long ago it was sent. Zero where that is not known: the daemon does not say, or its clock is
-// not this process's (a container with a time namespace).
+// Returns how long ago the event was sent. Zero if unknown: the daemon does not say, or its clock
+// is not this process's (a container with a time namespace).
 absl::Duration AgeOf(const v1::Event& event) {
   const uint64_t now = NodeClockNs();
   if (event.sent_ns() == 0 || event.sent_ns() > now) return absl::ZeroDuration();
   return absl::Nanoseconds(static_cast<int64_t>(now - event.sent_ns()));
 }
 
-// What is left of so many milliseconds.
+// Returns the rest of that many milliseconds.
 absl::Duration Left(uint64_t milliseconds, absl::Duration age) {
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
   const auto all = absl::Milliseconds(static_cast<int64_t>(std::min(milliseconds, kMost)));
   return std::max(all - age, absl::ZeroDuration());
 }
 
-// Whether it is gRPC that says so, and not the daemon: of a server that shuts down, or of a stream
-// that was cut off, since nothing of it was taken for too long.
+// True if the status comes from gRPC and not from the daemon: the server shuts down, or the stream
+// was cut off because it was not read for too long.
 bool IsCutOff(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::CANCELLED &&
          (status.error_message() == "CANCELLED" ||
           status.error_message() == "Cancelled on the server side");
 }
 
-// What the thread and the Watch share. The thread may be the last to have it: where a handler
+// The state shared by the thread and the Watch. The thread holds the last reference if a handler
 // ends the Watch.
 class Reader {
  public:
   Reader(std::shared_ptr<Session> session, WatchHandlers handlers)
       : session_(std::move(session)), handlers_(std::move(handlers)) {}
 
-  // Where the daemon is not there, Run() waits for it.
+  // If the daemon is absent, Run() waits for it.
   absl::Status Start() {
     absl::Status status = Begin(absl::Now() + kLookEvery);
     return session_->MayComeBack(status) ? absl::OkStatus() : status;
   }
 
-  // Calls the handlers until the stream ends, and the session does with it.
+  // Calls the handlers until the stream and the session end.
   void Run() {
     TellLost();
     absl::Status end = ReadAll();
     while (!cancelled_ && session_->MayComeBack(end)) {
       end = Begin(absl::Now() + kLookEvery);
       if (!end.ok()) continue;
-      // What this daemon has to say of these it says by itself.
+      // This daemon reports again which leases it has lost.
       lost_by_daemon_.clear();
       TellLost();
       end = ReadAll();
     }
-    // Nobody here has cancelled it.
+    // This client has not cancelled it.
     if (absl::IsCancelled(end)) {
       end = absl::UnavailableError(
           absl::StrCat("the daemon has ended the Watch: ", end.message(), "; start another"));
@@ -84,7 +84,7 @@ class Reader {
   bool forked() const { return session_->forked(); }
 
  private:
-  // How often a thread that waits for a daemon looks whether anybody waits for the thread.
+  // How often a thread that waits for a daemon checks if the Watch is being destroyed.
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
   absl::Status Begin(absl::Time deadline) {
@@ -99,7 +99,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Reads to the stream's end, and answers why it ended.
+  // Reads to the end of the stream and returns why it ended.
   absl::Status ReadAll() {
     if (stream_.reader == nullptr) return absl::UnavailableError("there was no daemon");
     v1::Event event;
@@ -108,11 +108,11 @@ class Reader {
     }
     const grpc::Status status = stream_.reader->Finish();
     absl::Status end = cancelled_ ? absl::OkStatus() : session_->Explain(stream_, status);
-    // The daemon closes its gRPC server first, and the session's socket some time after: another
-    // Watch with this one fails until that is seen, and is with the next daemon then. Where it is
-    // the stream alone that was cut off, another tells how things stand.
+    // The daemon closes its gRPC server first, and the session's socket some time later. Until that
+    // is detected, another Watch over this connection fails; then it reaches the next daemon. If
+    // only the stream was cut off, another Watch reports the current state.
     if (IsCutOff(status)) return cancelled_ ? end : absl::UnavailableError(end.message());
-    // The daemon's own word that this stream has ended is for whoever has it.
+    // The daemon's own message that this stream has ended goes to the `ended` handler.
     if (absl::IsUnavailable(end) && !stream_.connection->ended()) {
       end = absl::CancelledError(end.message());
     }
@@ -126,7 +126,7 @@ class Reader {
       lost_told_ = session_->LostLeases();
       TellAllLost();
     } else if (event.has_draining()) {
-      // Each Watch begins with it, and so do those that the thread begins by itself.
+      // Each stream begins with it, including those that the thread restarts.
       const bool draining = event.draining().draining();
       if (std::exchange(draining_, draining) != draining && handlers_.draining) {
         handlers_.draining(draining);
@@ -143,7 +143,7 @@ class Reader {
     }
   }
 
-  // What a daemon that came back did not know, where there is something new.
+  // Reports the leases that a restarted daemon did not know, if any are new.
   void TellLost() {
     if (cancelled_) return;
     std::set<uint64_t> lost = session_->LostLeases();
@@ -162,7 +162,7 @@ class Reader {
     Pressure told = {.device_uuid = pressure.device_uuid(), .bytes = pressure.bytes()};
     if (pressure.deadline_ms() > 0) {
       told.deadline = Left(pressure.deadline_ms(), age);
-      if (told.deadline == absl::ZeroDuration()) return;  // it helps nobody any more
+      if (told.deadline == absl::ZeroDuration()) return;  // too late to help
     }
     handlers_.pressure(told);
   }
@@ -172,10 +172,10 @@ class Reader {
   absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // outlives stream_
   std::atomic<bool> cancelled_ = false;
-  // Of the thread.
+  // Used by the thread only.
   Session::EventStream stream_;
-  std::set<uint64_t> lost_by_daemon_;  // as it said last
-  std::set<uint64_t> lost_told_;       // of the others
+  std::set<uint64_t> lost_by_daemon_;  // its last report
+  std::set<uint64_t> lost_told_;       // reported, of the others
   bool draining_ = false;
 };
 
@@ -187,14 +187,14 @@ class ThreadedWatch : public Watch {
 
   ~ThreadedWatch() override {
     if (reader_->forked()) {
-      // The thread is the parent's, and with it all that it uses.
+      // The thread, and all that it uses, belongs to the parent.
       Abandon(std::move(thread_));
       Abandon(std::move(reader_));
       return;
     }
     reader_->Cancel();
     if (thread_->get_id() == std::this_thread::get_id()) {
-      thread_->detach();  // a handler ends its own Watch
+      thread_->detach();  // a handler destroys the Watch that called it
     } else {
       thread_->join();
     }
@@ -215,7 +215,7 @@ absl::StatusOr<std::unique_ptr<Watch>> StartWatch(std::shared_ptr<Session> sessi
     return std::make_unique<ThreadedWatch>(reader);
   } catch (const std::system_error& error) {
     reader->Cancel();
-    reader->Run();  // to the end of the stream, without a word
+    reader->Run();  // to the end of the stream, without calling handlers
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start a thread for the Watch: ", error.what(),
                      "; raise the limit of processes (ulimit -u, or the container's pids limit)"));

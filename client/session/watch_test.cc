@@ -1,4 +1,4 @@
-// Watches, against a daemon that says what it is told to.
+// Watches, against a daemon that sends given events.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ v1::Event PressureOf(uint64_t bytes) {
   return event;
 }
 
-// A moment of the node's clock before this one.
+// Returns a time of the node's clock before now.
 uint64_t Ago(absl::Duration time) {
   return NodeClockNs() - static_cast<uint64_t>(absl::ToInt64Nanoseconds(time));
 }
@@ -72,7 +72,7 @@ v1::Event RevocationOf(uint64_t lease_id, uint64_t deadline_ms, uint64_t sent_ns
   return event;
 }
 
-// What the handlers were told, one word each.
+// The calls of the handlers, one word each.
 class Heard {
  public:
   WatchHandlers Handlers() {
@@ -107,7 +107,7 @@ class Heard {
 
 TEST(WatchTest, HandlersHearWhatTheDaemonSays) {
   FakeDaemon daemon;
-  daemon.Tell({});  // a younger daemon's, of a kind not known here
+  daemon.Tell({});  // of a newer daemon, of a kind not known here
   daemon.Tell(Lost(7));
   auto client = ConnectTo(daemon);
   Heard heard;
@@ -129,10 +129,10 @@ TEST(WatchTest, SaysHowLongThereIs) {
   daemon.Tell(PressureUntil(5, 60000, Ago(-absl::Hours(1))));    // another clock
   daemon.Tell(PressureUntil(6, 60000, 0));                       // an older daemon
   daemon.Tell(RevocationOf(7, 30000, Ago(absl::Seconds(10))));
-  daemon.Tell(RevocationOf(8, 30000, Ago(absl::Seconds(40))));  // over, and yet told
+  daemon.Tell(RevocationOf(8, 30000, Ago(absl::Seconds(40))));  // over, but still reported
   daemon.Tell(RevocationOf(9, UINT64_MAX, 0));
   absl::Mutex mutex;
-  std::vector<std::pair<uint64_t, absl::Duration>> heard;  // bytes or lease, what is left
+  std::vector<std::pair<uint64_t, absl::Duration>> heard;  // bytes or lease, and the rest
   const auto add = [&](uint64_t number, absl::Duration left) {
     absl::MutexLock lock(&mutex);
     heard.emplace_back(number, left);
@@ -151,7 +151,7 @@ TEST(WatchTest, SaysHowLongThereIs) {
   std::vector<uint64_t> numbers;
   for (const auto& [number, left] : heard) numbers.push_back(number);
   EXPECT_THAT(numbers, ElementsAre(1, 2, 3, 5, 6, 7, 8, 9));
-  // It may have taken some seconds to come here.
+  // It may have taken some seconds to arrive.
   const auto between = [&](size_t i, int64_t least, int64_t most) {
     EXPECT_GE(heard[i].second, absl::Seconds(least)) << heard[i].first;
     EXPECT_LE(heard[i].second, absl::Seconds(most)) << heard[i].first;
@@ -251,8 +251,7 @@ TEST(WatchTest, AStreamThatTheDaemonCancelsIsUnavailable) {
   EXPECT_THAT(words, ElementsAre(HasSubstr("the watch has ended")));
 }
 
-// So it is with a daemon that is stopped in order to be restarted: gRPC says so before the
-// session's socket does.
+// As with a daemon that is stopped for a restart: gRPC reports it before the session's socket does.
 TEST(WatchTest, AStreamThatTheServerCutsOffBeginsAgain) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
@@ -267,8 +266,8 @@ TEST(WatchTest, AStreamThatTheServerCutsOffBeginsAgain) {
   EXPECT_THAT(heard.Await(1), ElementsAre("draining"));
 }
 
-// As a daemon does with a stream that nobody reads for 10 s: it is the same daemon, which drains
-// all the time, and tells each Watch that begins so.
+// As a daemon does with a stream that is not read for 10 s. It is the same daemon, which drains all
+// the time and tells each new Watch so.
 TEST(WatchTest, WhatACutOffStreamHasToldIsNotTakenBack) {
   FakeDaemon daemon;
   daemon.Tell(Draining(true));
@@ -307,7 +306,7 @@ TEST(WatchTest, ItsEndEndsTheCallsWithoutAWord) {
   watch.reset();
   EXPECT_FALSE(called);
   daemon.AwaitWatches(0);
-  // Nor does it end the session, nor another Watch.
+  // It ends neither the session nor another Watch.
   EXPECT_TRUE(client->GetUsage().ok());
   Heard heard;
   auto other = client->StartWatch(heard.Handlers()).value();

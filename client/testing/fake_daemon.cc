@@ -54,7 +54,7 @@ bool HasFd(const v1::Lease& lease) {
 
 std::string TokenOf(uint64_t session) { return absl::StrCat("token\xff", session); }
 
-// A ticket says which lease it is for, in 32 bytes.
+// Returns a ticket that encodes its lease, in 32 bytes.
 std::string TicketOf(uint64_t lease) {
   std::string ticket = absl::StrCat(lease);
   ticket.resize(32, ' ');
@@ -286,7 +286,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
     size_t written = 0;
     while (!daemon_->watches_end_ && !context->IsCancelled()) {
       if (written == daemon_->told_.size()) {
-        // Nothing tells of a cancelled call.
+        // Cancellation gives no notification.
         daemon_->watches_changed_.wait_for(lock, std::chrono::milliseconds(10));
         continue;
       }
@@ -331,7 +331,7 @@ FakeDaemon::FakeDaemon(Script script) : script_(std::move(script)) {
 
 void FakeDaemon::Serve() {
   ++generation_;
-  next_delivery_ = 1;  // as a daemon that begins
+  next_delivery_ = 1;  // as a daemon that starts
   service_ = std::make_unique<Service>(this);
   listener_ = ListenUnix(SocketPath(runtime_dir_, kSessionSocket), SOCK_SEQPACKET, 0600).value();
   grpc::ServerBuilder builder;
@@ -352,7 +352,7 @@ void FakeDaemon::Accept() {
     pollfd wait = {listener_.get(), POLLIN, 0};
     ::poll(&wait, 1, -1);
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) return;  // Crash() has shut the listener down
+    if (!socket.valid()) return;  // Crash() has closed the listener
     Meet(std::move(socket));
   }
 }
@@ -381,7 +381,7 @@ void FakeDaemon::Resume(UniqueFd socket, const v1::Hello& hello) {
   for (uint64_t id = 1; id <= sessions_.size(); ++id) {
     Known& known = sessions_[id - 1];
     if (hello.resume_token() != TokenOf(id) || known.state == Known::State::kGone) continue;
-    // A client that has lost its gRPC connection comes while its socket is open.
+    // A client that has lost its gRPC connection resumes while its socket is open.
     if (known.socket.valid()) ::shutdown(known.socket.get(), SHUT_RDWR);
     v1::ServerMessage message = Welcome(id);
     message.mutable_welcome()->set_resumed(true);
@@ -542,10 +542,10 @@ void FakeDaemon::Send(int socket, const v1::ServerMessage& message, absl::Span<c
     grpc = ConnectGrpc(socket);
     const int fd = grpc.get();
     if (grpc.valid()) return Send(socket, message, absl::MakeConstSpan(&fd, 1));
-    ::shutdown(socket, SHUT_RDWR);  // as a daemon that ends just then
+    ::shutdown(socket, SHUT_RDWR);  // as a daemon that ends at that moment
     return;
   }
-  // A client that is gone does not hear it.
+  // A client that has gone does not receive it.
   SendMessage(socket, message.SerializeAsString(), fds, absl::Now() + kLong).IgnoreError();
 }
 

@@ -1,7 +1,7 @@
-// A daemon for the client's tests: real sockets and real gRPC, with scripted answers.
-// It keeps no quotas. Left alone it welcomes everybody, grants what it is asked for of kinds
-// vmm and pinned from host memory, and remembers which leases and events live. It can crash and
-// come back, with or without what it knew.
+// A daemon for the client's tests: real sockets and real gRPC, with scripted answers. It keeps no
+// quotas. By default it welcomes every client, grants requests of kinds vmm and pinned from host
+// memory, and records the live leases and events. It can crash and come back, with or without that
+// state.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -34,25 +34,25 @@ class FakeDaemon {
   static constexpr char kDevice[] = "HOST-0";
   static constexpr char kPinnedDevice[] = "PINNED-0";
 
-  // What it does in another way than described above. Called from many threads.
+  // Replacements of the default behaviour. Called from many threads.
   struct Script {
-    // Meets who has just connected; closes the connection where it says false.
+    // Handles a new connection; false closes it.
     std::function<bool(int socket, uint64_t session)> hello;
-    // Meets who wants a session back; closes the connection where it says false.
+    // Handles a request to resume a session; false closes the connection.
     std::function<bool(int socket, const v1::Hello&)> resume;
     std::function<grpc::Status(const std::function<bool()>& is_cancelled,
                                const v1::ReconcileRequest&)>
         reconcile;
     std::function<grpc::Status(uint64_t session, const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire;
-    // The same where it also wants to know whether the client still waits for the answer.
+    // As above, with a check if the client still waits for the answer.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled, uint64_t session,
                                const v1::AcquireRequest&, v1::AcquireResponse*)>
         acquire_waiting;
     std::function<grpc::Status(const v1::ShareRequest&)> share;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
     std::function<grpc::Status()> usage;
-    // Once it is registered.
+    // Called once it is registered.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
     std::vector<v1::Device> devices;  // empty: kDevice and kPinnedDevice
   };
@@ -64,14 +64,14 @@ class FakeDaemon {
 
   const std::string& runtime_dir() const { return runtime_dir_; }
 
-  // Parts that scripts are made of.
+  // Building blocks of scripts.
   grpc::Status Grant(uint64_t session, const v1::AcquireRequest& request,
                      v1::AcquireResponse* response);
-  // The same, but for its Delivery.
+  // As Grant, without the Delivery.
   std::vector<v1::Lease> GrantSilently(uint64_t session, const v1::AcquireRequest& request,
                                        v1::AcquireResponse* response);
   v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM, bool revocable = false);
-  // A lease's memory, as long as the lease lives. Of no kind but vmm and pinned.
+  // Returns a lease's memory, valid as long as the lease. For kinds vmm and pinned only.
   int Memory(const v1::Lease& lease);
   uint64_t NewDeliveryId() { return next_delivery_++; }
   // `fds`: of the leases of kinds vmm and pinned.
@@ -82,40 +82,40 @@ class FakeDaemon {
   static v1::ServerMessage WelcomeTo(uint64_t session);
   // A Welcome without `fds` gets a new connection to its gRPC server.
   static void Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds = {});
-  // A connection to the gRPC server of the daemon that this session socket was accepted from; not
-  // valid() where that is gone.
+  // Connects to the gRPC server of the daemon that accepted this session socket; not valid() if
+  // that daemon is gone.
   static UniqueFd ConnectGrpc(int session);
 
-  // Changes what is said of leases: of one from now on, of all to come.
+  // Changes how one lease is reported from now on, and the device of later leases.
   void SetTenant(uint64_t lease_id, const std::string& tenant);
   void SetKind(uint64_t lease_id, v1::Kind kind);
   void GrantOn(const std::string& device_uuid);
 
-  // What ListDevices says of all devices from now on.
+  // Sets the pid that ListDevices reports for all devices from now on.
   void SetContextPid(int32_t pid) { context_pid_ = pid; }
 
-  // Makes the handles of all events such bytes.
+  // Replaces the handles of all events by these bytes.
   void ReplaceHandles(const std::string& bytes);
 
-  // Tells every Watch, also those to come.
+  // Sends the event to every Watch, also to later ones.
   void Tell(const v1::Event& event);
-  // Watches to come are not told what was told until now.
+  // Later Watches do not receive the events sent so far.
   void ForgetEvents();
   // Ends every Watch.
   void EndWatches(const grpc::Status& status);
-  // New ones stay again.
+  // Later Watches stay open again.
   void KeepWatches();
-  // Waits until there are as many Watches.
+  // Blocks until there are that many Watches.
   void AwaitWatches(size_t count);
 
-  // The end of the session, or of the daemon.
+  // Announces the end of the session, or of the daemon.
   void Goodbye(uint64_t session, const std::string& reason, bool stopping = false);
-  // Closes a session's socket without a word, and knows it no more.
+  // Closes a session's socket without a message, and forgets the session.
   void Hangup(uint64_t session);
-  // Ends everything so, as a crash does; alternately the sessions' sockets first, and the calls.
-  // Waits for calls that are being served.
+  // Closes everything, as a crash does: alternately the sessions' sockets first, and the calls
+  // first. Waits for calls that are being served.
   void Crash();
-  // After a crash: another daemon, which has the leases and sessions of the one before, or nothing.
+  // Starts another daemon after a crash, with the leases and sessions of its predecessor, or none.
   void ComeBack(bool remembers = true);
   // Takes a lease from the session, so that the next daemon does not know it.
   void LoseLease(uint64_t lease_id);
@@ -124,10 +124,10 @@ class FakeDaemon {
   size_t live_events();
   int release_calls() const { return release_calls_; }
   int reconcile_calls() const { return reconcile_calls_; }
-  // Calls of a session that was not reconciled yet.
+  // The number of calls of sessions that were not reconciled yet.
   int early_calls() const { return early_calls_; }
   int resumes() const { return resumes_; }
-  // All leases that ever were.
+  // The number of all leases ever granted.
   uint64_t granted();
 
  private:
@@ -136,10 +136,10 @@ class FakeDaemon {
     v1::Lease lease;
     UniqueFd memory;
     uint64_t session = 0;
-    uint64_t request = 0;  // that it was granted for; 0: it did not say
+    uint64_t request = 0;  // that it was granted for; 0: unknown
   };
   struct Known {
-    // kAway: since a crash. kBack: and not reconciled yet.
+    // kAway: since a crash. kBack: resumed, but not reconciled yet.
     enum class State { kLive, kAway, kBack, kGone };
     UniqueFd socket;
     State state = State::kLive;
@@ -147,7 +147,7 @@ class FakeDaemon {
   struct Registered {
     v1::RegisterIpcEventRequest request;
     v1::IpcEvent event;
-    uint64_t segment_id = 0;  // beside which
+    uint64_t segment_id = 0;  // the segment that it belongs to
     bool handed_out = false;
   };
 
@@ -158,7 +158,7 @@ class FakeDaemon {
   void Meet(UniqueFd socket);
   void Resume(UniqueFd socket, const v1::Hello& hello);
   int SocketOf(uint64_t session);
-  // What the session was granted for the request, if it was.
+  // Returns the leases that the session was granted for the request, if any.
   std::vector<v1::Lease> GrantedFor(uint64_t session, uint64_t request);
   void SetOwner(const std::vector<v1::Lease>& leases, uint64_t session, uint64_t request);
 

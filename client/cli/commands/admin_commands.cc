@@ -25,7 +25,7 @@ absl::StatusOr<DeviceList> Devices(AdminConnection& admin) {
 
 size_t Width(const GlobalOptions& options) { return Stdout(options.no_color).columns; }
 
-// Replaces the device that the user named by its UUID; nothing named stays nothing.
+// Replaces the device that the user named by its UUID; an empty name stays empty.
 absl::Status Resolve(AdminConnection& admin, std::string* device) {
   if (device->empty()) return absl::OkStatus();
   absl::StatusOr<DeviceList> devices = Devices(admin);
@@ -44,7 +44,7 @@ absl::Status PrintPools(AdminConnection& admin, const PoolList& pools,
   return absl::OkStatus();
 }
 
-// What SetPool and TrimPool have in common: a call about one pool, answered by it.
+// The common part of SetPool and TrimPool: a call about one pool, which returns the pool.
 template <typename Request>
 absl::Status RunOnPool(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&,
                                                            v1::PoolInfo*),

@@ -1,5 +1,5 @@
-// What each command does. A Run returns when its work is done or has failed; answers go
-// to stdout, errors come back as a status whose sentence is for the user.
+// The commands. A Run returns when its work is done or has failed. Results go to stdout; errors
+// return a status whose message is for the user.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gpumem::cli {
 
-// By the admin socket.
+// Through the admin socket.
 absl::Status Run(const StatusCommand& command, const GlobalOptions& options);
 absl::Status Run(const PsCommand& command, const GlobalOptions& options);
 absl::Status Run(const SegmentsCommand& command, const GlobalOptions& options);
@@ -27,10 +27,10 @@ absl::Status Run(const MapCommand& command, const GlobalOptions& options);
 absl::Status Run(const DescribeCommand& command, const GlobalOptions& options);
 absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
 
-// By what this user may see of the machine, and of the daemon where there is one.
+// Uses what this user may see of the machine, and of the daemon if there is one.
 absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
 
-// As a worker: no privilege needed.
+// As a worker: requires no privilege.
 absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
 absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
@@ -39,7 +39,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options);
 absl::Status Run(const FetchCommand& command, const GlobalOptions& options);
 absl::Status Run(const VerifyCommand& command, const GlobalOptions& options);
 
-// As a worker, by the admin socket with a tenant's name.
+// As a worker; through the admin socket if the name contains a tenant.
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);
 absl::Status RunUnpublishOf(const std::string& full_name, const GlobalOptions& options);
 absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);

@@ -17,7 +17,8 @@
 namespace gpumem::cli {
 namespace {
 
-// A daemon that refuses says why. One that ends may close a connection that it has just accepted.
+// A daemon that refuses says why. One that shuts down may close a connection that it has just
+// accepted.
 constexpr int kMostHangUps = 3;
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 
@@ -31,7 +32,7 @@ absl::Status AdminRefusal(const std::string& path) {
 
 absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
   absl::StatusOr<UniqueFd> fd =
-      // With a name, so that the daemon's audit can say whose command it was.
+      // With a name, so that the daemon's audit can name the command's user.
       ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::InfiniteFuture(),
                   /*named=*/true);
   if (absl::IsUnavailable(fd.status())) {

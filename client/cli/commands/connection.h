@@ -1,6 +1,6 @@
-// How gpumemctl talks to the daemon.
+// gpumemctl's connection to the daemon.
 //
-// Errors are sentences for the user: where it looked and what would help.
+// Errors are messages for the user: the path of the socket, and a remedy.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -19,17 +19,17 @@
 
 namespace gpumem::cli {
 
-// How long any call may take, with the wait for the next daemon.
+// The maximum time of a call, including the wait for the next daemon.
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 
-// A connection to the service that operators call.
+// A connection to the service for operators.
 class AdminConnection {
  public:
   AdminConnection(std::string runtime_dir, std::unique_ptr<v1::Admin::Stub> stub)
       : runtime_dir_(std::move(runtime_dir)), stub_(std::move(stub)) {}
 
   v1::Admin::Stub& stub() { return *stub_; }
-  // Connects anew, after a short pause. Statuses as ConnectAdmin.
+  // Reconnects after a short pause. Statuses as ConnectAdmin.
   absl::Status Reconnect();
 
  private:
@@ -37,19 +37,19 @@ class AdminConnection {
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
 
-// Connects to the daemon in `runtime_dir`. Waits for one while its socket listens without it, as
-// with systemd's socket units and gpumem-keeper.
+// Connects to the daemon in `runtime_dir`. Waits for a daemon while its socket listens without one,
+// as with systemd's socket units and gpumem-keeper.
 //   UNAVAILABLE        no daemon there
 //   PERMISSION_DENIED  this user may not use it
 //   RESOURCE_EXHAUSTED  it has no room for another connection
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir);
 
-// Returns the error of a call that changes something and whose daemon ended: UNAVAILABLE.
+// Returns the error of a call that changes state and whose daemon ended: UNAVAILABLE.
 absl::Status MayBeDone(const absl::Status& end);
 
 // Makes one call: Call(*admin, &v1::Admin::Stub::GetStatus, request). If the daemon ends during it,
-// repeats a call that changes nothing (Get…, List…) with the next daemon. Others it cannot repeat:
-// gRPC does not say whether the daemon has carried them out.
+// repeats a read-only call (Get…, List…) with the next daemon. It cannot repeat other calls: gRPC
+// does not say whether the daemon has carried them out.
 template <typename Request, typename Response>
 absl::StatusOr<Response> Call(AdminConnection& admin,
                               grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,

@@ -36,7 +36,7 @@ class FakeAdmin final : public v1::Admin::Service {
     return {grpc::StatusCode::NOT_FOUND, "no tenant " + request->tenant()};
   }
 
-  // As gRPC ends calls with their daemon: the first `failures` end in `end`.
+  // Ends calls as gRPC does when the daemon ends: the first `failures` return `end`.
   std::atomic<int> calls = 0, failures = 0;
   grpc::Status end{grpc::StatusCode::UNAVAILABLE, "GOAWAY received"};
 };
@@ -138,7 +138,7 @@ TEST_F(ConnectionTest, ADaemonWithoutRoomSaysSo) {
   }
 }
 
-// As a daemon does that ends: the next one answers.
+// As a daemon that ends: the next one answers.
 TEST_F(ConnectionTest, ADaemonThatHangsUpIsAskedAgain) {
   absl::StatusOr<UniqueFd> listener = ListenUnix(dir_ + "/admin.sock", SOCK_STREAM, 0600);
   ASSERT_TRUE(listener.ok()) << listener.status();

@@ -40,7 +40,7 @@ absl::StatusOr<Snapshot> Take(AdminConnection& admin) {
   return snapshot;
 }
 
-// Those of a list that `of` says belong to the thing.
+// Returns the elements of a list for which `of` is true.
 template <typename List, typename Of>
 Json Those(const List& list, Of of) {
   Json json = Json::array();
@@ -50,7 +50,7 @@ Json Those(const List& list, Of of) {
   return json;
 }
 
-// The thing itself, and what refers to it. The members are the same for all things.
+// The object, and its references. The members are the same for all objects.
 Json DescribeJson(const Snapshot& snapshot, const Thing& thing) {
   const std::string& name = thing.name;
   const uint64_t id = thing.id;

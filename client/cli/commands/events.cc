@@ -1,4 +1,4 @@
-// gpumemctl events: what happens in the broker, as it happens.
+// gpumemctl events: the broker's events as they happen.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -24,7 +24,7 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
   grpc::ClientContext context;
   auto reader = (*admin)->stub().WatchEvents(&context, command.request);
 
-  // A signal ends the call; so does the end of the call that thread.
+  // A signal ends the call; the end of the call ends that thread.
   std::atomic<bool> done = false, stopped = false;
   std::thread stopper([&] {
     while (!done) {
@@ -45,7 +45,7 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
     if (options.json) {
       Print(OneLine(EventJson(record)));
     } else {
-      // Never cut: what was why is at the end.
+      // Never truncated: the reason is at the end.
       const Output output = Stdout(options.no_color);
       Print(ToString(EventLines(record, absl::Now(), absl::LocalTimeZone()), output.colour,
                      kAnyWidth));

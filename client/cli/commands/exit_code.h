@@ -15,10 +15,10 @@ inline constexpr int kExitNotFound = 6;
 inline constexpr int kExitRevoked = 7;
 inline constexpr int kExitDiffers = 8;
 
-// Marks a status that says that memory was taken back.
+// Marks a status that reports revoked memory.
 inline constexpr char kRevokedPayload[] = "gpumemctl/revoked";
 
-// The same: that bytes in memory are not those that were published.
+// Marks a status that reports memory with other bytes than were published.
 inline constexpr char kDiffersPayload[] = "gpumemctl/differs";
 
 inline int ExitCodeOf(const absl::Status& status) {

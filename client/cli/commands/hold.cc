@@ -1,4 +1,4 @@
-// gpumemctl hold: a worker made from the shell.
+// gpumemctl hold: a worker process from the shell.
 #include <sys/eventfd.h>
 
 #include <cstdint>
@@ -36,13 +36,13 @@
 namespace gpumem::cli {
 namespace {
 
-// How long the beginning may take, and an answer that has memory in it.
+// The deadlines of connecting, and of a request for memory.
 constexpr absl::Duration kConnecting = absl::Seconds(10);
 constexpr absl::Duration kGetting = absl::Seconds(30);
 
 constexpr uint8_t kFillByte = 0xA5;
 
-// The client's devices as the protocol's, which the rest of gpumemctl works with.
+// Returns the client's devices in the protocol's form, which the rest of gpumemctl uses.
 absl::StatusOr<DeviceList> ListDevices(Client& client) {
   absl::StatusOr<std::vector<DeviceInfo>> devices = client.Devices();
   if (!devices.ok()) return devices.status();
@@ -69,7 +69,7 @@ std::string Address(const Segment& segment) {
   return absl::StrFormat("0x%x", reinterpret_cast<uintptr_t>(segment.data()));
 }
 
-// In hexadecimal digits; absent where it is not asked for, or the kind has none.
+// In hexadecimal digits; absent if it was not requested, or the kind has none.
 absl::StatusOr<std::optional<std::string>> IpcHandle(const Segment& segment,
                                                      const HoldCommand& command) {
   if (!command.show_handle || segment.kind() != Kind::kIpc) return std::nullopt;
@@ -145,7 +145,7 @@ void PrintReleased(size_t segments, uint64_t bytes, const GlobalOptions& options
   }
 }
 
-// Tells the user, once, of each segment that is lost.
+// Reports each lost segment to the user once.
 class LossReport {
  public:
   LossReport(const std::vector<Segment>& segments, const GlobalOptions& options)
@@ -153,7 +153,7 @@ class LossReport {
     for (const Segment& segment : segments) segments_[segment.lease_id()] = segment.segment_id();
   }
 
-  // To be called in one thread.
+  // Must always be called in the same thread.
   void Tell(const SegmentsLost& lost) {
     std::vector<uint64_t> leases;
     std::vector<uint64_t> segments;
@@ -183,10 +183,10 @@ class LossReport {
 
  private:
   const bool json_;
-  std::map<uint64_t, uint64_t> segments_;  // by lease; those not told of
+  std::map<uint64_t, uint64_t> segments_;  // by lease; those not reported yet
 };
 
-// Something that happens once in another thread, to be waited for with poll().
+// An event that occurs once in another thread, to wait for with poll().
 class Happening {
  public:
   Happening() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -236,7 +236,7 @@ void TellWaiting(const HoldCommand& command, const GlobalOptions& options) {
   std::fputs(line.c_str(), stderr);
 }
 
-// The same as Get(), until a signal comes. Says that it waits, where that takes more than a moment.
+// As Get(), but ends at a signal. Reports a wait that takes more than a moment.
 absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const HoldCommand& command,
                                                       const GlobalOptions& options,
                                                       StopSignals& signals) {
@@ -262,7 +262,7 @@ absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const Hold
   return segments;
 }
 
-// The daemon is gone, or has ended the session: what is held stays mapped all the same.
+// The daemon is gone, or has ended the session: held memory stays mapped.
 void TellEnded(const absl::Status& why, const GlobalOptions& options) {
   std::string line;
   if (options.json) {
@@ -277,7 +277,7 @@ void TellEnded(const absl::Status& why, const GlobalOptions& options) {
   std::fputs(line.c_str(), stderr);
 }
 
-// Hears that memory is taken back.
+// Receives revocations.
 class Revocations {
  public:
   void Hear(const Revocation& revocation) {
@@ -287,10 +287,10 @@ class Revocations {
     }
     happening_.Happen();
   }
-  // Readable once there is one.
+  // Readable once there is a revocation.
   int fd() const { return happening_.fd(); }
 
-  // What the user is told; the status is for when the memory is released.
+  // Reports to the user; returns the status for the time when the memory is released.
   absl::Status Tell(const GlobalOptions& options) const {
     absl::MutexLock lock(&mutex_);
     if (options.json) {
@@ -320,7 +320,7 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
                                  .tenant = command.tenant,
                                  .name = "gpumemctl hold",
                                  // An operator wants a quick answer. A socket that the service
-                                 // manager keeps listens also without a daemon.
+                                 // manager holds listens also without a daemon.
                                  .timeout = kConnecting,
                                  .wait = false});
   if (!client.ok()) return client.status();
@@ -354,7 +354,7 @@ absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
   uint64_t bytes = 0;
   for (Segment& segment : *segments) {
     bytes += segment.size();
-    // With no daemon there, it is this process's end that releases them.
+    // Without a daemon, the end of this process releases them.
     if (!absl::IsUnavailable(result)) result.Update(segment.Release(absl::Seconds(2)));
   }
   if (result.ok()) PrintReleased(segments->size(), bytes, options);

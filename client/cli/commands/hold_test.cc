@@ -1,4 +1,4 @@
-// gpumemctl hold where it waits, and where what it holds is taken back.
+// gpumemctl hold while it waits, and when its memory is revoked.
 #include <signal.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ using internal::FakeDaemon;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// No thread of the daemon's is to be met by the signals.
+// The signals must not reach any thread of the daemon.
 class HoldTest : public ::testing::Test {
  protected:
   HoldTest() {

@@ -1,4 +1,4 @@
-// gpumemctl top: what the admin socket tells, again and again.
+// gpumemctl top: polls the admin socket.
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 
 using v1::Admin;
 
-// The daemon, also the one that comes after it.
+// The daemon, and its successors.
 class Source {
  public:
   explicit Source(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)) {}
@@ -33,7 +33,7 @@ class Source {
       admin_ = *std::move(admin);
     }
     absl::StatusOr<TopData> data = Ask();
-    if (absl::IsUnavailable(data.status())) admin_ = nullptr;  // to be tried anew
+    if (absl::IsUnavailable(data.status())) admin_ = nullptr;  // reconnects at the next poll
     return data;
   }
 
@@ -60,8 +60,7 @@ std::string JsonLine(const TopData& data) {
   return OneLine(json);
 }
 
-// One look after the other, below each other: for programs, files, and terminals that cannot be
-// drawn on.
+// Prints one snapshot after another, for programs, files, and terminals that cannot be drawn on.
 absl::Status PrintLooks(const TopCommand& command, const GlobalOptions& options, Source& source,
                         StopSignals& signals, TopData data) {
   TopState state{.by = command.by, .sort = command.sort, .exact = options.exact};
@@ -83,7 +82,7 @@ absl::Status PrintLooks(const TopCommand& command, const GlobalOptions& options,
   }
 }
 
-// The picture, until somebody quits. What was seen last stays while the daemon is away.
+// Draws the picture until the user quits. The last snapshot stays while the daemon is away.
 absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Source& source,
                   StopSignals& signals, TopData data) {
   TopState state{.by = command.by, .sort = command.sort, .exact = options.exact};
@@ -133,7 +132,7 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
 absl::Status Run(const TopCommand& command, const GlobalOptions& options) {
   StopSignals signals(StopSignals::Also::kResize);
   Source source(options.runtime_dir);
-  // Before the screen is taken over, so that an error is not lost on it.
+  // Before the switch of the screen, so that an error is not lost on it.
   absl::StatusOr<TopData> data = source.Look();
   if (!data.ok()) return data.status();
   const bool draws = !options.json && Stdout(options.no_color).terminal;

@@ -1,4 +1,4 @@
-// The commands that go the way of an ordinary worker.
+// The commands that connect as an ordinary worker.
 #include <memory>
 #include <string>
 
@@ -15,7 +15,7 @@
 namespace gpumem::cli {
 namespace {
 
-// The public client does not tell the quota; the session below it does.
+// The public client does not report the quota; its session does.
 absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& options,
                                                            const std::string& tenant) {
   return internal::Session::Connect(
@@ -86,7 +86,7 @@ absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   auto response = (*session)->GetUsage((*session)->Deadline({}));
   if (!response.ok()) return response.status();
   const v1::Welcome& welcome = (*session)->welcome();
-  // What operators changed is not for everybody to know.
+  // The changes by operators are not shown to every worker.
   v1::GetQuotaResponse quota;
   *quota.mutable_quota() = response->quota();
   *quota.mutable_usage() = response->usage();

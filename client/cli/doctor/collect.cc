@@ -54,7 +54,7 @@ std::string GroupName(gid_t gid) {
   return found == nullptr ? absl::StrCat(gid) : found->gr_name;
 }
 
-// "0660 root gpumem"; empty where it cannot be seen.
+// Returns "0660 root gpumem"; empty if it cannot be seen.
 std::string ModeOf(const std::string& path) {
   struct stat file;
   if (stat(path.c_str(), &file) != 0) return "";
@@ -140,7 +140,7 @@ ProcessFacts LookAtProcess(pid_t pid) {
   const std::string proc = absl::StrCat("/proc/", pid);
   ProcessFacts facts;
   std::error_code error;
-  // Another process may have that pid here, where the daemon is in another PID namespace.
+  // Another process may have that pid here, if the daemon is in another PID namespace.
   if (!absl::StartsWith(ReadFile(proc + "/comm"), "gpumemd")) return facts;
   facts.seen = true;
   facts.files_limit = FilesLimit(ReadFile(proc + "/limits"));
@@ -165,7 +165,7 @@ UnitFacts AskSystemd(const std::string& unit) {
   UnitFacts facts;
   std::error_code error;
   if (!std::filesystem::exists("/run/systemd/system", error)) return facts;
-  for (const char c : unit) {  // it goes to a shell
+  for (const char c : unit) {  // it is passed to a shell
     const bool harmless = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
                           c == '-' || c == '_' || c == '@' || c == ':';
     if (!harmless) return facts;
@@ -197,7 +197,7 @@ std::vector<DeviceFile> LookAtDeviceFiles() {
   return files;
 }
 
-// The GPUs by libcuda: what this process sees of them.
+// Collects the GPUs that this process sees, from libcuda.
 void LookAtGpus(const Nvml* nvml, const std::string& nvml_error, DriverFacts* facts) {
 #if GPUMEM_WITH_CUDA
   const absl::StatusOr<const CudaDriver*> cuda = CudaDriver::Get();
@@ -304,7 +304,7 @@ Facts Collect(const std::string& runtime_dir) {
     if (daemon.ok()) {
       facts.daemon = *std::move(daemon);
     } else if (absl::IsPermissionDenied(daemon.status())) {
-      admin.state = SocketFacts::State::kDenied;  // by the daemon, not by its mode
+      admin.state = SocketFacts::State::kDenied;  // by the daemon, not by the file mode
     } else {
       facts.admin_error = std::string(daemon.status().message());
     }

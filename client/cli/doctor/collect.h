@@ -1,4 +1,4 @@
-// What gpumemctl doctor can see from here.
+// Collects the facts that gpumemctl doctor can see from here.
 #pragma once
 
 #include <string>
@@ -8,20 +8,20 @@
 
 namespace gpumem::cli {
 
-// Looks at this machine, and at the daemon whose sockets are in `runtime_dir`. Never fails: what
-// cannot be seen is missing. Takes some 0.3 s where there is an NVIDIA driver, and begins and ends
-// a session.
+// Inspects this machine, and the daemon with sockets in `runtime_dir`. Never fails: facts that
+// cannot be seen are missing. Takes some 0.3 s if there is an NVIDIA driver, and begins and ends a
+// session.
 Facts Collect(const std::string& runtime_dir);
 
-// The pure parts of it.
+// Its pure functions.
 
-// The version in /proc/driver/nvidia/version: "580.159.04"; empty where it says none.
+// Returns the version in /proc/driver/nvidia/version: "580.159.04"; empty if it names none.
 std::string ModuleVersion(absl::string_view text);
-// The soft limit on open files in /proc/PID/limits; nullopt where it says none.
+// Returns the soft limit on open files in /proc/PID/limits; nullopt if it names none.
 std::optional<uint64_t> FilesLimit(absl::string_view text);
-// The service in /proc/PID/cgroup: "gpumemd.service"; empty where there is none.
+// Returns the service in /proc/PID/cgroup: "gpumemd.service"; empty if there is none.
 std::string ServiceOf(absl::string_view text);
-// "KEY=NUMBER" in the lines that systemctl show prints.
+// Returns NUMBER of "KEY=NUMBER" in the output of systemctl show.
 std::optional<uint64_t> NumberOf(absl::string_view lines, absl::string_view key);
 
 }  // namespace gpumem::cli

@@ -12,7 +12,7 @@
 namespace gpumem::cli {
 namespace {
 
-// Descriptors that a process has anyway: its libraries', the driver's (some 30), its own files.
+// Descriptors that any process has: for libraries, the driver (some 30), and its files.
 constexpr uint64_t kFilesOfItsOwn = 64;
 
 using State = SocketFacts::State;
@@ -102,7 +102,7 @@ class Examiner {
 
   void Sockets() {
     constexpr char kArea[] = "sockets";
-    if (!AnyOpen()) return;  // said already
+    if (!AnyOpen()) return;  // reported already
     for (const SocketFacts& socket : facts_.sockets) {
       const std::string what = absl::StrCat(
           socket.name, socket.mode.empty() ? "" : absl::StrCat(" (", socket.mode, ")"));
@@ -168,7 +168,7 @@ class Examiner {
           kMorePlaces);
     }
     if (!facts_.daemon->keeps_memory) {
-      if (some_unkept) return;  // said already
+      if (some_unkept) return;  // reported already
       Say(kArea, Level::kWarning,
           "nothing keeps the memory over the daemon's death: all segments and publications would "
           "be lost with it",
@@ -300,7 +300,7 @@ class Examiner {
           "mount /proc of the daemon's PID namespace");
       return;
     }
-    // A segment is one, a session some three.
+    // A segment needs one descriptor, a session some three.
     const uint64_t used = process.files_open.value_or(facts_.daemon->segments +
                                                       3 * facts_.daemon->sessions + kFilesOfItsOwn);
     const bool few = used * 10 >= *process.files_limit * 8;

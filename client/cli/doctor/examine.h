@@ -1,4 +1,4 @@
-// What gpumemctl doctor makes of what it has seen. Pure.
+// The findings of gpumemctl doctor. Pure.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace gpumem::cli {
 
 enum class Level {
   kOk,
-  kWarning,  // it works, and may stop to
-  kProblem,  // something does not work
+  kWarning,  // it works, but may stop working
+  kProblem,  // it does not work
   kUnseen,   // this user may not see it
 };
 
@@ -21,15 +21,15 @@ struct Finding {
   std::string area;
   Level level = Level::kOk;
   std::string text;  // a sentence
-  std::string help;  // what to do; empty where there is nothing
+  std::string help;  // the remedy; may be empty
 };
 
-// By area, always in the same order.
+// Returns the findings by area, always in the same order.
 std::vector<Finding> Examine(const Facts& facts);
 
 size_t CountOf(const std::vector<Finding>& findings, Level level);
 
-// For people, in lines of `columns` characters at most.
+// For people, in lines of at most `columns` characters.
 std::vector<Line> DoctorView(const std::vector<Finding>& findings, size_t columns);
 
 // {"findings": [{"area", "level", "text", "help"}], "problems", "warnings", "unseen"}; level is

@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using State = SocketFacts::State;
 
-// A node where all is well.
+// A node without problems.
 Facts Healthy() {
   Facts facts{.cli_version = "0.1.0", .runtime_dir = "/run/gpumem", .runtime_dir_there = true};
   for (const char* name : {"session.sock", "admin.sock"}) {
@@ -53,7 +53,7 @@ std::string Text(const Facts& facts) {
 
 size_t Problems(const Facts& facts) { return CountOf(Examine(facts), Level::kProblem); }
 
-// The level and help of the finding whose text has `part` in it.
+// Finds the finding whose text contains `part`, with this level and help.
 testing::AssertionResult Finds(const Facts& facts, Level level, const std::string& part,
                                const std::string& help = "") {
   for (const Finding& finding : Examine(facts)) {
@@ -168,7 +168,7 @@ TEST(ExamineTest, TheDriver) {
 
 TEST(ExamineTest, ADaemonWithoutCudaWhereThereIsAGpu) {
   Facts facts = Healthy();
-  facts.daemon->cuda = false;  // by its configuration
+  facts.daemon->cuda = false;  // by configuration
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
   facts.daemon->cuda_toolkit = "";
   EXPECT_EQ(Problems(facts), 1u) << Text(facts);
@@ -184,7 +184,7 @@ TEST(ExamineTest, ADaemonWithoutCudaWhereThereIsAGpu) {
 TEST(ExamineTest, AFullStore) {
   Facts facts = Healthy();
   facts.daemon->store_full = true;
-  // Where further segments are refused, nothing is lost.
+  // If further segments are refused, no data is lost.
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
   EXPECT_TRUE(Finds(facts, Level::kWarning, "store is full: it keeps what it has",
                     "FileDescriptorStoreMax="));

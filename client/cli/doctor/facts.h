@@ -1,5 +1,5 @@
-// What gpumemctl doctor has seen of this machine and the daemon. Plain values: what could not be
-// seen is missing.
+// The facts that gpumemctl doctor has seen of this machine and the daemon. Plain values; unseen
+// facts are missing.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@ struct SocketFacts {
   enum class State { kMissing, kNobodyListens, kDenied, kOpen };
   std::string name;  // "admin.sock"
   State state = State::kMissing;
-  std::string mode;  // "0660 root gpumem"; empty where that cannot be seen
+  std::string mode;  // "0660 root gpumem"; empty if it cannot be seen
 };
 
-// By the admin socket.
+// From the admin socket.
 struct DaemonFacts {
   std::string version;
   pid_t pid = 0;
-  bool cuda = false;  // the backend; else the host's
-  // That it was built with; empty: without, so the host's alone. Nullopt: an older one does not
-  // say.
+  bool cuda = false;  // true: the CUDA backend; false: the host backend
+  // The CUDA toolkit of its build; empty: built without CUDA, for the host backend only. Nullopt:
+  // an older daemon, which does not say.
   std::optional<std::string> cuda_toolkit;
   uint64_t uptime_ms = 0;
   bool draining = false;
@@ -37,31 +37,31 @@ struct DaemonFacts {
   std::vector<std::string> notices;
   uint64_t largest_publication = 0;  // in segments
   std::string largest_publication_name;
-  // Memory past the broker.
-  uint64_t foreign_processes = 0;  // that have no session
+  // Memory taken past the broker.
+  uint64_t foreign_processes = 0;  // without a session
   uint64_t foreign_bytes = 0;
   uint64_t unbrokered_bytes = 0;  // of processes with sessions
 };
 
-// By the session socket, as a worker.
+// From the session socket, as a worker.
 struct WorkerFacts {
-  std::string error;  // empty: a session began, and the rest is known
+  std::string error;  // empty: a session began, and the other fields are set
   std::string version;
   std::string tenant;
   std::string rule;
-  std::string cgroup_unknown;  // why the daemon knows no cgroup of this process
+  std::string cgroup_unknown;  // why the daemon does not know this process's cgroup
 };
 
-// Of the daemon, by /proc/PID.
+// Of the daemon's process, from /proc/PID.
 struct ProcessFacts {
   bool seen = false;
   std::optional<uint64_t> files_limit;  // RLIMIT_NOFILE, soft
   std::optional<uint64_t> files_open;
-  std::string parent;  // its command
-  std::string unit;    // "gpumemd.service", by its cgroup
+  std::string parent;  // the parent's command
+  std::string unit;    // "gpumemd.service", from its cgroup
 };
 
-// By systemctl show.
+// From systemctl show.
 struct UnitFacts {
   std::optional<uint64_t> store_max;  // FileDescriptorStoreMax=
   std::optional<uint64_t> store_now;  // NFileDescriptorStore
@@ -70,22 +70,22 @@ struct UnitFacts {
 struct GpuFacts {
   std::string uuid;
   std::optional<bool> persistent;
-  std::string unknown;  // why that is not known
+  std::string unknown;  // why the values are unknown
 };
 
 struct DeviceFile {
   std::string path;
-  bool usable = false;  // for reading and writing, by this user
+  bool usable = false;  // this user can read and write it
   std::string mode;
 };
 
 struct DriverFacts {
-  bool built_in = true;      // this program can use CUDA
-  std::string module;        // the kernel module's version; empty: it is not loaded
-  std::string cuda_error;    // why libcuda does not work here; empty: it does
-  std::string nvml_error;    // the same of NVML
-  std::string version;       // the libraries', by NVML
-  std::string cuda_version;  // "13.0", that they know
+  bool built_in = true;      // this program was built with CUDA
+  std::string module;        // the kernel module's version; empty: not loaded
+  std::string cuda_error;    // why libcuda does not work here; empty: it works
+  std::string nvml_error;    // the same for NVML
+  std::string version;       // of the libraries, from NVML
+  std::string cuda_version;  // "13.0", that the libraries support
   std::vector<GpuFacts> gpus;
   std::vector<DeviceFile> files;  // /dev/nvidia*
 };
@@ -98,7 +98,7 @@ struct Facts {
   std::string runtime_dir;
   bool runtime_dir_there = false;
   std::vector<SocketFacts> sockets;
-  std::string admin_error;  // why `daemon` is missing, where the socket is open
+  std::string admin_error;  // why `daemon` is missing although the socket is open
   std::optional<DaemonFacts> daemon;
   WorkerFacts worker;
   ProcessFacts process;

@@ -1,4 +1,4 @@
-// gpumemctl fetch and verify: what a publication holds, to files and against its checksums.
+// gpumemctl fetch and verify: a publication's contents, to files and against its checksums.
 #include <sys/stat.h>
 
 #include <map>
@@ -34,7 +34,7 @@ bool IsFolder(const std::string& path) {
   return stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// The files that are in the segments: as the metadata says, else each segment as a file.
+// Returns the files in the segments: those of the metadata, else each segment as a file.
 absl::StatusOr<std::vector<ListedFile>> FilesIn(const Attachment& attachment,
                                                 const std::string& publication) {
   const auto segments = attachment.segments();
@@ -67,7 +67,7 @@ absl::Status Differs(absl::string_view what) {
   return status;
 }
 
-// A publication, attached, and its files one after another.
+// An attached publication, whose files are read one after another.
 class Reading {
  public:
   static absl::StatusOr<std::unique_ptr<Reading>> Begin(const std::string& publication,
@@ -91,14 +91,14 @@ class Reading {
   }
 
   const std::vector<ListedFile>& files() const { return read_.files; }
-  // With how long it took by now.
+  // With the time that it took so far.
   Transferred Done() {
     progress_.reset();
     read_.took = absl::Now() - begun_;
     return read_;
   }
 
-  // The checksum of what is in the memory of this file, each piece of which `use` has had.
+  // Passes the memory of this file to `use`, piece by piece, and returns its checksum.
   absl::StatusOr<std::string> Read(size_t file,
                                    absl::FunctionRef<absl::Status(absl::string_view)> use) {
     const Segment& segment = attachment_.segments()[file];
@@ -124,18 +124,18 @@ class Reading {
  private:
   Reading() = default;
 
-  StopSignals signals_;  // before the client's threads begin
+  StopSignals signals_;  // constructed before the client's threads start
   const absl::Time begun_ = absl::Now();
   Transferred read_;
   Attachment attachment_;
   std::map<std::string, std::unique_ptr<Staging>> stagings_;  // by device
   std::optional<Progress> progress_;
-  uint64_t before_ = 0;  // bytes of the files that are done
+  uint64_t before_ = 0;  // bytes of completed files
 };
 
-// Where the files go. Their names are the publisher's choice: in a folder a name such as .bashrc
-// would be run by the next shell.
-//   INVALID_ARGUMENT  several files, and no folder; a name that may not be there
+// Returns the paths of the files. The publisher chooses their names: in a folder, the next shell
+// would run a name such as .bashrc.
+//   INVALID_ARGUMENT  several files, and no folder; a name that is not allowed there
 absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& files,
                                                  const std::string& out, bool allow_dotfiles) {
   if (files.size() == 1 && !IsFolder(out)) return std::vector<std::string>{out};
@@ -181,11 +181,11 @@ absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
                                   *checksum, ", not ", *files[i].xxh128,
                                   "): somebody has written to it"));
     }
-    // As many files open as there are would be too many.
+    // Closed here: open descriptors for all files could exceed the limit.
     if (auto status = (*output)->Finish(); !status.ok()) return status;
     outputs.push_back(*std::move(output));
   }
-  // All of them, or, but for a file that somebody made meanwhile, none.
+  // Commits all of them, or none, except if such a file was created meanwhile.
   for (const auto& output : outputs) {
     if (auto status = output->Commit(); !status.ok()) return status;
   }

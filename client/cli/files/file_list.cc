@@ -17,11 +17,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpumem-files/1";
-constexpr char kFormats[] = "gpumem-files/";  // and others, to come
+constexpr char kFormats[] = "gpumem-files/";  // the prefix of future formats, too
 constexpr size_t kMaxMetadata = size_t{1} << 20;
 
-// The list itself has three levels. Deeper ones are left out while it is parsed: copies of deeply
-// nested JSON recurse.
+// The list has three levels. Deeper ones are dropped during parsing: copies of deeply nested JSON
+// recurse.
 constexpr int kMaxDepth = 16;
 
 bool IsXxh128(absl::string_view text) {
@@ -91,7 +91,7 @@ absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files) {
   Json json = Json::object();
   json["format"] = kFormat;
   json["files"] = std::move(list);
-  // Compared afterwards, which is simpler than to ask whether each name is UTF-8: what is not was
+  // Compared afterwards, which is simpler than checking each name for UTF-8: invalid bytes were
   // replaced.
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   auto read = DecodeFileList(text);

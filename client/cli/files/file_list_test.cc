@@ -60,7 +60,7 @@ TEST(FileListTest, KnowsWhatIsNoList) {
   }
 }
 
-// Which would end in a stack overflow while it is copied or destroyed.
+// It would overflow the stack when it is copied or destroyed.
 TEST(FileListTest, DeepNestingIsRefused) {
   for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}")}) {
     std::string nested;
@@ -77,7 +77,7 @@ TEST(FileListTest, DeepNestingIsRefused) {
       EXPECT_THAT(decoded.status().message(), HasSubstr("nested too deeply"));
     }
   }
-  // Cut off, so that it is no JSON.
+  // Truncated, so that it is not JSON.
   EXPECT_EQ(DecodeFileList(std::string(1 << 20, '[')).status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -85,7 +85,7 @@ TEST(FileListTest, RefusesWhatIsNotWellFormed) {
   const auto with = [](absl::string_view files) {
     return absl::StrCat(R"({"format": "gpumem-files/1", "files": )", files, "}");
   };
-  // Names that lead out of the folder that they are fetched to above all.
+  // Above all, names that lead out of the folder of a fetch.
   for (const std::string& bad :
        {with("1"), with("[1]"), with(R"([{"name": "a"}])"), with(R"([{"bytes": 1}])"),
         with(R"([{"name": "../a", "bytes": 1}])"), with(R"([{"name": "/etc/a", "bytes": 1}])"),

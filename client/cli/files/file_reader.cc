@@ -13,7 +13,7 @@
 namespace gpumem::cli {
 
 absl::StatusOr<std::unique_ptr<FileReader>> FileReader::Open(const std::string& path) {
-  // O_NONBLOCK: a FIFO is to be refused, not waited for.
+  // O_NONBLOCK: a FIFO must be refused, not waited for.
   UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   struct stat before = {};
@@ -51,7 +51,7 @@ void FileReader::AskBefore(uint64_t end) {
 absl::Status FileReader::Read(uint64_t offset, uint64_t bytes, void* buffer) {
   char* const at = static_cast<char*>(buffer);
   iovec all = {.iov_base = at, .iov_len = bytes};
-  // What is there already needs no asking, which looks at every page.
+  // Cached pages need no read-ahead, whose request checks every page.
   const ssize_t there = preadv2(file_.get(), &all, 1, static_cast<off_t>(offset), RWF_NOWAIT);
   uint64_t done = there > 0 ? static_cast<uint64_t>(there) : 0;
   if (done < bytes) AskBefore(offset + bytes + kAheadBytes);

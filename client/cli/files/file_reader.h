@@ -14,12 +14,12 @@
 
 namespace gpumem::cli {
 
-// Through the kernel's page cache, which is asked for what comes next well before it is read: the
-// disk is busy all the time, and in order. (Reads past the cache, O_DIRECT, were slower where this
-// was measured: docs/benchmarks.md.) Thread-safe.
+// Reads through the kernel's page cache, and requests read-ahead well before each read. The disk is
+// thereby always busy, in order. (Reads past the cache, O_DIRECT, were slower in measurements:
+// docs/benchmarks.md.) Thread-safe.
 class FileReader {
  public:
-  //   NOT_FOUND, PERMISSION_DENIED  as the system says
+  //   NOT_FOUND, PERMISSION_DENIED  the error of the system
   //   INVALID_ARGUMENT              no regular file, or an empty one
   static absl::StatusOr<std::unique_ptr<FileReader>> Open(const std::string& path);
 
@@ -27,28 +27,28 @@ class FileReader {
   std::string name() const;  // without its folder
   uint64_t bytes() const { return static_cast<uint64_t>(before_.st_size); }
 
-  // Reads `bytes` at `offset`. It is meant to be called in the order of the offsets, more or less.
+  // Reads `bytes` at `offset`. Offsets should roughly ascend from call to call.
   //   DATA_LOSS  the disk's error
   //   ABORTED    the file has become shorter
   absl::Status Read(uint64_t offset, uint64_t bytes, void* buffer);
 
-  // ABORTED: somebody has written to the file since it was opened, so that what was read is
-  // perhaps neither what was there nor what is.
+  // Returns ABORTED if the file was written to since it was opened: the bytes read may be neither
+  // its old nor its new contents.
   absl::Status CheckUnchanged() const;
 
  private:
-  // How far the disk is ahead of what is read from it.
+  // The distance of the read-ahead.
   static constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
 
   FileReader(std::string path, UniqueFd file, const struct stat& before);
 
-  // Asks the kernel for what lies before `end`, unless it was asked already.
+  // Requests read-ahead up to `end`, unless already requested.
   void AskBefore(uint64_t end);
 
   const std::string path_;
   const UniqueFd file_;
   const struct stat before_;
-  std::atomic<uint64_t> asked_ = 0;  // what lies before this
+  std::atomic<uint64_t> asked_ = 0;  // the end of the requested part
 };
 
 }  // namespace gpumem::cli

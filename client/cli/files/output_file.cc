@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string
   if (path == kStdout) {
     return std::unique_ptr<OutputFile>(new OutputFile(path, "", UniqueFd(), replace));
   }
-  // Also said by Commit, but that is after the work.
+  // Commit checks this, too, but only after the work.
   if (!replace && access(path.c_str(), F_OK) == 0) return Exists(path);
   std::string temporary = absl::StrCat(path, ".gpumemctl-", getpid());
   UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -72,7 +72,7 @@ absl::Status OutputFile::Commit() {
   if (temporary_.empty()) return absl::OkStatus();
   if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
                 replace_ ? 0 : RENAME_NOREPLACE) != 0) {
-    // Some file systems, NFS among them, do not know that flag.
+    // Some file systems, NFS among them, do not support that flag.
     if (errno == EINVAL && !replace_) {
       if (link(temporary_.c_str(), path_.c_str()) == 0) return absl::OkStatus();
     }

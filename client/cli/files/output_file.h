@@ -1,4 +1,4 @@
-// A file that is there whole, or not at all.
+// A file that is written completely or not at all.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 
 namespace gpumem::cli {
 
-// Written beside its place under another name, and put there by Commit(). Its end without that
-// leaves nothing. "-" is stdout, which gets the bytes at once. Used by one thread.
+// Written under a temporary name in the same folder, and renamed by Commit(). Without Commit() the
+// destructor leaves no file. "-" is stdout, which gets the bytes at once. Used by one thread.
 class OutputFile {
  public:
-  //   ALREADY_EXISTS  there is such a file, and `replace` is not set
-  //   NOT_FOUND, PERMISSION_DENIED, …  as the system says
+  //   ALREADY_EXISTS  the file exists, and `replace` is false
+  //   NOT_FOUND, PERMISSION_DENIED, …  the error of the system
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path, bool replace);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -26,11 +26,11 @@ class OutputFile {
   //   DATA_LOSS           the disk's error
   absl::Status Write(absl::string_view bytes);
 
-  // No more is written. DATA_LOSS: some disks say only now what they could not write.
+  // Ends the writing. DATA_LOSS: some disks report failed writes only now.
   absl::Status Finish();
 
-  // After Finish().
-  //   ALREADY_EXISTS  somebody has made such a file meanwhile
+  // Requires Finish().
+  //   ALREADY_EXISTS  such a file was created meanwhile
   absl::Status Commit();
 
  private:

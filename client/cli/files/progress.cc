@@ -35,7 +35,8 @@ std::string ProgressLine(absl::string_view what, uint64_t done, uint64_t total,
   const double seconds = std::max(absl::ToDoubleSeconds(elapsed), 1e-9);
   const double rate = static_cast<double>(done) / seconds;
   std::vector<std::string> parts = {
-      absl::StrFormat("%4s", Percent(done, total)),  // so that nothing jumps
+      absl::StrFormat("%4s",
+                      Percent(done, total)),  // a fixed width, so that the text does not jump
       absl::StrCat(Size(done, false), " of ", Size(total, false)),
       absl::StrCat(Size(static_cast<uint64_t>(rate), false), "/s"),
   };
@@ -82,7 +83,7 @@ void Progress::Show(uint64_t done) {
   if (now < next_) return;
   next_ = now + kBetween;
   drawn_ = true;
-  // One column stays free: some terminals begin a new line behind the last one.
+  // Leaves one column free: some terminals begin a new line after the last one.
   const std::string line = ProgressLine(what_, done, total_, now - begun_, Columns() - 1);
   std::fputs(absl::StrCat("\r", line, "\x1b[K").c_str(), stderr);
   std::fflush(stderr);

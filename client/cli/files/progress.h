@@ -1,4 +1,4 @@
-// How far a long piece of work has got, on one line of the terminal that is drawn again and again.
+// The progress of long work, on one line of the terminal that is redrawn.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 
 namespace gpumem::cli {
 
-// "weights.bin  [#########...........]  45%  4.50 GiB of 10.00 GiB  3.10 GiB/s  2s left", in at
-// most `columns` characters: first the bar gets shorter, then what is at the end goes. Pure.
+// Returns "weights.bin  [#########...........]  45%  4.50 GiB of 10.00 GiB  3.10 GiB/s  2s left",
+// in at most `columns` characters. First the bar is shortened, then the fields at the end are
+// dropped. Pure.
 std::string ProgressLine(absl::string_view what, uint64_t done, uint64_t total,
                          absl::Duration elapsed, size_t columns);
 
-// Draws on stderr, where that is a terminal and `wanted`; else does nothing. Its end clears the
+// Draws on stderr if that is a terminal and `wanted`; else does nothing. The destructor clears the
 // line. Used by one thread.
 class Progress {
  public:
@@ -24,7 +25,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Draws where it is time to: ten times a second.
+  // Draws at most ten times a second.
   void Show(uint64_t done);
 
  private:

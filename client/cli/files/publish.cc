@@ -1,4 +1,4 @@
-// gpumemctl publish: files become segments, and the segments a publication that stays.
+// gpumemctl publish: copies files into segments, and publishes them permanently.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -43,7 +43,7 @@ std::vector<ListedFile> List(const std::vector<std::unique_ptr<FileReader>>& rea
   return files;
 }
 
-// One for each file, all on one device.
+// Acquires one segment for each file, all on one device.
 absl::StatusOr<std::vector<Segment>> AcquireFor(Client& client, const PublishCommand& command,
                                                 const std::vector<ListedFile>& files) {
   std::vector<Segment> segments;
@@ -73,7 +73,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
   auto readers = OpenAll(command.files);
   if (!readers.ok()) return readers.status();
   std::vector<ListedFile> files = List(*readers);
-  // Before anything is read: it says what is wrong with the names.
+  // Before any file is read: it reports invalid names.
   if (auto list = EncodeFileList(files); !list.ok()) return list.status();
 
   auto client = Client::Connect(

@@ -7,7 +7,7 @@
 
 namespace gpumem::cli {
 
-// What copies to and from a segment's memory. Statuses of Staging::ForCuda.
+// Returns the copier to and from a segment's memory. Statuses of Staging::ForCuda.
 inline absl::StatusOr<std::unique_ptr<Staging>> StagingOf(const Segment& segment) {
   const bool of_host = segment.backend() == Backend::kHost || segment.kind() == Kind::kPinned;
   return of_host ? Staging::ForHost() : Staging::ForCuda(segment.device_uuid());

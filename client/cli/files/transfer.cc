@@ -13,14 +13,14 @@
 namespace gpumem::cli {
 namespace {
 
-// As many requests to a disk at one time: one does not keep a fast one busy.
+// The number of parallel requests to a disk: one does not saturate a fast disk.
 constexpr size_t kReaders = 4;
 
 class Checksum {
  public:
   Checksum() : state_(XXH3_createState()) { Reset(); }
   void Update(const void* bytes, uint64_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
-  // As xxh128sum prints it. The next one begins.
+  // Returns the output of xxh128sum, and begins the next one.
   std::string Finish() {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
     Reset();
@@ -62,7 +62,7 @@ std::vector<Piece> Cut(absl::Span<const Placed> places) {
 
 int SlotOf(size_t piece) { return static_cast<int>(piece % Staging::kSlots); }
 
-// Threads that read pieces into their slots, as many ahead as there are slots.
+// Threads that read pieces into their slots, ahead by the number of slots.
 class Readers {
  public:
   Readers(absl::Span<FileReader* const> files, absl::Span<const Piece> pieces, Staging& staging)
@@ -80,7 +80,7 @@ class Readers {
   Readers(const Readers&) = delete;
   Readers& operator=(const Readers&) = delete;
 
-  // Waits until a piece is in its buffer.
+  // Blocks until a piece is in its buffer.
   absl::Status Await(size_t piece) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -89,7 +89,7 @@ class Readers {
     mutex_.Await(absl::Condition(&there));
     return status_;
   }
-  // The buffers of all pieces before this one are free.
+  // Marks the buffers of all pieces before this one as free.
   void FreeBefore(size_t piece) {
     absl::MutexLock lock(&mutex_);
     free_before_ = piece;
@@ -145,7 +145,7 @@ absl::Status Load(absl::Span<FileReader* const> files, absl::Span<const Placed> 
     if (absl::Status status = staging.StartIn(SlotOf(i), piece.mapped, piece.bytes); !status.ok()) {
       return status;
     }
-    // Beside the copy.
+    // In parallel with the copy.
     if (checksums != nullptr) {
       checksum.Update(staging.Buffer(SlotOf(i), piece.mapped), piece.bytes);
       if (piece.last) checksums->push_back(checksum.Finish());

@@ -1,5 +1,5 @@
-// The bytes of files, from disk to mapped memory and back, in pieces of Staging::kPieceBytes that
-// go through it one behind the other: while one is copied, others are read and one is checked.
+// Copies files between disk and mapped memory, in a pipeline of pieces of Staging::kPieceBytes:
+// while one is copied, others are read and one is checked.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,22 @@
 
 namespace gpumem::cli {
 
-// A file's place in memory.
+// The place of a file in memory.
 struct Placed {
-  void* mapped = nullptr;  // begins at a page, and has room up to the end of a page
+  void* mapped = nullptr;  // aligned to a page, with room up to the end of a page
   uint64_t bytes = 0;
 };
 
-// Called with how many bytes are done with, more each time; another status than OK ends the work
-// with it.
+// Called with the number of bytes done, ascending. An error ends the work with that status.
 using OnProgress = absl::FunctionRef<absl::Status(uint64_t)>;
 
-// Reads whole files, each to its place. Where `checksums` is set, it gets the XXH128 of each.
-// Statuses of FileReader::Read and of Staging.
+// Reads whole files, each to its place. Stores the XXH128 of each in `checksums`, unless it is
+// null. Statuses of FileReader::Read and of Staging.
 absl::Status Load(absl::Span<FileReader* const> files, absl::Span<const Placed> places,
                   Staging& staging, OnProgress on_progress, std::vector<std::string>* checksums);
 
-// What is at a place, in order: `use` gets it piece by piece. Answers its XXH128.
-// Statuses of `use` and of Staging.
+// Passes the bytes at a place to `use`, piece by piece in order. Returns their XXH128. Statuses of
+// `use` and of Staging.
 absl::StatusOr<std::string> Unload(const Placed& place, Staging& staging, OnProgress on_progress,
                                    absl::FunctionRef<absl::Status(absl::string_view)> use);
 

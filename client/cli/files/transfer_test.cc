@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kPiece = Staging::kPieceBytes;
 
-// As a device's: bytes are in the memory when the copy is finished, and not before. Whoever uses
-// a buffer too early or too late gets bytes that are wrong.
+// As a device's: bytes are in the memory once the copy is finished, not before. Using a buffer too
+// early or too late yields wrong bytes.
 class LateStaging : public Staging {
  public:
   void* Buffer(int slot, void*) override { return buffers_[slot].get(); }
@@ -92,7 +92,7 @@ class TransferTest : public testing::TestWithParam<bool> {
     contents_.push_back(std::move(content));
     return path;
   }
-  // Out of the page cache, so that the disk is read.
+  // Evicts the file from the page cache, so that the disk is read.
   static void Forget(const std::string& path) {
     const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     fdatasync(fd.get());
@@ -102,7 +102,7 @@ class TransferTest : public testing::TestWithParam<bool> {
   void Open(const std::string& path) {
     auto reader = FileReader::Open(path);
     ASSERT_TRUE(reader.ok()) << reader.status();
-    // One page more, that nothing may be written to.
+    // One more page, which must not be written.
     const uint64_t room = ((*reader)->bytes() + 4095) / 4096 * 4096;
     void* memory =
         mmap(nullptr, room + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Stagings, TransferTest, testing::Bool(),
                          [](const auto& which) { return which.param ? "Host" : "Late"; });
 
 TEST_P(TransferTest, BringsEveryByteThereAndBack) {
-  // Around the edges of pages and pieces, and more pieces than slots.
+  // Around the boundaries of pages and pieces, and more pieces than slots.
   for (const uint64_t bytes :
        {uint64_t{1}, uint64_t{4095}, uint64_t{4096}, uint64_t{4097}, kPiece - 1, kPiece, kPiece + 1,
         3 * kPiece + 12345, kPiece * (Staging::kSlots + 3) + 1}) {

@@ -1,4 +1,4 @@
-// What publish, fetch and verify answer. Pure.
+// The output of publish, fetch and verify. Pure.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Transferred {
 };
 
 struct Verified {
-  enum class State { kSame, kDifferent, kUnknown };  // kUnknown: there is nothing to compare with
-  ListedFile file;                                   // with what the memory's checksum is
+  enum class State { kSame, kDifferent, kUnknown };  // kUnknown: there is no checksum to compare
+  ListedFile file;                                   // with the checksum of the memory
   State state = State::kUnknown;
 };
 

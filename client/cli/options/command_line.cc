@@ -60,8 +60,8 @@ class Parser {
     app_.footer(kFooter);
     app_.set_version_flag("--version", absl::StrCat("gpumemctl ", GPUMEM_VERSION));
     app_.set_help_flag("-h,--help", "Show this help and stop");
-    app_.require_subcommand(0, 1);  // none: see Parse, which says it better than CLI11
-    // The options below may also stand after the subcommand.
+    app_.require_subcommand(0, 1);  // none: Parse reports it better than CLI11
+    // The options below are also valid after the subcommand.
     app_.fallthrough();
     app_.add_option("--runtime-dir", line_.global.runtime_dir,
                     "The folder of the daemon's sockets (default: $GPUMEM_RUNTIME_DIR, else this "
@@ -83,9 +83,9 @@ class Parser {
   }
 
   CommandLine Parse(std::vector<std::string> arguments) {
-    // Also where parsing stops before it gets to the flag.
+    // Also if parsing stops before the flag.
     const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants it
+    std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
     try {
       app_.parse(arguments);
       if (!make_) throw CLI::RequiredError("A subcommand");
@@ -104,14 +104,14 @@ class Parser {
   const CLI::App& app() const { return app_; }
 
  private:
-  // A subcommand that answers with `*command`.
+  // A subcommand that returns `*command`.
   template <typename C>
   CLI::App* Add(CLI::App* parent, const std::string& name, C* command, const std::string& what,
                 const std::string& footer) {
     CLI::App* sub = parent->add_subcommand(name, what);
     sub->footer(footer +
                 "\nHere, too: --runtime-dir, --json, --exact, --no-color (gpumemctl --help).");
-    // Parents finish after their children: the innermost subcommand is the one meant.
+    // Parents finish after their children: the innermost subcommand is the result.
     sub->final_callback([this, command] {
       if (!make_) make_ = [command] { return Command(*command); };
     });
@@ -261,7 +261,7 @@ class Parser {
     });
   }
 
-  // Of quota set: what is no limit.
+  // The settings of quota set that are not limits.
   static void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
     AddParsed(
         set, "--guarantee", ParseSize, [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
@@ -292,7 +292,7 @@ class Parser {
                                 const char* yes, const char* no) {
       CLI::Option* on = set->add_flag_callback(
           "--" + name, [=] { (quota->*setter)(true); }, yes);
-      // Without it "--scrub=false" would be taken and do nothing.
+      // Otherwise "--scrub=false" would be accepted without effect.
       on->disable_flag_override();
       set->add_flag_callback(
              "--no-" + name, [=] { (quota->*setter)(false); }, no)
@@ -311,7 +311,7 @@ class Parser {
               "write it there, then gpumemctl reload");
         },
         [](const std::string&) {}, "")
-        ->group("");  // not shown: it is there to say this
+        ->group("");  // hidden: it exists to report this error
     AddParsed(
         set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
         "Of requests that name none")

@@ -1,4 +1,4 @@
-// What the user typed, as data. Parsing does nothing else: no socket, no output.
+// The command line as data. Parsing has no side effects: no socket, no output.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct GlobalOptions {
   bool no_color = false;
 };
 
-// One struct for each command. Devices are as the user names them: the daemon's index, a
-// UUID or the beginning of one.
+// One struct for each command. Devices are named as the user typed them: the daemon's index, a UUID
+// or a prefix of one.
 struct StatusCommand {};
 struct DevicesCommand {};
 struct WhoamiCommand {
@@ -40,7 +40,7 @@ struct QuotaGetCommand {
 };
 struct QuotaListCommand {};
 struct QuotaSetCommand {
-  v1::SetQuotaRequest request;  // its devices are named as the user did
+  v1::SetQuotaRequest request;  // with devices as the user named them
 };
 struct QuotaUnsetCommand {
   v1::UnsetQuotaRequest request;
@@ -84,7 +84,7 @@ struct PoolListCommand {
   std::string device;
 };
 struct PoolSetCommand {
-  v1::SetPoolRequest request;  // its device is named as the user did
+  v1::SetPoolRequest request;  // with the device as the user named it
 };
 struct PoolTrimCommand {
   v1::TrimPoolRequest request;  // the same
@@ -109,7 +109,7 @@ struct MapCommand {
   size_t rows = 4;     // of each device's picture
 };
 struct DescribeCommand {
-  Subject subject = Subject::kAny;  // kAny: whatever `name` is the name of
+  Subject subject = Subject::kAny;  // kAny: any that has the name
   std::string name;
 };
 struct DoctorCommand {};
@@ -117,13 +117,13 @@ struct EventsCommand {
   v1::WatchEventsRequest request;
 };
 struct HoldCommand {
-  uint64_t bytes = 0;                // of each new segment; 0 where tickets are opened
-  std::vector<std::string> tickets;  // to be opened instead
+  uint64_t bytes = 0;                // of each new segment; 0 to open tickets
+  std::vector<std::string> tickets;  // to open instead of new segments
   Kind kind = Kind::kDefault;
   DeviceName device;
   std::vector<DeviceName> map_devices;
   int count = 1;
-  bool read_only = false;                  // with tickets alone
+  bool read_only = false;                  // with tickets only
   bool show_handle = false;                // of kind ipc
   std::optional<absl::Duration> duration;  // absent: until a signal
   std::string tenant;
@@ -142,17 +142,16 @@ using Command =
 
 struct CommandLine {
   GlobalOptions global;
-  // Absent where there is nothing to run: help and version were asked for, or the line
-  // makes no sense.
+  // Absent if there is nothing to run: help or version was requested, or the line is invalid.
   std::optional<Command> command;
   std::string text;   // the help or version
-  std::string error;  // one sentence; not empty where the line makes no sense
+  std::string error;  // one sentence; not empty if the line is invalid
 };
 
 // `arguments` without the program's name.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
-// Calls `use` with the parser, for what is generated from it. It is gone afterwards.
+// Calls `use` with the parser, for output generated from it. The parser is destroyed afterwards.
 void WithParser(absl::FunctionRef<void(const CLI::App&)> use);
 
 }  // namespace gpumem::cli

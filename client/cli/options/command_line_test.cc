@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The command that the arguments stand for; fails the test where it is another.
+// Returns the command of these arguments; fails the test if it is another command.
 template <typename C>
 C Parsed(const std::vector<std::string>& arguments, GlobalOptions* global = nullptr) {
   CommandLine line = ParseCommandLine(arguments);
@@ -212,7 +212,7 @@ TEST(CommandLineTest, QuotaSetKnowsGuaranteesAndSettings) {
   EXPECT_EQ(quota.kind(), v1::KIND_IPC);
   EXPECT_EQ(quota.release(), v1::RELEASE_POLICY_ON_EXIT);
   EXPECT_FALSE(quota.has_limit_bytes());
-  // Settings that are off are changes as well.
+  // Settings that are off are changes, too.
   EXPECT_TRUE(
       Parsed<QuotaSetCommand>({"quota", "set", "t", "--no-scrub"}).request.quota().has_scrub());
   EXPECT_THAT(Parsed<QuotaSetCommand>(
@@ -333,7 +333,7 @@ TEST(CommandLineTest, HoldOfTickets) {
   EXPECT_TRUE(hold.read_only);
   EXPECT_THAT(hold.map_devices, ElementsAre("0"));
   EXPECT_EQ(hold.bytes, 0u);
-  // Of which kind they are is known when they are open.
+  // Their kind is known only once they are open.
   EXPECT_TRUE(Parsed<HoldCommand>({"hold", "--open", "gmt_a", "--show-handle"}).show_handle);
 }
 

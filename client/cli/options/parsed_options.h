@@ -1,4 +1,4 @@
-// Options of CLI11 whose text becomes a value, with a clear error where it does not.
+// Options of CLI11 whose text is parsed to a value, with a clear error if it is invalid.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take
       help);
 }
 
-// The same, for an option that may be given several times.
+// As above, for an option that may be given several times.
 template <typename Parse, typename Take>
 CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Take take,
                         const std::string& help) {
@@ -42,7 +42,7 @@ CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Tak
       ->allow_extra_args(false);
 }
 
-// Where to put what was parsed.
+// Returns the destination of a parsed value.
 template <typename Out>
 auto Into(Out* out) {
   return [out](auto value) { *out = std::move(value); };

@@ -1,4 +1,4 @@
-// The options of the commands that show what there is: what each adds to its subcommand.
+// The options of the commands that show state: each function adds those of one subcommand.
 #pragma once
 
 #include <CLI/CLI.hpp>

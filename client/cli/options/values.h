@@ -1,6 +1,6 @@
-// How the values on the command line are written.
+// Parsers of values on the command line.
 //
-// Pure. INVALID_ARGUMENT: a sentence with the text and what was expected.
+// Pure. INVALID_ARGUMENT: a message with the text and the expected form.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,21 @@ absl::StatusOr<bool> ParseSwitch(const std::string& text);                      
 absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);                // the same
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);        // "trust"
-absl::StatusOr<std::string> ParsePublication(const std::string& text);          // a name for one
+absl::StatusOr<std::string> ParsePublication(const std::string& text);          // a name
 struct DeviceBytes {
   std::string device;
   uint64_t bytes = 0;
 };
 absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text);  // "0=10GiB"
 
-// What can be changed of a Quota, as options ("total-limit") and as fields
+// The settable fields of a Quota: option names ("total-limit") to field names
 // ("total_limit_bytes").
 const std::map<std::string, std::string>& LimitFields();
 
-// The field of a Quota, from an option's name or its own: "total-limit", "total_limit_bytes".
+// Returns the field of a Quota for an option's or a field's name: "total-limit",
+// "total_limit_bytes".
 absl::StatusOr<std::string> ParseLimitName(const std::string& text);
-// The names of the options, as a list for people.
+// Returns the names of the options, as a list for people.
 std::string LimitNames();
 
 }  // namespace gpumem::cli

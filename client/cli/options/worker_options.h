@@ -1,5 +1,4 @@
-// The options of the commands with which a user works with memory: what each adds to its
-// subcommand.
+// The options of the commands that work with memory: each function adds those of one subcommand.
 #pragma once
 
 #include <CLI/CLI.hpp>

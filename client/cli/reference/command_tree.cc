@@ -12,7 +12,7 @@
 namespace gpumem::cli {
 namespace {
 
-// "vmm|ipc" are words to type, "INDEX|UUID" says what they stand for.
+// "vmm|ipc" are words to type; "INDEX|UUID" is a description.
 bool AreWords(const std::string& value) {
   return absl::StrContains(value, '|') && std::none_of(value.begin(), value.end(), [](char c) {
            return absl::ascii_isupper(static_cast<unsigned char>(c));
@@ -39,7 +39,7 @@ std::vector<std::string> WordsOf(const std::string& value) {
   return names;
 }
 
-// "INT in [1 - 253]", of CLI::Range, as people write it.
+// Formats "INT in [1 - 253]" of CLI::Range for people.
 std::string Bounds(absl::string_view check) {
   const size_t open = check.find('[');
   if (open == absl::string_view::npos || !absl::ConsumeSuffix(&check, "]")) return "";

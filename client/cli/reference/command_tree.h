@@ -1,7 +1,7 @@
-// gpumemctl's commands and options as data, read from its own parser, so that what is generated
-// from them (the man page, the completions of shells) says what the program does.
+// gpumemctl's commands and options as data, read from its parser. So the output generated from them
+// (the man page, the completions of shells) always matches the program.
 //
-// Pure. Not thread-safe: the parser is asked while it is built.
+// Pure. Not thread-safe: the parser is queried while it is built.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,14 +10,14 @@
 
 namespace gpumem::cli {
 
-// What a shell can offer for a value.
+// The completions that a shell can offer for a value.
 enum class Offer {
   kNothing,
   kWords,  // OptionReference::words
   kFiles,
   kFolders,
   kDevices,
-  kDevicesEqual,  // the same with a '=' at the end, before a number of bytes
+  kDevicesEqual,  // with a trailing '=', before a number of bytes
   kTenants,
   kPublications,
 };
@@ -25,7 +25,7 @@ enum class Offer {
 struct OptionReference {
   std::string name;        // "--limit"; of an operand "TENANT"
   std::string short_name;  // "-h"; mostly empty
-  std::string value;       // "BYTES", "on|off"; empty where none follows
+  std::string value;       // "BYTES", "on|off"; empty if it takes none
   std::string what;
   bool required = false;
   bool repeatable = false;
@@ -38,19 +38,19 @@ struct CommandReference {
   std::string name;                       // "gpumemctl quota set"
   std::vector<std::string> subcommands;   // "get", "list"
   std::vector<OptionReference> operands;  // in their order
-  std::vector<OptionReference> options;   // without those that are hidden
+  std::vector<OptionReference> options;   // except hidden ones
   std::string what;
   std::string footer;
-  bool alone = false;  // makes sense without a subcommand
+  bool alone = false;  // valid without a subcommand
 
-  // "quota set"; of gpumemctl itself: empty.
+  // Returns "quota set"; empty for gpumemctl itself.
   std::string short_name() const;
 };
 
-// Each command before its subcommands: gpumemctl itself is the first.
+// Returns each command before its subcommands: gpumemctl itself is the first.
 std::vector<CommandReference> CommandsOf(const CLI::App& app);
 
-// The options of gpumemctl itself that every command takes, too.
+// Returns gpumemctl's own options that every command also accepts.
 std::vector<OptionReference> OptionsEverywhere(const std::vector<CommandReference>& commands);
 
 }  // namespace gpumem::cli

@@ -6,7 +6,7 @@
 namespace gpumem::cli {
 namespace {
 
-// Everything but the tables that follow it.
+// The script without the tables that follow it.
 constexpr char kHead[] =
     R"bash(# bash completion for gpumemctl. Generated from the program's own command line: do not edit.
 

@@ -40,7 +40,7 @@ std::string InFishQuotes(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
-// The flags of `complete` for a value.
+// Returns the flags of `complete` for a value.
 std::string Values(const OptionReference& option) {
   switch (option.offer) {
     case Offer::kNothing:
@@ -94,7 +94,7 @@ std::string FishCompletion(const std::vector<CommandReference>& commands) {
     }
     for (const OptionReference& operand : command.operands) {
       if (operand.offer == Offer::kNothing) continue;
-      // Of an operand, -x and -r mean nothing.
+      // For an operand, -x and -r have no effect.
       absl::StrAppend(&out, "complete -c gpumemctl", condition,
                       absl::StripPrefix(Values(operand), " -x"), "\n");
     }

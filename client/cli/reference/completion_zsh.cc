@@ -31,7 +31,7 @@ _gpumemctl_tenants() { _gpumemctl_offer "$@" tenant "quota list" }
 _gpumemctl_publications() { _gpumemctl_offer "$@" name publications }
 )zsh";
 
-// Text inside an _arguments specification, where ':' and brackets are punctuation.
+// Escapes text in an _arguments specification, in which ':' and brackets are punctuation.
 std::string Escaped(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"\\", "\\\\"}, {":", "\\:"}, {"[", "\\["}, {"]", "\\]"}});
 }
@@ -58,7 +58,7 @@ std::string Action(const OptionReference& option) {
   return "";
 }
 
-// One argument of _arguments for each way to write the option.
+// Returns one argument of _arguments for each form of the option.
 std::string Specifications(const OptionReference& option) {
   std::string out;
   for (const std::string& name : {option.short_name, option.name}) {

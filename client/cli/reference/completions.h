@@ -1,5 +1,5 @@
-// What shells need to complete a command line of gpumemctl: commands, options, words, files; and
-// the names of devices, tenants and publications, for which they ask the daemon.
+// Shell completions for gpumemctl's command line: commands, options, words and files. For the names
+// of devices, tenants and publications they query the daemon.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gpumem::cli {
 
-// For /usr/share/bash-completion/completions/gpumemctl. Needs bash alone.
+// For /usr/share/bash-completion/completions/gpumemctl. Requires only bash.
 std::string BashCompletion(const std::vector<CommandReference>& commands);
 // For a folder of zsh's $fpath, as _gpumemctl.
 std::string ZshCompletion(const std::vector<CommandReference>& commands);

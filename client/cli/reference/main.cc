@@ -1,5 +1,5 @@
-// Writes what is generated from gpumemctl's command line, for packages: the man page, and what
-// shells need to complete a command line.
+// Generates files for packages from gpumemctl's command line: the man page and the completions of
+// shells.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>

@@ -11,12 +11,12 @@
 namespace gpumem::cli {
 namespace {
 
-// Text that means nothing to troff, and whose '-' can be copied to a shell.
+// Escapes text for troff; its '-' can be copied to a shell.
 std::string Plain(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
 }
 
-// A line of it: a '.' or a "'" at its beginning would be a request.
+// Escapes a line: a '.' or a "'" at its beginning would be a request.
 std::string Line(absl::string_view text) {
   const std::string plain = Plain(text);
   const bool request = absl::StartsWith(plain, ".") || absl::StartsWith(plain, "'");
@@ -26,14 +26,14 @@ std::string Line(absl::string_view text) {
 std::string Bold(absl::string_view text) { return absl::StrCat("\\fB", Plain(text), "\\fR"); }
 std::string Italic(absl::string_view text) { return absl::StrCat("\\fI", Plain(text), "\\fR"); }
 
-// Lines as they are.
+// Returns the lines without formatting.
 std::string Verbatim(const std::vector<std::string>& lines) {
   std::string out = ".PP\n.RS 4\n.nf\n";
   for (const std::string& line : lines) out += Line(line);
   return out + ".fi\n.RE\n";
 }
 
-// What stands below a command's options in --help: examples keep their lines, sentences do not.
+// Formats the footer of a command's --help: examples keep their lines, sentences do not.
 std::string Footer(absl::string_view footer) {
   std::string out;
   std::vector<std::string> examples;
@@ -62,7 +62,7 @@ std::string Footer(absl::string_view footer) {
 std::string Options(const std::vector<OptionReference>& options) {
   std::string out;
   for (const OptionReference& option : options) {
-    if (option.name == "--help" && option.short_name == "-h") continue;  // said once
+    if (option.name == "--help" && option.short_name == "-h") continue;  // documented once
     out += ".TP\n";
     if (!option.short_name.empty()) out += Bold(option.short_name) + ", ";
     if (!absl::StartsWith(option.name, "-")) {
@@ -98,7 +98,7 @@ std::string Synopsis(const CommandReference& command) {
   return out + " [" + Italic("OPTION") + "]...\n";
 }
 
-// The parts of gpumemctl's own footer, divided by empty lines, that become sections.
+// The parts of gpumemctl's footer, separated by empty lines, that become sections.
 struct Sections {
   std::string description;
   std::string examples;

@@ -1,4 +1,4 @@
-// What the completions of several shells have in common.
+// Shared parts of the completions of several shells.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace gpumem::cli {
 
-// A word as bash and zsh read it: in single quotes.
+// Returns a word quoted for bash and zsh: in single quotes.
 std::string InQuotes(const std::string& text);
 
-// Those of the command itself and those that every command takes.
+// Returns the command's options and those that every command takes.
 std::vector<OptionReference> OptionsOf(const CommandReference& command,
                                        const std::vector<CommandReference>& commands);
 

@@ -1,5 +1,5 @@
-// From a command line's parser to data, and from there to text that no language misreads. What
-// shells make of it: tests/cli/completion_test.cc.
+// Parser to data to text, with correct quoting for each language. tests/cli/completion_test.cc runs
+// the result in shells.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -15,10 +15,9 @@ namespace {
 
 constexpr char kPinned[] = "PINNED";
 
-// The beginning of a UUID that no other device shares: up to its first group, as in
-// "GPU-8f2b1a30", or longer.
+// Returns a unique prefix of a UUID: up to its first group, as in "GPU-8f2b1a30", or longer.
 std::string ShortUuid(const DeviceList& devices, absl::string_view uuid) {
-  if (IsPinnedMemory(uuid)) return kPinned;  // there is one
+  if (IsPinnedMemory(uuid)) return kPinned;  // there is only one
   size_t length = std::min(uuid.find('-', uuid.find('-') + 1), uuid.size());
   for (const v1::Device& other : devices) {
     if (other.device_uuid() == uuid) continue;

@@ -18,7 +18,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// The prefix of an enum's values: "TICKET_SCOPE_" for TicketScope.
+// Returns the prefix of an enum's values: "TICKET_SCOPE_" for TicketScope.
 std::string ValuePrefix(const EnumDescriptor& type) {
   std::string prefix;
   for (char c : type.name()) {
@@ -34,7 +34,7 @@ Json EnumJson(const EnumDescriptor& type, int number) {
   return absl::AsciiStrToLower(absl::StripPrefix(value->name(), ValuePrefix(type)));
 }
 
-// One value of `field`: the element `index` of a repeated one, the only one otherwise.
+// Converts one value of `field`: element `index` of a repeated one, else the only one.
 Json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& reflection = *message.GetReflection();
   auto get = [&](auto single, auto repeated) {

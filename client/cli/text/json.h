@@ -1,10 +1,10 @@
-// Messages of the protocol as JSON, in a shape that programs can rely on:
+// Converts messages of the protocol to JSON, in a form that programs can rely on:
 //
 //   fields      all of them, in the protocol's order, by their snake_case names, also
 //               those that are zero or empty
 //   numbers     JSON numbers, 64-bit ones too
 //   enums       lower-case words without the type's prefix: "vmm", "leased", "host";
-//               "unspecified"; the number where this program does not know the value
+//               "unspecified"; the number if this program does not know the value
 //   bytes       base64
 //   absent      null: optional fields and messages that are not set
 //
@@ -26,14 +26,14 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const google::protobuf::Message& message);
 
-// {"tenant": "…", "quota": {…}, "usage": {…}, "overridden": ["…"]}; the last is null where it is
-// not known.
+// {"tenant": "…", "quota": {…}, "usage": {…}, "overridden": ["…"]}; "overridden" is null if
+// unknown.
 Json QuotaJson(const v1::GetQuotaResponse& response, bool knows_overridden);
 
 // {"error": {"code": "NOT_FOUND", "message": "…", "denial": null}}
 Json ErrorJson(const absl::Status& status);
 
-// On several lines, ended by a newline. Bytes that are no UTF-8 are replaced.
+// On several lines, ended by a newline. Invalid UTF-8 is replaced.
 std::string Pretty(const Json& json);
 // On one line, ended by a newline.
 std::string OneLine(const Json& json);

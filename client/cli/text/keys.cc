@@ -18,7 +18,7 @@ Key ByLetter(char letter) {
   }
 }
 
-// Of "ESC [ number ~".
+// Decodes "ESC [ number ~".
 Key ByNumber(absl::string_view number) {
   if (number == "5") return Key::kPageUp;
   if (number == "6") return Key::kPageDown;
@@ -40,7 +40,7 @@ std::vector<KeyPress> KeysOf(absl::string_view bytes) {
       keys.push_back({Key::kEscape});
       continue;
     }
-    // Parameters, then the byte that says what it is.
+    // Parameters, then the final byte, which identifies the sequence.
     size_t end = i + 2;
     while (end < bytes.size() && (bytes[end] < '@' || bytes[end] > '~')) ++end;
     if (end == bytes.size()) {

@@ -1,4 +1,4 @@
-// What a terminal sends for the keys that are pressed.
+// Decodes the bytes that a terminal sends for keys.
 #pragma once
 
 #include <string>
@@ -17,9 +17,8 @@ struct KeyPress {
   friend bool operator==(const KeyPress&, const KeyPress&) = default;
 };
 
-// The keys in bytes as they were read (the sequences of ECMA-48 that xterm, the Linux console and
-// those like them send). A sequence that the end cuts off is kOther; an ESC by itself is the key.
-// Pure.
+// Decodes the bytes read from a terminal (the sequences of ECMA-48 that xterm, the Linux console
+// and similar terminals send). A truncated sequence is kOther; a lone ESC is the key. Pure.
 std::vector<KeyPress> KeysOf(absl::string_view bytes);
 
 }  // namespace gpumem::cli

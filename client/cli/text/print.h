@@ -5,7 +5,7 @@
 
 namespace gpumem::cli {
 
-// Writes to stdout at once, also where that is a pipe.
+// Writes to stdout and flushes, also if that is a pipe.
 inline void Print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);

@@ -38,7 +38,7 @@ bool IsHarmless(char32_t code) {
            (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069));
 }
 
-// Copies `text`; `replace` returns what stands for a character that is not harmless.
+// Copies `text`; `replace` returns the replacement of a harmful character.
 template <typename Replace>
 std::string Replaced(absl::string_view text, Replace replace) {
   std::string result;

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM, and where asked for SIGWINCH, as something to wait for.
+// SIGINT and SIGTERM, and optionally SIGWINCH, as events to wait for.
 #pragma once
 
 #include <poll.h>
@@ -15,8 +15,8 @@
 
 namespace gpumem::cli {
 
-// Make one before any thread starts: threads inherit that the signals are blocked, so
-// that they arrive here and nowhere else. Used by one thread.
+// Construct it before any thread starts: threads inherit the blocked signals, so that only this
+// object receives them. Used by one thread.
 class StopSignals {
  public:
   enum class Also { kNothing, kResize };
@@ -35,20 +35,20 @@ class StopSignals {
 
   enum class Event { kStop, kResize, kInput, kTimeout };
 
-  // Waits for a signal (kResize: the terminal has another size), for something to read from `input`
-  // (-1: nothing), or until `deadline`.
+  // Blocks until a signal (kResize: the size of the terminal has changed), until `input` is
+  // readable (-1: none), or until `deadline`.
   Event Wait(absl::Time deadline, int input = -1) {
     pollfd events[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
                        {.fd = input, .events = POLLIN, .revents = 0}};
     while (true) {
       const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-      // Rounded up, so as not to spin through the last millisecond.
+      // Rounded up, to avoid a busy loop in the last millisecond.
       const int64_t wait = absl::ToInt64Milliseconds(
           std::min(absl::Ceil(left, absl::Milliseconds(1)), absl::Hours(1)));
       const int ready = poll(events, 2, static_cast<int>(wait));
       if (ready > 0 && events[0].revents == 0) return Event::kInput;
       if (ready > 0) {
-        // Taken, so that it does not strike when the signals are let through again.
+        // Consumed, so that it is not delivered when the signals are unblocked.
         signalfd_siginfo taken;
         bool stop = false;
         while (read(fd_.get(), &taken, sizeof taken) > 0) stop |= taken.ssi_signo != SIGWINCH;

@@ -12,7 +12,7 @@
 namespace gpumem::cli {
 namespace {
 
-// The parameters of SGR; empty for plain.
+// Returns the parameters of SGR; empty for plain.
 absl::string_view Code(Style style) {
   switch (style) {
     case Style::kPlain:
@@ -57,7 +57,7 @@ absl::string_view Code(Style style) {
   return "";
 }
 
-// The bytes of the first `characters` characters.
+// Returns the bytes of the first `characters` characters.
 absl::string_view FirstOf(absl::string_view text, size_t characters) {
   for (size_t i = 0; i < text.size(); ++i) {
     if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) continue;

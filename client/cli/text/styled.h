@@ -1,7 +1,7 @@
-// Lines of text with colours, which stay what they are where there are none.
+// Lines of text with optional colours.
 //
-// Pure. Colours are the sixteen of ECMA-48 (SGR), which every terminal shows in its own way, and
-// never say what the characters do not say, too.
+// Pure. Colours are the sixteen of ECMA-48 (SGR), which each terminal displays differently. They
+// never carry information that the characters do not carry, too.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ enum class Style {
   kGood,
   kWarning,
   kBad,
-  // For one of several things; the next after the last is the first again (OneOf).
+  // Distinguishes several items; after the last style comes the first again (OneOf).
   kFirst,
   kSecond,
   kThird,
   kFourth,
   kFifth,
   kSixth,
-  // The same as the ground of what is dark then.
+  // The same colours as backgrounds, with dark text.
   kFirstGround,
   kSecondGround,
   kThirdGround,
@@ -38,14 +38,14 @@ enum class Style {
   kSixthGround,
 };
 
-// The style of the n-th of several things, and the same as its ground.
+// Returns the style of the n-th of several items, and the same as a background.
 Style OneOf(size_t n);
 Style GroundOf(size_t n);
 
 class Line {
  public:
   Line() = default;
-  // One span. Control characters are shown as '?'.
+  // A line of one span. Control characters become '?'.
   explicit Line(absl::string_view text, Style style = Style::kPlain) { Add(text, style); }
 
   Line& Add(absl::string_view text, Style style = Style::kPlain);
@@ -53,7 +53,7 @@ class Line {
   Line& Add(const Line& other);
 
   size_t width() const { return width_; }
-  // Its first `columns` characters; every colour that it begins, it ends.
+  // Returns the first `columns` characters; each colour that begins there also ends there.
   std::string ToString(bool colour, size_t columns) const;
 
  private:
@@ -61,11 +61,11 @@ class Line {
   size_t width_ = 0;
 };
 
-// Each ended by a newline.
+// Each line ends with a newline.
 std::string ToString(const std::vector<Line>& lines, bool colour, size_t columns);
 
-// "[|||||     37%]", `width` characters in all: how much of `whole` is `part`, by length and by
-// number. Green, from 75% yellow, from 90% red.
+// Returns "[|||||     37%]", `width` characters in all: the share of `part` in `whole`, as a length
+// and a number. Green, from 75% yellow, from 90% red.
 Line MeterOf(uint64_t part, uint64_t whole, size_t width);
 
 }  // namespace gpumem::cli

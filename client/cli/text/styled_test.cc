@@ -11,7 +11,7 @@ TEST(LineTest, IsTheSameWithAndWithoutColours) {
   EXPECT_EQ(line.width(), 14u);
   EXPECT_EQ(line.ToString(false, 80), "one größer end");
   EXPECT_EQ(line.ToString(true, 80), "one \x1b[33mgrößer\x1b[0m end");
-  // A colour that is cut through ends with what is left of its text.
+  // A truncated colour ends with the rest of its text.
   EXPECT_EQ(line.ToString(true, 8), "one \x1b[33mgröß\x1b[0m");
   EXPECT_EQ(line.ToString(true, 4), "one ");
   EXPECT_EQ(line.ToString(false, 0), "");

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kGap = 2;
 
-// A UTF-8 sequence is one character: its later bytes follow its first.
+// A UTF-8 sequence is one character: its continuation bytes do not count.
 bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 size_t LineWidth(const std::vector<size_t>& shown, const std::vector<size_t>& widths) {
@@ -71,7 +71,7 @@ std::vector<std::string> Table::ToLines(size_t columns) const {
   std::vector<size_t> widths = natural;
   while (true) {
     widths = natural;
-    // The widest of those that may be cut gives first.
+    // The widest column that may be truncated is reduced first.
     while (LineWidth(shown, widths) > columns) {
       size_t* widest = nullptr;
       for (size_t i : shown) {

@@ -1,4 +1,4 @@
-// Tables for people: columns as wide as their widest cell, two blanks between them.
+// Tables for people: columns as wide as their widest cell, separated by two blanks.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/cli/text/printable.h"  // found as Printable from here, too
+#include "client/cli/text/printable.h"  // re-exported: Printable
 
 namespace gpumem::cli {
 
-// No bound on the length of a line: what goes to files and pipes is never cut.
+// No limit of the line length: output to files and pipes is never truncated.
 inline constexpr size_t kAnyWidth = SIZE_MAX;
 
 enum class Align { kLeft, kRight };
@@ -19,24 +19,24 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string header;
   Align align = Align::kLeft;
-  size_t least = 0;  // its cells may be cut to so many characters where room is short; 0: never
-  int optional = 0;  // left out where that is not enough, the highest first; 0: never
+  size_t least = 0;  // minimum width of truncated cells if space is short; 0: never truncated
+  int optional = 0;  // dropped if that is not enough, the highest first; 0: never dropped
 };
 
 class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // As many cells as there are columns.
+  // Requires as many cells as there are columns.
   void AddRow(std::vector<std::string> cells);
 
   bool empty() const { return rows_.empty(); }
 
-  // The header and the rows, without trailing blanks, and no longer than `columns` characters as
-  // far as the table's columns permit that: cells that are cut end in '~'.
-  // Characters that a terminal would act on are shown as '?': names come from others.
+  // Returns the header and the rows without trailing blanks. Lines have at most `columns`
+  // characters, as far as the table's columns permit; truncated cells end in '~'. Characters that a
+  // terminal would act on become '?': names are untrusted.
   std::vector<std::string> ToLines(size_t columns = kAnyWidth) const;
-  // The same, each line ended by a newline.
+  // As ToLines, each line ended by a newline.
   std::string ToString(size_t columns = kAnyWidth) const;
 
  private:
@@ -44,13 +44,13 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// In characters, taking each UTF-8 sequence for one.
+// Returns the number of characters; each UTF-8 sequence counts as one.
 size_t WidthOf(absl::string_view text);
 
-// The first `width` characters of `text`, the last of them '~' where something is cut off.
+// Returns the first `width` characters of `text`; the last is '~' if text was cut off.
 std::string Shortened(absl::string_view text, size_t width);
 
-// `text` in lines of at most `width` characters, broken at blanks where there are any.
+// Returns `text` in lines of at most `width` characters, broken at blanks if possible.
 std::vector<std::string> Wrapped(absl::string_view text, size_t width);
 
 }  // namespace gpumem::cli

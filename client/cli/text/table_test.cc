@@ -51,7 +51,7 @@ TEST(TableTest, CutsWhatMayBeCutAndLeavesOutWhatMayBeLeftOut) {
             " N  NAME     WHAT    MORE  MOST\n"
             " 1  a long~  größer  more  most\n"
             "22  b\n");
-  EXPECT_EQ(table.ToString(27),  // there is room for the whole name again
+  EXPECT_EQ(table.ToString(27),  // the whole name fits again
             " N  NAME       WHAT    MORE\n"
             " 1  a long n~  größer  more\n"
             "22  b\n");
@@ -59,7 +59,7 @@ TEST(TableTest, CutsWhatMayBeCutAndLeavesOutWhatMayBeLeftOut) {
             " N  NAME  WHAT\n"
             " 1  a l~  größer\n"
             "22  b\n");
-  EXPECT_EQ(table.ToString(3), table.ToString(16));  // there is no less
+  EXPECT_EQ(table.ToString(3), table.ToString(16));  // the minimum width
 }
 
 TEST(TableTest, LinesAreBrokenAtBlanks) {

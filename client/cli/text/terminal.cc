@@ -61,7 +61,7 @@ Terminal::~Terminal() {
 }
 
 void Terminal::Draw(absl::string_view text) {
-  // Each line is cleared behind its text, then what is below: nothing flickers.
+  // Clears each line behind its text, then the lines below: the picture does not flicker.
   std::string frame = "\x1b[H";
   std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();

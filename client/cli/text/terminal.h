@@ -1,4 +1,4 @@
-// The user's terminal, taken over for a picture that is redrawn in place.
+// The user's terminal, for a picture that is redrawn in place.
 #pragma once
 
 #include <termios.h>
@@ -12,24 +12,24 @@
 
 namespace gpumem::cli {
 
-// What may be printed where output goes.
+// The capabilities of the output.
 struct Output {
   bool terminal = false;  // one that can be drawn on
   bool colour = false;
-  size_t columns = 0;  // of a line; kAnyWidth where output is no terminal
+  size_t columns = 0;  // of a line; kAnyWidth if output is no terminal
   size_t rows = 0;     // of the terminal
 };
 
-// Stdout as it is now. No colours where `no_color`, where NO_COLOR is set and not empty
-// (no-color.org), or where TERM says that the terminal knows none ("dumb", or nothing); that one
+// Returns the state of stdout. No colours if `no_color`, if NO_COLOR is set and not empty
+// (no-color.org), or if TERM names a terminal without them ("dumb", or nothing). Such a terminal
 // cannot be drawn on either.
 Output Stdout(bool no_color);
 
-// The width for pictures: that of the terminal, else $COLUMNS, else 80.
+// Returns the width for pictures: that of the terminal, else $COLUMNS, else 80.
 size_t PictureWidth(const Output& output);
 
-// While it lives: the alternate screen without a cursor, keys readable one by one and
-// not echoed. Its end gives everything back.
+// Switches to the alternate screen without a cursor; keys are read one by one and not echoed. The
+// destructor restores the terminal.
 class Terminal {
  public:
   Terminal();
@@ -37,12 +37,12 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Shows `text`, whose lines fit.
+  // Shows `text`, whose lines must fit.
   void Draw(absl::string_view text);
 
-  // Where to wait for keys; -1 where input is no terminal.
+  // The descriptor to wait on for keys; -1 if input is no terminal.
   int input() const { return input_; }
-  // The keys that were pressed; nullopt where there will be no more.
+  // Returns the pressed keys; nullopt if no more can come.
   std::optional<std::vector<KeyPress>> ReadKeys();
 
  private:

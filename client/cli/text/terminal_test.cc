@@ -92,7 +92,7 @@ TEST(StopSignalsTest, ASignalArrivesHereAndNowhereElse) {
     EXPECT_EQ(signals.Wait(absl::InfinitePast()), Event::kStop);
     EXPECT_EQ(signals.Wait(absl::InfinitePast()), Event::kTimeout);
   }
-  // The signals were taken: letting them through again did not end this process.
+  // The signals were consumed: unblocking them did not end this process.
 }
 
 TEST(StopSignalsTest, WaitsUntilTheDeadlineOrForInput) {

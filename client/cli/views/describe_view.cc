@@ -17,7 +17,7 @@
 namespace gpumem::cli {
 namespace {
 
-// Of a list that may have thousands.
+// The maximum of shown elements of a list that may have thousands.
 constexpr size_t kLongest = 20;
 
 class Describer {
@@ -59,7 +59,7 @@ class Describer {
                         Word(info->kind()), ", ", On(info->device_uuid()), ")");
   }
 
-  // How the lease came about, and who else may use it.
+  // Returns the origin of the lease, and its other possible users.
   static std::string Traits(const v1::LeaseInfo& lease) {
     std::string text;
     if (lease.attached()) {
@@ -74,7 +74,7 @@ class Describer {
     return text;
   }
 
-  // "Heading:" and its lines, indented; a few of them where there are many.
+  // Returns "Heading:" and its lines, indented; only some of them if there are many.
   std::string List(const std::string& heading, const std::vector<std::string>& lines,
                    const std::string& where_all = "") const {
     if (lines.empty()) return "";
@@ -84,7 +84,7 @@ class Describer {
       const char* indent = "  ";
       for (const std::string& line : Wrapped(Printable(lines[i]), Width())) {
         absl::StrAppend(&text, indent, line, "\n");
-        indent = "    ";  // what is of the same one stands deeper
+        indent = "    ";  // further lines of the same object are indented
       }
     }
     if (shown < lines.size()) {
@@ -101,7 +101,7 @@ class Describer {
     }
     return paragraph;
   }
-  // Of a line behind the deepest indent; readable on wide terminals, too.
+  // Returns the width of a line at the deepest indent; readable on wide terminals, too.
   size_t Width() const {
     return columns_ == kAnyWidth ? kAnyWidth - 4 : std::clamp<size_t>(columns_, 24, 120) - 4;
   }

@@ -1,4 +1,4 @@
-// gpumemctl describe: all that is known of one thing, in paragraphs. Pure.
+// gpumemctl describe: all known facts of one object, in paragraphs. Pure.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace gpumem::cli {
 
-// `thing` was found in the same snapshot. Sizes are in bytes where `exact`; lines are broken
+// Requires that `thing` was found in this snapshot. Sizes are in bytes if `exact`; lines are broken
 // to fit into `columns`.
 std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact, size_t columns);
 

@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Two sessions, of which one has published two segments and the other is attached to them.
+// Two sessions: one has published two segments and the other is attached to them.
 Snapshot Sample() {
   Snapshot snapshot;
   for (const v1::Device& device : TwoDevices()) *snapshot.status.add_devices() = device;
@@ -130,7 +130,7 @@ TEST(DescribeTest, Segment) {
             "  lease 34, session 12 of tenant user-1001 (pid 7), lingering, attached through "
             "publication training/weights, version 3\n"
             "  publication training/weights, version 3, in which it is segment 2 of 2\n");
-  // Both sessions may map the other one, and lease nothing of it.
+  // Both sessions may map the other segment, and hold no lease of it.
   EXPECT_THAT(Described(Sample(), Subject::kSegment, "41"),
               HasSubstr("May still be mapped, without a lease, by:\n  session 7 of tenant"));
   Snapshot snapshot = Sample();

@@ -1,4 +1,4 @@
-// The daemon's devices, as people name them.
+// The daemon's devices, by the names that people use.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace gpumem::cli {
 
 using DeviceList = std::vector<v1::Device>;
 
-// The UUID of the device that the user names by index, UUID or the beginning of one.
+// Returns the UUID of the device that the user names by index, UUID or a prefix of one.
 //   NOT_FOUND         there is none
-//   INVALID_ARGUMENT  several begin so
+//   INVALID_ARGUMENT  the prefix fits several
 absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::string_view name);
 
 }  // namespace gpumem::cli

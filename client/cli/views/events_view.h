@@ -1,4 +1,4 @@
-// gpumemctl events: one record as a line. Pure.
+// gpumemctl events: each record as a line. Pure.
 #pragma once
 
 #include "absl/time/time.h"
@@ -8,12 +8,12 @@
 
 namespace gpumem::cli {
 
-// "23:04:05.123  granted          tenant …", in local time `zone`; with the day before what is of
-// another one than `today`. Before it a line of its own for records that were missed.
+// Returns "23:04:05.123  granted          tenant …", in local time `zone`. A record of another day
+// than `now` has its date before the time. A separate line before it reports missed records.
 std::vector<Line> EventLines(const v1::EventRecord& record, absl::Time now, absl::TimeZone zone);
 
-// {"number", "time", "event", …, "message"}: as the audit has them; the fields between are the
-// record's own, by name. Numbers are numbers, lists arrays, "time" as of RFC 3339 in UTC.
+// {"number", "time", "event", …, "message"}, as in the audit; the fields between are the record's,
+// by name. Numbers are numbers, lists are arrays, "time" is RFC 3339 in UTC.
 Json EventJson(const v1::EventRecord& record);
 
 }  // namespace gpumem::cli

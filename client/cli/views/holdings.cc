@@ -23,7 +23,7 @@ Holding Total(const v1::TenantInfo& tenant, absl::string_view uuid) {
 }  // namespace
 
 DeviceHoldings HoldingsOn(const v1::Device& device, const v1::ListTenantsResponse& tenants) {
-  // A tenant's usage has that of the tenants under it in it.
+  // A tenant's usage includes that of the tenants under it.
   std::map<std::string, Holding> own;
   for (const v1::TenantInfo& tenant : tenants.tenants()) {
     own[tenant.usage().tenant()] = Total(tenant, device.device_uuid());

@@ -1,4 +1,4 @@
-// Who holds a device: the answers of the daemon, added up. Pure.
+// The holders of a device: the daemon's answers, added up. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace gpumem::cli {
 
-// What a tenant itself has on a device, without the tenants under it.
+// The memory of a tenant on a device, without the tenants under it.
 struct Holding {
   std::string tenant;
   uint64_t leased = 0;
   uint64_t retained = 0;
   uint64_t lingering = 0;
-  uint64_t moving = 0;  // being made, or given back to the driver
+  uint64_t moving = 0;  // being allocated, or returned to the driver
 
   uint64_t held() const { return leased + retained + lingering + moving; }
 };
 
 struct DeviceHoldings {
-  std::vector<Holding> tenants;  // those that hold something, the largest first
-  Holding all;                   // of all of them together
-  uint64_t outside = 0;          // taken past the broker, where the driver says what is free
+  std::vector<Holding> tenants;  // those with memory, the largest first
+  Holding all;                   // the sum of all
+  uint64_t outside = 0;          // taken past the broker, if the driver reports free memory
   uint64_t free = 0;             // of the capacity
 };
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kIndent = 2;
 constexpr char kOthers = '*';
 
-// By tenant: the place among all, the largest first, and the letter for it.
+// By tenant: its rank among all, the largest first, and its letter.
 struct Mark {
   size_t place = 0;
   char letter = kOthers;
@@ -138,7 +138,7 @@ std::vector<size_t> Apportion(const std::vector<uint64_t>& parts, size_t cells) 
     given[i] = std::max<size_t>(static_cast<size_t>(wanted[i]), parts[i] > 0 ? 1 : 0);
     sum += given[i];
   }
-  // One by one to who has the most too little, or from who has the most too much.
+  // One by one to the part with the largest deficit, or from the part with the largest surplus.
   const auto missing = [&](size_t i) { return wanted[i] - static_cast<double>(given[i]); };
   while (sum != cells) {
     size_t chosen = parts.size();

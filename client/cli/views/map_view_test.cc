@@ -67,7 +67,7 @@ TEST(ApportionTest, BySizeAndNobodyIsLeftOut) {
   EXPECT_THAT(Apportion({1, 0, 1'000'000}, 100), ElementsAre(1, 0, 99));
   EXPECT_THAT(Apportion({1, 1, 1'000'000, 500'000}, 11), ElementsAre(1, 1, 6, 3));
   EXPECT_THAT(Apportion({0, 0}, 10), ElementsAre(0, 0));
-  EXPECT_THAT(Apportion({1, 1, 1}, 2), ElementsAre(1, 1, 1));  // too few for all
+  EXPECT_THAT(Apportion({1, 1, 1}, 2), ElementsAre(1, 1, 1));  // not enough cells
   for (uint64_t seed = 1; seed < 200; ++seed) {
     const std::vector<uint64_t> parts = {seed * 7919 % 97, seed * 104729 % 1009, seed, seed * seed};
     const std::vector<size_t> cells = Apportion(parts, 312);

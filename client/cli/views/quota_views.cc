@@ -1,4 +1,4 @@
-// What tenants may have and what they hold, for people.
+// Tenants' quotas and usage, for people.
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
@@ -17,13 +17,13 @@ constexpr char kNone[] = "-";
 constexpr char kNoLimit[] = "none";
 constexpr char kByDevice[] = "by device";
 
-// Marks what operators set.
+// Marks values that operators set.
 class Marks {
  public:
   explicit Marks(const google::protobuf::RepeatedPtrField<std::string>& overridden)
       : unseen_(overridden.begin(), overridden.end()), overridden_(unseen_) {}
 
-  // `cell`, marked where it shows one of these fields and that is overridden.
+  // Returns `cell`, marked if one of these fields is overridden.
   std::string operator()(std::string cell, std::initializer_list<const char*> fields) {
     for (const char* field : fields) unseen_.erase(field);
     const bool any = std::any_of(fields.begin(), fields.end(),
@@ -32,7 +32,7 @@ class Marks {
   }
 
   bool any() const { return !overridden_.empty(); }
-  // Of those that no cell has shown.
+  // True if an overridden field was not shown in any cell.
   bool unseen() const { return !unseen_.empty(); }
 
  private:
@@ -74,7 +74,7 @@ bool HasGuarantee(const v1::Quota& quota) {
   return quota.guarantee_bytes() > 0 || !quota.guarantees().empty();
 }
 
-// An amount that each GPU has: where they differ, that.
+// An amount that each GPU has; if they differ, says so.
 std::string OnEachGpu(const v1::Usage& usage, bool exact,
                       const std::function<uint64_t(const v1::DeviceUsage&)>& amount) {
   std::set<uint64_t> amounts;
@@ -100,7 +100,7 @@ std::string Guarantee(const v1::TenantInfo& tenant, bool exact) {
   });
 }
 
-// Each tenant after the one it is under, and deeper by one.
+// Each tenant after its parent, one level deeper.
 struct Placed {
   const v1::TenantInfo* tenant = nullptr;
   size_t depth = 0;
@@ -141,10 +141,10 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
     const v1::Quota& quota;
     Marks marks;
   };
-  // Columns that are empty for everybody would only make the lines longer.
+  // Columns that are empty for all tenants are dropped.
   struct Shown {
     Column column;
-    std::function<bool(const Tenant&)> filled;  // null: always there
+    std::function<bool(const Tenant&)> filled;  // null: always shown
     std::function<std::string(Row&)> cell;
   };
   const auto has_pinned = [](const Tenant& tenant) {
@@ -221,7 +221,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
       {{"MADE BY", Align::kLeft, 0, 6},
        nullptr,
        [](Row& row) {
-         // The last column, which marks what none before it shows.
+         // The last column, which marks overrides that no earlier column shows.
          return absl::StrCat(row.placed.tenant->configured() ? "config" : "rule",
                              row.marks.unseen() ? "*" : "");
        }},
@@ -297,7 +297,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
       {"release",
        marks(quota.release() == v1::RELEASE_POLICY_ON_EXIT ? "on-exit" : "trust", {"release"})});
 
-  // Columns with nothing in them would only make the lines longer.
+  // Empty columns are dropped.
   const bool guaranteed = HasGuarantee(quota);
   const bool waits = std::any_of(usage.devices().begin(), usage.devices().end(),
                                  [](const auto& device) { return device.waiting() > 0; });
@@ -308,7 +308,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
   for (const char* name : {"LIMIT", "USED", "LEASED", "RETAINED", "LINGERING", "PEAK"}) {
     columns.push_back({name, Align::kRight});
   }
-  // Where room is short: what follows from others goes first, then what was.
+  // If space is short: derived columns are dropped first, then past values.
   for (Column& column : columns) {
     if (column.header == "LEASED") column.optional = 3;
     if (column.header == "BORROWED") column.optional = 2;

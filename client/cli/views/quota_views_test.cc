@@ -17,7 +17,7 @@ TEST(ViewsTest, Tenants) {
   EXPECT_EQ(TenantsView({}, false), "No tenants.\n");
 }
 
-// What the daemon says of a tenant with a limit, an override of it, and pinned memory.
+// The daemon's answer for a tenant with a limit, an override of it, and pinned memory.
 v1::GetQuotaResponse TrainingQuota() {
   v1::GetQuotaResponse response;
   v1::Quota& quota = *response.mutable_quota();
@@ -151,7 +151,7 @@ TEST(ViewsTest, TenantsStandUnderThatWhichTheyAreUnder) {
   alice->mutable_quota()->set_max_waiting(4);
   v1::TenantInfo* lab = add("lab", "");
   lab->set_configured(true);
-  // Bytes of a percentage are the same on equal devices.
+  // On equal devices a percentage is the same number of bytes.
   lab->mutable_quota()->add_devices()->set_device_uuid(kUuid0);
   v1::DeviceGuarantee& guarantee = *lab->mutable_quota()->add_guarantees();
   guarantee.set_device_uuid(kUuid0);

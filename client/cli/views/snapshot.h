@@ -1,4 +1,4 @@
-// All that the daemon tells operators, asked for at one time, and what is in it by name.
+// All that the daemon reports to operators, queried at one time, with look-ups by name.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Snapshot {
 
   DeviceList devices() const { return {status.devices().begin(), status.devices().end()}; }
 
-  // Null where there is none: the calls were one after the other, and something may have ended in
+  // Null if there is none: the calls were made one after another, and an object may have ended in
   // between.
   const v1::TenantInfo* Tenant(absl::string_view name) const;
   const v1::SessionInfo* Session(uint64_t id) const;
@@ -33,20 +33,20 @@ struct Snapshot {
   const v1::PublishedSegments* Published(absl::string_view full_name) const;
 };
 
-// What it has things of; kAny: of whichever.
+// The kinds of objects; kAny: any kind.
 enum class Subject { kAny, kTenant, kSession, kLease, kSegment, kPublication, kDevice };
 
-// One thing in it.
+// One object of a snapshot.
 struct Thing {
   Subject what = Subject::kAny;  // never kAny
   uint64_t id = 0;               // of a session, lease or segment
   std::string name;              // of a tenant or publication ("TENANT/NAME"), a device's UUID
 };
 
-// The thing that the user names: by number, name or UUID, a publication also without its tenant.
-// With kAny whatever it is.
+// Finds the object that the user names: by number, name or UUID, a publication also without its
+// tenant. kAny: of any kind.
 //   NOT_FOUND         there is none
-//   INVALID_ARGUMENT  it may be several things; the sentence names them
+//   INVALID_ARGUMENT  several match; the message names them
 absl::StatusOr<Thing> Find(const Snapshot& snapshot, Subject subject, const std::string& name);
 
 }  // namespace gpumem::cli

@@ -16,7 +16,7 @@ namespace {
 constexpr char kNone[] = "-";
 constexpr size_t kWidestMeter = 48;
 
-// A row of the table, and what it is sorted by.
+// A row of the table, and its sort key.
 struct Row {
   std::vector<std::string> cells;
   uint64_t size = 0;
@@ -31,7 +31,7 @@ struct Rows {
   std::vector<Row> rows;
 };
 
-// A column in which nobody has anything would only take the room of others.
+// Drops a column that is empty in all rows, to save width.
 void LeaveOut(const std::string& header, Rows* rows) {
   const auto it = std::find_if(rows->columns.begin(), rows->columns.end(),
                                [&](const Column& column) { return column.header == header; });
@@ -76,7 +76,7 @@ Rows ByTenant(const TopData& data, bool exact) {
   return result;
 }
 
-// All sessions of one process.
+// The sum of all sessions of one process.
 struct ProcessSum {
   const v1::SessionInfo* first = nullptr;
   uint64_t held = 0, leases = 0, sessions = 0, unbrokered = 0, age_ms = 0;
@@ -211,7 +211,7 @@ Line Header(const TopData& data, const TopState& state) {
   return line;
 }
 
-// How many devices have a line of their own above the table.
+// Returns the number of devices with a separate line above the table.
 size_t Meters(const TopData& data, size_t rows) {
   const auto devices = static_cast<size_t>(data.status.devices_size());
   return rows == 0 ? devices : std::min(devices, rows / 3);
@@ -266,7 +266,7 @@ std::vector<Line> Help() {
   return lines;
 }
 
-// The number of lines around the table's rows.
+// Returns the number of lines around the table's rows.
 size_t Around(const TopData& data, size_t rows) { return 1 + Meters(data, rows) + 1 + 1 + 1; }
 
 }  // namespace
@@ -294,7 +294,7 @@ bool Press(const KeyPress& key, size_t page, TopState* state) {
       state->first = 0;
       return true;
     case Key::kEnd:
-      state->first = SIZE_MAX / 2;  // TopView knows where the end is
+      state->first = SIZE_MAX / 2;  // TopView clamps it
       return true;
     case Key::kEscape:
       state->help = false;
@@ -366,7 +366,7 @@ std::vector<Line> TopView(const TopData& data, size_t rows, size_t columns, TopS
     for (Row& row : sorted.rows) table.AddRow(std::move(row.cells));
     const std::vector<std::string> text = table.ToLines(columns);
     const Style head = rows == 0 ? Style::kBold : Style::kReverse;
-    // The reversed line goes through to the end.
+    // The reversed line extends to the right edge.
     std::string heading = text[0];
     if (rows > 0 && WidthOf(heading) < columns) heading.append(columns - WidthOf(heading), ' ');
     lines.emplace_back(heading, head);

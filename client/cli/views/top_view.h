@@ -1,4 +1,4 @@
-// gpumemctl top: what it shows, and what keys do. Pure.
+// gpumemctl top: its picture, and the effects of keys. Pure.
 #pragma once
 
 #include <cstddef>
@@ -13,34 +13,34 @@ namespace gpumem::cli {
 
 enum class TopBy { kTenant, kProcess, kDevice };
 
-// kAge (the youngest first) is for processes alone.
+// kAge (the youngest first) is for processes only.
 enum class TopSort { kSize, kName, kCount, kAge };
 
-// One look at the daemon.
+// One query of the daemon.
 struct TopData {
   v1::GetStatusResponse status;
   v1::ListTenantsResponse tenants;
   v1::ListSessionsResponse sessions;
 };
 
-// How the user wants to see it.
+// The user's view settings.
 struct TopState {
   TopBy by = TopBy::kTenant;
   TopSort sort = TopSort::kSize;
   bool exact = false;
   bool help = false;
-  size_t first = 0;     // the first row of the table that is seen
-  std::string trouble;  // why what is shown is old; empty: it is not
+  size_t first = 0;     // the first visible row of the table
+  std::string trouble;  // why the data is stale; empty: it is current
 };
 
-// What TopState becomes by a key; false: to quit. `page`: how many rows of the table are seen.
+// Applies a key to TopState; false: quit. `page`: the number of visible rows of the table.
 bool Press(const KeyPress& key, size_t page, TopState* state);
 
-// How many rows of the table are seen on a screen of `rows` lines.
+// Returns the number of visible rows of the table on a screen of `rows` lines.
 size_t TopPage(const TopData& data, size_t rows);
 
-// The screen: `rows` lines of `columns` characters at most. With `rows` 0 all there is, and nothing
-// about keys. A state->first behind the end is set to the last page.
+// Draws the screen: `rows` lines of at most `columns` characters. With `rows` 0 draws all rows,
+// without the help on keys. A state->first behind the end is set to the last page.
 std::vector<Line> TopView(const TopData& data, size_t rows, size_t columns, TopState* state);
 
 }  // namespace gpumem::cli

@@ -44,7 +44,7 @@ TopData Data() {
   return data;
 }
 
-// Many tenants, t00 the largest.
+// Many tenants; t00 is the largest.
 TopData ManyTenants(int count) {
   TopData data = Data();
   data.tenants.clear_tenants();
@@ -98,7 +98,7 @@ TEST(TopViewTest, ByProcess) {
             Shown(data, {.by = TopBy::kProcess, .sort = TopSort::kName}).find("4242"));
 }
 
-// Rather without a column than with half of a name.
+// A column is dropped before a name is truncated.
 TEST(TopViewTest, LongNamesAreWholeIn80Columns) {
   TopData data = Data();
   data.tenants.mutable_tenants(0)->mutable_usage()->set_tenant("pod-0a1b2c3d4e5f6789");
@@ -136,7 +136,7 @@ TEST(TopViewTest, EveryLineFitsTheScreenWhateverItIs) {
       }
     }
   }
-  // In 80 columns nothing but names is cut.
+  // In 80 columns only names are truncated.
   TopState state;
   for (const Line& line : TopView(ManyTenants(40), 24, 80, &state)) EXPECT_LE(line.width(), 80u);
 }

@@ -33,7 +33,7 @@ std::string Kinds(const v1::Device& device) {
   });
 }
 
-// What `device` can do with the memory of `other`: "self", "no", "yes 1", "yes+a 0".
+// Returns the access of `device` to the memory of `other`: "self", "no", "yes 1", "yes+a 0".
 std::string Peer(const v1::Device& device, const v1::Device& other) {
   if (device.device_uuid() == other.device_uuid()) return "self";
   for (const v1::PeerAccess& peer : device.peers()) {
@@ -44,7 +44,7 @@ std::string Peer(const v1::Device& device, const v1::Device& other) {
   return kNone;
 }
 
-// Empty where no GPU has another beside it.
+// Empty if no GPU has a peer.
 std::string PeersView(const DeviceList& devices) {
   DeviceList gpus;
   for (const v1::Device& device : devices) {
@@ -65,7 +65,7 @@ std::string PeersView(const DeviceList& devices) {
                       "fastest.\n");
 }
 
-// Empty where all that use a device have a session.
+// Empty if all users of a device have a session.
 std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
   if (status.foreign_processes().empty()) return "";
   const DeviceList devices(status.devices().begin(), status.devices().end());
@@ -110,7 +110,7 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
 
 std::string DevicesView(const DeviceList& devices, bool exact) {
   if (devices.empty()) return "The daemon has no devices.\n";
-  // Two tables, because one would be wider than most terminals.
+  // Two tables, since one would be wider than most terminals.
   Table names({{"INDEX", Align::kRight}, {"UUID"}, {"NAME"}, {"BACKEND"}});
   Table state({{"INDEX", Align::kRight},
                {"CAPACITY", Align::kRight},
@@ -314,7 +314,7 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
                   Size(pool.used_peak_bytes(), exact),
                   pool.max_bytes() == 0 ? "none" : Size(pool.max_bytes(), exact),
                   pool.release_threshold_bytes() == UINT64_MAX
-                      ? std::string("all")  // what pools on GPUs begin with
+                      ? std::string("all")  // the default of pools on GPUs
                       : Size(pool.release_threshold_bytes(), exact),
                   reuse});
   }

@@ -1,7 +1,6 @@
-// What gpumemctl prints for people. Pure: answers of the daemon in, text out.
-// A trailing '*' marks what operators set, over what the configuration says. Sizes are exact bytes
-// where `exact`. Empty lists say so in words. Tables are at most `width` characters wide, as far as
-// that goes (table.h).
+// gpumemctl's output for people. Pure: turns the daemon's answers into text. A trailing '*' marks
+// values that operators set, over the configuration. Sizes are exact bytes if `exact`. Empty lists
+// say so in words. Tables are at most `width` characters wide, as far as possible (table.h).
 #pragma once
 
 #include <string>
@@ -17,14 +16,14 @@ namespace gpumem::cli {
 using PoolList = std::vector<v1::PoolInfo>;
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact);
-// With the peer matrix below, where there are several GPUs.
+// With the peer matrix below, if there are several GPUs.
 std::string DevicesView(const DeviceList& devices, bool exact);
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact,
                          size_t width = kAnyWidth);
-// Who waits for memory, and for what; empty where nobody does.
+// Lists the requests that wait for memory, and their causes; empty if there are none.
 std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
                         bool exact, size_t width = kAnyWidth);
-// What stands in the way of a request that waits: "memory of serving (6.00 GiB)".
+// Returns the obstacle of a waiting request: "memory of serving (6.00 GiB)".
 std::string WaitsFor(const v1::Denial& denial, bool exact);
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
                          bool exact, size_t width = kAnyWidth);
@@ -39,7 +38,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
                       size_t width = kAnyWidth);
 std::string ReloadView(const v1::ReloadResponse& response);
 
-// Whom the daemon takes the caller for, and why; `daemon` says which one.
+// Describes the identity that the daemon assigns to the caller, and why; `daemon` names the daemon.
 std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& daemon);
 
 }  // namespace gpumem::cli

@@ -1,4 +1,4 @@
-// What the tests of the views show.
+// Sample data for the tests of the views.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline DeviceList TwoDevices() {
   return devices;
 }
 
-// As a node shows them that has two GPUs with a link between them and a third without.
+// As on a node with two linked GPUs and a third without a link.
 inline DeviceList GpusAndPinnedMemory() {
   DeviceList devices(4);
   for (uint32_t i = 0; i < 3; ++i) {

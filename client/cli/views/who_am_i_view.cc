@@ -16,7 +16,7 @@ constexpr char kNone[] = "-";
 
 std::string OrNone(const std::string& text) { return text.empty() ? kNone : text; }
 
-// What the daemon says of one fact about the cgroup.
+// Returns the daemon's text for one fact about the cgroup.
 std::string FactText(const v1::Identity& identity, const std::string& name) {
   if (!identity.cgroup_unknown().empty()) return kNone;
   for (const v1::CgroupFact& fact : identity.facts()) {
@@ -46,7 +46,7 @@ std::string WhyPassed(const v1::PassedRule& rule) {
   return absl::StrCat("does not match (", rule.condition(), ")");
 }
 
-// Lines of a name and a value, the values below each other.
+// Lines of a name and a value, with aligned values.
 class Lines {
  public:
   void Add(std::string name, std::string value) {
@@ -58,7 +58,7 @@ class Lines {
     std::string text;
     for (const auto& [name, value] : lines_) {
       if (!name.empty()) {
-        // What is in cgroups' and tenants' names comes from others.
+        // Names of cgroups and tenants are untrusted.
         absl::StrAppend(&text, name, std::string(width_ - name.size() + 2, ' '), Printable(value));
       }
       absl::StrAppend(&text, "\n");

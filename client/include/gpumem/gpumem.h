@@ -9,23 +9,22 @@
  *   kernel(block.data, stream);
  *   gpumem_pool_free(pool, &block, stream);
  *
- * Status: every function that returns int answers one of enum gpumem_status, and writes to its
- * out-parameters only where that is GPUMEM_OK. Those of gRPC and Abseil, with their numbers. A
- * null where a pointer is needed is INVALID_ARGUMENT; "may be null" says where none is. client.h,
- * publication.h and pool.h say which statuses a call has, and what it does in more words.
- * Handles: each is ended by its own _destroy or _release, which takes null, too, and does nothing
- * then. Using one that was ended is an error that nobody sees. They may be ended in any order: what
- * a handle needs lives as long as it. Text that a call gives belongs to the handle and lives as
- * long as that.
- * Structs that begin with struct_size: set that to sizeof of the struct and, of options, what is
- * not said to zero, which means the default; a null pointer to options is all defaults. So the
- * structs can grow: a library that is older than the program answers UNIMPLEMENTED where it is
- * asked for what it does not know.
+ * Status: a function that returns int returns an enum gpumem_status: a code of gRPC and Abseil. It
+ * writes its out-parameters only if it returns GPUMEM_OK. A null pointer is INVALID_ARGUMENT unless
+ * the parameter "may be null". client.h, publication.h and pool.h list each call's statuses and
+ * details.
+ * Handles: each has a _destroy or _release function, which does nothing for null. Using a released
+ * handle is undefined behaviour. Handles may be released in any order: what a handle needs lives as
+ * long as it. Text that a call returns belongs to the handle and lives as long as it.
+ * Structs that begin with struct_size: set it to sizeof of the struct. In options, set unused
+ * fields to zero, which means the default; a null pointer to options means all defaults. So the
+ * structs can grow: a library older than the program returns UNIMPLEMENTED for a field that it does
+ * not know.
  * Threads: every function may be called from any thread; one segment is used by one thread at a
- * time. A thread may not be cancelled (pthread_cancel) inside a call. Callbacks may not throw.
- * fork(): a child can use nothing that its parent has made, and not connect (FAILED_PRECONDITION);
- * fork before the first connection.
- * The library is not unloaded by dlclose(), since it has threads of its own.
+ * time. A thread must not be cancelled (pthread_cancel) inside a call. Callbacks must not throw.
+ * fork(): a child cannot use anything that its parent created, nor connect (FAILED_PRECONDITION).
+ * Fork before the first connection.
+ * dlclose() does not unload the library, since it runs threads.
  * Sizes are bytes, times milliseconds, booleans 0 or 1. Streams are cudaStream_t or CUstream.
  */
 #ifndef GPUMEM_GPUMEM_H_
@@ -39,10 +38,10 @@
 extern "C" {
 #endif
 
-/* The high half changes where programs must be compiled again, the low half grows with what is
- * added: a library serves a program where its high half is the same and its low half not less. */
+/* The high half changes if programs must be recompiled; the low half grows with each addition. A
+ * library serves a program if their high halves are equal and its low half is not less. */
 #define GPUMEM_API_VERSION UINT32_C(0x00010004)
-/* That of the library. */
+/* Returns the API version of the library. */
 uint32_t gpumem_version(void);
 
 enum gpumem_status {
@@ -50,7 +49,7 @@ enum gpumem_status {
   GPUMEM_CANCELLED = 1,
   GPUMEM_UNKNOWN = 2,
   GPUMEM_INVALID_ARGUMENT = 3,
-  GPUMEM_DEADLINE_EXCEEDED = 4, /* the daemon did not answer in time */
+  GPUMEM_DEADLINE_EXCEEDED = 4, /* the daemon did not answer in time; of Attach: the wait is over */
   GPUMEM_NOT_FOUND = 5,
   GPUMEM_ALREADY_EXISTS = 6,
   GPUMEM_PERMISSION_DENIED = 7,
@@ -60,17 +59,16 @@ enum gpumem_status {
   GPUMEM_OUT_OF_RANGE = 11,
   GPUMEM_UNIMPLEMENTED = 12,
   GPUMEM_INTERNAL = 13,
-  GPUMEM_UNAVAILABLE = 14, /* the daemon is not there, or goes */
+  GPUMEM_UNAVAILABLE = 14, /* the daemon is gone or draining */
   GPUMEM_DATA_LOSS = 15,
   GPUMEM_UNAUTHENTICATED = 16
 };
 
-/* "NOT_FOUND". Never null; lives for ever. */
+/* Returns the name of a status, as "NOT_FOUND". Never null; lives for ever. */
 const char* gpumem_status_name(int status);
 
-/* What was wrong and what would help, in one sentence, of this thread's last call that failed; ""
- * before the first. Never null; valid until the thread's next call that fails. Cut where it is very
- * long. */
+/* Returns one sentence on the error of this thread's last failed call and its remedy; "" before the
+ * first. Never null; valid until the thread's next failed call. Truncated if very long. */
 const char* gpumem_last_error(void);
 
 enum gpumem_cause {
@@ -84,13 +82,13 @@ enum gpumem_cause {
   GPUMEM_CAUSE_MAX_IN_FLIGHT = 7,
   GPUMEM_CAUSE_DAEMON_LIMIT = 8,
   GPUMEM_CAUSE_MAX_WAITING = 9, /* too many requests wait */
-  GPUMEM_CAUSE_GUARANTEES = 10, /* what is free is guaranteed to others */
-  GPUMEM_CAUSE_QUEUE = 11,      /* what is free is waited for by requests that go first */
+  GPUMEM_CAUSE_GUARANTEES = 10, /* the free memory is guaranteed to others */
+  GPUMEM_CAUSE_QUEUE = 11,      /* the free memory is reserved for requests ahead in the queue */
   GPUMEM_CAUSE_UNBROKERED = 12, /* the tenant uses memory that it took past the daemon */
   GPUMEM_CAUSE_MAX_PUBLICATIONS = 13
 };
 
-/* A plain value, which does not grow. */
+/* A plain value, which never grows. */
 struct gpumem_holder {
   const char* tenant;
   uint64_t used;
@@ -106,13 +104,13 @@ struct gpumem_denial {
   uint64_t used;
   uint64_t limit;
   const char* help;
-  const char* limited_tenant; /* whose limit, where that is not the tenant but one it is under */
-  const struct gpumem_holder* holders; /* of what is used, the largest first; a few */
+  const char* limited_tenant; /* the tenant above `tenant` whose limit it is; "": `tenant`'s own */
+  const struct gpumem_holder* holders; /* the largest holders of `used` first; a few */
   size_t holder_count;
 };
 
-/* Why this thread's last call that failed was refused; its text is valid as gpumem_last_error()'s.
- * NOT_FOUND where it was no refusal: that leaves the last error as it is. */
+/* Writes why this thread's last failed call was refused. Its text lives as long as
+ * gpumem_last_error()'s. Returns NOT_FOUND if it was no refusal, and keeps the last error then. */
 int gpumem_last_denial(struct gpumem_denial* denial);
 
 /* ---- Sessions and segments (client.h) ---- */
@@ -120,7 +118,7 @@ int gpumem_last_denial(struct gpumem_denial* denial);
 typedef struct gpumem_client gpumem_client;
 typedef struct gpumem_segment gpumem_segment;
 
-#define GPUMEM_UNLIMITED UINT64_MAX /* of bytes and of times */
+#define GPUMEM_UNLIMITED UINT64_MAX /* for bytes and times */
 
 enum gpumem_kind {
   GPUMEM_KIND_DEFAULT = 0,
@@ -138,31 +136,31 @@ struct gpumem_connect_options {
   const char* tenant;      /* null: the first that the daemon's rules allow */
   const char* name;        /* null: the program's */
   uint64_t timeout_ms;     /* 0: 30 s */
-  int no_reconnect;        /* 1: the session ends with its daemon, and goes on with no other */
-  /* 1: fails at once where no daemon listens. 0: waits for one within timeout_ms, where the folder
-   * of its sockets exists. (No int: it would lie in what was padding before.) */
+  int no_reconnect;        /* 1: the session ends with its daemon */
+  /* 1: fails at once if no daemon listens. 0: waits for one up to timeout_ms, if the folder of its
+   * sockets exists. (Not an int: that would lie in former padding.) */
   uint64_t no_wait;
 };
 int gpumem_client_connect(const struct gpumem_connect_options* options, gpumem_client** client);
-/* The session lives on as long as anything that was made of it. */
+/* Frees the handle. The session lives as long as any object created from it. */
 int gpumem_client_destroy(gpumem_client* client);
 
 struct gpumem_client_info {
   size_t struct_size;
   const char* tenant;
-  const char* rule; /* that named the tenant, in words */
+  const char* rule; /* that chose the tenant, in words */
   const char* daemon_version;
   uint64_t session_id;
 };
 int gpumem_client_get_info(const gpumem_client* client, struct gpumem_client_info* info);
 
-/* Ends waits from another thread. */
+/* Cancels waiting calls from another thread. */
 typedef struct gpumem_cancel_token gpumem_cancel_token;
 int gpumem_cancel_token_create(gpumem_cancel_token** token);
-/* The calls that have it end with CANCELLED, those to come, too. */
+/* Cancels the token's calls, present and future: they return CANCELLED. */
 int gpumem_cancel_token_cancel(gpumem_cancel_token* token);
 int gpumem_cancel_token_is_cancelled(const gpumem_cancel_token* token, int* cancelled);
-/* Calls that have it go on; it cannot end them any more. */
+/* Frees the handle. Its calls continue, and can no longer be cancelled. */
 int gpumem_cancel_token_destroy(gpumem_cancel_token* token);
 
 struct gpumem_acquire_options {
@@ -170,18 +168,18 @@ struct gpumem_acquire_options {
   uint64_t bytes;     /* of each segment */
   const char* device; /* UUID, PCI bus id, ordinal or "most-free"; null: the first that serves */
   int32_t kind;       /* enum gpumem_kind */
-  const char* const* map_devices; /* whose GPUs shall use it; null: its own */
+  const char* const* map_devices; /* the GPUs that will use the memory; null: the segment's */
   size_t map_device_count;
-  void* address; /* wished; null: any */
+  void* address; /* requested; null: any */
   uint64_t timeout_ms;
-  uint64_t wait_ms; /* for memory that others hold; 0: denied at once; GPUMEM_UNLIMITED: for ever */
-  const gpumem_cancel_token* cancel; /* may be null; must live until the call has begun to wait */
-  int32_t revocable;                 /* may be taken back (the watch's revocation) */
-  int32_t without_pressure;          /* asks nobody to give memory back for it */
+  uint64_t wait_ms; /* for memory that others hold; 0: denied at once; GPUMEM_UNLIMITED: no limit */
+  const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
+  int32_t revocable;                 /* may be revoked (the watch's revocation) */
+  int32_t without_pressure;          /* 1: asks no other session to give memory back */
 };
 int gpumem_client_acquire(gpumem_client* client, const struct gpumem_acquire_options* options,
                           gpumem_segment** segment);
-/* `count` of one size, 1 to 253, all or none, one after another in addresses where the kind can. */
+/* Acquires `count` segments of one size, 1 to 253, all or none; contiguous if the kind allows. */
 int gpumem_client_acquire_many(gpumem_client* client, const struct gpumem_acquire_options* options,
                                size_t count, gpumem_segment** segments);
 
@@ -192,7 +190,7 @@ struct gpumem_open_options {
   size_t map_device_count;
   void* address;
   uint64_t timeout_ms;
-  int32_t revocable; /* needed for segments that are */
+  int32_t revocable; /* required for revocable segments */
   int32_t reserved;  /* 0 */
 };
 int gpumem_client_open(gpumem_client* client, const char* ticket,
@@ -200,8 +198,8 @@ int gpumem_client_open(gpumem_client* client, const char* ticket,
 int gpumem_client_open_many(gpumem_client* client, const char* const* tickets, size_t count,
                             const struct gpumem_open_options* options, gpumem_segment** segments);
 
-/* Unmaps the memory, ends the lease, and frees the handle, whatever the status. No GPU work may
- * use the memory by then. */
+/* Unmaps the memory, ends the lease, and frees the handle, whatever the status. No GPU work may use
+ * the memory by then. */
 int gpumem_segment_release(gpumem_segment* segment);
 
 struct gpumem_segment_info {
@@ -213,22 +211,23 @@ struct gpumem_segment_info {
   int32_t backend; /* enum gpumem_backend */
   uint64_t lease_id;
   uint64_t segment_id;
-  int32_t reused;     /* holds old bytes of this tenant; else zeros */
+  int32_t reused;     /* 1: holds old bytes of this tenant; 0: zeroed */
   int32_t registered; /* of kind pinned: GPUs can use it, too */
-  int32_t revocable;  /* may be taken back */
+  int32_t revocable;  /* may be revoked */
   int32_t reserved;   /* 0 */
 };
 int gpumem_segment_get_info(const gpumem_segment* segment, struct gpumem_segment_info* info);
 
-/* The ticket that opens the segment elsewhere; lives as long as the handle. Keep it secret. */
+/* Writes the ticket that opens the segment elsewhere. It lives as long as the handle. Keep
+ * secret. */
 int gpumem_segment_share(gpumem_segment* segment, int32_t scope, const char** ticket);
 
 struct gpumem_handle {
   uint8_t bytes[64];
 };
-/* For programs that do not know gpumem, each of the kinds that have it (UNIMPLEMENTED): ipc's
- * cudaIpcMemHandle_t, mempool's cudaMemPoolPtrExportData and descriptor, and the descriptor of vmm
- * and pinned. The descriptors are the segment's: do not close them. */
+/* Handles for programs that do not use gpumem; UNIMPLEMENTED for a kind that has none. ipc: the
+ * cudaIpcMemHandle_t. mempool: the cudaMemPoolPtrExportData and the descriptor. vmm and pinned: the
+ * descriptor. The segment owns the descriptors: do not close them. */
 int gpumem_segment_get_ipc_handle(const gpumem_segment* segment, struct gpumem_handle* handle);
 int gpumem_segment_get_export_data(const gpumem_segment* segment, struct gpumem_handle* data);
 int gpumem_segment_get_pool_fd(const gpumem_segment* segment, int* fd);
@@ -247,8 +246,8 @@ struct gpumem_device {
   uint64_t capacity_bytes;
   uint64_t charged_bytes;
   uint64_t granularity_bytes;
-  uint64_t pool_granularity_bytes; /* of kind mempool where that differs, else 0 */
-  uint64_t driver_free_bytes;      /* 0: not known */
+  uint64_t pool_granularity_bytes; /* of kind mempool if it differs, else 0 */
+  uint64_t driver_free_bytes;      /* 0: unknown */
   const int32_t* kinds;            /* enum gpumem_kind; the first is the default */
   size_t kind_count;
   size_t peer_count;
@@ -260,7 +259,7 @@ struct gpumem_peer {
   int32_t native_atomics;
   int32_t performance_rank; /* 0: the fastest link of the node */
 };
-/* The devices as they are now; `count` may be null. */
+/* Writes a snapshot of the devices. `count` may be null. */
 int gpumem_client_list_devices(gpumem_client* client, gpumem_device_list** devices, size_t* count);
 int gpumem_device_list_get(const gpumem_device_list* devices, size_t index,
                            struct gpumem_device* device);
@@ -290,11 +289,11 @@ struct gpumem_device_usage {
   uint64_t peak_bytes;
   uint64_t guarantee_bytes;
   uint64_t borrowed_bytes; /* held above the guarantee */
-  uint64_t waiting_bytes;  /* that requests wait for */
-  uint64_t waiting;        /* how many do */
+  uint64_t waiting_bytes;  /* for which requests wait */
+  uint64_t waiting;        /* requests that wait */
   uint64_t revocable_bytes;
 };
-/* What the client's tenant holds now. */
+/* Writes a snapshot of what the client's tenant holds. */
 int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);
 int gpumem_usage_get_tenant(const gpumem_usage* usage, struct gpumem_tenant_usage* tenant);
 int gpumem_usage_get_device(const gpumem_usage* usage, size_t index,
@@ -307,14 +306,14 @@ typedef struct gpumem_event gpumem_event;
 
 struct gpumem_event_options {
   size_t struct_size;
-  const char* name;              /* one of these two */
-  const gpumem_segment* segment; /* must live until the call has returned */
+  const char* name;              /* set either this or `segment` */
+  const gpumem_segment* segment; /* must live until the call returns */
   const char* device;            /* null: the segment's, or the first */
 };
 int gpumem_client_create_event(gpumem_client* client, const struct gpumem_event_options* options,
                                gpumem_event** event);
 int gpumem_client_open_event(gpumem_client* client, const char* name, gpumem_event** event);
-/* Opens the events beside a segment, and hands out at most `capacity`; `count` says how many. */
+/* Opens the events beside a segment; returns at most `capacity`, and their number in `count`. */
 int gpumem_client_open_events(gpumem_client* client, const gpumem_segment* segment,
                               gpumem_event** events, size_t capacity, size_t* count);
 int gpumem_event_record(gpumem_event* event, void* stream);
@@ -322,19 +321,19 @@ int gpumem_event_wait(gpumem_event* event, void* stream);
 int gpumem_event_synchronize(gpumem_event* event);
 int gpumem_event_is_done(const gpumem_event* event, int* done);
 int gpumem_event_get_handle(const gpumem_event* event, struct gpumem_handle* handle);
-/* The cudaEvent_t; null on the host backend. */
+/* Writes the cudaEvent_t; null on the host backend. */
 int gpumem_event_get_cuda_event(const gpumem_event* event, void** cuda_event);
 int gpumem_event_destroy(gpumem_event* event);
 
-/* ---- What the daemon has to say ---- */
+/* ---- Events of the daemon ---- */
 
 typedef struct gpumem_watch gpumem_watch;
 
-/* What the tenant may hold, for which -1 of counts and GPUMEM_UNLIMITED of bytes mean no limit of
- * its own. */
+/* What the tenant may hold. -1 in a count and GPUMEM_UNLIMITED in bytes mean no limit for the
+ * tenant. */
 struct gpumem_quota {
   size_t struct_size;
-  uint64_t limit_bytes; /* on any one GPU; gpumem_device_usage has what is in force on each */
+  uint64_t limit_bytes; /* on any one GPU; gpumem_device_usage has the limit in force on each */
   uint64_t total_limit_bytes;
   uint64_t pinned_limit_bytes;
   uint64_t guarantee_bytes; /* 0: none */
@@ -343,34 +342,34 @@ struct gpumem_quota {
   int64_t max_in_flight;
   int64_t max_waiting;
   int32_t priority;
-  int32_t revocable;  /* all of its leases are */
-  const char* parent; /* under whose quota it is, too; "": nobody's */
+  int32_t revocable;  /* 1: all leases of the tenant are revocable */
+  const char* parent; /* the tenant whose quota also applies; "": none */
 };
 
-/* Each may be null. All are called in one thread of the watch, perhaps before the call that starts
- * it has returned. */
+/* Each may be null. All are called in one thread of the watch, possibly before
+ * gpumem_client_start_watch() has returned. */
 struct gpumem_watch_handlers {
   size_t struct_size;
   void* context; /* given to each */
   void (*segments_lost)(void* context, const uint64_t* lease_ids, size_t count);
   void (*draining)(void* context, int draining);
-  void (*ended)(void* context, int status, const char* message); /* and with it the watch */
-  /* Another session was denied memory; so much of what this process does not need would have been
-   * enough. An empty device means any. Pools give back what they have free by themselves. */
+  void (*ended)(void* context, int status, const char* message); /* the watch has ended */
+  /* Another session was denied memory; `bytes` would have sufficed. An empty device means any.
+   * Pools give back their free memory by themselves. */
   void (*pressure)(void* context, const char* device_uuid, uint64_t bytes);
-  /* The same with how long it helps from now on (0: unknown); where this is set, it is called
+  /* As `pressure`, with how long a release helps, from now (0: unknown). If set, it is called
    * instead. */
   void (*pressure_until)(void* context, const char* device_uuid, uint64_t bytes,
                          uint64_t deadline_ms);
-  /* Revocable leases are taken back: copy out what matters and release them within so many
-   * milliseconds from now on, or the daemon ends the process (SIGTERM, then SIGKILL). */
+  /* Revocable leases are taken back. Copy out what matters and release them within `until_end_ms`
+   * from now, or the daemon ends the process (SIGTERM, then SIGKILL). */
   void (*revocation)(void* context, const uint64_t* lease_ids, size_t count, uint64_t until_end_ms);
-  /* The tenant's quota was changed. The struct is the library's, for the time of the call. */
+  /* The tenant's quota was changed. The library owns the struct, for the time of the call. */
   void (*quota_changed)(void* context, const struct gpumem_quota* quota);
 };
 int gpumem_client_start_watch(gpumem_client* client, const struct gpumem_watch_handlers* handlers,
                               gpumem_watch** watch);
-/* Waits for a handler that is being called, unless it is that handler who calls this. */
+/* Stops the watch. Blocks until a handler in progress returns, unless it is the caller. */
 int gpumem_watch_destroy(gpumem_watch* watch);
 
 /* ---- Publications (publication.h) ---- */
@@ -384,32 +383,32 @@ enum gpumem_publication_access {
 
 struct gpumem_publish_options {
   size_t struct_size;
-  const void* metadata; /* any bytes, which are copied; whoever attaches is given them */
+  const void* metadata; /* any bytes, which are copied; every attachment receives them */
   size_t metadata_bytes;
   int32_t access;           /* enum gpumem_publication_access */
   int32_t ephemeral;        /* ends with the client's session */
-  uint64_t expire_after_ms; /* ends once nobody has been attached for so long; 0: never */
+  uint64_t expire_after_ms; /* ends after that long without an attachment; 0: never */
   uint64_t timeout_ms;
 };
-/* Publishes `count` segments of the client, which stay the caller's: it may release them at once.
- * `version`, which it is, may be null. */
+/* Publishes `count` segments of the client. The caller keeps them and may release them at once.
+ * Writes the new version to `version`, which may be null. */
 int gpumem_client_publish(gpumem_client* client, const char* name,
                           const gpumem_segment* const* segments, size_t count,
                           const struct gpumem_publish_options* options, uint64_t* version);
-/* Who is attached stays so. `version`, which it was, may be null. */
+/* Existing attachments stay. Writes the newest version to `version`, which may be null. */
 int gpumem_client_unpublish(gpumem_client* client, const char* name, uint64_t* version);
 
 struct gpumem_attach_options {
   size_t struct_size;
-  uint64_t wait_for_version; /* or a later one, also of a name yet to come; 0: what is there */
+  uint64_t wait_for_version; /* or a later one, also of a future name; 0: the newest that exists */
   uint64_t wait_ms; /* for that version; 0 and GPUMEM_UNLIMITED: for as long as the session lives */
-  const gpumem_cancel_token* cancel; /* may be null; must live until the call has begun to wait */
+  const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
   const char* const* map_devices;    /* as in gpumem_open_options, with what follows */
   size_t map_device_count;
   void* address;
-  uint64_t timeout_ms; /* for the answer, from when the wait is over */
+  uint64_t timeout_ms; /* for the answer, from the end of the wait */
   int32_t revocable;
-  int32_t writable; /* others who are attached see what is written; else a write faults */
+  int32_t writable; /* 1: other attachments see the writes; 0: a write faults */
 };
 int gpumem_client_attach(gpumem_client* client, const char* name,
                          const struct gpumem_attach_options* options,
@@ -417,22 +416,21 @@ int gpumem_client_attach(gpumem_client* client, const char* name,
 
 struct gpumem_attachment_info {
   size_t struct_size;
-  void* data; /* all of it, one segment after another; null where they are of several devices or
-                 kinds */
+  void* data; /* all segments, one after another; null if they are of several devices or kinds */
   uint64_t bytes;
   uint64_t version;
-  const char* tenant;   /* whose publication it is */
+  const char* tenant;   /* the publisher's */
   const void* metadata; /* lives as long as the handle */
   size_t metadata_bytes;
   size_t segment_count;
 };
 int gpumem_attachment_get_info(const gpumem_attachment* attachment,
                                struct gpumem_attachment_info* info);
-/* Of each segment, in the publisher's order. FAILED_PRECONDITION once it was taken out. */
+/* Describes one segment, in the publisher's order. FAILED_PRECONDITION once it was taken out. */
 int gpumem_attachment_get_segment(const gpumem_attachment* attachment, size_t index,
                                   struct gpumem_segment_info* info);
-/* Takes one out: from here on it is the caller's, to be released by itself, and what is said of the
- * whole no longer holds where it lay. */
+/* Transfers one segment to the caller, which must release it. The attachment's `data` and `bytes`
+ * no longer cover its place. */
 int gpumem_attachment_take_segment(gpumem_attachment* attachment, size_t index,
                                    gpumem_segment** segment);
 /* Unmaps all of it, ends its leases in one call, and frees the handle, whatever the status. No GPU
@@ -455,15 +453,15 @@ struct gpumem_publication {
   int32_t ephemeral;
   uint64_t age_ms;
   uint64_t expire_after_ms; /* GPUMEM_UNLIMITED: never */
-  uint64_t expires_in_ms;   /* as things stand; GPUMEM_UNLIMITED: it does not */
-  /* Of one's own tenant alone, else 0 and "". The pid is one of the daemon's PID namespace. */
+  uint64_t expires_in_ms;   /* if no attachment changes that; GPUMEM_UNLIMITED: never */
+  /* For the client's tenant only, else 0 and "". The pid is in the daemon's PID namespace. */
   uint64_t publisher_session_id;
   const char* publisher_name;
   int32_t publisher_pid;
   int32_t publisher_alive;
 };
-/* Those that the client may attach to, of one tenant or, where that is null, of all; by tenant and
- * name. `count` may be null. */
+/* Lists what the client may attach to, of one tenant or all (null), by tenant and name. `count` may
+ * be null. */
 int gpumem_client_list_publications(gpumem_client* client, const char* tenant,
                                     gpumem_publication_list** publications, size_t* count);
 int gpumem_publication_list_get(const gpumem_publication_list* publications, size_t index,
@@ -474,7 +472,7 @@ int gpumem_publication_list_destroy(gpumem_publication_list* publications);
 
 typedef struct gpumem_pool gpumem_pool;
 
-/* Which memory that was freed on another stream may be reused. The same stream's always is. */
+/* Which memory freed on another stream may be reused. The same stream's always may. */
 enum gpumem_reuse {
   GPUMEM_REUSE_DEFAULT = 0, /* all of them */
   GPUMEM_REUSE_SAME_STREAM = 1,
@@ -487,55 +485,54 @@ struct gpumem_pool_options {
   size_t struct_size;
   const char* device; /* as in gpumem_acquire_options */
   int32_t kind;
-  uint32_t reuse;                    /* of enum gpumem_reuse, or-ed */
-  int32_t per_thread_default_stream; /* what a stream of null means */
-  int32_t without_thread_caches;     /* makes the peaks of the statistics exact */
+  uint32_t reuse;                    /* flags of enum gpumem_reuse */
+  int32_t per_thread_default_stream; /* the meaning of a null stream */
+  int32_t without_thread_caches;     /* 1: makes the peaks of the statistics exact */
   uint64_t limit_bytes;              /* 0: none */
-  uint64_t release_threshold_bytes;  /* 0: nothing goes back by itself (set it later to 0) */
+  uint64_t release_threshold_bytes;  /* 0: nothing is released automatically (set it later to 0) */
   uint64_t grow_bytes;               /* 0: 8 MiB */
-  uint64_t wait_ms;                  /* for memory where there is none left; GPUMEM_UNLIMITED */
-  int32_t keeps_under_pressure;      /* gives nothing back when others are denied memory */
-  int32_t revocable; /* its segments are; what is free of them goes back when asked */
-  /* Called by a thread of the pool's where blocks in use lie in segments that are taken back: free
-   * them within so many milliseconds, or the process is ended. The leases are the session's that
-   * are taken back. It must not end the pool. May be null. */
+  uint64_t wait_ms;                  /* for memory if none is left; may be GPUMEM_UNLIMITED */
+  int32_t keeps_under_pressure;      /* 1: keeps free memory when others are denied memory */
+  int32_t revocable;                 /* 1: its segments are; revocation takes the free ones back */
+  /* Called by a thread of the pool if blocks in use lie in segments that are revoked. Free them
+   * within `until_end_ms`, or the process is ended. The leases are all the session's revoked ones.
+   * Must not destroy the pool. May be null. */
   void (*on_revocation)(void* revocation_context, const uint64_t* lease_ids, size_t count,
                         uint64_t until_end_ms);
   void* revocation_context;
 };
 int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
                        gpumem_pool** pool);
-/* No block may be in use. FAILED_PRECONDITION for a default pool. */
+/* Frees the pool. No block may be in use. FAILED_PRECONDITION for a default pool. */
 int gpumem_pool_destroy(gpumem_pool* pool);
 
-/* A plain value, which does not grow. */
+/* A plain value, which never grows. */
 struct gpumem_block {
   void* data;
   uint64_t bytes;
 };
 int gpumem_pool_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                          struct gpumem_block* block);
-/* The same of what this thread keeps for itself: no call to the daemon or the driver but the
- * question whether the stream is being captured, and no wait for another thread. For callers that
- * hold what others need meanwhile, such as Python's lock. OK with null data: ask
- * gpumem_pool_allocate(). */
+/* Allocates from this thread's cache only: never calls the daemon and never blocks on a thread. It
+ * may ask the driver if the stream is being captured. For callers that hold a contended lock, such
+ * as Python's. OK with null data: call gpumem_pool_allocate(). */
 int gpumem_pool_try_allocate(gpumem_pool* pool, uint64_t bytes, void* stream,
                              struct gpumem_block* block);
-/* As cudaMalloc: a block for whichever stream, since nobody works on its memory;
- * gpumem_pool_free_synchronized() gives it back. */
+/* As cudaMalloc: allocates a block with no pending work, usable on every stream.
+ * gpumem_pool_free_synchronized() frees it. */
 int gpumem_pool_allocate_synchronized(gpumem_pool* pool, uint64_t bytes,
                                       struct gpumem_block* block);
 int gpumem_pool_free(gpumem_pool* pool, const struct gpumem_block* block, void* stream);
 int gpumem_pool_free_pointer(gpumem_pool* pool, void* data, void* stream);
-/* The same where this thread keeps the block, as gpumem_pool_try_allocate(); else nothing, and
- * *is_free is 0: call gpumem_pool_free_pointer(). */
+/* Frees the block if this thread's cache can take it, as gpumem_pool_try_allocate(). Otherwise does
+ * nothing and sets *is_free to 0: call gpumem_pool_free_pointer(). */
 int gpumem_pool_try_free_pointer(gpumem_pool* pool, void* data, void* stream, int32_t* is_free);
-/* As cudaFree: waits for all work of the device first. */
+/* As cudaFree: blocks until all work of the device is done. */
 int gpumem_pool_free_synchronized(gpumem_pool* pool, void* data);
 int gpumem_pool_find(const gpumem_pool* pool, void* data, struct gpumem_block* block);
 
-/* Writes the ticket that opens the block in other sessions of the tenant, as long as the pool has
- * it. `length`, with the 0 at its end, is also told where `capacity` is less: OUT_OF_RANGE. */
+/* Writes the ticket that opens the block in other sessions of the tenant while the pool has the
+ * block. `length` includes the final 0; it is also written if `capacity` is less: OUT_OF_RANGE. */
 int gpumem_pool_share(gpumem_pool* pool, const struct gpumem_block* block, char* ticket,
                       size_t capacity, size_t* length);
 typedef struct gpumem_shared_block gpumem_shared_block;
@@ -558,7 +555,7 @@ int gpumem_shared_block_destroy(gpumem_shared_block* shared);
 int gpumem_pool_stream_waits(gpumem_pool* pool, void* waiting, void* awaited);
 int gpumem_pool_forget_stream(gpumem_pool* pool, void* stream);
 
-/* `released`, how many bytes went back, may be null. */
+/* Writes the bytes given back to `released`, which may be null. */
 int gpumem_pool_trim(gpumem_pool* pool, uint64_t keep_bytes, uint64_t* released);
 int gpumem_pool_free_all_blocks(gpumem_pool* pool, uint64_t* released);
 int gpumem_pool_free_all_blocks_of_stream(gpumem_pool* pool, void* stream, uint64_t* released);
@@ -566,8 +563,7 @@ int gpumem_pool_free_all_blocks_of_stream(gpumem_pool* pool, void* stream, uint6
 int gpumem_pool_set_limit(gpumem_pool* pool, uint64_t bytes); /* GPUMEM_UNLIMITED: none */
 int gpumem_pool_set_limit_fraction(gpumem_pool* pool, double fraction);
 int gpumem_pool_set_release_threshold(gpumem_pool* pool, uint64_t bytes); /* 0: all, at once */
-/* Whether it gives back what it has free when others are denied memory; see keeps_under_pressure.
- */
+/* 1: gives back free memory when others are denied memory; see keeps_under_pressure. */
 int gpumem_pool_set_gives_under_pressure(gpumem_pool* pool, int gives);
 int gpumem_pool_set_reuse(gpumem_pool* pool, uint32_t reuse);
 
@@ -590,18 +586,18 @@ struct gpumem_pool_stats {
   uint64_t segments;
   uint64_t reserved_peak_bytes; /* since gpumem_pool_reset_peaks() */
   uint64_t used_peak_bytes;
-  uint64_t allocations; /* these and what follows: since the pool was made */
+  uint64_t allocations; /* this and all below: since the pool was created */
   uint64_t frees;
   uint64_t growths;
   uint64_t reused_after_event;
   uint64_t dependencies;
   uint64_t out_of_memory;
   uint64_t given_under_pressure_bytes;
-  uint64_t moves; /* of whole free segments, to where they made larger blocks */
+  uint64_t moves; /* of free segments, remapped to form larger blocks */
 };
 int gpumem_pool_get_stats(const gpumem_pool* pool, struct gpumem_pool_stats* stats);
 int gpumem_pool_reset_peaks(gpumem_pool* pool);
-/* As cudaMemGetInfo, by the tenant's quota. */
+/* As cudaMemGetInfo, but within the tenant's quota. */
 int gpumem_pool_get_mem_info(gpumem_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
 
 enum gpumem_pool_event_kind {
@@ -617,57 +613,59 @@ struct gpumem_pool_event {
   uint64_t bytes;
   void* stream;
 };
-/* Called for every block and segment, perhaps with the pool's lock held: it must not call the pool,
- * nor wait for who may be calling it. While there is one, threads keep no blocks. Null: none. */
+/* Sets the function called for every block and segment, possibly under the pool's lock. It must not
+ * call the pool, nor wait for a thread that may. While it is set, threads cache no blocks. Null:
+ * none. */
 int gpumem_pool_set_hook(gpumem_pool* pool,
                          void (*hook)(void* context, const struct gpumem_pool_event* event),
                          void* context);
-/* Called where an allocation would fail: 1 where it is worth another try. Null: none. */
+/* Sets the function called before an allocation fails; 1 requests a retry. Null: none. */
 int gpumem_pool_set_out_of_memory_callback(gpumem_pool* pool,
                                            int (*callback)(void* context, uint64_t bytes),
                                            void* context);
 
 /* ---- For frameworks ----
  *
- * Over one pool of the process for each device, its default pool, made when it is first asked for
- * and never ended: free what you have at any time, also while the process exits. A device is named
- * by its ordinal as this process sees it (on the host backend: as the daemon counts). Default pools
- * share one session, and are configured by the environment:
+ * These functions use one default pool per device. The process creates it at first use and never
+ * destroys it: memory may be freed at any time, also while the process exits. A device is an
+ * ordinal as this process sees it (on the host backend: as the daemon counts). Default pools share
+ * one session. The environment configures them:
  *
  *   GPUMEM_RUNTIME_DIR              the folder of the daemon's sockets
- *   GPUMEM_TENANT                   whom to bill, among those that the daemon allows
+ *   GPUMEM_TENANT                   the tenant to charge, among those that the daemon allows
  *   GPUMEM_POOL_KIND                vmm, mempool, ipc or pinned
  *   GPUMEM_POOL_LIMIT               "40GiB", or "50%" of what the tenant may have on the device
- *   GPUMEM_POOL_RELEASE_THRESHOLD   "1GiB": free segments above it go back
- *   GPUMEM_POOL_GROW                "256MiB": the least that is leased at once
- *   GPUMEM_POOL_WAIT                "30s": for memory where there is none left
- *   GPUMEM_POOL_PER_THREAD_STREAM   "1": a stream of null is the thread's own
- *   GPUMEM_POOL_KEEPS_UNDER_PRESSURE "1": gives nothing back when others are denied memory
+ *   GPUMEM_POOL_RELEASE_THRESHOLD   "1GiB": free segments above it are released
+ *   GPUMEM_POOL_GROW                "256MiB": the minimum that is leased at once
+ *   GPUMEM_POOL_WAIT                "30s": how long to wait for memory if none is left
+ *   GPUMEM_POOL_PER_THREAD_STREAM   "1": a null stream is the thread's own
+ *   GPUMEM_POOL_KEEPS_UNDER_PRESSURE "1": keeps free memory when others are denied memory
  *
- * The allocating ones return null for zero bytes, which is no error, and on failure, which PyTorch
- * and CuPy do not look for: then what gpumem_last_error() says goes to stderr, too. Freeing null
+ * The allocation functions return null for zero bytes, which is no error, and on failure. PyTorch
+ * and CuPy do not look for the error: gpumem_last_error() is printed to stderr, too. Freeing null
  * does nothing.
  */
 
-/* The library's own: not to be destroyed. */
+/* Writes the default pool of a device. The library owns it: do not destroy it. */
 int gpumem_default_pool(int device, gpumem_pool** pool);
 
-/* torch.cuda.memory.CUDAPluggableAllocator("libgpumem.so", "gpumem_torch_malloc",
- * "gpumem_torch_free"). PyTorch frees on the stream that it allocated on: what other streams use
- * must have waited for (torch.Tensor.record_stream does nothing there). Graphs: pool.h. */
+/* For torch.cuda.memory.CUDAPluggableAllocator("libgpumem.so", "gpumem_torch_malloc",
+ * "gpumem_torch_free"). PyTorch frees on the stream that it allocated on, so that stream must wait
+ * for other streams that use the memory (torch.Tensor.record_stream does nothing there). Graphs:
+ * pool.h. */
 void* gpumem_torch_malloc(ssize_t size, int device, void* stream);
 void gpumem_torch_free(void* ptr, ssize_t size, int device, void* stream);
 
-/* cupy.cuda.CFunctionAllocator(param, malloc, free, owner). `param` is a gpumem_pool, whichever
- * device it is of, or null: the default pool of `device`. CuPy tells no stream: the memory is for
- * whichever (gpumem_pool_allocate_synchronized). A program that does not want to wait at each
- * end puts CuPy's own pool on top: cupy.cuda.MemoryPool(allocator.malloc). Freeing
- * waits for the device, as cudaFree does, on which that pool relies. */
+/* For cupy.cuda.CFunctionAllocator(param, malloc, free, owner). `param` is a gpumem_pool of any
+ * device, or null: the default pool of `device`. CuPy passes no stream, so the memory is usable on
+ * every stream (gpumem_pool_allocate_synchronized). Freeing blocks until the device is idle, as
+ * cudaFree does; CuPy's pool relies on that. To avoid this wait at each free, put CuPy's pool on
+ * top: cupy.cuda.MemoryPool(allocator.malloc). */
 void* gpumem_cupy_malloc(void* param, size_t size, int device);
 void gpumem_cupy_free(void* param, void* ptr, int device);
 
-/* For rmm's callback_memory_resource and the like. `context` is a gpumem_pool, or null: the
- * default pool of the current CUDA device, of device 0 where there is none. */
+/* For rmm's callback_memory_resource and similar. `context` is a gpumem_pool, or null: the default
+ * pool of the current CUDA device, or of device 0 if there is none. */
 void* gpumem_rmm_allocate(size_t bytes, void* stream, void* context);
 void gpumem_rmm_deallocate(void* ptr, size_t bytes, void* stream, void* context);
 

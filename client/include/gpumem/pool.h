@@ -1,44 +1,42 @@
-// An allocator of blocks in GPU memory that this process leases: no call to the daemon on the way
-// of an ordinary Allocate or Free, and none to the driver but the question whether a stream is
-// being captured (not asked of the legacy default stream).
+// An allocator of blocks in GPU memory that this process leases. An ordinary Allocate or Free makes
+// no call to the daemon. Its only call to the driver asks if a stream is being captured (not for
+// the legacy default stream).
 //
 //   auto pool = gpumem::Pool::Create(client, {});
 //   auto block = (*pool)->Allocate(1 << 20, stream);
 //   kernel<<<..., stream>>>(block->data);
 //   (*pool)->Free(*block, stream);                 // at once; the kernel may still run
 //
-// A pool leases segments of one device and one kind, cuts blocks out of them, and gives
-// segments back by Trim(), above its release threshold, before it is refused more, when others are
-// denied memory (gives_under_pressure), and at its end. With kind vmm the
-// segments lie one after another in one range of addresses where they can, and a block may
-// span several. Where what is free lies scattered, and the pool has leased a 32nd more than was
-// ever needed at once, it does not lease more: whole free segments that nobody has work on are
-// mapped at other addresses, where they make one piece. Blocks that are in use stay where they are.
+// A pool leases segments of one device and one kind and cuts blocks out of them. It gives segments
+// back on Trim(), and above its release threshold. It also does so before a further lease is
+// denied, when other sessions are denied memory that it has free
+// (PoolOptions::gives_under_pressure), and when it is destroyed. With kind vmm the segments lie one
+// after another in one range of addresses if possible, and a block may span several. If free memory
+// is fragmented, and the pool has leased a 32nd more than its peak use, it does not lease more.
+// Instead it remaps whole free segments without pending work to other addresses, where they form
+// one piece. Blocks in use never move.
 //
-// Streams. A block is for work on the stream that it was allocated on, submitted after
-// Allocate, and for work that the program orders after something that it has submitted there
-// since (cudaStreamWaitEvent). Free(block, stream) says that the work submitted to that stream
-// before is the last to use it; where that is another stream than the block was allocated on, its
-// work must be ordered after that of the first. The same stream gets the memory again at once.
-// Another gets it when that work is known to be done or to come first: see ReusePolicy. A stream is
-// a cudaStream_t or CUstream of the pool's device; null and cudaStreamLegacy are the legacy default
-// stream, cudaStreamPerThread is each thread's own. The legacy stream and those that are made
-// without cudaStreamNonBlocking wait for each other, as CUDA says: between them memory goes
-// whatever the policy. Before a stream is destroyed, ForgetStream() must be called: its handle may
-// come to mean another stream. On the host backend nothing runs behind the caller's back, and a
-// stream is a mere name.
+// Streams. A block is for work on the stream that it was allocated on, submitted after Allocate. It
+// is also for work that the program orders after such work (cudaStreamWaitEvent). Free(block,
+// stream) says that the work submitted to that stream before is the last to use the block. If it is
+// not the allocating stream, its work must be ordered after the allocating stream's. The same
+// stream can reuse the memory at once. Another stream can reuse it once that work is known to be
+// done or ordered first: see ReusePolicy. A stream is a cudaStream_t or CUstream of the pool's
+// device. Null and cudaStreamLegacy are the legacy default stream; cudaStreamPerThread is each
+// thread's own. The legacy stream and streams without cudaStreamNonBlocking wait for each other, as
+// CUDA specifies: memory moves between them under any policy. Call ForgetStream() before a stream
+// is destroyed: its handle may come to mean another stream. On the host backend work is
+// synchronous, and a stream is a mere name.
 //
-// Graphs. Memory of a graph must stay its own for as long as the graph can be launched, so a
-// stream that is being captured gets and gives no blocks (FAILED_PRECONDITION): allocate before
-// the capture begins. Nor are captured streams asked or made to wait on behalf of others.
+// Graphs. Memory of a graph must be reserved as long as the graph can be launched. A stream that is
+// being captured can therefore neither allocate nor free (FAILED_PRECONDITION): allocate before the
+// capture begins. The pool never queries captured streams, or makes them wait, on behalf of others.
 //
-// Threads: every function may be called from any thread. Small and recently freed blocks are
-// kept by the thread that freed them, until others need them.
-// Sizes are bytes. In a child after fork() calls answer FAILED_PRECONDITION, nothing or zero: a
-// GPU's memory does not survive fork().
-// When the daemon is gone, what is leased goes on serving; growth is UNAVAILABLE.
-// When other sessions are denied memory that this pool has free, the daemon says so and the pool
-// gives it back (PoolOptions::gives_under_pressure).
+// Threads: every function may be called from any thread. The thread that freed a small or recent
+// block caches it until other threads need it.
+// Sizes are bytes. In a child after fork() calls return FAILED_PRECONDITION, nothing or zero: a
+// GPU's memory does not survive fork(). If the daemon is gone, leased memory still serves; growth
+// returns UNAVAILABLE.
 #pragma once
 
 #include <cstdint>
@@ -57,21 +55,21 @@ namespace gpumem {
 // A cudaStream_t or CUstream.
 using Stream = void*;
 
-// Part of one or several segments. A plain value: copying it copies no memory, and its end frees
+// Part of one or several segments. A plain value: a copy copies no memory, and its destructor frees
 // none.
 struct Block {
   void* data = nullptr;  // a multiple of 512
-  uint64_t bytes = 0;    // that may be used: at least what was asked for
+  uint64_t bytes = 0;    // usable: at least the requested size
 };
 
-// Which memory that was freed on another stream may be reused. The names and the order are those
-// of CUDA's memory pools (cudaMemPoolAttr).
+// Which memory freed on another stream may be reused. Names and order are those of CUDA's memory
+// pools (cudaMemPoolAttr).
 struct ReusePolicy {
-  // What that stream has to do first, this one is known to wait for: see StreamWaits().
+  // Reuse if this stream is known to wait for the pending work of that stream: see StreamWaits().
   bool follow_event_dependencies = true;
-  // What that stream had to do first is done by now.
+  // Reuse if the pending work of that stream is done by now.
   bool allow_opportunistic = true;
-  // Where the pool cannot grow: lets the GPU finish that stream's work first
+  // Reuse if the pool cannot grow: makes this stream wait on the GPU for that stream's work
   // (cudaStreamWaitEvent), which couples the two streams.
   bool allow_internal_dependencies = true;
 };
@@ -80,72 +78,70 @@ struct PoolOptions {
   DeviceName device;  // as in AcquireOptions; "most-free" is chosen once
   Kind kind = Kind::kDefault;
   ReusePolicy reuse;
-  // What a stream of null means: the legacy default stream, or the thread's own, as for code
-  // that is compiled with --default-stream per-thread.
+  // The meaning of a null stream. False: the legacy default stream. True: the thread's own, as for
+  // code compiled with --default-stream per-thread.
   bool per_thread_default_stream = false;
-  // The pool leases no more than this; a multiple of the granularity is meant.
+  // The maximum that the pool leases. Should be a multiple of the granularity.
   uint64_t limit_bytes = UINT64_MAX;
-  // When blocks are freed, whole free segments go back to the daemon as long as at least so much
-  // stays that is not used. By default none do.
+  // When blocks are freed, whole free segments are given back as long as at least this much unused
+  // memory stays. The default gives none back.
   uint64_t release_threshold_bytes = UINT64_MAX;
-  // How large segments are, and the least that is leased at once, at first. A larger pool has
-  // larger segments (a 32nd of what it has, up to 32 MiB, more where they would be more than 512)
-  // and leases several at once (up to 256 MiB), but none that its limit does not leave.
+  // The initial size of segments, and the minimum that is leased at once. A larger pool has larger
+  // segments: a 32nd of its size, up to 32 MiB, or more if that would make over 512 segments. It
+  // leases several at once (up to 256 MiB) within its limit.
   uint64_t grow_bytes = uint64_t{8} << 20;
-  // How long an Allocate waits for memory where there is none left: for blocks that are freed
-  // here, and in the daemon's queue (AcquireOptions::wait) for what other tenants and sessions give
-  // back, whichever is there first. Meanwhile the pool's other calls go on.
+  // How long an Allocate waits for memory if none is left. It waits for blocks freed in this pool,
+  // and in the daemon's queue (AcquireOptions::wait) for memory of other tenants and sessions. The
+  // first to arrive serves it. The pool's other calls proceed meanwhile.
   absl::Duration wait = absl::ZeroDuration();
-  // Whether the pool gives back what it has free when someone is denied memory that this would be
-  // (Pressure). A thread listens for that, from the first segment on. A pool of kind mempool does
-  // not: what CUDA keeps of it would help nobody.
+  // True if the pool gives back free memory when another session is denied memory that this would
+  // provide (Pressure). A thread listens for that, from the first segment on. Ignored for kind
+  // mempool: memory that CUDA's pool keeps would help no other session.
   bool gives_under_pressure = true;
-  // Its segments are revocable (AcquireOptions). When some are taken back (Revocation), also where
-  // they are so by the tenant's quota, the pool gives back what is free once the streams' work on
-  // it is done, and keeps nothing that is free from then on, until SetReleaseThreshold(). A pool
-  // whose segments are not revocable by this option hears of it only as long as it gives under
-  // pressure, too.
+  // True if the segments are revocable (AcquireOptions). When some are revoked (Revocation), also
+  // because of the tenant's quota, the pool gives back free memory once the streams' work on it is
+  // done. It then keeps no free memory until SetReleaseThreshold(). Without this option the pool
+  // hears of revocations only while it gives under pressure.
   bool revocable = false;
-  // Called then, in a thread of the pool's, where blocks that are in use lie in segments that are
-  // taken back: copy out what matters and free them before the end, or the process is ended. Given
-  // the session's leases that are taken back. It must not end the pool. Empty: none.
+  // Called in a thread of the pool if blocks in use lie in revoked segments. Copy out what matters
+  // and free the blocks before the end, or the process is ended. The leases are all the session's
+  // revoked ones. Must not destroy the pool. Empty: none.
   std::function<void(const Revocation&)> on_revocation;
-  // Whether threads keep freed blocks for themselves. Off, every call takes the pool's one lock,
-  // and the marks of PoolStats are exact at every moment.
+  // True if threads cache freed blocks. False: every call takes the pool's lock, and the peaks of
+  // PoolStats are exact at every moment.
   bool thread_caches = true;
 };
 
-// Bytes but for counts. What threads keep for themselves counts as free.
+// Bytes, except for counts. Blocks in thread caches count as free.
 struct PoolStats {
   uint64_t reserved_bytes = 0;  // in leased segments
-  uint64_t used_bytes = 0;      // in blocks that are allocated, rounded up
+  uint64_t used_bytes = 0;      // in allocated blocks, rounded up
   uint64_t free_bytes = 0;      // the difference
   uint64_t used_blocks = 0;
   uint64_t free_blocks = 0;  // runs of free memory
   uint64_t segments = 0;
-  // High-water marks since the pool was made or ResetPeaks(). That of used bytes counts what
-  // threads keep as used.
+  // Peaks since the pool was created or ResetPeaks(). The peak of used bytes counts blocks in
+  // thread caches as used.
   uint64_t reserved_peak_bytes = 0;
   uint64_t used_peak_bytes = 0;
-  // How often, since the pool was made.
+  // Counts since the pool was created.
   uint64_t allocations = 0;
   uint64_t frees = 0;
-  uint64_t growths = 0;  // segments leased
-  uint64_t moves = 0;    // free segments put where they made a block together with others
-  uint64_t reused_after_event = 0;  // another stream's memory whose work was seen to be done
-  uint64_t dependencies = 0;        // streams that were made to wait for another
-  uint64_t out_of_memory = 0;       // refusals
+  uint64_t growths = 0;             // segments leased
+  uint64_t moves = 0;               // free segments remapped to form a block with others
+  uint64_t reused_after_event = 0;  // reuses of another stream's memory whose work was done
+  uint64_t dependencies = 0;        // streams made to wait for another stream
+  uint64_t out_of_memory = 0;       // failed allocations
   uint64_t given_under_pressure_bytes = 0;
 };
 
-// As cudaMemGetInfo, by the quota's view.
+// As cudaMemGetInfo, within the tenant's quota.
 struct MemInfo {
-  uint64_t free_bytes = 0;   // free in this pool, and what its tenant can still get for it
+  uint64_t free_bytes = 0;   // free in this pool, plus what its tenant can still get
   uint64_t total_bytes = 0;  // that the tenant may have on the device
 };
 
-// What an allocation hook is told of. A segment that is moved is one that goes (kShrink) and one
-// that comes.
+// An event for the allocation hook. The remapping of a segment is a kShrink and a kGrow.
 struct PoolEvent {
   enum class What { kAllocate, kFree, kGrow, kShrink };
   What what = What::kAllocate;
@@ -156,88 +152,96 @@ struct PoolEvent {
 
 class Pool {
  public:
-  // Leases nothing yet. The client is kept for as long as the pool lives.
-  //   INVALID_ARGUMENT   the options make no sense
+  // Creates a pool; leases nothing yet. Shares ownership of the client.
+  //   INVALID_ARGUMENT   the options are invalid, or ask for a revocable pool of kind mempool
   //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind
   //   UNAVAILABLE        this process has no usable CUDA driver, or the daemon is gone
-  //   INVALID_ARGUMENT   a revocable pool of kind mempool
   static absl::StatusOr<std::unique_ptr<Pool>> Create(std::shared_ptr<Client> client,
                                                       const PoolOptions& options);
 
-  // Gives all segments back. No block may be in use: on a GPU it waits for the work of the
-  // streams that blocks were freed on, and blocks that were not freed are gone.
+  // Gives all segments back. Requires that no block is in use: blocks that were not freed become
+  // invalid. On a GPU, blocks until the streams' work before each free is done.
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  // Allocates a block for work on `stream`.
   //   INVALID_ARGUMENT     zero bytes, or more than the device has; or the stream is of another
   //                        device
-  //   RESOURCE_EXHAUSTED   the pool's limit, a quota or the device stands in the way (Denial), also
-  //                        after all that was free was given back and the wait was over
+  //   RESOURCE_EXHAUSTED   the pool's limit, a quota or the device denies it (Denial), also after
+  //                        all free memory was given back and the wait was over
   //   FAILED_PRECONDITION  the stream is being captured into a graph
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
 
-  // The same of what this thread keeps for itself: no call to the daemon or the driver but the
-  // question whether the stream is being captured, and no wait for another thread. For callers that
-  // hold what others need meanwhile, such as Python's lock. Null `data`: ask Allocate.
+  // Allocates from this thread's cache only: never calls the daemon and never blocks on a thread.
+  // It may ask the driver if the stream is being captured. For callers that hold a contended lock,
+  // such as Python's. Null `data`: call Allocate.
   Block TryAllocate(uint64_t bytes, Stream stream);
 
-  // As cudaMalloc: a block for whichever stream, since nobody works on its memory; also while
-  // streams are being captured. For callers that know no streams, or not when they ask; they give
-  // it back by FreeSynchronized. Where the pool cannot grow it waits for the work of the streams
-  // that have freed what there is.
-  //   as Allocate, but for FAILED_PRECONDITION
+  // As cudaMalloc: allocates a block with no pending work, usable on every stream, also during
+  // captures. For callers that do not know the stream; free it with FreeSynchronized. If the pool
+  // cannot grow, blocks until the work of the streams that freed memory is done. Statuses as
+  // Allocate, except FAILED_PRECONDITION.
   absl::StatusOr<Block> AllocateSynchronized(uint64_t bytes);
 
+  // Frees a block after the work submitted to `stream` so far.
   //   INVALID_ARGUMENT     not a block of this pool, or freed already; or the stream is of another
   //                        device
   //   FAILED_PRECONDITION  the stream is being captured into a graph
   absl::Status Free(const Block& block, Stream stream);
-  // The same by the block's address.
+  // Frees the block at this address; statuses as above.
   absl::Status Free(void* data, Stream stream);
-  // The same where this thread keeps the block, as TryAllocate; else nothing, and false: call Free.
+  // True if it freed the block into this thread's cache, as TryAllocate. False: did nothing; call
+  // Free.
   bool TryFree(void* data, Stream stream);
 
-  // As cudaFree: waits for all work of the device, and then anybody may have the memory.
+  // As cudaFree: blocks until all work of the device is done. The memory is then usable on every
+  // stream.
   //   INVALID_ARGUMENT  as Free
-  //   INTERNAL          the driver's error, by its name; so while a stream is being captured into a
-  //                     graph (cuCtxSynchronize is forbidden then). The block is not freed
+  //   INTERNAL          the driver's error, by its name; also during the capture of a graph
+  //                     (cuCtxSynchronize is forbidden then). The block is not freed
   absl::Status FreeSynchronized(void* data);
 
-  // The block that begins at this address.
-  //   NOT_FOUND  none does
+  // Returns the block that begins at this address.
+  //   NOT_FOUND  there is none
   absl::StatusOr<Block> Find(void* data) const;
 
-  // A ticket for the block, with which sessions of the same tenant open it (OpenBlock), for as long
-  // as the pool has its segments. The block must not be freed while others use it: its memory would
-  // be given to the next. Asks the daemon once for each segment.
+  // Returns a ticket with which sessions of the same tenant open the block (OpenBlock), valid as
+  // long as the pool has its segments. Do not free the block while others use it: its memory would
+  // be reused. Asks the daemon once for each segment.
   //   INVALID_ARGUMENT  not a block of this pool
   absl::StatusOr<Ticket> Share(const Block& block);
 
-  // Tells the pool that all work on `waiting` from here on comes after the work that was submitted
-  // to `awaited` before (cudaStreamWaitEvent on an event that was recorded there just now).
+  // Tells the pool that all future work on `waiting` is ordered after the work submitted to
+  // `awaited` so far (cudaStreamWaitEvent on an event just recorded there).
+  //   INVALID_ARGUMENT     a stream is of another device
+  //   FAILED_PRECONDITION  a stream is being captured into a graph
   absl::Status StreamWaits(Stream waiting, Stream awaited);
-  // To be called before a stream is destroyed. Its memory is reused when its work is done.
+  // Call before a stream is destroyed. Its memory is reused once its work is done.
+  //   INVALID_ARGUMENT     the stream is of another device
+  //   FAILED_PRECONDITION  the stream is being captured into a graph
   absl::Status ForgetStream(Stream stream);
 
-  // Gives whole free segments back as long as at least `keep_bytes` stay that are not used
-  // (cudaMemPoolTrimTo). Answers how many bytes went. Waits for no GPU work: what is not done by
-  // now stays.
+  // Gives back whole free segments as long as at least `keep_bytes` of unused memory stay
+  // (cudaMemPoolTrimTo). Returns the bytes given back. Never waits for GPU work: memory with
+  // pending work stays.
   absl::StatusOr<uint64_t> Trim(uint64_t keep_bytes);
-  // Waits for the work of all streams that have freed blocks, and gives back all that is free.
+  // Blocks until the work of all streams that freed blocks is done, and gives back all free memory.
   absl::StatusOr<uint64_t> FreeAllBlocks();
-  // Waits for the work of one stream alone, and gives back all that is free then.
+  // Blocks until the work of this stream alone is done, and gives back all free memory.
   absl::StatusOr<uint64_t> FreeAllBlocks(Stream stream);
 
-  // More than that is not leased from here on; what is leased above it stays until it is trimmed.
+  // Limits further leases. Memory leased above the limit stays until it is trimmed.
   absl::Status SetLimit(uint64_t bytes);
-  // Of what the tenant may have on the device, above 0 and up to 1.
+  // Limits to a fraction, above 0 and up to 1, of what the tenant may have on the device.
+  //   INVALID_ARGUMENT  another fraction
+  //   UNAVAILABLE       the daemon is gone
   absl::Status SetLimitFraction(double fraction);
   uint64_t limit() const;
   void SetReleaseThreshold(uint64_t bytes);
-  // PoolOptions::gives_under_pressure from here on. Switched off, it waits until nothing is being
-  // given back any more. Not to be called by PoolOptions::on_revocation.
+  // Sets PoolOptions::gives_under_pressure. False: blocks until no memory is being given back any
+  // more. Must not be called by PoolOptions::on_revocation.
   void SetGivesUnderPressure(bool gives);
   void SetReusePolicy(const ReusePolicy& policy);
 
@@ -245,13 +249,13 @@ class Pool {
   void ResetPeaks();
   absl::StatusOr<MemInfo> MemGetInfo();
 
-  // Called for every block and segment, in the thread that caused it, which may be the pool's own
-  // (gives_under_pressure) and may hold the pool's lock; it must not call the pool, nor wait for
-  // who may be calling it.
-  // While there is one, threads keep no blocks for themselves. Empty: none.
+  // Sets the function called for every block and segment, in the thread that caused it. That may be
+  // the pool's thread (gives_under_pressure), and may hold the pool's lock. The hook must not call
+  // the pool, nor wait for a thread that may. While it is set, threads cache no blocks. Empty:
+  // none.
   void SetHook(std::function<void(const PoolEvent&)> hook);
-  // Called where an Allocate of so many bytes would fail, by its thread, which holds no lock: true
-  // where something was freed and it is worth another try. Empty: none.
+  // Sets the function called before an Allocate of that many bytes fails, in its thread, without
+  // locks. It returns true if it freed memory and a retry is worthwhile. Empty: none.
   void SetOutOfMemoryCallback(std::function<bool(uint64_t bytes)> callback);
 
   const std::string& device_uuid() const;
@@ -264,17 +268,17 @@ class Pool {
   std::unique_ptr<Impl> impl_;
 };
 
-// A block of another session's pool, opened here. Move-only; its end unmaps the block's segments
-// where no other block of them is open.
+// A block of another session's pool, opened here. Move-only. The destructor unmaps the block's
+// segments unless another open block needs them.
 class SharedBlock {
  public:
   SharedBlock() = default;
   SharedBlock(SharedBlock&&) noexcept = default;
   SharedBlock& operator=(SharedBlock&&) noexcept = default;
 
-  void* data() const { return data_; }  // null when default-made
+  void* data() const { return data_; }  // null if default-constructed
   uint64_t bytes() const { return bytes_; }
-  // Those of its segments; "" and of no meaning when default-made.
+  // Those of its segments; "" and meaningless if default-constructed.
   const std::string& device_uuid() const { return device_uuid_; }
   Kind kind() const { return kind_; }
   Backend backend() const { return backend_; }
@@ -290,8 +294,8 @@ class SharedBlock {
   std::shared_ptr<const void> memory_;
 };
 
-// Opens what Pool::Share gave a ticket for. A segment is opened and mapped once for all of its
-// blocks that are opened with the same options by one client.
+// Opens the block of a ticket from Pool::Share. One client opens and maps a segment once for all
+// its blocks that are opened with the same options.
 //   INVALID_ARGUMENT  not the ticket of a block; or options.address is set
 //   UNIMPLEMENTED     the block lies in several segments, of a kind that is not mapped in one range
 //   and as Client::Open

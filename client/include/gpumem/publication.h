@@ -1,21 +1,21 @@
-// Publications: a list of segments under a name, with a few bytes of description, that others
-// attach to by that name and that can outlive who made it.
+// Publications: a list of segments under a name, with a few bytes of description. Other processes
+// attach to it by name, and it can outlive its publisher.
 //
-//   std::vector<gpumem::Segment> weights = …;            // filled, and no GPU work on them any
-//   more client->Publish("weights", weights, {.metadata = layout});
+//   std::vector<gpumem::Segment> weights = …;            // filled; no GPU work is pending
+//   client->Publish("weights", weights, {.metadata = layout});
 //
 //   auto attached = client->Attach("weights");           // in another process, any time later
 //   use(attached->data(), attached->metadata());
 //
-// Versions are atomic: to publish under a name that is there makes the next version of it. Who has
-// an older one attached keeps that, whole; who attaches from now on gets the new one, whole. The
-// versions of a name grow, whatever becomes of the name and of the daemon in between: by one,
-// unless the daemon has forgotten the name meanwhile. Memory is charged to the publisher's tenant,
-// once, for as long as anybody holds it.
+// Versions are atomic: publishing under an existing name creates its next version. Existing
+// attachments keep the old version whole; new attachments get the new version whole. A name's
+// versions always grow, even if the name is removed or the daemon restarts in between: by one,
+// unless the daemon has forgotten the name. Memory is charged to the publisher's tenant, once, as
+// long as any session holds it.
 //
-// Attachments are read-only unless they ask for more. That guards against mistakes and is no
-// security boundary: the process that maps memory chooses how. Publish what others may spoil only
-// to those whom you trust not to.
+// Attachments are read-only by default. That guards against mistakes and is no security boundary:
+// the process that maps memory chooses. Publish memory only to tenants that may be trusted not to
+// spoil it.
 #pragma once
 
 #include <cstdint>
@@ -33,42 +33,42 @@ namespace gpumem {
 
 enum class PublicationAccess {
   kTenant,  // sessions of the publisher's tenant attach to it
-  kAny,     // those of every tenant
+  kAny,     // sessions of every tenant do
 };
 
 struct PublishOptions {
-  // At most 1 MiB, of any content; whoever attaches is given it.
+  // At most 1 MiB, of any content; every attachment receives it.
   std::string metadata;
   PublicationAccess access = PublicationAccess::kTenant;
-  // It ends with this Client's session. Else it stays, whatever becomes of this process, until it
-  // is unpublished or expires.
+  // True if it ends with this Client's session. False: it stays until it is unpublished or expires,
+  // even if this process ends.
   bool ephemeral = false;
-  // It ends once nobody has been attached for so long. A millisecond at least.
+  // It ends after that long without an attachment. At least a millisecond.
   absl::Duration expire_after = absl::InfiniteDuration();
   std::optional<absl::Duration> timeout;
 };
 
 struct AttachOptions {
-  // Waits until this version or a later one is there, also where there is no such name yet; 0: the
-  // newest that is there now, at once.
+  // Waits until this version or a later one exists, also if the name does not exist yet. 0: returns
+  // the newest existing version at once.
   uint64_t wait_for_version = 0;
-  // How long to wait for it at most; InfiniteDuration: for as long as the session lives. A wait
-  // that is over is DEADLINE_EXCEEDED. Meanwhile the Client's other calls go on beside it.
+  // How long to wait for that version; InfiniteDuration: as long as the session lives. A wait that
+  // expires returns DEADLINE_EXCEEDED. The Client's other calls proceed meanwhile.
   absl::Duration wait = absl::InfiniteDuration();
-  // Ends the wait (CANCELLED). Nothing is held then, nor later.
+  // Cancels the wait (CANCELLED). Nothing is held afterwards.
   std::optional<CancelToken> cancel;
-  // See above; false: others who are attached see what is written.
+  // See above. False: other attachments see the writes.
   bool read_only = true;
   // These as in OpenOptions.
   std::vector<DeviceName> map_devices;
   void* address = nullptr;
   bool revocable = false;
-  // For the answer, from when the wait is over.
+  // For the daemon's answer, counted from the end of the wait.
   std::optional<absl::Duration> timeout;
 };
 
-// One version of a publication, mapped into this process. Move-only; its end unmaps the memory and
-// releases it, all in one call. The caller makes sure that no GPU work uses it by then.
+// One version of a publication, mapped into this process. Move-only. The destructor unmaps the
+// memory and releases it in one call; the caller ensures that no GPU work uses it by then.
 class Attachment {
  public:
   Attachment();
@@ -76,22 +76,23 @@ class Attachment {
   Attachment& operator=(Attachment&&) noexcept;
   ~Attachment();
 
-  // False after Release(), after a move, and when default-made.
+  // False after Release(), after a move, and if default-constructed.
   bool valid() const { return state_ != nullptr; }
 
-  // Null and empty where it is not valid.
+  // Null and empty if not valid.
   uint64_t version() const;
-  const std::string& tenant() const;  // whose publication it is
+  const std::string& tenant() const;  // the publisher's
   const std::string& metadata() const;
-  // In the publisher's order. The Attachment's: releasing one of them ends that one alone.
+  // In the publisher's order. The Attachment owns them: releasing one ends that one alone.
   absl::Span<Segment> segments();
   absl::Span<const Segment> segments() const;
-  // Where the segments lie one after another, in order and without a gap: the first. So they do
-  // where all are of one device and one kind; else null, and each has an address of its own.
+  // The address of the first segment if all lie in order without gaps, as they do if they are of
+  // one device and one kind. Else null: each segment has a separate address.
   void* data() const;
   uint64_t size() const;  // of all segments
 
-  // What the destructor does, with its status. The memory is unmapped in any case.
+  // Unmaps and releases like the destructor, and returns the status. The memory is unmapped in any
+  // case.
   //   FAILED_PRECONDITION  not valid
   absl::Status Release();
 
@@ -102,7 +103,7 @@ class Attachment {
   std::unique_ptr<State> state_;
 };
 
-// The newest version under a name, as the daemon lists it.
+// The newest version of a name, as the daemon lists it.
 struct PublicationInfo {
   std::string tenant;
   std::string name;
@@ -115,8 +116,8 @@ struct PublicationInfo {
   uint32_t attached_sessions = 0;  // to this version
   absl::Duration age;
   absl::Duration expire_after = absl::InfiniteDuration();
-  absl::Duration expires_in = absl::InfiniteDuration();  // as things stand
-  // Of one's own tenant alone:
+  absl::Duration expires_in = absl::InfiniteDuration();  // if no attachment changes that
+  // For the Client's tenant only:
   uint64_t publisher_session_id = 0;
   int32_t publisher_pid = 0;  // in the daemon's PID namespace
   std::string publisher_name;

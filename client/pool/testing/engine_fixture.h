@@ -1,4 +1,4 @@
-// An engine over fake segments on the host backend, checked at the end of each test.
+// An engine over fake segments on the host backend; each test ends with a check of its invariants.
 #pragma once
 
 #include <cstdint>

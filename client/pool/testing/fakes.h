@@ -1,5 +1,5 @@
-// For tests of the pool's engine: segments that are addresses alone or plain memory, and a GPU
-// whose streams run when the test lets them.
+// For tests of the pool's engine: segments that are mere addresses or plain memory, and a GPU whose
+// streams run when the test lets them.
 #pragma once
 
 #include <sys/mman.h>
@@ -32,8 +32,8 @@ class FakeSegments : public SegmentSource {
   struct Options {
     uint64_t capacity = uint64_t{1} << 40;
     bool places = true;
-    bool memory = false;  // real memory, else addresses that nobody may touch
-    // Told of addresses whose memory goes, for good or elsewhere.
+    bool memory = false;  // true: real memory; false: addresses that must not be touched
+    // Called for addresses whose memory is released or moved.
     std::function<void(uintptr_t at, uint64_t bytes)> unmapped = [](uintptr_t, uint64_t) {};
   };
   static constexpr uint64_t kGranule = uint64_t{2} << 20;
@@ -52,8 +52,8 @@ class FakeSegments : public SegmentSource {
     return AcquireLocked(bytes, count, at, wish);
   }
 
-  // Serves whoever comes when there is enough; looks when it is nudged, and not now and then unless
-  // SetLooks() says so.
+  // Serves any waiter once there is enough; calls `look` when nudged, and periodically only after
+  // SetLooks().
   absl::StatusOr<Range> AcquireWaiting(uint64_t bytes, uintptr_t at, absl::Duration wait,
                                        const Disturbance& disturbance) override {
     const absl::Time deadline = absl::Now() + wait;
@@ -83,7 +83,7 @@ class FakeSegments : public SegmentSource {
       const bool enough = disturbance.look();
       mutex_.Lock();
       if (!enough) continue;
-      // As a daemon that grants in the same moment.
+      // As a daemon that grants at the same moment.
       range = absl::CancelledError("");
       if (grants_too_late_) {
         options_.capacity += bytes;
@@ -174,7 +174,7 @@ class FakeSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     options_.capacity = bytes;
   }
-  // Waits until so many wait.
+  // Blocks until that many threads wait.
   void AwaitWaiters(int count) const {
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiters_ == count; };
@@ -188,22 +188,22 @@ class FakeSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     look_every_ = every;
   }
-  // Grants, beyond all capacity, what is not wanted any more.
+  // Grants a request that is no longer wanted, beyond all capacity.
   void SetGrantsTooLate() {
     absl::MutexLock lock(&mutex_);
     grants_too_late_ = true;
   }
-  // The bytes of each request that waited, from the first on.
+  // The bytes of each request that waited, in order.
   std::vector<uint64_t> waits() const {
     absl::MutexLock lock(&mutex_);
     return waits_;
   }
-  // The driver moves so many times more.
+  // Lets the driver move that many times more.
   void SetMovesLeft(uint64_t moves) {
     absl::MutexLock lock(&mutex_);
     moves_left_ = moves;
   }
-  // Nothing can be put there any more.
+  // Makes this address unusable for placement.
   void TakeAddress(uintptr_t at) {
     absl::MutexLock lock(&mutex_);
     taken_.insert(at);
@@ -212,7 +212,7 @@ class FakeSegments : public SegmentSource {
     absl::MutexLock lock(&mutex_);
     return leased_bytes_;
   }
-  // The most that was denied and not a mere wish.
+  // The largest denied request that was not a mere wish.
   uint64_t pressed_bytes() const {
     absl::MutexLock lock(&mutex_);
     return pressed_bytes_;
@@ -251,21 +251,21 @@ class FakeSegments : public SegmentSource {
   std::vector<uint64_t> waits_;
 };
 
-// A GPU by CUDA's rules of order: what is submitted to a stream runs in that order, and after what
-// the stream was made to wait for; the legacy stream and the blocking ones wait for each other.
-// Which of the streams that can go on does, a die decides. It sees where a block's memory is used
-// by another, or goes, before the work of the one who had it is over.
+// A GPU with CUDA's rules of order. Work of a stream runs in order of submission, and after the
+// work that the stream was made to wait for. The legacy stream and the blocking ones wait for each
+// other. A die chooses among the streams that can run. It detects if a block's memory is reused or
+// released before the work of its earlier user is done.
 class FakeGpu {
  public:
   explicit FakeGpu(uint64_t seed) : random_(seed) {}
 
-  // Streams that are not made with this are blocking.
+  // Streams are blocking unless passed to this.
   void MakeNonBlocking(Stream stream) { non_blocking_.insert(stream); }
   void SetCapturing(Stream stream, bool capturing) {
     capturing ? (void)capturing_.insert(stream) : (void)capturing_.erase(stream);
   }
 
-  // Work that has a block's memory for itself from its beginning to its end.
+  // Submits work with exclusive use of a block's memory from its beginning to its end.
   void Use(const Block& block, Stream stream) {
     const uint64_t stamp = ++last_stamp_;
     for (const bool end : {false, true}) {
@@ -275,7 +275,7 @@ class FakeGpu {
                       .end = end});
     }
   }
-  // It sees where work that is still to come would use it.
+  // Detects pending work that would use the released memory.
   void Unmap(uintptr_t at, uint64_t bytes) {
     for (const auto& [stream, ops] : queues_) {
       for (const Op& op : ops) {
@@ -286,7 +286,7 @@ class FakeGpu {
   // cudaStreamWaitEvent on an event that was recorded just now.
   void UserWait(Stream waiting, Stream awaited) { Wait(waiting, Record(awaited)); }
 
-  // Runs one thing, if there is any that can run.
+  // Runs one operation, if any can run.
   bool Step() {
     std::vector<std::deque<Op>*> ready;
     for (auto& [stream, ops] : queues_) {
@@ -333,7 +333,7 @@ class FakeGpu {
     bool end = false;
   };
 
-  // Each thread has a per-thread default stream of its own.
+  // Each thread has a separate per-thread default stream.
   static Stream Real(Stream stream) {
     if (stream == nullptr) return LegacyStream();
     static thread_local char mine;
@@ -368,7 +368,7 @@ class FakeGpu {
         return;
       }
       stamp = op.stamp;
-      if (offset > 64 * kUnit) break;  // enough to see it
+      if (offset > 64 * kUnit) break;  // enough to detect it
     }
     if (op.bytes > 0) stamps_[op.at + op.bytes - kUnit] = op.stamp;
   }
@@ -387,7 +387,7 @@ class FakeGpu {
   size_t events_ = 0;  // recorded by the pool and not dropped
 };
 
-// What the engine sees of it. `lie`: says that everything has happened, to see the GPU object.
+// The engine's view of it. `lie`: reports all events as completed, so that the GPU must object.
 class FakeStreams : public StreamApi {
  public:
   explicit FakeStreams(FakeGpu* gpu, bool lie = false) : gpu_(gpu), lie_(lie) {}
@@ -399,7 +399,7 @@ class FakeStreams : public StreamApi {
   }
   bool IsFree(Stream stream) override { return CheckFree(stream).ok(); }
   absl::Status CheckFree(Stream stream) override {
-    if (stream == AnyStream()) ++gpu_->violations_;  // CUDA has none such
+    if (stream == AnyStream()) ++gpu_->violations_;  // not a stream of CUDA
     const bool implicit =
         stream == LegacyStream() &&
         std::any_of(gpu_->capturing_.begin(), gpu_->capturing_.end(),

@@ -4,9 +4,9 @@
     python3 inference_server.py [--mib 256] [--kills 3]
 
 A loader process makes the weights, publishes them and ends. A worker attaches to them, without a
-copy, and answers requests. It is SIGKILLed; the next one attaches to the same weights. What is
-shown is the time from the kill to the next answer, and how much of it the weights took: the rest is
-a new Python that imports its library. With PyTorch on a GPU, else with NumPy.
+copy, and answers requests. It is SIGKILLed; the next one attaches to the same weights. Shows the
+time from the kill to the next answer, and the weights' part of it: the rest is a new Python that
+imports its library. With PyTorch on a GPU, else with NumPy.
 """
 import argparse
 import multiprocessing
@@ -42,7 +42,7 @@ def load(name, mib, seed=7):
 
 
 def work(name, requests, answers):
-    """A worker: it has nothing of its own that would have to be loaded."""
+    """A worker: it has nothing that would have to be loaded."""
     if on_gpu():
         import torch
         from gpumem import torch as brokered

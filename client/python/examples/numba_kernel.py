@@ -3,7 +3,7 @@
 
     python3 numba_kernel.py
 
-The publisher has ended by then. Where the daemon has no GPU, NumPy does what the kernel does.
+The publisher has ended by then. If the daemon has no GPU, NumPy does the kernel's work.
 """
 import multiprocessing
 import uuid

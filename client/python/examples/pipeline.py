@@ -3,10 +3,10 @@
 
     python3 pipeline.py [--frames 200]
 
-The producer fills a slot on its stream and records the slot's interprocess event; the consumer's
-stream waits for that on the GPU, sums the frame, and records the event that says the slot is free.
-The CPUs only tell each other which slot is next: neither waits for the GPU. With CuPy on a GPU,
-else with NumPy.
+The producer fills a slot on its stream and records the slot's interprocess event. The consumer's
+stream waits for that on the GPU, sums the frame, and records the event that frees the slot. The
+CPUs only tell each other which slot is next: neither waits for the GPU. With CuPy on a GPU, else
+with NumPy.
 """
 import argparse
 import multiprocessing
@@ -20,7 +20,7 @@ FRAME = (1080, 1920)
 
 
 class Side:
-    """What both processes have: the ring, and an event of each kind for each slot."""
+    """Shared by both processes: the ring, and an event of each kind for each slot."""
 
     def __init__(self, ring):
         self.on_gpu = ring.backend == "cuda"

@@ -1,6 +1,6 @@
-// From a block's address to what is known of it: a hash table with open addressing, since CuPy's
-// pool, with which this one's is compared, pays for no division and no node either
-// (std::unordered_map does: a third of an allocation's time here).
+// Maps a block's address to a value: a hash table with open addressing. CuPy's pool, with which
+// this one's is compared, pays for no division and no node. std::unordered_map pays for both, a
+// third of an allocation's time here.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class BlockMap {
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
 
-  // In the place of what was there.
+  // Inserts, or replaces the block's present value.
   void Put(void* block, const Value& value) {
     if (2 * (count_ + 1) > slots_.size()) Grow();
     Slot& slot = slots_[Find(block)];
@@ -26,13 +26,13 @@ class BlockMap {
     slot = {block, value};
   }
 
-  // nullopt: it is not there.
+  // Removes and returns the block's value; nullopt if it has none.
   std::optional<Value> Take(void* block) {
     size_t hole = Find(block);
     if (slots_[hole].block == nullptr) return std::nullopt;
     const Value value = slots_[hole].value;
-    // What stands behind it and would be found no more moves up (Knuth, volume 3, 6.4, algorithm
-    // R).
+    // Moves up entries behind it that a search would no longer find (Knuth, volume 3, 6.4,
+    // algorithm R).
     for (size_t i = Next(hole); slots_[i].block != nullptr; i = Next(i)) {
       if (((i - Home(slots_[i].block)) & Mask()) < ((i - hole) & Mask())) continue;
       slots_[hole] = slots_[i];
@@ -51,11 +51,11 @@ class BlockMap {
 
   size_t Mask() const { return slots_.size() - 1; }
   size_t Next(size_t i) const { return (i + 1) & Mask(); }
-  // Blocks begin at multiples of 512; the upper half of the product has all bits' part in it.
+  // Blocks begin at multiples of 512; all bits contribute to the upper half of the product.
   size_t Home(void* block) const {
     return (reinterpret_cast<uintptr_t>(block) / 512 * 0x9E3779B97F4A7C15u >> 32) & Mask();
   }
-  // Where it is, or would be put.
+  // Returns the slot that holds the block, or the one that would.
   size_t Find(void* block) const {
     size_t i = Home(block);
     while (slots_[i].block != nullptr && slots_[i].block != block) i = Next(i);

@@ -25,15 +25,14 @@ TEST(BlockMapTest, FindsWhatWasPutAndNothingElse) {
   EXPECT_TRUE(map.empty());
 }
 
-// Against std::map: addresses that lie close together, far apart, and all in one place of the
-// table.
+// Compares with std::map: addresses close together, far apart, and all in one place of the table.
 TEST(BlockMapTest, RandomOperationsAgainstAModel) {
   std::mt19937_64 chance(20261122);
   for (const uintptr_t stride : {uintptr_t{1}, uintptr_t{4096}, uintptr_t{1} << 32}) {
     BlockMap<uint64_t> map;
     std::map<void*, uint64_t> model;
     for (int step = 0; step < 200'000; ++step) {
-      // Now mostly more, now mostly less.
+      // Alternates between phases with many addresses and with few.
       const uintptr_t many = step / 20'000 % 2 == 0 ? 3000 : 40;
       void* const block = At((1 + chance() % many) * stride);
       if (chance() % 3 != 0) {

@@ -9,7 +9,7 @@ namespace {
 
 PyObject* error_factory = nullptr;
 
-// The library's answer, copied: making Python objects can run anything, other calls included.
+// A copy of the library's answer: making Python objects can run anything, other calls included.
 struct Refusal {
   struct Holder {
     std::string tenant;
@@ -118,7 +118,7 @@ int TextList::Parse(PyObject* object, void* list) {
     if (bytes == nullptr) return 0;
     to.bytes_.push_back(bytes);
     char* text = nullptr;
-    if (PyBytes_AsStringAndSize(bytes, &text, nullptr) != 0) return 0;  // it has a null byte
+    if (PyBytes_AsStringAndSize(bytes, &text, nullptr) != 0) return 0;  // contains a null byte
     to.texts_.push_back(text);
   }
   return 1;

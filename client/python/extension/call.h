@@ -1,5 +1,5 @@
-// What every function of the extension needs: errors, arguments, and calls without the
-// interpreter's lock (GIL).
+// Shared by all functions of the extension: errors, arguments, and calls without the interpreter's
+// lock (GIL).
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@
 
 namespace gpumem::python {
 
-// Raises what gpumem.errors makes of this thread's last error. Always null.
+// Raises the exception that gpumem.errors makes of this thread's last error. Always returns null.
 PyObject* Raise(int status);
-// The same for an error of the extension's own.
+// Raises an error of the extension itself. Always returns null.
 PyObject* RaiseOwn(int status, const std::string& message);
-// gpumem.errors gives the function that makes exceptions:
-// (status, name, message, denial or None) -> exception.
+// Sets the function of gpumem.errors that makes exceptions: (status, name, message, denial or None)
+// -> exception.
 PyObject* SetErrorFactory(PyObject* module, PyObject* factory);
 
-// Runs `work` while other Python threads go on. A thread that comes back after the interpreter has
-// ended is ended in here, which unwinds the stack: no destructor may stand in the way, and so the
-// extension is compiled without exceptions.
+// Runs `work` while other Python threads go on. A thread that returns after the interpreter has
+// ended is ended in here, which unwinds the stack. No destructor may stop that, so the extension is
+// compiled without exceptions.
 template <typename Work>
 auto WithoutGil(Work work) {
   PyThreadState* const thread = PyEval_SaveThread();
@@ -30,11 +30,11 @@ auto WithoutGil(Work work) {
   return result;
 }
 
-// Of PyArg_ParseTuple ("O&"). Negative numbers and those that are too large are OverflowError.
+// Converters for PyArg_ParseTuple ("O&"). Raise OverflowError for negative or too large numbers.
 int ToUint64(PyObject* object, void* number);
 int ToPointer(PyObject* object, void* pointer);  // a void*; None is null
 
-// A sequence of str; None is empty.
+// Holds a sequence of str; None is empty.
 class TextList {
  public:
   TextList() = default;
@@ -51,9 +51,9 @@ class TextList {
   std::vector<const char*> texts_;
 };
 
-// As str; what is no UTF-8 in it is replaced.
+// Returns a str; bytes that are not UTF-8 are replaced.
 PyObject* Text(const char* text);
-// (1, 2, 3)
+// Returns a tuple: (1, 2, 3).
 PyObject* Numbers(const uint64_t* numbers, size_t count);
 
 inline PyObject* None() {
@@ -61,7 +61,7 @@ inline PyObject* None() {
   return Py_None;
 }
 
-// The functions of each part, without the empty entry at the end.
+// The functions of each part, without the sentinel entry at the end.
 extern const std::vector<PyMethodDef> kClientMethods;
 extern const std::vector<PyMethodDef> kSegmentMethods;
 extern const std::vector<PyMethodDef> kPublicationMethods;

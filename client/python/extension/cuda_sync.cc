@@ -5,7 +5,7 @@
 namespace gpumem::python {
 namespace {
 
-// By the names and types of cuda.h, of which nothing more is needed.
+// Functions by the names and types of cuda.h; nothing else of it is needed.
 struct Driver {
   int (*device_count)(int*) = nullptr;
   int (*context_state)(int, unsigned*, int*) = nullptr;
@@ -23,7 +23,7 @@ bool Find(void* library, const char* name, Function*& function) {
   return function != nullptr;
 }
 
-// Where somebody has loaded it. It is never unloaded, and so neither is what is found in it.
+// Finds the driver if the process has loaded it. It is never unloaded, so the functions stay valid.
 Driver FindDriver() {
   Driver driver;
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

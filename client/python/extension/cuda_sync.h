@@ -1,11 +1,12 @@
-// Waits for a GPU's work before memory goes that it may use.
+// Waits for a GPU's work before memory that it may use is freed.
 #pragma once
 
 namespace gpumem::python {
 
-// Waits until all work is done that this process has submitted, on every device where it has a
-// primary context (that of the CUDA runtime and so of the frameworks): what cudaFree does. Nothing
-// where the process has not loaded the driver. To be called without the GIL.
+// Blocks until all work that this process has submitted is done, on every device with a primary
+// context of this process. That is the context of the CUDA runtime and so of the frameworks;
+// cudaFree waits in the same way. Does nothing if the process has not loaded the driver. Call it
+// without the GIL.
 void SynchronizeCuda();
 
 }  // namespace gpumem::python

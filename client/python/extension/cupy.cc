@@ -1,13 +1,12 @@
 // CuPy's allocator, for gpumem/cupy.py: blocks of a pool in the order of CuPy's current stream.
 //
-// What CuPy calls for every array is in here, and no Python is run on that path. CuPy's
-// CFunctionAllocator calls Malloc and Free, tells neither the stream, and does not look at a null
-// pointer. So Malloc asks CuPy for the stream by the C function that CuPy's own modules use for it
-// (Cython exports it in __pyx_capi__), the block goes back on the stream that it was made for, as
-// with CuPy's own pool, and Alloc, which is what is given to cupy.cuda.set_allocator, looks whether
-// Malloc was refused.
+// No Python runs when CuPy makes an array. CuPy's CFunctionAllocator calls Malloc and Free, passes
+// no stream to either, and does not check for a null pointer. Therefore:
+// - Malloc asks CuPy for the stream by a C function (Cython exports it in __pyx_capi__).
+// - A block is freed on the stream that it was allocated for, as with CuPy's own pool.
+// - Alloc, which cupy.cuda.set_allocator gets, checks whether Malloc was refused.
 //
-// All of it is guarded by the interpreter's lock (GIL), which CuPy holds whenever it calls.
+// Guarded by the interpreter's lock (GIL), which CuPy holds whenever it calls.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -27,7 +26,7 @@
 namespace gpumem::python {
 namespace {
 
-// CFunctionAllocator.malloc: bytes -> MemoryPointer.
+// Calls CFunctionAllocator.malloc: bytes -> MemoryPointer.
 class Maker {
  public:
   void Set(PyObject* malloc) {
@@ -46,8 +45,8 @@ class Maker {
   }
 
   PyObject* operator()(PyObject* bytes) const {
-    // As the interpreter calls it, for whose own way to do so (PyObject_Vectorcall) the stable ABI
-    // of CPython 3.9 has no name.
+    // Calls it as the interpreter does. The interpreter's function for this (PyObject_Vectorcall)
+    // has no name in the stable ABI of CPython 3.9.
     if (fast_ != nullptr) [[likely]]
       return fast_(allocator_, &bytes, 1, nullptr);
     return PyObject_CallFunctionObjArgs(malloc_, bytes, nullptr);
@@ -56,12 +55,12 @@ class Maker {
  private:
   PyObject* malloc_ = nullptr;
   FastCall fast_ = nullptr;
-  PyObject* allocator_ = nullptr;  // malloc_ has it
+  PyObject* allocator_ = nullptr;  // kept alive by malloc_
 };
 
 struct Live {
   void* stream;
-  size_t* of_stream;  // how many blocks of the stream are live, or late
+  size_t* of_stream;  // how many blocks of the stream are live or deferred
   size_t bytes;
   gpumem_pool* pool;
 };
@@ -71,30 +70,30 @@ struct Late {
   Live live;
 };
 
-// What one allocator is made of. With a current stream its blocks are for that, and go back on it.
-// Without one it is what CuPy's own pool takes its memory from: as cudaMalloc and cudaFree, and
-// CuPy calls the hooks.
+// The state of one allocator. With a current stream, blocks are allocated for that stream and freed
+// on it. Without one, CuPy's own pool takes its memory from this: it works as cudaMalloc and
+// cudaFree, and CuPy calls the hooks.
 struct State {
-  Handle* chosen = nullptr;  // the pool; null: the default pool of whichever device
-  int chosen_device = 0;     // whose pool that is
+  Handle* chosen = nullptr;  // the pool; null: the default pool of the current device
+  int chosen_device = 0;     // the pool's device
   CurrentStream current_stream;
   MemoryHooks hooks;
   Maker make;
   PyObject* on_refusal = nullptr;     // (bytes, error, attempt): raises, or None: try again
-  PyObject* on_new_stream = nullptr;  // (stream, [streams that have nothing]) -> [those forgotten]
+  PyObject* on_new_stream = nullptr;  // (stream, [streams without blocks]) -> [those forgotten]
   PyObject* with_hooks = nullptr;     // (bytes, allocator without hooks) -> MemoryPointer
   PyObject* on_free = nullptr;        // (device, bytes, pointer, whether it is done)
   std::array<gpumem_pool*, 64> defaults = {};
   BlockMap<Live> live;
-  std::unordered_map<void*, size_t> streams;  // that CuPy came with, and how many live blocks each
-  void* last_stream = nullptr;                // the one that was asked for last, …
-  size_t* of_last_stream = nullptr;           // … and its blocks; null: ask
-  std::vector<Late> late;  // whose stream was being captured when they were freed
-  int giving = 0;          // calls of Free that have not returned: other threads run meanwhile
-  bool abandoned = false;  // no allocator any more: ends with the last block
+  std::unordered_map<void*, size_t> streams;  // those that CuPy has used, and their live blocks
+  void* last_stream = nullptr;                // the stream of the last call, …
+  size_t* of_last_stream = nullptr;           // … and its blocks; null: look it up
+  std::vector<Late> late;                     // freed while their stream was being captured
+  int giving = 0;          // calls of Free in progress: other threads run meanwhile
+  bool abandoned = false;  // its allocator is gone: destroyed with the last block
 };
 
-// What Python has of a state, and what `malloc` is a method of.
+// The Python object that owns a state; `malloc` is a method of it.
 struct Allocator {
   PyObject_HEAD;
   State* state;
@@ -103,9 +102,9 @@ PyTypeObject* allocator_type = nullptr;
 
 constexpr int kAttempts = 3;
 
-// What the last Malloc of this thread that failed was refused with; 0: it was not.
+// The status of this thread's last failed Malloc; 0: it was not refused.
 [[gnu::tls_model("initial-exec")]] thread_local int refused = GPUMEM_OK;
-thread_local std::string refusal;  // its words, where they are not gpumem_last_error()'s
+thread_local std::string refusal;  // its message, if not gpumem_last_error()'s
 
 State* StateOf(PyObject* allocator) { return reinterpret_cast<Allocator*>(allocator)->state; }
 
@@ -116,7 +115,7 @@ void End(State* state) {
   delete state;
 }
 
-// Whether nobody can come to the state any more, and nothing has to.
+// True if the allocator is gone and no live or deferred blocks remain.
 bool IsOver(const State& state) {
   return state.abandoned && state.giving == 0 && state.live.empty() && state.late.empty();
 }
@@ -147,7 +146,7 @@ gpumem_pool* PoolOf(State& state, int device) {
   return pool;
 }
 
-// FAILED_PRECONDITION: the driver refuses, as it does while a graph is captured.
+// FAILED_PRECONDITION: the driver refuses, for example while a graph is captured.
 int FreeAsCuda(gpumem_pool* pool, void* pointer, bool again) {
   const int status = WithoutGil([&] { return gpumem_pool_free_synchronized(pool, pointer); });
   if (status != GPUMEM_INTERNAL) return status;
@@ -162,10 +161,10 @@ int FreeInOrder(gpumem_pool* pool, void* pointer, void* stream) {
   int32_t is_free = 0;
   int status = gpumem_pool_try_free_pointer(pool, pointer, stream, &is_free);
   if (is_free == 0) {
-    // It may wait for other threads, and they for this one.
+    // Releases the GIL: it may wait for other threads, and they for this one.
     status = WithoutGil([&] {
       const int freed = gpumem_pool_free_pointer(pool, pointer, stream);
-      // Perhaps the stream is no more.
+      // The stream may have been destroyed.
       return freed == GPUMEM_OK || freed == GPUMEM_FAILED_PRECONDITION
                  ? freed
                  : gpumem_pool_free_synchronized(pool, pointer);
@@ -174,7 +173,7 @@ int FreeInOrder(gpumem_pool* pool, void* pointer, void* stream) {
   return status;
 }
 
-// `again`: it was late.
+// Frees a block. `again`: it was deferred before.
 void Give(State& state, void* pointer, const Live& live, bool again) {
   const int status = state.current_stream.IsKnown() ? FreeInOrder(live.pool, pointer, live.stream)
                                                     : FreeAsCuda(live.pool, pointer, again);
@@ -204,7 +203,7 @@ void Deallocate(PyObject* allocator) {
     Py_CLEAR(*object);
   }
   state->abandoned = true;
-  ++state->giving;  // other threads that free something meanwhile leave the end to this one
+  ++state->giving;  // keeps other threads that free meanwhile from destroying the state
   GiveLate(*state);
   --state->giving;
   if (IsOver(*state)) End(state);
@@ -214,7 +213,7 @@ void Deallocate(PyObject* allocator) {
   Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
 
-// They are made by cupy_state() alone.
+// Only cupy_state() makes allocators.
 PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
   PyErr_SetString(PyExc_TypeError, "allocators are made by gpumem.cupy");
   return nullptr;
@@ -227,11 +226,12 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(Refuse)},
 PyType_Spec spec = {"gpumem._gpumem.CupyAllocator", sizeof(Allocator), 0, Py_TPFLAGS_DEFAULT,
                     slots};
 
-// Streams live for as long as memory of theirs does, and a little longer: gpumem.cupy keeps them.
+// Reports a stream to gpumem.cupy, which keeps streams for as long as memory of theirs lives, and a
+// little longer.
 void MeetStream(State& state, void* stream) {
   if (state.on_new_stream == nullptr) return;
-  // Python may let other threads run below, whom the map is open to as well. So those that are idle
-  // leave it first: a thread that comes with one of them meanwhile meets it anew, and keeps it.
+  // Python may let other threads run below, and they may use the map. So idle streams leave it
+  // first: a thread that uses one of them meanwhile reports it anew, and so keeps it.
   std::vector<void*> known;
   for (const auto& [stream_of, blocks] : state.streams) {
     if (blocks == 0) known.push_back(stream_of);
@@ -260,7 +260,7 @@ void MeetStream(State& state, void* stream) {
   Py_DECREF(idle);
 }
 
-// How many live blocks the stream has.
+// Returns the count of the stream's live blocks.
 size_t* BlocksOf(State& state, void* stream) {
   if (stream == state.last_stream && state.of_last_stream != nullptr) return state.of_last_stream;
   auto found = state.streams.find(stream);
@@ -269,14 +269,14 @@ size_t* BlocksOf(State& state, void* stream) {
     found = state.streams.emplace(stream, 0).first;
   }
   state.last_stream = stream;
-  state.of_last_stream = &found->second;  // stays where it is until it is erased
+  state.of_last_stream = &found->second;  // its address is stable until it is erased
   return state.of_last_stream;
 }
 
 void* Malloc(void* param, size_t bytes, int device) {
   auto& state = *static_cast<State*>(param);
   refused = GPUMEM_OK;
-  // To free as CUDA does waits for the device, which spoils a capture: not on this way.
+  // Freeing as CUDA does waits for the device, which spoils a capture: not on this path.
   const bool in_order = state.current_stream.IsKnown();
   if (in_order) GiveLate(state);
   void* const stream = state.current_stream.Ask();
@@ -287,11 +287,11 @@ void* Malloc(void* param, size_t bytes, int device) {
     --*of_stream;
     return nullptr;
   }
-  // The block's, from before there is one: the pool must not end while this waits in it.
+  // The view of the block to come: the pool must not be destroyed while this waits in it.
   if (state.chosen != nullptr) AddView(*state.chosen);
   gpumem_block block = {};
   if (in_order) refused = gpumem_pool_try_allocate(pool, bytes, stream, &block);
-  // Else it may wait: for other threads, the driver, the daemon, and for memory.
+  // The call may wait: for other threads, the driver, the daemon, and for memory.
   if (block.data == nullptr) {
     refused = WithoutGil([&] {
       return in_order ? gpumem_pool_allocate(pool, bytes, stream, &block)
@@ -302,7 +302,7 @@ void* Malloc(void* param, size_t bytes, int device) {
     --*of_stream;
     refusal.clear();
     if (state.chosen != nullptr) {
-      // Its end, where that was put off, may leave another last error.
+      // The pool's destruction, if it was deferred, may overwrite the last error.
       if (state.chosen->closing) refusal = gpumem_last_error();
       DropView(*state.chosen);
     }
@@ -312,7 +312,7 @@ void* Malloc(void* param, size_t bytes, int device) {
   return block.data;
 }
 
-// A new reference; None is null.
+// Returns a new reference; null for None.
 PyObject* GivenOrNull(PyObject* object) {
   if (object == Py_None) return nullptr;
   Py_INCREF(object);
@@ -333,10 +333,10 @@ void Free(void* param, void* pointer, int device) {
   if (!taken.has_value()) return;
   const Live& live = *taken;
   ++state.giving;
-  // Of its own: the allocator may be gone before the end.
+  // A reference held here: the allocator may be gone before this function returns.
   PyObject* const on_free =
       state.on_free != nullptr && state.hooks.AreInForce() ? GivenOrNull(state.on_free) : nullptr;
-  // It may be called while an exception is on its way.
+  // Free may be called while an exception is propagating.
   PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
   if (on_free != nullptr) {
     PyErr_Fetch(&type, &error, &traceback);
@@ -353,7 +353,7 @@ void Free(void* param, void* pointer, int device) {
   if (IsOver(state)) End(&state);
 }
 
-// Calls on_refusal with what Malloc was refused with. False: an exception is set.
+// Calls on_refusal with the error of the last Malloc. False: an exception is set.
 bool WorthAnotherTry(const State& state, PyObject* bytes, int attempt) {
   refusal.empty() ? Raise(refused) : RaiseOwn(refused, refusal);
   PyObject *type, *error, *traceback;

@@ -5,7 +5,7 @@ namespace {
 
 constexpr char kHooks[] = "gpumem.cupy.hooks";
 
-// Never that of another, unlike its address.
+// Returns an id that is never reused, unlike the state's address.
 uint64_t StateOfThread() { return PyThreadState_GetID(PyThreadState_Get()); }
 
 }  // namespace
@@ -47,7 +47,7 @@ bool MemoryHooks::Find() const {
   return are_in_force;
 }
 
-// Until the thread's state ends, and with it what that has.
+// Keeps `hooks` until the thread's state and its dict end.
 void MemoryHooks::Keep(PyObject* hooks) {
   PyObject* const of_state = PyThreadState_GetDict();
   PyObject* const keeper = PyCapsule_New(hooks, kHooks, Forget);
@@ -66,8 +66,8 @@ void MemoryHooks::Forget(PyObject* keeper) {
     of_thread = nullptr;
     ending = StateOfThread();
     Py_DECREF(hooks);
-  }  // else another thread's state ends here, after a fork for one: that thread has its reference
-     // still, should it go on
+  }  // else another thread's state ends here, for example after a fork: if that thread goes on, it
+     // still has its reference
   Py_DECREF(hooks);
 }
 

@@ -1,6 +1,5 @@
 // DLPack, both ways: https://dmlc.github.io/dlpack/latest/c_api.html and python_spec.html. The
-// structs are those of dlpack.h 1.0 (1.1 has more types), and of 0.x as far as the unversioned ones
-// go.
+// structs are those of dlpack.h 1.0 (1.1 has more types); the unversioned ones are those of 0.x.
 #include <string>
 #include <vector>
 
@@ -69,7 +68,7 @@ struct Exported {
   std::vector<int64_t> shape, strides;
 };
 
-// Called by whoever took the tensor over, in any thread, with the GIL or without.
+// Called by the consumer that took the tensor over, in any thread, with the GIL or without.
 template <typename Managed>
 void Delete(Managed* managed) {
   auto* const exported = static_cast<Exported<Managed>*>(managed->manager_ctx);
@@ -83,7 +82,7 @@ void Delete(Managed* managed) {
 
 template <typename Managed>
 void DestroyCapsule(PyObject* capsule) {
-  // Nobody has taken the tensor over; else it has another name.
+  // Still has its first name: no consumer has taken the tensor over.
   if (PyCapsule_IsValid(capsule, kName<Managed>) == 0) return;
   auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kName<Managed>));
   managed->deleter(managed);
@@ -181,7 +180,7 @@ PyObject* ImportAs(PyObject* capsule) {
   Handle* const handle = NewHandle(Holds::kForeign, managed, DeleteForeign<Managed>, nullptr);
   if (handle == nullptr) return nullptr;
   const DLTensor& tensor = managed->dl_tensor;
-  // Of no dimension it may be null.
+  // May be null if there are no dimensions.
   PyObject* const shape = tensor.ndim == 0 ? PyTuple_New(0) : ToTuple(tensor.shape, tensor.ndim);
   void* const data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   return Py_BuildValue("NNiiiiiNNN", handle, PyLong_FromVoidPtr(data),

@@ -20,12 +20,13 @@ constexpr std::array<const char*, 10> kNames = {"client",       "segment",    "p
 
 const char* NameOf(Holds holds) { return kNames[static_cast<size_t>(holds)]; }
 
-// Ends it now, whatever uses it. The status is that of the C ABI, whose last error says more.
+// Destroys the handle now, regardless of uses and views. Returns the C ABI's status; its last error
+// says more.
 int End(Handle& handle) {
   if (handle.pointer == nullptr) return GPUMEM_OK;
   handle.closing = true;
-  // Other threads run meanwhile: to them it has ended, so that nobody ends it twice, or makes a
-  // view of what is going.
+  // Other threads run meanwhile. They see the handle as destroyed, so none destroys it twice or
+  // makes a view of memory that is about to go.
   Handle ending = {};
   ending.pointer = std::exchange(handle.pointer, nullptr);
   ending.parent = handle.parent;
@@ -41,7 +42,7 @@ int End(Handle& handle) {
   return status;
 }
 
-// Ends it where that was put off, and is due.
+// Destroys the handle if that was deferred and is due.
 void EndIfDue(Handle& handle) {
   if (handle.closing && handle.uses == 0 && handle.views == 0) End(handle);
 }
@@ -65,8 +66,8 @@ PyObject* Close(PyObject* self, PyObject* args) {
     return None();
   }
   const int status = End(handle);
-  // Memory is unmapped in any case, and what was put off has nobody to tell: as a with block, which
-  // may be left by an exception that says more.
+  // The memory is unmapped in any case. A deferred close reports no error: it may be the end of a
+  // with block, which an exception that says more may be leaving.
   return status == GPUMEM_OK || defer != 0 ? None() : Raise(status);
 }
 
@@ -90,7 +91,7 @@ int SetStream(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
-// A callback may hold what holds its watch: an object that listens with a method of its own.
+// A callback may refer to the object that holds its watch, if it is a method of that object.
 int Traverse(PyObject* self, visitproc visit, void* arg) {
   auto& handle = *reinterpret_cast<Handle*>(self);
   Py_VISIT(handle.callback);
@@ -99,7 +100,7 @@ int Traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-// Of the collector, before it clears anything: from here on nobody calls the callback.
+// Called by the garbage collector before it clears anything: disables the callback.
 void Finalize(PyObject* self) {
   auto& handle = *reinterpret_cast<Handle*>(self);
   if (handle.callback == nullptr) return;
@@ -118,7 +119,7 @@ int Clear(PyObject* self) {
 void Deallocate(PyObject* self) {
   PyObject_GC_UnTrack(self);
   auto& handle = *reinterpret_cast<Handle*>(self);
-  // What went wrong nobody asks any more; an exception that is on its way stays.
+  // Keeps an exception that is propagating; an error of this function cannot be reported.
   PyObject *type_of_error, *error, *traceback;
   PyErr_Fetch(&type_of_error, &error, &traceback);
   End(handle);
@@ -129,7 +130,7 @@ void Deallocate(PyObject* self) {
   Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
 
-// They are made by the module's functions alone.
+// Only the module's functions make handles.
 PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
   PyErr_SetString(PyExc_TypeError, "handles are made by the functions that give them");
   return nullptr;

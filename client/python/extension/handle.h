@@ -1,9 +1,9 @@
-// _gpumem.Handle: one handle of the C ABI (gpumem/gpumem.h) as a Python object, which ends it.
+// _gpumem.Handle: one handle of the C ABI (gpumem/gpumem.h) as a Python object, which destroys it.
 //
-// A handle counts who looks at its memory (arrays, memoryviews, DLPack capsules, the blocks of a
-// pool). While somebody does it does not end: close() is refused, or puts the end off until the
-// last of them is gone. It also waits for calls that use it in other threads, which release the
-// interpreter's lock (GIL). All of it is guarded by that lock.
+// A handle counts the views of its memory: arrays, memoryviews, DLPack capsules, the blocks of a
+// pool. While it has views, close() is refused or deferred until the last view is gone. Close also
+// waits for calls in other threads that use the handle and have released the interpreter's lock
+// (GIL). Guarded by that lock.
 #pragma once
 
 #include <cstdint>
@@ -27,34 +27,34 @@ enum class Holds {
 
 struct Handle {
   PyObject_HEAD;
-  void* pointer;  // null: it has ended
-  // Ends what `pointer` is; answers enum gpumem_status. Called without the GIL, and with a copy of
-  // pointer, parent and stream: the handle itself has ended by then.
+  void* pointer;  // null: destroyed
+  // Destroys `pointer`; returns enum gpumem_status. Called without the GIL, and with a copy of
+  // pointer, parent and stream: the handle itself is already marked as destroyed.
   int (*destroy)(Handle& handle);
-  Handle* parent;      // what it needs, and counts as a view of; may be null
-  PyObject* callback;  // goes with it; may be null
-  void* stream;        // of a block: on which it is freed
-  Py_ssize_t uses;     // calls that have it now
+  Handle* parent;      // needed by this handle, which counts as a view of it; may be null
+  PyObject* callback;  // released with the handle; may be null
+  void* stream;        // of a block: the stream on which it is freed
+  Py_ssize_t uses;     // calls that are using it now
   Py_ssize_t views;
   Holds holds;
-  bool closing;  // ends with the last use and the last view
-  bool on_cuda;  // GPU work may be using it: waited for before its end
+  bool closing;  // destroyed with the last use and the last view
+  bool on_cuda;  // GPU work may be using it: synchronized before it is destroyed
 };
 
 extern PyTypeObject* handle_type;
 
-// Takes over `pointer`, also where it fails (null, with an exception: no memory).
+// Takes ownership of `pointer`, also on failure (null, with an exception: no memory).
 Handle* NewHandle(Holds holds, void* pointer, int (*destroy)(Handle& handle), Handle* parent);
 
-// What a new handle's library calls: it goes with the handle, once.
+// Keeps a new handle's callback, which is released with the handle. Call at most once.
 void KeepCallback(Handle& handle, PyObject* callback);
 
-// Of a handle that has not ended, and that the caller holds.
+// Requires a handle that is not destroyed and that the caller holds.
 void AddView(Handle& handle);
-// May end it.
+// May destroy the handle.
 void DropView(Handle& handle);
 
-// For the time of a call: the handle stays, and its pointer with it.
+// Pins a handle and its pointer during a call.
 class Use {
  public:
   Use() = default;
@@ -62,12 +62,12 @@ class Use {
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
 
-  // Of PyArg_ParseTuple ("O&"): an open handle that holds the right thing, or an exception.
+  // Converter for PyArg_ParseTuple ("O&"): requires an open handle of the right type, or raises.
   template <Holds kHolds>
   static int Parse(PyObject* object, void* use) {
     return static_cast<Use*>(use)->Begin(object, kHolds, /*or_none=*/false);
   }
-  // The same, or None.
+  // Like Parse(), but accepts None.
   template <Holds kHolds>
   static int ParseOrNone(PyObject* object, void* use) {
     return static_cast<Use*>(use)->Begin(object, kHolds, /*or_none=*/true);

@@ -9,7 +9,7 @@ PyTypeObject* memory_type = nullptr;
 
 namespace {
 
-// More than that is more than NumPy 1 has room for on its stack, and it does not look.
+// NumPy 1 has room for no more on its stack, and does not check.
 constexpr Py_ssize_t kMaxDimensions = 32;
 
 bool ToSizes(PyObject* sequence, std::vector<Py_ssize_t>* sizes) {
@@ -83,7 +83,7 @@ int Initialize(PyObject* self, PyObject* args, PyObject*) {
     delete layout;
     return -1;
   }
-  // Here, since other threads may have run above, while the numbers were made.
+  // Checked here, since other threads may have run above, while the numbers were made.
   if (handle != nullptr && handle->pointer == nullptr) {
     RaiseOwn(GPUMEM_FAILED_PRECONDITION, "what this would be a view of is closed");
     delete layout;
@@ -109,7 +109,7 @@ void Deallocate(PyObject* self) {
   Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
 
-// Whether the elements lie one after another, the last index (C) or the first (F) running fastest.
+// True if the elements are contiguous, with the last index (C) or the first (F) running fastest.
 bool IsContiguous(const Layout& layout, bool fortran) {
   Py_ssize_t expected = layout.itemsize;
   const size_t count = layout.shape.size();
@@ -242,7 +242,7 @@ Layout* LayoutOf(PyObject* object) {
     return nullptr;
   }
   Layout* const layout = reinterpret_cast<Memory*>(object)->layout;
-  // A view that counts holds its memory; others see it close.
+  // A counted view holds its memory; other views may see it closed.
   if (layout != nullptr && (layout->counted || layout->keep == nullptr ||
                             (layout->keep->pointer != nullptr && !layout->keep->closing))) {
     return layout;

@@ -11,15 +11,15 @@
 
 namespace gpumem::python {
 
-// What a Memory is; a C++ object of its own, since Python allocates the other.
+// The contents of a Memory. A separate C++ object, since Python allocates the Memory itself.
 struct Layout {
-  Handle* keep = nullptr;  // may be null: of zero bytes
+  Handle* keep = nullptr;  // may be null: no bytes
   void* pointer = nullptr;
   uint64_t bytes = 0;
   bool readonly = false;
   bool host = false;     // the CPU can use it
-  bool counted = false;  // is itself a view of `keep`, else only what is exported of it
-  std::string format;    // as the struct module has it; empty: there is none
+  bool counted = false;  // itself a view of `keep`; else only its exports are
+  std::string format;    // in the struct module's notation; empty: none
   Py_ssize_t itemsize = 1;
   std::vector<Py_ssize_t> shape;
   std::vector<Py_ssize_t> strides;  // in bytes
@@ -32,8 +32,7 @@ struct Memory {
 
 extern PyTypeObject* memory_type;
 
-// The layout of an object that is a Memory and whose memory is still there; else null, with an
-// exception.
+// Returns the layout of a Memory whose memory still exists; else null, with an exception.
 Layout* LayoutOf(PyObject* object);
 
 bool AddMemoryType(PyObject* module);

@@ -1,5 +1,5 @@
-// The module gpumem._gpumem: gpumem/gpumem.h for Python, one function for one, and the two types
-// that hold what it gives. gpumem/_gpumem.pyi says what each takes and gives.
+// The module gpumem._gpumem: the functions of gpumem/gpumem.h for Python, one for one, and the two
+// types that hold their results. gpumem/_gpumem.pyi documents arguments and results.
 #include <string>
 #include <vector>
 
@@ -24,7 +24,7 @@ PyObject* Synchronize(PyObject*, PyObject*) {
   return None();
 }
 
-// Address of a function of libgpumem.so, for those who call it from C.
+// Returns the address of a function of libgpumem.so, for callers from C.
 PyObject* Address(PyObject*, PyObject* args) {
   const char* name;
   if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
@@ -67,7 +67,7 @@ std::vector<PyMethodDef>* Methods() {
 
 PyMODINIT_FUNC PyInit__gpumem() {
   using namespace gpumem::python;  // NOLINT
-  // They live as long as the process, as the module does.
+  // Static: the definition lives as long as the process, as the module does.
   static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                    "_gpumem",
                                    "gpumem/gpumem.h for Python",

@@ -84,7 +84,7 @@ PyObject* AllocateBy(PyObject* args, bool kept) {
 }
 
 PyObject* Allocate(PyObject*, PyObject* args) { return AllocateBy(args, /*kept=*/false); }
-// Of what this thread keeps; None: ask Allocate.
+// Allocates from this thread's cache only; None: call Allocate.
 PyObject* TryAllocate(PyObject*, PyObject* args) { return AllocateBy(args, /*kept=*/true); }
 
 // (pool, address) -> (address, bytes)
@@ -208,7 +208,7 @@ PyObject* FreeAllBlocks(PyObject*, PyObject* args) {
   return status == GPUMEM_OK ? PyLong_FromUnsignedLongLong(released) : Raise(status);
 }
 
-// Functions that set one number.
+// Wraps functions that set one number.
 template <int (*kSet)(gpumem_pool*, uint64_t)>
 PyObject* SetBytes(PyObject*, PyObject* args) {
   Use pool;

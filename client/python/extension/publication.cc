@@ -16,7 +16,7 @@ int DestroyAttachment(Handle& handle) {
   return gpumem_attachment_release(static_cast<gpumem_attachment*>(handle.pointer));
 }
 
-// The segments of a list, each in use for as long as this lives.
+// Pins the segments of a list for this object's life.
 class SegmentUses {
  public:
   ~SegmentUses() {

@@ -1,9 +1,9 @@
-// Python's stable ABI, as of CPython 3.9: one binary serves that and all that come after.
+// Python's stable ABI, as of CPython 3.9: one binary serves that version and all later ones.
 //
-// The buffer protocol is not in it before 3.11, but can be had: PyType_FromSpec takes its two slots
-// since 3.9 (https://docs.python.org/3/c-api/type.html, "Changed in version 3.9"), and the struct
-// that they fill in is that of PEP 3118, has never changed, and became part of the stable ABI as it
-// is. So what the headers leave out for 3.9 is said here, under names of our own.
+// The buffer protocol joined the stable ABI in 3.11, but works before: PyType_FromSpec takes its
+// two slots since 3.9 (https://docs.python.org/3/c-api/type.html, "Changed in version 3.9"). Their
+// struct is that of PEP 3118, which has never changed and became part of the stable ABI unchanged.
+// The declarations that the headers omit for 3.9 follow, under names of our own.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -31,8 +31,8 @@ struct Buffer {
 inline constexpr int kGetBufferSlot = 1;
 inline constexpr int kReleaseBufferSlot = 2;
 
-// METH_FASTCALL | METH_KEYWORDS, and a function that is called so; in the stable ABI since 3.10, as
-// they were since 3.7 (https://docs.python.org/3/c-api/structures.html#c.METH_FASTCALL).
+// METH_FASTCALL | METH_KEYWORDS, and the type of such a function. In the stable ABI since 3.10,
+// unchanged since 3.7 (https://docs.python.org/3/c-api/structures.html#c.METH_FASTCALL).
 inline constexpr int kFastCall = 0x0080 | METH_KEYWORDS;
 using FastCall = PyObject* (*)(PyObject* self, PyObject* const* arguments, Py_ssize_t count,
                                PyObject* names);

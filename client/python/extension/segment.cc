@@ -30,7 +30,7 @@ PyObject* NewSegment(gpumem_segment* segment) {
 
 namespace {
 
-// Takes all of them over.
+// Takes ownership of all segments.
 PyObject* NewSegments(const std::vector<gpumem_segment*>& segments) {
   PyObject* list = PyList_New(0);
   for (gpumem_segment* const segment : segments) {

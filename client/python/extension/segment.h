@@ -1,4 +1,4 @@
-// What segments and publications have in common.
+// Shared by segments and publications.
 #pragma once
 
 #include "client/python/extension/python_api.h"
@@ -6,7 +6,7 @@
 
 namespace gpumem::python {
 
-// A Handle, which takes the segment over.
+// Returns a Handle, which takes ownership of the segment.
 PyObject* NewSegment(gpumem_segment* segment);
 
 // (pointer, bytes, device, kind, backend, lease, segment, reused, registered, revocable)

@@ -1,5 +1,5 @@
-// What the daemon has to say: gpumem_client_start_watch. One callable is told of everything, by
-// name, in a thread of the watch.
+// Notices of the daemon: gpumem_client_start_watch. One callable gets all of them, by name, in a
+// thread of the watch.
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"
 #include "gpumem/gpumem.h"
@@ -18,7 +18,7 @@ template <typename Make>
 void Tell(void* context, Make make) {
   const PyGILState_STATE state = PyGILState_Ensure();
   auto* const callback = static_cast<PyObject*>(context);
-  Py_INCREF(callback);  // it may drop its own watch, and with that itself
+  Py_INCREF(callback);  // the callback may drop its watch, and so itself
   PyObject* const arguments = make();
   PyObject* const result =
       arguments == nullptr ? nullptr : PyObject_CallObject(callback, arguments);

@@ -10,9 +10,9 @@
     gpumem.publish("weights", {"w": weights})  # outlives this process
     w = gpumem.attach("weights")["w"]          # in another: numpy.asarray(w), torch.from_dlpack(w)
 
-The functions here that take no client use one for the whole process (default_client()). Sizes are
-bytes, times seconds. What goes wrong is a gpumem.Error; see gpumem.errors. Neither a GPU, a driver,
-NumPy nor a daemon is needed to import it.
+Functions of this module that take no client use one client for the whole process
+(default_client()). Sizes are bytes, times seconds. Errors are subclasses of gpumem.Error; see
+gpumem.errors. Importing it needs no GPU, driver, NumPy or daemon.
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _default: Optional[Client] = None
 
 
 def default_client() -> Client:
-    """The process's client, connected when it is first asked for. Raises as connect()."""
+    """Returns the process's client, connected at the first call. Raises as connect()."""
     global _default  # pylint: disable=global-statement
     with _lock:
         if _default is None or _default.closed:
@@ -65,41 +65,41 @@ def default_client() -> Client:
 
 
 def set_default_client(client: Optional[Client]) -> None:
-    """Which client the functions of this module use from here on; None: a new one."""
+    """Sets the client that this module's functions use; None: a new one."""
     global _default  # pylint: disable=global-statement
     with _lock:
         _default = client
 
 
 def empty(shape: Any, dtype: Any = "float32", **options: Any) -> Array:
-    """An array in brokered memory: Client.empty()."""
+    """Returns an array in brokered memory: Client.empty()."""
     return default_client().empty(shape, dtype, **options)
 
 
 def copy(source: Any, **options: Any) -> Array:
-    """A copy of any library's array in brokered memory: Client.copy()."""
+    """Returns a copy of any library's array in brokered memory: Client.copy()."""
     return default_client().copy(source, **options)
 
 
 def share(array: Any, scope: str = "tenant") -> Ticket:
-    """A picklable ticket that opens the array elsewhere: Client.share()."""
+    """Returns a picklable ticket that opens the array elsewhere: Client.share()."""
     return default_client().share(array, scope)
 
 
 def open(ticket: Union[Ticket, str],  # pylint: disable=redefined-builtin
          **options: Any) -> Any:
-    """What a ticket is of, in this process: Client.open()."""
+    """Opens a ticket's memory in this process: Client.open()."""
     return default_client().open(ticket, **options)
 
 
 def publish(name: str, value: Any, **options: Any) -> int:
-    """Publishes an array, or arrays by name, and answers the version: Client.publish()."""
+    """Publishes an array, or arrays by name, and returns the version: Client.publish()."""
     return default_client().publish(name, value, **options)
 
 
 def attach(name: str, **options: Any) -> Any:
-    """What was published under the name: an Array, or a dict of them. They keep the publication;
-    Client.attach() has it as an object."""
+    """Returns the published value: an Array, or a dict of them. They keep the publication attached;
+    Client.attach() returns the publication itself."""
     return default_client().attach(name, **options).value
 
 
@@ -109,12 +109,12 @@ def unpublish(name: str) -> int:
 
 
 def library_path() -> str:
-    """The file libgpumem.so that this package uses, for those who load it by its path."""
+    """Returns the path of the libgpumem.so that this package uses, for programs that load it."""
     return _os.path.join(_os.path.dirname(_os.path.abspath(__file__)), "lib", "libgpumem.so.1")
 
 
 def _after_fork_in_child() -> None:
-    # Its threads are the parent's, and so are its locks.
+    # Threads and locks of the parent do not exist here.
     global _lock, _default  # pylint: disable=global-statement
     _lock = _threading.Lock()
     _default = None

@@ -1,6 +1,6 @@
 """The few calls of the CUDA driver that the package needs, where there is a driver.
 
-By ctypes and the names of cuda.h. Nothing is loaded before somebody has memory of a GPU.
+By ctypes and the names of cuda.h. Loads nothing until the process uses a GPU's memory.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _check(driver: Any, result: int, what: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def ordinals() -> Dict[str, int]:
-    """UUID ("GPU-…") -> the ordinal of this process's devices."""
+    """Returns UUID ("GPU-…") -> ordinal of this process's devices."""
     driver = _driver()
     count = ctypes.c_int()
     _check(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
@@ -47,9 +47,9 @@ def ordinals() -> Dict[str, int]:
 
 
 def ordinal_of(device_uuid: str) -> int:
-    """The ordinal of a device as this process sees it.
+    """Returns the ordinal of a device in this process.
 
-    Raises NotFoundError where it does not see it (CUDA_VISIBLE_DEVICES).
+    Raises NotFoundError if the process does not see the device (CUDA_VISIBLE_DEVICES).
     """
     found = ordinals().get(device_uuid)
     if found is None:
@@ -59,7 +59,7 @@ def ordinal_of(device_uuid: str) -> int:
 
 
 def uuid_of(ordinal: int) -> str:
-    """The UUID of one of this process's devices."""
+    """Returns the UUID of one of this process's devices."""
     for name, number in ordinals().items():
         if number == ordinal:
             return name
@@ -67,7 +67,7 @@ def uuid_of(ordinal: int) -> str:
 
 
 def ordinal_of_pointer(pointer: int) -> int:
-    """The ordinal of the device whose memory it is (cuPointerGetAttribute)."""
+    """Returns the ordinal of the device that the memory is on (cuPointerGetAttribute)."""
     device_ordinal = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     driver = _driver()
     ordinal = ctypes.c_int()
@@ -78,7 +78,7 @@ def ordinal_of_pointer(pointer: int) -> int:
 
 
 class _Context:
-    """The primary context of a device, current in a with block."""
+    """Makes the primary context of a device current in a with block."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
@@ -98,14 +98,14 @@ class _Context:
 
 
 def synchronize(ordinal: int) -> None:
-    """Waits for all work that was submitted to a device."""
+    """Blocks until all work submitted to a device is done."""
     with _Context(ordinal) as driver:
         _check(driver, driver.cuCtxSynchronize(), "cuCtxSynchronize")
 
 
 def copy(ordinal: int, to: int, source: int, count: int) -> None:
-    """Copies bytes between a device's memory, and another's or the CPU's, after all work that was
-    submitted to the device, and waits for it."""
+    """Copies bytes between a device's memory and another's or the CPU's. Starts after all work
+    submitted to the device, and blocks until done."""
     with _Context(ordinal) as driver:
         _check(driver, driver.cuCtxSynchronize(), "cuCtxSynchronize")
         _check(driver, driver.cuMemcpy(ctypes.c_uint64(to), ctypes.c_uint64(source),
@@ -114,7 +114,7 @@ def copy(ordinal: int, to: int, source: int, count: int) -> None:
 
 
 def order(ordinal: int, first: int, then: int) -> None:
-    """Makes stream `then` wait for what was submitted to stream `first`."""
+    """Makes stream `then` wait for the work submitted to stream `first`."""
     if first == then:
         return
     event = ctypes.c_void_p()

@@ -24,9 +24,9 @@ class DType:
 
     @property
     def alignment(self) -> int:
-        """Of which its elements' addresses have to be multiples, in bytes. A GPU reads up to 16 bytes
-        at once, and only where they are aligned (CUDA C++ Programming Guide, "Size and Alignment
-        Requirement"); strings of bytes and raw bytes it reads byte by byte, of text character by
+        """Returns the alignment of an element's address, in bytes. A GPU reads up to 16 bytes at
+        once, and only where they are aligned (CUDA C++ Programming Guide, "Size and Alignment
+        Requirement"). It reads strings of bytes and raw bytes byte by byte, text character by
         character."""
         kind = None if self.typestr is None else self.typestr[1]
         return 1 if kind in ("S", "V") else 4 if kind == "U" else min(self.itemsize, 16)
@@ -47,7 +47,7 @@ def _named() -> Dict[str, DType]:
     for size, letter in ((8, "Zf"), (16, "Zd")):
         rows.append((f"complex{8 * size}", size, f"{_LITTLE}c{size}", letter, _COMPLEX))
     named = {row[0]: DType(*row) for row in rows}
-    # NumPy has no word for these; DLPack 1.1 has.
+    # NumPy has no names for these; DLPack 1.1 has.
     named["bfloat16"] = DType("bfloat16", 2, None, None, _BFLOAT)
     for name, code in (("float8_e3m4", 7), ("float8_e4m3", 8), ("float8_e4m3b11fnuz", 9),
                        ("float8_e4m3fn", 10), ("float8_e4m3fnuz", 11), ("float8_e5m2", 12),
@@ -63,7 +63,7 @@ _ALIASES = {"half": "float16", "float": "float64", "double": "float64", "int": "
             "complex": "complex128", "byte": "uint8"}
 _TYPESTR = re.compile(r"([<>|=]?)([biufcmMSUV])(\d{1,10})"
                       r"(\[\d{0,9}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
-# How many bytes elements of each kind may have; of strings and raw bytes, any number.
+# Element sizes of each kind, in bytes; of strings and raw bytes, any.
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32),
           "m": (8,), "M": (8,)}
 _LARGEST = (1 << 31) - 1  # of an element, in NumPy
@@ -96,10 +96,10 @@ def _of_typestr(text: str) -> Optional[DType]:
 
 
 def parse(dtype: Any) -> DType:
-    """A type of elements by its name ("float32", "bfloat16"), its typestr ("<f4"), Python's type
-    (float), or NumPy's, CuPy's or PyTorch's object for it.
+    """Returns an element type by its name ("float32", "bfloat16"), its typestr ("<f4"), Python's
+    type (float), or NumPy's, CuPy's or PyTorch's object for it.
 
-    Raises InvalidArgumentError where there is none.
+    Raises InvalidArgumentError for an unknown type.
     """
     if isinstance(dtype, DType):
         return dtype
@@ -112,8 +112,8 @@ def parse(dtype: Any) -> DType:
         typestr = str(getattr(dtype, "str", ""))
     if name.startswith("torch."):
         name = name[len("torch."):]
-    # NumPy's name says nothing of the order of bytes; its typestr says nothing of types that others
-    # have added (bfloat16), but that they are raw bytes.
+    # NumPy's name omits the byte order. Its typestr describes types that others have added
+    # (bfloat16) as raw bytes only.
     found = None if typestr[1:2] == "V" else _of_typestr(typestr)
     found = found or NAMED.get(_ALIASES.get(name, name)) or _of_typestr(name) or _of_typestr(typestr)
     if found is None or getattr(dtype, "names", None) is not None:
@@ -122,7 +122,7 @@ def parse(dtype: Any) -> DType:
     return found
 
 
-# Native sizes ("@", as array.array has them), where they are not those of the standard.
+# Native sizes ("@", as array.array has them) that differ from the standard ones.
 _NATIVE = {"l": ctypes.sizeof(ctypes.c_long), "L": ctypes.sizeof(ctypes.c_long),
            "n": ctypes.sizeof(ctypes.c_ssize_t), "N": ctypes.sizeof(ctypes.c_size_t)}
 _STANDARD = {"l": 4, "L": 4}
@@ -130,9 +130,9 @@ _BY_FORMAT = {dtype.format: dtype for dtype in NAMED.values() if dtype.format is
 
 
 def of_format(text: Optional[str], itemsize: int) -> DType:
-    """The type of a buffer's elements, by its format of the struct module; None is bytes.
+    """Returns the type of a buffer's elements, by its format of the struct module; None is bytes.
 
-    Raises InvalidArgumentError where it is not one number, bool or byte.
+    Raises InvalidArgumentError unless it is one number, bool or byte.
     """
     given = "B" if text is None else text
     order = given[:1] if given[:1] in ("@", "=", "<", ">", "!") else ""
@@ -155,7 +155,7 @@ def of_format(text: Optional[str], itemsize: int) -> DType:
 
 
 def of_dlpack(code: int, bits: int, lanes: int) -> DType:
-    """Raises InvalidArgumentError where the type is not known here."""
+    """Returns the type. Raises InvalidArgumentError if it is unknown."""
     found = _BY_DLPACK.get((code, bits))
     if found is None or lanes != 1:
         raise InvalidArgumentError(

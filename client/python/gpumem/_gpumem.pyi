@@ -120,8 +120,8 @@ def dlpack_export(memory: Memory, device_type: int, device_id: int, code: int, b
 def dlpack_import(capsule: Any, /) -> Tuple[Handle, int, int, int, int, int, int,
                                             Tuple[int, ...], Optional[Tuple[int, ...]], bool]: ...
 
-# gpumem.cupy: (state, param, malloc, free) for cupy.cuda.CFunctionAllocator. With no stream: as
-# cudaMalloc and cudaFree
+# gpumem.cupy: (state, param, malloc, free) for cupy.cuda.CFunctionAllocator. Without a stream,
+# they work as cudaMalloc and cudaFree.
 def cupy_state(pool: Optional[Handle], device: int, current_stream: Any,
                get_memory_hooks: Optional[Callable[[], Any]], on_refusal: Callable[..., None],
                on_new_stream: Optional[Callable[[int, List[int]], List[int]]],

@@ -1,8 +1,8 @@
-"""Whether this package has been installed twice.
+"""Detects that this package has been installed twice.
 
-The distribution is named libgpumem. One named gpumem that also brings a folder gpumem, such as a wheel
-of an earlier release, has written over its files or will: one of the two wins, and removing either
-breaks the other.
+The distribution is named libgpumem. A distribution named gpumem may also bring a folder gpumem,
+such as a wheel of an earlier release. It has overwritten files of this package or will: one of the
+two wins, and removing either breaks the other.
 """
 import os
 import warnings
@@ -17,8 +17,8 @@ def _brings_package(info: str) -> bool:
 
 
 def check(folder: str) -> None:
-    """Warns if a distribution named gpumem in `folder`, where this package lies, brings it, too.
-    Lists the folder, and reads a file only where there is such a distribution."""
+    """Warns if a distribution named gpumem in `folder`, which contains this package, also brings
+    it. Lists the folder, and reads a file only if there is such a distribution."""
     try:
         names = os.listdir(folder)
     except OSError:

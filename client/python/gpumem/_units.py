@@ -1,4 +1,5 @@
-"""Python's seconds and None, and the C library's milliseconds and zeros."""
+"""Conversions between Python's seconds and None, and the C library's milliseconds and zeros.
+"""
 from __future__ import annotations
 
 import math
@@ -8,18 +9,18 @@ from .errors import InvalidArgumentError
 
 UNLIMITED = (1 << 64) - 1
 
-# The names of enum gpumem_kind and gpumem_backend, by number.
+# Names of enum gpumem_kind and gpumem_backend, by number.
 KINDS = ("default", "vmm", "mempool", "ipc", "pinned")
 BACKENDS = ("cuda", "host")
-# Of enum gpumem_scope and gpumem_publication_access alike.
+# Both enum gpumem_scope and enum gpumem_publication_access.
 SCOPES = {"tenant": 0, "any": 1}
 
 DeviceLike = Union[str, int, None]
 
 
 def to_ms(seconds: Optional[float]) -> int:
-    """None is the default of the C library (0); math.inf is for ever. What is not nothing is at
-    least a millisecond."""
+    """Returns milliseconds. None is the C library's default (0); math.inf is no limit. A time
+    above 0 is at least one millisecond."""
     if seconds is None:
         return 0
     if math.isnan(seconds) or seconds < 0:
@@ -30,12 +31,12 @@ def to_ms(seconds: Optional[float]) -> int:
 
 
 def to_seconds(milliseconds: int) -> float:
-    """For ever is math.inf."""
+    """Returns seconds; without a limit, math.inf."""
     return math.inf if milliseconds == UNLIMITED else milliseconds / 1000
 
 
 def to_kind(kind: Optional[str]) -> int:
-    """The number of a kind's name."""
+    """Returns the number of a kind's name."""
     name = "default" if kind is None else kind
     if name not in KINDS:
         raise InvalidArgumentError(f"there is no kind {kind!r}: one of {', '.join(KINDS)}")
@@ -43,17 +44,17 @@ def to_kind(kind: Optional[str]) -> int:
 
 
 def to_scope(scope: str) -> int:
-    """The number of "tenant" or "any"."""
+    """Returns the number of "tenant" or "any"."""
     if scope not in SCOPES:
         raise InvalidArgumentError(f"{scope!r} is neither 'tenant' nor 'any'")
     return SCOPES[scope]
 
 
 def to_device(device: DeviceLike) -> Optional[str]:
-    """A device's name: its UUID, PCI bus id, "most-free" or ordinal."""
+    """Returns a device's name: its UUID, PCI bus id, "most-free" or ordinal."""
     return None if device is None else str(device)
 
 
 def to_limit(limit: int) -> Optional[int]:
-    """None is no limit."""
+    """Returns the limit; None: no limit."""
     return None if limit == UNLIMITED or limit < 0 else limit

@@ -1,9 +1,11 @@
-"""Calls that wait: so that Ctrl-C ends them, and that asyncio has them.
+"""Calls that wait, which Ctrl-C can end and asyncio can await.
 
-A signal's handler raises between any two steps of the main thread. What threading and
-weakref.WeakSet do there is written in Python, and breaks: locks stay held for ever, or are released
-and not held (RuntimeError instead of KeyboardInterrupt), and what is raised in a weak reference's
-callback is lost. What _thread and set do is done as a whole or not at all.
+A signal's handler raises between any two steps of the main thread. The parts of threading and
+weakref.WeakSet that are written in Python break there:
+- Locks stay held for ever, or are released without being held (RuntimeError instead of
+  KeyboardInterrupt).
+- An exception raised in a weak reference's callback is lost.
+The operations of _thread and set are atomic.
 """
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from .errors import CancelledError
 
 T = TypeVar("T")
 
-# Of what waits now in a thread of this module, which that thread keeps here. At the interpreter's
-# end nobody wants it any more.
+# Tokens of the waits in threads of this module, which keep them here. They are cancelled at the
+# interpreter's end.
 _tokens: Set["Token"] = set()
 _ends = False
-# How late a Ctrl-C may be that comes in the very moment when a wait begins.
+# The longest delay of a Ctrl-C that comes at the moment when a wait begins.
 _LOOK_S = 0.25
 
 
 class Token:
-    """Ends waits from another thread. Any number of calls may have it."""
+    """Cancels waits from another thread. Any number of calls may share it."""
 
     def __init__(self) -> None:
         self._handle = _gpumem.token_new()
@@ -37,11 +39,11 @@ class Token:
 
     @property
     def handle(self) -> _gpumem.Handle:
-        """For the other parts of the package."""
+        """For other parts of the package."""
         return self._handle
 
     def cancel(self) -> None:
-        """The calls that have it, and those to come, end with CancelledError."""
+        """Ends the calls that have it, and later ones, with CancelledError."""
         _gpumem.token_cancel(self._handle)
         for reference in list(self._after):
             token = reference()
@@ -49,14 +51,14 @@ class Token:
                 token.cancel()
 
     def lead(self, other: "Token") -> None:
-        """As long as both exist, `other` is cancelled where this is."""
+        """Cancels `other` when this is cancelled, as long as both exist."""
         self._after.add(weakref.ref(other, self._after.discard))
         if self.cancelled:  # before it knew of the other
             other.cancel()
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was."""
+        """True if cancel() was called."""
         return _gpumem.token_is_cancelled(self._handle)
 
 
@@ -71,13 +73,13 @@ def _cancel_all() -> None:
         token.cancel()
 
 
-# In a child after fork() what waits is the parent's.
+# After fork(), the waits are the parent's.
 os.register_at_fork(after_in_child=_tokens.clear)
 
 
 class _Call:
-    """Runs `work(token)` in a thread of its own: a wait may be long, and threads of an executor
-    are few."""
+    """Runs `work(token)` in a separate thread: a wait may be long, and an executor has few threads.
+    """
 
     def __init__(self, work: Callable[[Token], Any], token: Token,
                  done: Callable[[], None] = lambda: None) -> None:
@@ -91,7 +93,7 @@ class _Call:
         self._error: Optional[BaseException] = None
 
     def start(self) -> None:
-        """Once."""
+        """Starts the thread. Call it once."""
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
@@ -119,14 +121,15 @@ class _Call:
             return False
 
     def wait(self) -> None:
-        """For its end. May be interrupted, and called again."""
-        # A signal that comes between Python's last look for one and the system call does not end
-        # that call: so Python looks again.
+        """Blocks until the call ends. May be interrupted, and called again."""
+        # A signal that comes between Python's last check and the system call does not end that
+        # call. So the wait has a timeout, after which Python checks again.
         while not self._ended:
             self._running.acquire(timeout=_LOOK_S)  # pylint: disable=consider-using-with
 
     def abandon(self) -> bool:
-        """Does not wait: what comes of it is given back then. Whether it had begun."""
+        """Discards the result as soon as there is one; does not block. True if the call had begun.
+        """
         self._unwanted = True
         begun = not self._begin()
         self._result.clear()
@@ -134,13 +137,13 @@ class _Call:
         return begun
 
     def drop(self) -> None:
-        """The same, and waits for its end, where it has begun: what was granted in the moment of a
-        cancel() is given back by then."""
+        """Like abandon(), but blocks until the call ends, if it had begun. What was granted at the
+        moment of a cancel() is then given back."""
         if self.abandon():
             self.wait()
 
     def answer(self) -> Any:
-        """What came of it, once. The call keeps nothing."""
+        """Returns or raises the result, once. The call keeps nothing."""
         if self._error is not None:
             error, self._error = self._error, None
             try:
@@ -152,7 +155,7 @@ class _Call:
 
 def call(work: Callable[[Optional[Token]], T], token: Optional[Token],
          abandon: bool = False) -> T:
-    """work(token), so that a signal's handler (Ctrl-C) runs at once and can end it."""
+    """Returns work(token). A signal's handler (Ctrl-C) runs at once and can end the wait."""
     if _thread.get_ident() != threading.main_thread().ident:
         return work(token)
     own = Token()
@@ -174,13 +177,13 @@ def call(work: Callable[[Optional[Token]], T], token: Optional[Token],
 
 
 def call_without_token(work: Callable[[], T]) -> T:
-    """The same for a wait that nobody can end: Ctrl-C leaves it to itself, and what comes of it is
+    """Like call(), for a wait that cannot be cancelled. Ctrl-C leaves it running, and its result is
     given back at once."""
     return call(lambda token: work(), None, abandon=True)
 
 
 async def call_async(work: Callable[[Token], T]) -> T:
-    """The same for asyncio. When the task is cancelled the wait ends, and nothing is held."""
+    """Like call(), for asyncio. Cancelling the task ends the wait, and nothing is held."""
     loop = asyncio.get_running_loop()
     token = Token()
     done = asyncio.Event()
@@ -197,8 +200,8 @@ async def call_async(work: Callable[[Token], T]) -> T:
         await done.wait()
     except asyncio.CancelledError:
         token.cancel()
-        # The thread ends as soon as the daemon has heard of it. It is waited for, so that nothing
-        # is held when the task has ended; a second cancel() does not wait.
+        # The thread ends as soon as the daemon has processed the cancellation. Waiting for that
+        # ensures that nothing is held when the task ends. A second cancel() does not wait.
         if running.abandon():
             await done.wait()
         raise

@@ -4,8 +4,8 @@
     segment = await client.acquire(40 << 30, wait=math.inf)
     weights = await client.attach("weights", version=2, wait=60)
 
-A task that is cancelled meanwhile holds nothing. All else is that of gpumem.Client, which `client`
-is, too; what asks the daemon a single question takes a fraction of a millisecond.
+A task that is cancelled meanwhile holds nothing. `client` is also a gpumem.Client and has all its
+other functions. A call that asks the daemon one question takes a fraction of a millisecond.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .watch import Notice, Quota, Watch
 
 
 class Client:
-    """A gpumem.Client whose calls that wait are coroutines. What is not here is that client's."""
+    """A gpumem.Client whose waiting calls are coroutines; all else is that client's."""
 
     def __init__(self, client: _client.Client) -> None:
         self.client = client
@@ -56,16 +56,17 @@ class Client:
         return made
 
     async def publish(self, name: str, value: Any, **options: Any) -> int:
-        """gpumem.Client.publish(), which may copy much. It is not undone: where the task is
-        cancelled meanwhile, the version is published, or it is not."""
+        """gpumem.Client.publish(), which may copy much. Cancelling the task does not undo it: the
+        version may or may not be published."""
         version: int = await call_async(
             lambda token: self.client.publish(name, value, **options))
         return version
 
     async def wait_for_quota(self, accept: Callable[[Quota], bool],
                              timeout: float = math.inf) -> Quota:
-        """The tenant's quota as soon as `accept` is true of it, which may be now. Raises
-        TimeoutError after so many seconds."""
+        """Returns the tenant's quota as soon as `accept(quota)` is true, which may be now.
+
+        Raises TimeoutError after `timeout` seconds."""
         async with Notices(self.client) as notices:
             async def accepted() -> Quota:
                 while True:
@@ -79,7 +80,7 @@ class Client:
 
 
 class Notices:
-    """What the daemon says, as it comes: `async with Notices(client) as notices: await
+    """Notices of the daemon as they arrive: `async with Notices(client) as notices: await
     notices.get()`, or `async for notice in notices`."""
 
     def __init__(self, client: Any) -> None:
@@ -105,7 +106,7 @@ class Notices:
             self._watch.close()
 
     async def get(self) -> Notice:
-        """The next notice."""
+        """Returns the next notice."""
         return await self._notices.get()
 
     def __aiter__(self) -> "Notices":

@@ -1,4 +1,4 @@
-"""Arrays over brokered memory: what NumPy, CuPy, Numba and PyTorch see without a copy."""
+"""Arrays over brokered memory, which NumPy, CuPy, Numba and PyTorch use without a copy."""
 from __future__ import annotations
 
 import ctypes
@@ -19,7 +19,7 @@ DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED = 1, 2, 3, 13
 
 @dataclass(frozen=True)
 class Place:
-    """Where memory is."""
+    """The location of memory."""
 
     device: str  # the device's UUID; "" where gpumem does not know it
     backend: str  # "cuda" or "host"
@@ -29,14 +29,14 @@ class Place:
 
     @property
     def on_host(self) -> bool:
-        """Whether the CPU can use it."""
+        """True if the CPU can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CPU, DL_CUDA_HOST, DL_CUDA_MANAGED)
         return self.backend == "host" or self.kind == "pinned"
 
     @property
     def on_gpu(self) -> bool:
-        """Whether GPUs can use it."""
+        """True if GPUs can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED)
         return self.backend == "cuda" and (self.kind != "pinned" or self.registered)
@@ -53,14 +53,14 @@ class Place:
 
 
 class Placed:
-    """What is somewhere: arrays, segments, blocks and pools."""
+    """Base of everything with a location: arrays, segments, blocks and pools."""
 
     __slots__ = ()
     place: Place
 
     @property
     def device(self) -> str:
-        """The UUID of its device; "" where gpumem does not know it."""
+        """The UUID of its device; "" if gpumem does not know it."""
         return self.place.device
 
     @property
@@ -70,23 +70,23 @@ class Placed:
 
     @property
     def kind(self) -> str:
-        """ "vmm", "mempool", "ipc" or "pinned"; "foreign" for what another library keeps."""
+        """ "vmm", "mempool", "ipc" or "pinned"; "foreign" for another library's memory."""
         return self.place.kind
 
 
 def nowhere() -> Place:
-    """Of an array of no elements, which needs no memory."""
+    """Returns the place of an array without elements, which needs no memory."""
     return Place("", "host", "vmm")
 
 
-# What all that take arrays from here can take; NumPy 1 keeps no more on its stack.
+# The most that all consumers support; NumPy 1 keeps no more on its stack.
 MAX_DIMENSIONS = 32
 _MOST = (1 << 63) - 1  # of a Py_ssize_t, in which sizes and strides are kept
 
 
 def _numbers(given: Any, what: str) -> Tuple[int, ...]:
-    """Whole numbers, one for each dimension. Others made what is given: nothing of it is trusted,
-    and no more of it is looked at than an array may have."""
+    """Returns whole numbers, one for each dimension. `given` is untrusted: no more of it is read
+    than an array may have."""
     if isinstance(given, (str, bytes, bytearray, Mapping, Set)):
         raise InvalidArgumentError(f"{what} is a sequence of whole numbers, no {type(given).__name__}")
     try:
@@ -101,10 +101,10 @@ def _numbers(given: Any, what: str) -> Tuple[int, ...]:
 
 
 def to_shape(shape: Any, itemsize: int = 1) -> Tuple[int, ...]:
-    """A tuple of sizes; one number is an array of one dimension.
+    """Returns a tuple of sizes; a single number makes one dimension.
 
-    Raises InvalidArgumentError where it is none, where there are too many dimensions, or where the
-    array (were no size 0) would be larger than any memory.
+    Raises InvalidArgumentError for other types, for too many dimensions, and if the array (were no
+    size 0) would be larger than any memory.
     """
     single = hasattr(shape, "__index__") and not hasattr(shape, "__len__")
     sizes = _numbers((shape,) if single else shape, "a shape")
@@ -119,9 +119,9 @@ def to_shape(shape: Any, itemsize: int = 1) -> Tuple[int, ...]:
 
 
 def to_strides(strides: Any, shape: Tuple[int, ...], itemsize: int) -> Tuple[int, ...]:
-    """Strides in bytes for a shape of to_shape(); None: in C order.
+    """Returns strides in bytes for a shape of to_shape(); None: in C order.
 
-    Raises InvalidArgumentError where they are not as many, or reach farther than addresses do.
+    Raises InvalidArgumentError for another number of strides, or if they exceed the address space.
     """
     if strides is None:
         return c_strides(shape, itemsize)
@@ -135,7 +135,7 @@ def to_strides(strides: Any, shape: Tuple[int, ...], itemsize: int) -> Tuple[int
 
 
 def to_offset(offset: Any) -> int:
-    """A whole number of bytes. Raises InvalidArgumentError."""
+    """Returns a whole number of bytes. Raises InvalidArgumentError."""
     try:
         return operator.index(offset)
     except TypeError as error:
@@ -143,7 +143,7 @@ def to_offset(offset: Any) -> int:
 
 
 def c_strides(shape: Sequence[int], itemsize: int) -> Tuple[int, ...]:
-    """Bytes between neighbours, where the last index runs fastest and there are no gaps."""
+    """Returns strides in bytes in C order: the last index runs fastest, without gaps."""
     strides = []
     step = itemsize
     for size in reversed(shape):
@@ -153,7 +153,7 @@ def c_strides(shape: Sequence[int], itemsize: int) -> Tuple[int, ...]:
 
 
 def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Tuple[int, int]:
-    """The first byte and the one behind the last that an array uses, from its address."""
+    """Returns the addresses of an array's first byte and of the one behind its last."""
     low, high = 0, itemsize
     for size, stride in zip(shape, strides):
         if size == 0:
@@ -167,8 +167,8 @@ def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Tuple
 
 def check_alignment(offset: int, shape: Sequence[int], strides: Sequence[int],
                     dtype: _dtypes.DType) -> None:
-    """Of an array by its address, or by where it begins in a segment or block, which are aligned for
-    every type. A kernel that reads what is not aligned faults, and ends its process's use of the GPU.
+    """Requires alignment of an array's address, or of its offset in a segment or block (these are
+    aligned). A kernel that reads unaligned data faults, and ends its process's use of the GPU.
 
     Raises InvalidArgumentError.
     """
@@ -184,15 +184,15 @@ def check_alignment(offset: int, shape: Sequence[int], strides: Sequence[int],
 class Array(Placed, _gpumem.Memory):
     """An array in memory that gpumem, or a library that speaks DLPack, keeps.
 
-    It is no calculator: `numpy.asarray(array)`, `cupy.asarray(array)`, `torch.from_dlpack(array)`
-    and `numba.cuda.as_cuda_array(array)` see the same memory, without a copy, and keep it for as
-    long as they live, as does each Array, memoryview and DLPack capsule.
+    It has no arithmetic. `numpy.asarray(array)`, `cupy.asarray(array)`, `torch.from_dlpack(array)`
+    and `numba.cuda.as_cuda_array(array)` see the same memory, without a copy. They keep it alive,
+    as does each Array, memoryview and DLPack capsule.
 
     shape, strides (in bytes), dtype ("float32"), itemsize (bytes), ndim, size (elements), nbytes,
     ptr, readonly, on_host, device (a UUID), backend, kind. `owner` is the Segment, Block or
-    Publication that the memory is part of, or None, and `offset` where in it the array begins
-    (bytes). `stream` is the stream that must have been waited for before the memory is used: None
-    where there is none, and so where gpumem itself made the array.
+    Publication that contains the memory, or None; `offset` is the array's start in it (bytes).
+    `stream` is the stream to wait for before the memory is used; None if there is none, for example
+    if gpumem itself made the array.
     """
 
     def __init__(self, keep: Optional[_gpumem.Handle], pointer: int, shape: Sequence[int],
@@ -216,21 +216,21 @@ class Array(Placed, _gpumem.Memory):
                          place.on_host, True, self._dtype.format, self._dtype.itemsize,
                          self.shape, self.strides)
 
-    # ---- What it is
+    # ---- Properties
 
     @property
     def dtype(self) -> str:
-        """The type of its elements: "float32"; what has no such name, as a typestr ("<M8[ns]")."""
+        """The element type: "float32"; a type without such a name, as a typestr ("<M8[ns]")."""
         return self._dtype.name
 
     @property
     def dtype_object(self) -> _dtypes.DType:
-        """All that is known of the type."""
+        """The complete description of the type."""
         return self._dtype
 
     @property
     def typestr(self) -> Optional[str]:
-        """The same for the array interface; None where that has no word for it (bfloat16)."""
+        """The type for the array interface; None if that cannot express it (bfloat16)."""
         return self._dtype.typestr
 
     @property
@@ -240,12 +240,12 @@ class Array(Placed, _gpumem.Memory):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def segment(self) -> Any:
-        """The Segment that it is part of, or None."""
+        """The Segment that contains it, or None."""
         from .segment import Segment  # pylint: disable=import-outside-toplevel
         return self.owner if isinstance(self.owner, Segment) else None
 
@@ -270,9 +270,9 @@ class Array(Placed, _gpumem.Memory):
         return Array(self._keep, **made)
 
     def reshape(self, *shape: Any) -> "Array":
-        """The same elements in another shape, without a copy; -1 is what is left.
+        """Returns the same elements in another shape, without a copy; -1 is computed from the rest.
 
-        Raises InvalidArgumentError where they are not as many, or do not lie one after another.
+        Raises InvalidArgumentError for another number of elements, or if they are not contiguous.
         """
         sizes = list(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
         if -1 in sizes:
@@ -290,7 +290,7 @@ class Array(Placed, _gpumem.Memory):
         return self._like(shape=sizes, strides=None)
 
     def view(self, dtype: Any) -> "Array":
-        """The same bytes as elements of another type of the same size."""
+        """Returns the same bytes as elements of another type of the same size."""
         found = _dtypes.parse(dtype)
         if found.itemsize != self.itemsize:
             raise InvalidArgumentError(
@@ -299,13 +299,13 @@ class Array(Placed, _gpumem.Memory):
         return self._like(dtype=found)
 
     def view_as(self, other: "Array") -> "Array":
-        """The same bytes, as many as `other` has, with its shape and dtype, in C order."""
+        """Returns the same bytes, as many as `other` has, with its shape and dtype, in C order."""
         if not self.c_contiguous or self.nbytes != other.nbytes:
             raise InvalidArgumentError(f"{self.nbytes} bytes are no {other.nbytes} in C order")
         return self._like(shape=other.shape, dtype=other.dtype_object, strides=None)
 
     def with_strides(self, strides: Sequence[int]) -> "Array":
-        """The same bytes in another order of dimensions, which has to use them all (is_dense)."""
+        """Returns the same bytes in another order of dimensions; it must use all (is_dense)."""
         made = self._like(strides=strides)
         if not self.c_contiguous or not is_dense(made) or (
                 extent(made.shape, made.strides, made.itemsize)[0] != 0):
@@ -313,11 +313,11 @@ class Array(Placed, _gpumem.Memory):
         return made
 
     def on_stream(self, stream: Optional[int]) -> "Array":
-        """The same memory, of which `stream` (a cudaStream_t) must have been waited for."""
+        """Returns the same memory, to be used after waiting for `stream` (a cudaStream_t)."""
         return self._like(stream=stream)
 
     def without_readonly_mark(self) -> "Array":
-        """The same memory for frameworks that know no read-only arrays (PyTorch). A write to it
+        """Returns the same memory for frameworks without read-only arrays (PyTorch). A write to it
         still faults: it is mapped read-only."""
         return self._like(readonly=False)
 
@@ -341,13 +341,13 @@ class Array(Placed, _gpumem.Memory):
     def _interface(self) -> Dict[str, Any]:
         if self.typestr is None:
             raise AttributeError(f"the array interface has no word for {self.dtype}: use DLPack")
-        # Of no elements the pointer is 0, as the interface demands.
+        # The interface requires pointer 0 for an array without elements.
         return {"shape": self.shape, "typestr": self.typestr,
                 "data": (self.ptr if self.size else 0, self.readonly),
                 "strides": None if self.c_contiguous else self.strides, "version": 3}
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        # NumPy asks for this last, and else makes an array of one object.
+        # NumPy tries this last; without the error it would make an array of one object.
         raise TypeError(f"NumPy has no word for {self.dtype}: view() it as one that it has"
                         if self.place.on_host else
                         "this is a GPU's memory, which NumPy cannot use: copy it to the CPU first")
@@ -359,8 +359,8 @@ class Array(Placed, _gpumem.Memory):
                    max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None,
                    copy: Optional[bool] = None) -> Any:
-        """A DLPack capsule of this memory. Raises BufferError where the consumer asks for a copy,
-        for another device, or in a way that cannot say that the memory is read-only."""
+        """Returns a DLPack capsule of this memory. Raises BufferError if the consumer asks for a
+        copy, for another device, or by a version that cannot express read-only memory."""
         device = self.place.dlpack_device()
         if copy:
             raise BufferError("gpumem hands out its memory itself: copy it with gpumem.copy()")
@@ -381,18 +381,18 @@ class Array(Placed, _gpumem.Memory):
 
 
 def from_dlpack(source: Any, *, stream: Optional[int] = None) -> Array:
-    """The memory of another library's array, or of a DLPack capsule, as an Array. No copy is made;
-    the other library keeps the memory until the Array and all that was made of it are gone.
+    """Returns the memory of another library's array, or of a DLPack capsule, as an Array. No copy
+    is made; the other library keeps the memory until the Array and all views of it are gone.
 
-    `stream` is the cudaStream_t on which it will be used; None is the legacy default stream.
-    Raises InvalidArgumentError for elements of an unknown type, and what the other library does.
+    `stream` is the cudaStream_t on which it will be used; None is the legacy default stream. Raises
+    InvalidArgumentError for elements of an unknown type, and the other library's errors.
     """
     capsule = source
     ready_on = stream
     if hasattr(source, "__dlpack__"):
         gpu = source.__dlpack_device__()[0] in (DL_CUDA, DL_CUDA_MANAGED)
         arguments = {"stream": 1 if stream is None else stream} if gpu else {}
-        # What it is told there is the stream that has to be waited for by who uses it on others.
+        # Users of other streams must wait for the stream that is passed there.
         ready_on = (0 if stream in (None, 1) else stream) if gpu and stream != -1 else None
         try:
             capsule = source.__dlpack__(max_version=(1, 1), **arguments)
@@ -435,10 +435,10 @@ def _from_interface(source: Any, interface: Dict[str, Any], device: Tuple[int, i
 
 
 def _exported(view: memoryview) -> Tuple[int, int, bool, Any]:
-    """(address, bytes, whether it may only be read, what keeps it)."""
+    """Returns (address, bytes, True if read-only, the object that keeps the memory)."""
     readonly = view.readonly
     if readonly or not view.c_contiguous:
-        # ctypes has no address of what may only be read: here a copy has to do.
+        # ctypes gives no address of read-only memory: a copy is needed here.
         view = memoryview(bytearray(view.tobytes()))
     exported = (ctypes.c_char * view.nbytes).from_buffer(view)
     return ctypes.addressof(exported), view.nbytes, readonly, exported
@@ -454,24 +454,24 @@ def _from_buffer(source: Any) -> Array:
 
 
 def framework_of(source: Any) -> str:
-    """The library that an object is of, by its module: "numpy", "torch", "cupy", "gpumem", …;
-    "python" for what is Python's own."""
+    """Returns the name of the library that an object's type comes from: "numpy", "torch", "cupy",
+    "gpumem", …; "python" for built-in types."""
     found = type(source).__module__.split(".")[0]
     return "python" if found == "builtins" else found
 
 
 def asarray(source: Any) -> Array:
-    """Another library's array (NumPy, CuPy, PyTorch, Numba, anything with the array interface,
-    DLPack or the buffer protocol) as an Array of the same memory.
+    """Returns another library's array (NumPy, CuPy, PyTorch, Numba, or anything with the array
+    interface, DLPack or the buffer protocol) as an Array of the same memory.
 
-    Raises InvalidArgumentError where it is no array, or one of a kind that has no place here.
+    Raises InvalidArgumentError for other objects, and for arrays that cannot be represented.
     """
     if isinstance(source, Array):
         return source
     if isinstance(source, _gpumem.Memory):
         made: Array = source.array()  # type: ignore[attr-defined]
         return made
-    # A subclass of PyTorch's tensors may be anybody's.
+    # A subclass of PyTorch's tensors may come from any library.
     of_torch = any(base.__module__.split(".")[0] == "torch" for base in type(source).__mro__)
     if of_torch and hasattr(source, "detach"):  # a parameter's memory without its history
         source = source.detach()
@@ -494,10 +494,10 @@ def asarray(source: Any) -> Array:
 
 
 def copy_into(to: Array, source: Array) -> None:
-    """Copies the elements, whose shape and type have to be the same. `to` is in C order, unless
-    both lie in memory alike. Waits until it is done.
+    """Copies the elements; shapes and types must be equal. `to` is in C order, unless both have the
+    same layout. Blocks until done.
 
-    Raises InvalidArgumentError where they differ, or where a GPU's elements lie scattered.
+    Raises InvalidArgumentError if they differ, or if a GPU's elements are not dense.
     """
     if to.shape != source.shape or to.itemsize != source.itemsize:
         raise InvalidArgumentError(
@@ -537,7 +537,7 @@ def _copy_on_host(to: Array, source: Array, whole: bool) -> None:
 
 def _copy_runs(to: int, to_strides: Sequence[int], source: int, strides: Sequence[int],
                shape: Sequence[int], itemsize: int, move: Callable[[int, int, int], Any]) -> None:
-    """Copies dimension by dimension, as long runs as there are."""
+    """Copies dimension by dimension, in the longest contiguous runs."""
     if not shape:
         move(to, source, itemsize)
     elif (tuple(strides) == c_strides(shape, itemsize) and
@@ -553,7 +553,7 @@ def _copy_runs(to: int, to_strides: Sequence[int], source: int, strides: Sequenc
 
 
 def is_dense(array: Array) -> bool:
-    """Whether the elements lie without gaps in some order of the dimensions, each once."""
+    """True if the elements have no gaps in some order of the dimensions, each once."""
     expected = array.itemsize
     for stride, size in sorted(zip(array.strides, array.shape)):
         if size == 1:

@@ -23,7 +23,7 @@ MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RI
 
 @dataclass(frozen=True)
 class Peer:
-    """What a GPU can do with another's memory."""
+    """A GPU's access to another GPU's memory."""
 
     uuid: str
     access: bool
@@ -33,7 +33,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Device:
-    """A device as it is now; sizes in bytes."""
+    """A device's present state; sizes in bytes."""
 
     uuid: str
     name: str
@@ -50,7 +50,7 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceUsage:
-    """What the tenant holds on a device, and may hold; bytes but for `waiting_requests`."""
+    """A tenant's usage and limits on a device; bytes but for `waiting_requests`."""
 
     device: str
     leased: int
@@ -67,7 +67,7 @@ class DeviceUsage:
 
     @property
     def quota(self) -> "DeviceQuota":
-        """What the tenant may have there."""
+        """The tenant's quota there."""
         return DeviceQuota(self.device, to_limit(self.limit), self.guarantee)
 
 
@@ -82,7 +82,7 @@ class DeviceQuota:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the client's tenant holds now."""
+    """The present usage of the client's tenant."""
 
     tenant: str
     charged: int  # bytes, on all devices
@@ -102,14 +102,16 @@ def _ticket_text(ticket: Union[Ticket, str]) -> str:
 class Client:
     """A session with the daemon, made by gpumem.connect().
 
-    tenant (who is billed), rule (which named it), daemon_version, session_id. It may be used by any
-    thread, and is closed by close() or a `with` block; what was made of it lives on. A daemon that
-    dies comes back, and the session with it. A child after fork() can use nothing of it.
+    tenant (who is billed), rule (which named it), daemon_version, session_id. Any thread may use
+    it. close() or the end of a `with` block ends it; the objects made of it live on. If the daemon
+    restarts, the session resumes. A child after fork() cannot use it.
 
-    Sizes are bytes, times seconds (math.inf: for ever; a `timeout` of None: the connection's).
-    Every call may raise UnavailableError (the daemon is gone, or does not know the session any
-    more), DeadlineExceededError (it did not answer in time) and ResourceExhaustedError (too many
-    calls at once). FailedPreconditionError: closed, or in a child after fork().
+    Sizes are bytes, times seconds (math.inf: no limit; a `timeout` of None: the connection's).
+    Every call may raise:
+    - UnavailableError: the daemon is gone, or no longer knows the session.
+    - DeadlineExceededError: it did not answer in time.
+    - ResourceExhaustedError: too many calls at once.
+    - FailedPreconditionError: closed, or in a child after fork().
     """
 
     def __init__(self, runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
@@ -122,16 +124,16 @@ class Client:
 
     @property
     def handle(self) -> _gpumem.Handle:
-        """For the other parts of the package."""
+        """For other parts of the package."""
         return self._handle
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True if close() was called."""
         return self._handle.closed
 
     def close(self) -> None:
-        """Ends the session, once what was made of it has ended."""
+        """Ends the session, once the objects made of it have ended."""
         self._handle.close(True)
 
     def __enter__(self) -> "Client":
@@ -147,7 +149,7 @@ class Client:
     # ---- Devices and usage
 
     def devices(self) -> List[Device]:
-        """The devices as they are now."""
+        """Returns the devices' present state."""
         made = []
         for row in _gpumem.devices(self._handle):
             values: List[Any] = [*row[:3], BACKENDS[row[3]], *row[4:9],
@@ -157,13 +159,13 @@ class Client:
         return made
 
     def usage(self) -> Usage:
-        """What the client's tenant holds now, and its limits in force."""
+        """Returns the present usage of the client's tenant, and its limits in force."""
         tenant, charged, segments, sessions, waiting, devices = _gpumem.usage(self._handle)
         return Usage(tenant, charged, segments, sessions, waiting, tuple(DeviceUsage(*device) for device in devices))
 
     def quota(self, timeout: float = 30.0) -> Quota:
-        """What the client's tenant may hold, as the daemon has it now. What is in force on each
-        device, shares of it as bytes, is in usage(). Raises TimeoutError."""
+        """Returns the quota of the client's tenant, as the daemon has it now. usage() has the
+        limits in force on each device, with shares of it as bytes. Raises TimeoutError."""
         with self.watch() as watch:  # it begins with that
             while True:
                 quota = watch.get(timeout).quota
@@ -171,7 +173,7 @@ class Client:
                     return quota
 
     def watch(self, **handlers: Any) -> Watch:
-        """Listens to what the daemon has to say: see gpumem.Watch."""
+        """Listens to notices of the daemon: see gpumem.Watch."""
         return Watch(self, **handlers)
 
     # ---- Segments
@@ -181,16 +183,16 @@ class Client:
                 map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
                 timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
                 revocable: bool = False, presses_others: bool = True) -> Segment:
-        """A new segment of so many bytes, rounded up to the device's granularity.
+        """Acquires a new segment of `bytes`, rounded up to the device's granularity.
 
         kind: "vmm", "mempool", "ipc" or "pinned"; None: the device's default. device: a UUID, PCI
-        bus id, ordinal or "most-free"; None: the first that serves. map_devices: whose GPUs shall
-        use it. address: where to map it; 0: anywhere. wait: seconds to wait for memory that others
-        hold; Ctrl-C and `cancel` end the wait.
+        bus id, ordinal or "most-free"; None: the first that serves. map_devices: the devices whose
+        GPUs will use it. address: the address to map it at; 0: any. wait: seconds to wait for
+        memory that others hold; Ctrl-C and `cancel` end the wait.
 
-        Raises ResourceExhaustedError with its `denial` where a quota or the device stands in the
-        way, also after the wait; InvalidArgumentError; NotFoundError: no such device;
-        UnimplementedError: it does not make that kind; CancelledError.
+        Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
+        after the wait; InvalidArgumentError; NotFoundError: no such device; UnimplementedError: the
+        device does not make that kind; CancelledError.
         """
         return self.acquire_many(
             bytes, 1, kind=kind, device=device, map_devices=map_devices, address=address, wait=wait,
@@ -201,8 +203,8 @@ class Client:
                      map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
                      timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
                      revocable: bool = False, presses_others: bool = True) -> List[Segment]:
-        """`count` segments of one size, 1 to 253, all or none, one after another in addresses where
-        the kind can. As acquire()."""
+        """Acquires `count` segments of one size, 1 to 253, all or none. Their addresses are
+        consecutive if the kind allows it. As acquire()."""
         if not 1 <= count <= MAX_AT_ONCE:
             raise InvalidArgumentError(
                 f"{count} segments cannot be acquired at once: from 1 to {MAX_AT_ONCE} can")
@@ -218,7 +220,7 @@ class Client:
     def open(self, ticket: Union[Ticket, str], *, read_only: bool = False,
              map_devices: Sequence[str] = (), address: int = 0, timeout: Optional[float] = None,
              revocable: bool = False) -> Any:
-        """What the ticket is of: a Segment, a Block or, of share(array), an Array of the same
+        """Opens a ticket: returns a Segment, a Block or, for share(array), an Array of the same
         memory.
 
         Raises NotFoundError: its lease has ended, or there was none; PermissionDeniedError: it is
@@ -241,7 +243,7 @@ class Client:
     def open_many(self, tickets: Sequence[Union[Ticket, str]], *, read_only: bool = False,
                   map_devices: Sequence[str] = (), address: int = 0,
                   timeout: Optional[float] = None, revocable: bool = False) -> List[Segment]:
-        """Several segments in one call, all or none. As open()."""
+        """Opens several segments in one call, all or none. As open()."""
         return segments_of(_gpumem.open(self._handle, [_ticket_text(ticket) for ticket in tickets],
                                         read_only, map_devices, address, to_ms(timeout),
                                         revocable), read_only)
@@ -256,13 +258,13 @@ class Client:
     # ---- Pools and events
 
     def pool(self, **options: Any) -> Pool:
-        """A pool of blocks in memory that this client leases: see gpumem.Pool."""
+        """Makes a pool of blocks in memory that this client leases: see gpumem.Pool."""
         return Pool(self, **options)
 
     def create_event(self, name: Optional[str] = None, *, segment: Optional[Segment] = None,
                      device: DeviceLike = None) -> Event:
-        """An interprocess event, under a name (for all sessions of the tenant) or beside a segment
-        (for all who lease it).
+        """Makes an interprocess event, under a name (for all sessions of the tenant) or beside a
+        segment (for all sessions that lease it).
 
         Raises AlreadyExistsError, InvalidArgumentError, NotFoundError.
         """
@@ -270,21 +272,21 @@ class Client:
             self._handle, name, None if segment is None else segment.handle, to_device(device)))
 
     def open_event(self, name: str) -> Event:
-        """The event under that name. Raises NotFoundError where there is none."""
+        """Opens the event of that name. Raises NotFoundError if there is none."""
         return Event(_gpumem.event_open(self._handle, name))
 
     def open_events(self, segment: Segment) -> List[Event]:
-        """The events beside a segment, 64 at most."""
+        """Opens the events beside a segment, 64 at most."""
         return [Event(handle) for handle in _gpumem.events_open(self._handle, segment.handle)]
 
     # ---- Arrays
 
     def empty(self, shape: Shape, dtype: Any = "float32", *, pool: Optional[Pool] = None,
               stream: int = 0, **options: Any) -> Array:
-        """An array in brokered memory: in a segment of its own (`options` as of acquire()), or in a
-        block of `pool`, for work on `stream`. A segment holds zeros unless it is `reused`.
+        """Returns an array in brokered memory: in a new segment (`options` as of acquire()), or in
+        a block of `pool`, for work on `stream`. A segment holds zeros unless it is `reused`.
 
-        It gives its memory back when it and all that was made of it are gone. Raises as acquire()
+        Its memory is given back when the array and all views of it are gone. Raises as acquire()
         and Pool.allocate().
         """
         found = parse(dtype)
@@ -302,8 +304,8 @@ class Client:
         return memory.array(sizes, found, stream=None if pool is None else stream)
 
     def copy(self, source: Any, **options: Any) -> Array:
-        """A copy of any library's array in brokered memory; options as of empty(). Arrays without
-        gaps keep the order of their dimensions."""
+        """Returns a copy of any library's array in brokered memory; options as of empty(). Arrays
+        without gaps keep the order of their dimensions."""
         array = arrays.asarray(source)
         made = self.empty(array.shape, array.dtype_object, **options)
         if arrays.is_dense(array) and arrays.extent(array.shape, array.strides, 1)[0] == 0:
@@ -312,10 +314,10 @@ class Client:
         return made
 
     def share(self, array: Any, scope: str = "tenant") -> Ticket:
-        """The picklable ticket of an array in memory that was acquired or allocated here, for
-        open() in another process. It is good for as long as the array's memory is held here.
+        """Returns the picklable ticket of an array in memory that was acquired or allocated here,
+        for open() in another process. It is valid as long as the array's memory is held here.
 
-        Raises InvalidArgumentError where the array is not in brokered memory: see copy().
+        Raises InvalidArgumentError if the array is not in brokered memory: see copy().
         """
         found = placed(arrays.asarray(array))
         owner = found.owner
@@ -334,13 +336,13 @@ class Client:
     def publish(self, name: str, value: Any, *, metadata: Any = None, access: str = "tenant",
                 ephemeral: bool = False, expire_after: float = 0, kind: Optional[str] = None,
                 device: DeviceLike = None, timeout: Optional[float] = None) -> int:
-        """Publishes an array, or arrays by name, of any library, and answers the version.
+        """Publishes an array, or arrays by name, of any library, and returns the version.
 
-        What lies in segments of this process (empty(), acquire()) is published as it is; other
-        arrays are copied once, into memory of `kind` on `device` (None: a GPU's array onto its own,
-        else the default). The GPU work on them is waited for; who publishes must not write into
-        them any more. `metadata` is anything that JSON can say, for who attaches. The publication
-        outlives this process, unless it is `ephemeral`; it ends once nobody has been attached for
+        Arrays in segments of this process (empty(), acquire()) are published without a copy. Other
+        arrays are copied once, into memory of `kind` on `device` (None: a GPU's array onto its GPU,
+        else the default). The call waits for GPU work on them; the publisher must not write to them
+        afterwards. `metadata` is any JSON value, for those that attach. The publication outlives
+        this process, unless it is `ephemeral`. It ends once no session has been attached for
         `expire_after` seconds (0: never).
 
         Raises InvalidArgumentError, ResourceExhaustedError.
@@ -353,7 +355,7 @@ class Client:
                map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,
                timeout: Optional[float] = None, cancel: Optional[CancelToken] = None
                ) -> Publication:
-        """The newest version of a publication, mapped into this process.
+        """Maps the newest version of a publication into this process.
 
         version: at least that one. wait: seconds to wait for it, and for the name itself; Ctrl-C
         and `cancel` end the wait. writable: else a write faults. "TENANT/NAME" is another tenant's.
@@ -366,13 +368,13 @@ class Client:
                                   timeout=timeout, cancel=cancel)
 
     def unpublish(self, name: str) -> int:
-        """Ends a publication, and answers the version that it was; who is attached stays so.
+        """Ends a publication, and returns its version. Attached sessions keep it.
 
         Raises NotFoundError."""
         return _gpumem.unpublish(self._handle, name)
 
     def publications(self, tenant: Optional[str] = None) -> List[PublicationInfo]:
-        """Those that this client may attach to, of one tenant or of all."""
+        """Lists the publications that this client may attach to, of one tenant or of all."""
         return [PublicationInfo.of_row(row) for row in _gpumem.publications(self._handle, tenant)]
 
 
@@ -381,15 +383,15 @@ def connect(runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
             reconnect: bool = True, wait: bool = True) -> Client:
     """Begins a session with the daemon.
 
-    runtime_dir: the folder of its sockets; None: $GPUMEM_RUNTIME_DIR, else as found. tenant: who is
-    billed; None: the first that the daemon's rules allow. name: shown to operators; None: the
-    program's. timeout: seconds for this and each later call. reconnect: the session goes on when
-    the daemon dies and comes back. wait: where no daemon listens, waits for one within the timeout;
-    only where the folder of its sockets exists.
+    runtime_dir: the folder of its sockets; None: $GPUMEM_RUNTIME_DIR, else as found. tenant: the
+    tenant to bill; None: the first that the daemon's rules allow. name: shown to operators; None:
+    the program's. timeout: seconds for this and each later call. reconnect: resume the session when
+    the daemon restarts. wait: if no daemon listens, wait for one within the timeout; only if the
+    folder of its sockets exists.
 
     Raises UnavailableError: no daemon; PermissionDeniedError: no tenant for this process, or not
     that one; ResourceExhaustedError: the tenant's max_sessions; FailedPreconditionError: in a child
-    after fork(), where the parent was connected.
+    after fork() of a connected parent.
     """
     return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect,
                   wait=wait)

@@ -29,7 +29,7 @@ __all__ = ["PoolMemoryResource", "buffer", "import_pool", "ipc_event_handle", "i
 
 
 class _Resource(_core.MemoryResource):  # type: ignore[misc]
-    """What cuda.core asks of memory."""
+    """The properties that cuda.core reads of memory."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -37,45 +37,45 @@ class _Resource(_core.MemoryResource):  # type: ignore[misc]
 
     @property
     def is_device_accessible(self) -> bool:
-        """Whether GPUs can use it."""
+        """True if GPUs can use it."""
         return self._place.on_gpu
 
     @property
     def is_host_accessible(self) -> bool:
-        """Whether the CPU can."""
+        """True if the CPU can use it."""
         return self._place.on_host
 
     @property
     def is_managed(self) -> bool:
-        """It is not."""
+        """Always False."""
         return False
 
     @property
     def device_id(self) -> int:
-        """The ordinal of its device in this process; -1 of the CPU's memory."""
+        """The ordinal of its device in this process; -1 for the CPU's memory."""
         return self._device_id
 
 
 class _Keeper(_Resource):
-    """Keeps what one buffer is of."""
+    """Keeps the memory of one buffer."""
 
     def __init__(self, view: Array) -> None:
         super().__init__(view.place)
         self._view: Optional[Array] = view
 
     def allocate(self, size: int, stream: Any = None) -> Any:
-        """Not from a segment."""
+        """Raises: a segment cannot allocate."""
         raise NotImplementedError("this memory is one buffer: PoolMemoryResource allocates")
 
     def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
-        """Of cuda.core: the buffer has ended."""
+        """Called by cuda.core when the buffer ends."""
         del ptr, size, stream
         self._view = None
 
 
 def buffer(memory: Memory) -> Any:
-    """A segment or block as cuda.core.Buffer, which keeps it: no copy. The end of the buffer frees
-    nothing by itself; the memory goes back when nobody has it any more."""
+    """Returns a segment or block as cuda.core.Buffer, which keeps it: no copy. The end of the
+    buffer frees nothing by itself; the memory goes back when the last reference is gone."""
     view = memory.array()  # counts as a look at the memory, so that nobody closes it under it
     try:
         return _core.Buffer.from_handle(memory.ptr, memory.nbytes, owner=view)
@@ -84,7 +84,7 @@ def buffer(memory: Memory) -> Any:
 
 
 def _stream_number(stream: Any) -> int:
-    """Of cuda.core's streams, or what says by __cuda_stream__ that it is one."""
+    """Returns the number of a cuda.core stream, or of an object with __cuda_stream__."""
     if stream is None:
         return 0
     handle = getattr(stream, "handle", None)
@@ -96,7 +96,7 @@ def _stream_number(stream: Any) -> int:
 
 class PoolMemoryResource(_Resource):
     """A cuda.core.MemoryResource that allocates from a gpumem.Pool, in the order of streams. Make
-    it when the device is current (cuda.core.Device.set_current()).
+    it while the device is current (cuda.core.Device.set_current()).
 
     pool: None: the default pool of device 0.
     """
@@ -108,7 +108,7 @@ class PoolMemoryResource(_Resource):
         self._is_told = self._find_out()
 
     def _find_out(self) -> bool:
-        """Whether cuda.core calls deallocate() for buffers of from_handle(): some versions do not
+        """True if cuda.core calls deallocate() for buffers of from_handle(): some versions do not
         (https://github.com/NVIDIA/cuda-python/issues/1619)."""
         block = self.pool.allocate(1)
         pointer, nbytes = block.ptr, block.nbytes
@@ -120,17 +120,17 @@ class PoolMemoryResource(_Resource):
         return self._blocks.pop(pointer, None) is None
 
     def allocate(self, size: int, stream: Any = None) -> Any:
-        """A cuda.core.Buffer of so many bytes, for work on `stream`. Raises
+        """Returns a cuda.core.Buffer of `size` bytes, for work on `stream`. Raises
         gpumem.ResourceExhaustedError, which is a MemoryError."""
         block = self.pool.allocate(max(size, 1), _stream_number(stream))
         if not self._is_told:
-            # Goes back with the buffer, on the stream that it was allocated on.
+            # Freed with the buffer, on the stream that it was allocated on.
             return _core.Buffer.from_handle(block.ptr, size, owner=block)
         self._blocks[block.ptr] = block
         return _core.Buffer.from_handle(block.ptr, size, mr=self)
 
     def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
-        """Of cuda.core: the buffer ends, on that stream."""
+        """Called by cuda.core when the buffer ends, on that stream."""
         del size
         block = self._blocks.pop(int(ptr), None)
         if block is not None:
@@ -145,34 +145,36 @@ def _cudart() -> Any:
 
 
 def ipc_mem_handle(segment: Segment) -> Any:
-    """Of a segment of kind ipc: the cudaIpcMemHandle_t that cudart.cudaIpcOpenMemHandle() takes, in
-    this process or, as bytes(handle.reserved), in any other. Raises UnimplementedError for other
-    kinds."""
+    """Returns the cudaIpcMemHandle_t of a segment of kind ipc. cudart.cudaIpcOpenMemHandle() takes
+    it, in this process or, as bytes(handle.reserved), in any other.
+
+    Raises UnimplementedError for other kinds."""
     handle = _cudart().cudaIpcMemHandle_t()
     handle.reserved = segment.ipc_handle()
     return handle
 
 
 def pool_export_data(segment: Segment) -> Any:
-    """Of a segment of kind mempool: the cudaMemPoolPtrExportData that
-    cudart.cudaMemPoolImportPointer() takes beside the imported pool (import_pool()). Raises
-    UnimplementedError for other kinds."""
+    """Returns the cudaMemPoolPtrExportData of a segment of kind mempool.
+    cudart.cudaMemPoolImportPointer() takes it with the imported pool (import_pool()).
+
+    Raises UnimplementedError for other kinds."""
     datum = _cudart().cudaMemPoolPtrExportData()
     datum.reserved = segment.export_data()
     return datum
 
 
 def import_pool(segment: Segment) -> Any:
-    """The cudaMemPool_t of a segment of kind mempool, imported into this process
+    """Returns the cudaMemPool_t of a segment of kind mempool, imported into this process
     (cudaMemPoolImportFromShareableHandle).
 
-    However often a process imports a pool, CUDA gives it the same handle. So here it is the one by
-    which the segment itself is mapped: it is good while the segment is open, and goes with the last
-    segment of the pool. Leave it to that: as long as one is mapped cudaMemPoolDestroy() answers
-    cudaErrorInvalidValue. A process that has the descriptor and the export data alone destroys the
-    pool that it has imported.
+    However often a process imports a pool, CUDA returns the same handle. So this is the handle by
+    which the segment itself is mapped: it is valid while the segment is open, and ends with the
+    last segment of the pool. Do not destroy it: as long as a segment is mapped,
+    cudaMemPoolDestroy() returns cudaErrorInvalidValue. A process that has only the descriptor and
+    the export data destroys the pool that it has imported.
 
-    Raises UnimplementedError for other kinds, and InvalidArgumentError with the runtime's words.
+    Raises UnimplementedError for other kinds, and InvalidArgumentError with the runtime's message.
     """
     cudart = _cudart()
     posix = cudart.cudaMemAllocationHandleType.cudaMemHandleTypePosixFileDescriptor
@@ -183,8 +185,8 @@ def import_pool(segment: Segment) -> Any:
 
 
 def ipc_event_handle(event: Any) -> Any:
-    """The cudaIpcEventHandle_t of a gpumem.Event, for cudart.cudaIpcOpenEventHandle() in another
-    process."""
+    """Returns the cudaIpcEventHandle_t of a gpumem.Event, for cudart.cudaIpcOpenEventHandle() in
+    another process."""
     handle = _cudart().cudaIpcEventHandle_t()
     handle.reserved = event.ipc_handle()
     return handle

@@ -7,21 +7,24 @@
     with gpumem.cupy.using(gpumem.connect().pool(limit=1 << 30)):
         y = cupy.ones(10)               # and these, of this thread, in a pool of their own
 
-What CuPy calls for each array is C alone (extension/cupy.cc behind cupy.cuda.CFunctionAllocator).
-A block is for work on the stream that is CuPy's current one when the array is made, and goes back
-on that stream, as with CuPy's own pool: memory that other streams use must have been waited for.
-Streams on which arrays were made are kept until nothing of theirs is left, so that none is
-destroyed before its memory goes on. Those of other libraries (cupy.cuda.ExternalStream) only their
-owners can keep: they must outlive the arrays that were made on them, and before such a stream is
-destroyed the pool is told, pool.pool.forget_stream(stream.ptr). PyTorch's live for ever. While a
-stream is being captured into a graph it gets no new memory, and what is freed goes back after the
-capture: make arrays before.
+The functions that CuPy calls for each array are in C (extension/cupy.cc behind
+cupy.cuda.CFunctionAllocator). A block is for work on CuPy's current stream at the time when the
+array is made. It is freed on that stream, as with CuPy's own pool: wait for the work of other
+streams that use the memory first.
+
+Streams on which arrays were made are kept until no memory of theirs is left, so that none is
+destroyed before. Streams of other libraries (cupy.cuda.ExternalStream) must outlive the arrays made
+on them; their owner has to keep them. Before such a stream is destroyed, call
+pool.pool.forget_stream(stream.ptr). PyTorch's streams live for ever.
+
+While a stream is being captured into a graph it gets no new memory, and frees are deferred until
+the capture ends: make arrays before.
 
 Memory hooks (cupy.cuda.MemoryHook) are called: malloc and free for every array, and alloc, after
 the fact, for those that made the pool lease more. While a hook is in force Python runs on the path.
 
-`use(cupy_pool=True)` puts CuPy's own MemoryPool on top of gpumem's instead: CuPy keeps what is
-free, and gives it back only by its own free_all_blocks().
+`use(cupy_pool=True)` puts CuPy's own MemoryPool on top of gpumem's instead: CuPy keeps free memory,
+and gives it back only by its free_all_blocks().
 """
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _current_stream() -> int:
 
 
 def _stream_question() -> Any:
-    """The C function that Cython exports for CuPy's own modules, or what answers the same in
+    """Returns the C function that Cython exports for CuPy's own modules, or its equivalent in
     Python."""
     try:
         stream = importlib.import_module("cupy_backends.cuda.stream")
@@ -64,19 +67,19 @@ def _stream_question() -> Any:
 
 
 class _Streams:
-    """CuPy's streams, as long as memory of theirs lives."""
+    """Keeps CuPy's streams as long as memory of theirs lives."""
 
     def __init__(self, pool_of: Callable[[], Pool]) -> None:
         self._pool_of = pool_of
         self._kept: Dict[int, Any] = {}
 
     def __call__(self, pointer: int, idle: List[int]) -> List[int]:
-        """CuPy came with a stream that is new. Answers which are forgotten, of those that have no
-        memory in use and that nobody but this has."""
+        """Called when CuPy uses a new stream. Forgets the idle streams without other references,
+        and returns them."""
         forgotten = []
         for other in idle:
             stream = self._kept.get(other)
-            # Its references: the dict's, this function's, and that of the call below.
+            # References of the dict, of this function, and of the call below.
             if stream is None or sys.getrefcount(stream) > 3:
                 continue
             try:
@@ -99,7 +102,8 @@ def _pool_of_current_device() -> Pool:
 
 
 def _always(pool: Optional[Pool]) -> Callable[[], Pool]:
-    """What answers the pool whenever it is called; None: that of the device which is current then."""
+    """Returns a function that returns the pool; None: the pool of the device that is then current.
+    """
     if pool is None:
         return _pool_of_current_device
     chosen = pool
@@ -107,7 +111,7 @@ def _always(pool: Optional[Pool]) -> Callable[[], Pool]:
 
 
 def _with_hooks(pool_of: Callable[[], Pool], size: int, malloc: Callable[[int], Any]) -> Any:
-    """Of the extension: an allocation while a hook is in force."""
+    """Called by the extension for an allocation while a hook is in force."""
     hooks = list(_memory_hook.get_memory_hooks().values())
     device = cupy.cuda.runtime.getDevice()
     for hook in hooks:
@@ -133,39 +137,39 @@ def _with_hooks(pool_of: Callable[[], Pool], size: int, malloc: Callable[[int], 
 
 
 class _Counts:
-    """Of both pools in CuPy's shapes, by what their gpumem.Pool counts. Bytes."""
+    """The counters of both pools under CuPy's names, from their gpumem.Pool. Bytes."""
 
     pool: Any
 
     def stats(self) -> PoolStats:
-        """All that the pool counts."""
+        """Returns all counters of the pool."""
         pool: Pool = self.pool
         return pool.stats()
 
     def used_bytes(self) -> int:
-        """In use."""
+        """Returns the bytes in use."""
         return self.stats().used_bytes
 
     def free_bytes(self) -> int:
-        """Leased, and not in use."""
+        """Returns the bytes leased and not in use."""
         return self.stats().free_bytes
 
     def total_bytes(self) -> int:
-        """Leased from the daemon."""
+        """Returns the bytes leased from the daemon."""
         return self.stats().reserved_bytes
 
     def n_free_blocks(self) -> int:
-        """How many pieces free_bytes() are."""
+        """Returns the number of pieces of free_bytes()."""
         return self.stats().free_blocks
 
 
 class MemoryPool(_Counts):
-    """A gpumem.Pool in the shape of cupy.cuda.MemoryPool: `malloc` is an allocator for
+    """A gpumem.Pool with the interface of cupy.cuda.MemoryPool: `malloc` is an allocator for
     cupy.cuda.set_allocator.
 
     pool: of the device that is CuPy's current one whenever it is used; None: the default pool of
-    whichever device is current (gpumem.Pool.default, configured by GPUMEM_POOL_… of gpumem.h).
-    Sizes are bytes. Any thread may use it.
+    the current device (gpumem.Pool.default, configured by GPUMEM_POOL_… of gpumem.h). Sizes are
+    bytes. Any thread may use it.
     """
 
     malloc: Callable[[int], Any]
@@ -173,7 +177,7 @@ class MemoryPool(_Counts):
     def __init__(self, pool: Optional[Pool] = None) -> None:
         self._pool = pool
         self._pool_of = _always(pool)
-        # What the state holds may not hold this object: the garbage collector does not see there.
+        # The state must not refer to this object: the garbage collector cannot see it.
         state, param, malloc, free = _gpumem.cupy_state(
             None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
             _stream_question(), _memory_hook.get_memory_hooks,
@@ -184,13 +188,13 @@ class MemoryPool(_Counts):
 
     @property
     def pool(self) -> Pool:
-        """The gpumem.Pool; where none was given, that of the current device."""
+        """The gpumem.Pool; if none was given, that of the current device."""
         return self._pool_of()
 
     # ---- As cupy.cuda.MemoryPool
 
     def free_all_blocks(self, stream: Any = None) -> None:
-        """Gives what is free back to the daemon, once the work of the streams that freed it (or of
+        """Gives free memory back to the daemon, once the work of the streams that freed it (or of
         one) is done."""
         self.pool.free_all_blocks(None if stream is None else int(stream.ptr))
 
@@ -199,7 +203,7 @@ class MemoryPool(_Counts):
         self.free_all_blocks()
 
     def set_limit(self, size: Optional[int] = None, fraction: Optional[float] = None) -> None:
-        """The most that it leases: bytes, or a fraction of what the tenant may have on the device.
+        """Sets the most that it leases: bytes, or a fraction of the tenant's limit on the device.
         Neither, or 0: no limit but the tenant's. Raises ValueError."""
         if size is not None and fraction is not None:
             raise ValueError("give a size or a fraction, not both")
@@ -213,7 +217,7 @@ class MemoryPool(_Counts):
             _gpumem.pool_set_limit(self.pool.handle, size or UNLIMITED)
 
     def get_limit(self) -> int:
-        """Bytes; 0: none."""
+        """Returns the limit in bytes; 0: none."""
         return self.pool.limit or 0
 
     def __repr__(self) -> str:
@@ -223,12 +227,12 @@ class MemoryPool(_Counts):
 def _is_for_want_of_memory(pool_of: Callable[[], Pool], size: int, error: Exception) -> bool:
     if isinstance(error, ResourceExhaustedError):
         return True
-    # More than the device has is to gpumem a wrong argument.
+    # gpumem rejects more than the device's capacity as a wrong argument.
     return isinstance(error, InvalidArgumentError) and size > pool_of().mem_info()[1]
 
 
 def _refuse(pool_of: Callable[[], Pool], size: int, error: Exception, attempt: int) -> None:
-    """Of the extension: an allocation was refused. Returns where it is worth another try."""
+    """Called by the extension on a refusal. Returns if another try is worthwhile, else raises."""
     if not _is_for_want_of_memory(pool_of, size, error):
         raise error
     if attempt == 1 and isinstance(error, ResourceExhaustedError):
@@ -244,7 +248,7 @@ def _refuse(pool_of: Callable[[], Pool], size: int, error: Exception, attempt: i
 
 
 def _on_free(device: int, size: int, pointer: int, done: int) -> None:
-    """Of the extension, where a hook is in force."""
+    """Called by the extension while a hook is in force."""
     for hook in list(_memory_hook.get_memory_hooks().values()):
         told = hook.free_postprocess if done else hook.free_preprocess
         told(device_id=device, mem_size=size, mem_ptr=pointer, pmem_id=pointer)
@@ -254,8 +258,9 @@ def _on_free(device: int, size: int, pointer: int, done: int) -> None:
 
 
 def _base_allocator(pool: Optional[Pool]) -> Callable[[int], Any]:
-    """What CuPy's pool takes its memory from. It is asked seldom, and knows streams itself: what it
-    gets nobody works on, and freeing waits for the device, as cudaFree does, on which it relies."""
+    """Returns the allocator below CuPy's pool, which calls it seldom and knows streams itself. Its
+    memory has no pending work. Freeing waits for the device, as cudaFree does: CuPy's pool relies
+    on that."""
     pool_of = _always(pool)
     state, param, malloc, free = _gpumem.cupy_state(
         None if pool is None else pool.handle, 0 if pool is None else _device_of(pool), None,
@@ -266,8 +271,8 @@ def _base_allocator(pool: Optional[Pool]) -> Callable[[int], Any]:
 
 
 def _refuse_base(pool_of: Callable[[], Pool], size: int, error: Exception, _: int) -> None:
-    """Of the extension. Where it is for want of memory CuPy's pool gives back what it keeps, tries
-    again, and raises OutOfMemoryError in the end."""
+    """Called by the extension on a refusal. For want of memory, CuPy's pool gives back the memory
+    that it keeps, tries again, and raises OutOfMemoryError in the end."""
     if not _is_for_want_of_memory(pool_of, size, error):
         raise error
     raise cupy.cuda.runtime.CUDARuntimeError(2) from error  # cudaErrorMemoryAllocation
@@ -277,7 +282,7 @@ def _refuse_base(pool_of: Callable[[], Pool], size: int, error: Exception, _: in
 
 
 class _PinnedBlock:
-    """What cupy.cuda.PinnedMemoryPointer takes for its memory."""
+    """The memory object that cupy.cuda.PinnedMemoryPointer takes."""
 
     def __init__(self, pool: Pool, size: int) -> None:
         self._block = pool.allocate(size) if size else None
@@ -289,9 +294,9 @@ class _PinnedBlock:
 
 
 class PinnedMemoryPool(_Counts):
-    """Brokered pinned memory in the shape of cupy.cuda.PinnedMemoryPool: `malloc` is an allocator
-    for cupy.cuda.set_pinned_memory_allocator. CuPy holds each block until the copies that use it
-    are done.
+    """Brokered pinned memory with the interface of cupy.cuda.PinnedMemoryPool: `malloc` is an
+    allocator for cupy.cuda.set_pinned_memory_allocator. CuPy holds each block until the copies that
+    use it are done.
 
     pool: of kind pinned; None: a new one of the default client.
     """
@@ -303,11 +308,11 @@ class PinnedMemoryPool(_Counts):
                 f"pinned memory comes from a pool of kind pinned, not {self.pool.kind}")
 
     def malloc(self, size: int) -> Any:
-        """A cupy.cuda.PinnedMemoryPointer. Raises MemoryError."""
+        """Returns a cupy.cuda.PinnedMemoryPointer. Raises MemoryError."""
         return cupy.cuda.PinnedMemoryPointer(_PinnedBlock(self.pool, size), 0)
 
     def free_all_blocks(self) -> None:
-        """Gives what is free back to the daemon."""
+        """Gives free memory back to the daemon."""
         self.pool.free_all_blocks()
 
 
@@ -318,7 +323,7 @@ _of_pools: Dict[int, Tuple[Pool, MemoryPool]] = {}
 
 
 def _shaped(pool: Any) -> Any:
-    """A MemoryPool of each gpumem.Pool, and one of the default pools."""
+    """Returns the MemoryPool of a gpumem.Pool; each has one, and so have the default pools."""
     global _default_pool  # pylint: disable=global-statement
     if pool is None:
         if _default_pool is None:
@@ -335,7 +340,7 @@ def _shaped(pool: Any) -> Any:
 
 
 def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> Any:
-    """CuPy takes all memory for arrays from gpumem from here on. Answers the pool, which has CuPy's
+    """Makes CuPy take all memory for arrays from gpumem. Returns the pool, which has CuPy's
     used_bytes(), set_limit() and so on.
 
     pool: a gpumem.Pool of CuPy's current device, or a MemoryPool; None: the default pools, one for
@@ -353,25 +358,24 @@ def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> A
 
 @contextlib.contextmanager
 def using(pool: Any = None) -> Iterator[Any]:
-    """The same for the arrays that this thread makes in a `with` block."""
+    """Like use(), for the arrays that this thread makes in a `with` block."""
     made = _shaped(pool)
     with cupy.cuda.using_allocator(made.malloc):
         yield made
 
 
 def unuse() -> None:
-    """CuPy takes memory from its own default pools again. Arrays that are there stay where they
-    are."""
+    """Makes CuPy use its default pools again. Existing arrays stay in their memory."""
     cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
     cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
 
 
 def share(array: Any, pool: Optional[Pool] = None) -> Ticket:
-    """The picklable ticket of an array that was made by use() or using(), which opens in other
+    """Returns the picklable ticket of an array that was made by use() or using(). It opens in other
     sessions of the tenant, for as long as this process holds the array: gpumem.open(ticket), and
-    cupy.asarray() of that. Wait for the work that writes it first.
+    cupy.asarray() of that. Wait for the work that writes the array first.
 
-    pool: whose; None: the default pool of the array's device. Raises NotFoundError where the array
+    pool: the array's pool; None: the default pool of its device. Raises NotFoundError if the array
     is not in it: gpumem.publish() and gpumem.copy() take any.
     """
     found = asarray(array)

@@ -1,8 +1,8 @@
-"""What goes wrong, as exceptions: one class for each status of the daemon, below gpumem.Error.
+"""Errors as exceptions: one class for each status of the daemon, below gpumem.Error.
 
-Each is also the built-in exception that says the same, where there is one: `except MemoryError`
-catches a denied acquire, `except TimeoutError` a deadline, `except ConnectionError` a daemon that
-is not there.
+Each is also the built-in exception with the same meaning, if there is one. `except MemoryError`
+catches a denied acquire, `except TimeoutError` a deadline, `except ConnectionError` an absent
+daemon.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import _gpumem
 
 
 class Cause(enum.IntEnum):
-    """What stood in the way of a request (gpumem_cause of gpumem.h)."""
+    """The cause of a denial (gpumem_cause of gpumem.h)."""
 
     UNKNOWN = 0
     DEVICE_LIMIT = 1
@@ -34,7 +34,7 @@ class Cause(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Holder:
-    """A tenant, and how much it holds of what is used."""
+    """A tenant, and how much of the used amount it holds."""
 
     tenant: str
     used: int
@@ -42,7 +42,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Denial:
-    """Why a request was denied, as data. `asked`, `used` and `limit` are bytes for memory, else
+    """The reason of a denial, as data. `asked`, `used` and `limit` are bytes for memory, else
     counts."""
 
     cause: Cause
@@ -62,8 +62,8 @@ class Denial:
 
 
 class Error(Exception):
-    """Something that the daemon or the library refused. `status` is its number, `status_name` as
-    in "NOT_FOUND"; str() is one sentence: what was wrong, and what would help."""
+    """A refusal by the daemon or the library. `status` is its number, `status_name` as in
+    "NOT_FOUND". str() is one sentence: the error, and a remedy."""
 
     status = 2
     status_name = "UNKNOWN"
@@ -71,7 +71,7 @@ class Error(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence."""
+        """The error as a sentence."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -84,7 +84,7 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class DeadlineExceededError(Error, TimeoutError):
-    """The daemon did not answer in time, or what was waited for did not come."""
+    """The daemon did not answer in time, or the awaited event did not happen."""
 
 
 class NotFoundError(Error, LookupError):
@@ -100,43 +100,43 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class ResourceExhaustedError(Error, MemoryError):
-    """Denied for want of memory or of a count; `denial` says by what."""
+    """Denied for want of memory or of a count; `denial` has the cause."""
 
 
 class FailedPreconditionError(Error):
-    """Not now: closed, lost, in a child after fork(), or in use."""
+    """Not in the present state: closed, lost, in a child after fork(), or in use."""
 
 
 class AbortedError(Error):
-    """Somebody else came first."""
+    """A concurrent operation won."""
 
 
 class OutOfRangeError(Error, IndexError):
-    """There are not so many."""
+    """Beyond the end or the count."""
 
 
 class UnimplementedError(Error, NotImplementedError):
-    """Not for this kind of memory, or not by this version."""
+    """Not supported for this kind of memory, or by this version."""
 
 
 class InternalError(Error):
-    """The driver's error, by its name, or one of gpumem's own."""
+    """A driver's error, by its name, or an error of gpumem itself."""
 
 
 class UnavailableError(Error, ConnectionError):
-    """The daemon is not there, goes, or does not know the session any more."""
+    """The daemon is absent, is stopping, or no longer knows the session."""
 
 
 class DataLossError(Error):
-    """Something was lost."""
+    """Data was lost."""
 
 
 class UnauthenticatedError(Error):
-    """The daemon does not know this process."""
+    """The daemon cannot identify this process."""
 
 
 class UnknownError(Error):
-    """A status that says nothing."""
+    """A status without a meaning."""
 
 
 _CLASSES: Dict[int, Type[Error]] = {
@@ -176,7 +176,7 @@ def _to_cause(number: int) -> Cause:
 
 
 def _make(status: int, name: str, message: str, denial: Optional[_DenialTuple]) -> Error:
-    """The exception for a status; called by the extension."""
+    """Returns the exception for a status; called by the extension."""
     error = _CLASSES.get(status, Error)(message)
     if type(error) is Error:
         error.status, error.status_name = status, name

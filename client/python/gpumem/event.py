@@ -9,32 +9,32 @@ class Event:
     for on the GPU. Made by Client.create_event() and Client.open_event().
 
     As with every CUDA event, wait() waits for the last record() that was called before. Streams are
-    cudaStream_t as numbers; 0 is the default stream of the event's device. On the host backend what
-    was recorded has happened. Raises InternalError with the driver's error by its name.
+    cudaStream_t as numbers; 0 is the default stream of the event's device. On the host backend a
+    record takes effect at once. Raises InternalError with the driver's error by its name.
     """
 
     def __init__(self, handle: _gpumem.Handle) -> None:
         self._handle = handle
 
     def record(self, stream: int = 0) -> None:
-        """What was submitted to the stream so far is what others wait for."""
+        """Records the work submitted to the stream so far, for others to wait for."""
         _gpumem.event_record(self._handle, stream)
 
     def wait(self, stream: int = 0) -> None:
-        """The stream waits; the caller does not."""
+        """Makes the stream wait; does not block the caller."""
         _gpumem.event_wait(self._handle, stream)
 
     def synchronize(self) -> None:
-        """The caller waits."""
+        """Blocks the caller until the recorded work is done."""
         _gpumem.event_synchronize(self._handle)
 
     @property
     def done(self) -> bool:
-        """Whether what was recorded last has happened."""
+        """True if the work recorded last is done."""
         return _gpumem.event_is_done(self._handle)
 
     def ipc_handle(self) -> bytes:
-        """The 64 bytes of its cudaIpcEventHandle_t."""
+        """Returns the 64 bytes of its cudaIpcEventHandle_t."""
         return _gpumem.event_ipc_handle(self._handle)
 
     @property
@@ -44,11 +44,11 @@ class Event:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True if close() was called."""
         return self._handle.closed
 
     def close(self) -> None:
-        """Ends it here; for others it stays until all have."""
+        """Closes it here; other processes keep it until all have closed it."""
         self._handle.close(True)
 
     def __enter__(self) -> "Event":

@@ -8,17 +8,18 @@
 or, with no line of code, NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba. The pool is the default pool of
 the context's device, configured by GPUMEM_POOL_KIND, GPUMEM_POOL_LIMIT and so on (gpumem.h).
 
-Numba tells no stream, so a block is for work on the default stream, and goes back once all work of
-the device is done, as with cudaFree. As Numba's own manager does, the plugin puts that off until
-some have gathered, and inside cuda.defer_cleanup(). Pinned and mapped arrays lie in brokered memory
-of kind pinned, where the node has such; write-combined ones, and arrays of the program's own that
-cuda.pinned() pins, are the driver's affair.
+Numba passes no stream. Blocks are allocated on the default stream, and freed once all work of the
+device is done, as with cudaFree. As Numba's own manager does, the plugin defers frees, to do
+several at a time, and inside cuda.defer_cleanup().
+
+Pinned and mapped arrays lie in brokered memory of kind pinned, if the node has that kind. The
+driver allocates write-combined ones, and pins the program's arrays for cuda.pinned().
 
 IPC arrays (DeviceNDArray.get_ipc_handle()): in a pool of kind ipc the handle is a real
 cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. Memory of the other kinds
-has none, since the driver makes them for cudaMalloc alone. There the handle is a ticket of gpumem
-in the same shape: it pickles, and the other process, which has to have gpumem, opens it through
-the broker.
+has no such handle, since the driver makes them for cudaMalloc alone. There the handle is a ticket
+of gpumem in the same shape: it pickles, and the other process opens it through the broker, for
+which it needs gpumem.
 """
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ _WITH_BINDING = bool(getattr(_driver, "USE_NV_BINDING", True))  # cuda-python's 
 
 
 def _binding() -> Any:
-    """cuda-python's driver module."""
+    """Returns cuda-python's driver module."""
     return importlib.import_module("cuda.bindings.driver")
 
 
 def _device_pointer(address: int) -> Any:
-    """As Numba of this version wants it."""
+    """Returns the pointer in the form that this version of Numba expects."""
     if not _WITH_BINDING:
         return _driver.drvapi.cu_device_ptr(address)
     return _binding().CUdeviceptr(address)
@@ -89,8 +90,8 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
 
     @property
     def pool(self) -> Pool:
-        """The gpumem.Pool of the context's device: its default pool and, once the context was
-        reset, one of the manager's own, of the same kind and limit."""
+        """The gpumem.Pool of the context's device: its default pool. After a reset of the context,
+        a new pool of the manager, of the same kind and limit."""
         if self._pool is None:
             device = self._ordinal()
             self._pool = Pool.default(device)
@@ -101,7 +102,7 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
 
     @property
     def pinned_pool(self) -> Pool:
-        """That of pinned and mapped arrays."""
+        """The pool of pinned and mapped arrays."""
         if self._pinned is None:
             self._pinned = self._own_client().pool(kind="pinned")
         return self._pinned
@@ -112,12 +113,12 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         return self._client
 
     def initialize(self) -> None:
-        """Of Numba: the context is about to be used, perhaps not for the first time."""
+        """Called by Numba before the context is used, perhaps not for the first time."""
         if self.deallocations.memory_capacity == 0:
             self.deallocations.memory_capacity = self.get_memory_info().total
 
     def _allocate(self, pool: Pool, size: int) -> Block:
-        """Flushes what waits to be freed where there is no room, as Numba's own manager."""
+        """Allocates; flushes deferred frees if there is no room, as Numba's own manager does."""
         def allocate() -> Block:
             try:
                 return pool.allocate(size)
@@ -132,10 +133,11 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         return block
 
     def _finalizer(self, block: Block, size: int, made: List[Any]) -> Any:
-        """What Numba calls when nobody has the memory any more. It may not hold this object, nor
-        the memory: `made` has a weak reference to that, where it is one of the allocations.
+        """Returns the function that Numba calls when the memory has no references any more. It must
+        not hold this object, nor the memory: `made` has a weak reference to the memory, if that is
+        one of the allocations.
 
-        A reset of the context may have been first, and its address may be that of another by now.
+        The context may have been reset before, and the address may belong to another block by then.
         """
         blocks, deallocations, allocations = self._blocks, self.deallocations, self.allocations
         address = block.ptr
@@ -156,25 +158,25 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
 
     def _ordinal(self) -> int:
         device = self.context.device
-        # Of a context that is none of Numba's it is the driver's own (CUdevice).
+        # For a context that is not Numba's it is the driver's own (CUdevice).
         return int(getattr(device, "id", device))
 
     def memalloc(self, size: int) -> Any:
-        """Device memory for the context."""
-        # Numba makes arrays of nothing, too; a pool has no blocks of no bytes.
+        """Allocates device memory for the context."""
+        # Numba also makes arrays of zero bytes, which a pool refuses.
         block = self._allocate(self.pool, max(size, 1))
         made: List[Any] = []
         memory = _driver.AutoFreePointer(
             weakref.proxy(self.context), _device_pointer(block.ptr), size,
             finalizer=self._finalizer(block, size, made))
         made.append(weakref.ref(memory))
-        # Held here so that a reset of the context ends it, whoever has it.
+        # Held here so that a reset of the context ends it despite other references.
         self.allocations[block.ptr] = memory
         return memory.own()
 
     def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False,
                      wc: bool = False) -> Any:
-        """Pinned memory, on request mapped. Write-combined memory is the driver's own."""
+        """Allocates pinned memory, on request mapped. Write-combined memory is the driver's own."""
         if wc or size == 0:
             return super().memhostalloc(size, mapped, portable, wc)
         block = self._allocate(self.pinned_pool, size)
@@ -189,27 +191,27 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         self.allocations[block.ptr] = memory
         return memory.own()
 
-    # mempin, defer_cleanup: HostOnlyCUDAMemoryManager's. It registers memory that the program has,
-    # and its list of what waits to be freed is the one that is used here.
+    # mempin, defer_cleanup: HostOnlyCUDAMemoryManager's. It registers memory of the program, and
+    # its list of deferred frees is the one that is used here.
 
     def mempin(self, owner: Any, pointer: Any, size: int, mapped: bool = False) -> Any:
-        """Pins memory that the program has. That is not brokered memory, and nobody is charged."""
+        """Pins memory of the program. That is not brokered memory, and is not charged."""
         return super().mempin(owner, pointer, size, mapped)
 
     def memunpin(self, pointer: Any) -> None:
-        """Of older versions of Numba: ends what mempin() has begun. Newer ones do it themselves."""
+        """Undoes mempin(). Older versions of Numba call it; newer ones do this themselves."""
         _driver.driver.cuMemHostUnregister(pointer)
 
     def get_memory_info(self) -> Any:
-        """numba.cuda.MemoryInfo(free, total) in bytes, by the tenant's quota."""
+        """Returns numba.cuda.MemoryInfo(free, total) in bytes, by the tenant's quota."""
         free, total = self.pool.mem_info()
         return _driver.MemoryInfo(free=free, total=total)
 
     def reset(self) -> None:
-        """Frees all memory of the context, whoever has it: the arrays must not be used any more.
+        """Frees all memory of the context despite references: its arrays must not be used any more.
 
-        The device may be reset next (numba.cuda.close()), which ends all that CUDA has made for
-        this process. So nothing stays leased, and what comes after has a pool of its own.
+        The device may be reset next (numba.cuda.close()), which destroys everything that CUDA has
+        made for this process. So no memory stays leased, and later allocations use a new pool.
         """
         super().reset()
         _gpumem.cuda_synchronize()
@@ -236,7 +238,7 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
                             "gpumem.numba.use() can be shared here")
 
     def get_ipc_handle(self, memory: Any) -> Any:
-        """A handle for another process, which opens `memory`: see the module."""
+        """Returns a handle that opens `memory` in another process: see the module."""
         address = int(memory.device_pointer_value)
         block = self._block_around(address)
         if block.kind != "ipc":
@@ -248,13 +250,14 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
 
     @property
     def interface_version(self) -> int:
-        """Of the plugins' interface."""
+        """The version of the plugin interface."""
         return 1
 
 
 def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
-    """The cudaIpcMemHandle_t of the segment that a block of kind ipc lies in, and where in it."""
-    # "gmb_OFFSET_BYTES.SEGMENT", and the segment's ticket opens it here once more.
+    """Returns the cudaIpcMemHandle_t of a kind ipc block's segment, and the block's offset there.
+    """
+    # "gmb_OFFSET_BYTES.SEGMENT"; the segment's ticket opens the segment here once more.
     head, *segments = str(block.share()).split(".")
     if len(segments) != 1:
         raise FailedPreconditionError("the block lies in several segments, which have no IPC "
@@ -264,8 +267,8 @@ def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
 
 
 class TicketHandle:
-    """What numba.cuda.IpcHandle is for memory of kind ipc: a pickle of it opens the memory in
-    another process of the tenant, through the broker."""
+    """The numba.cuda.IpcHandle of memory of kinds other than ipc: a pickle of it opens the memory
+    in another process of the tenant, through the broker."""
 
     def __init__(self, ticket: str, size: int, offset: int, base: Any = None) -> None:
         self.ticket = ticket
@@ -275,8 +278,8 @@ class TicketHandle:
         self._opened: Optional[Block] = None
 
     def open(self, context: Any) -> Any:
-        """The memory, as Numba's MemoryPointer. Raises ValueError in the process that has it, or
-        where it is open, NotFoundError where its producer has ended."""
+        """Returns the memory, as Numba's MemoryPointer. Raises ValueError in the process that made
+        the handle, or if it is open already; NotFoundError if its producer has ended."""
         if self.base is not None:
             raise ValueError("opening IpcHandle from original process")
         if self._opened is not None:
@@ -290,21 +293,21 @@ class TicketHandle:
     open_staged = open  # the broker maps it for the device that has it, and CUDA copies by itself
 
     def open_array(self, context: Any, shape: Any, dtype: Any, strides: Any = None) -> Any:
-        """The same as a device array."""
+        """Like open(), but returns a device array."""
         devicearray = importlib.import_module("numba.cuda.cudadrv.devicearray")
         return devicearray.DeviceNDArray(
             shape=shape, strides=dtype.itemsize if strides is None else strides, dtype=dtype,
             gpu_data=self.open(context))
 
     def close(self) -> None:
-        """Unmaps it. Raises ValueError where it is not open."""
+        """Unmaps the memory. Raises ValueError if it is not open."""
         if self._opened is None:
             raise ValueError("IpcHandle not opened")
         opened, self._opened = self._opened, None
         opened.close(defer=True)
 
     def can_access_peer(self, context: Any) -> bool:
-        """Whether the context's device can use it."""
+        """True if the context's device can use it."""
         del context
         return True
 
@@ -313,11 +316,11 @@ class TicketHandle:
 
 
 def use(kind: Optional[str] = None) -> None:
-    """Numba takes all memory from gpumem. Call it before Numba's first use of the GPU in this
-    process: contexts that are there keep the manager that they have.
+    """Makes Numba take all memory from gpumem. Call it before Numba's first use of the GPU in this
+    process: existing contexts keep their managers.
 
     kind: of the default pool, for example "ipc" for real IPC handles; None: as GPUMEM_POOL_KIND
-    says. Raises FailedPreconditionError where that pool is already of another kind.
+    says. Raises FailedPreconditionError if that pool already has another kind.
     """
     if kind is not None:
         os.environ["GPUMEM_POOL_KIND"] = kind  # which the library sees, too

@@ -1,4 +1,4 @@
-"""Pools: blocks out of leased segments, without a call to the daemon."""
+"""Pools: blocks cut from leased segments, without a call to the daemon."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from .segment import Block
 if TYPE_CHECKING:
     from .client import Client
 
-# Which memory that was freed on another stream may be reused (enum gpumem_reuse).
+# Reuse policies for memory that was freed on another stream (enum gpumem_reuse).
 REUSE = {"same_stream": 1, "follow_event_dependencies": 2, "allow_opportunistic": 4,
          "allow_internal_dependencies": 8}
 
 
 @dataclass(frozen=True)
 class PoolStats:
-    """Bytes but for counts; see PoolStats of pool.h."""
+    """Counters in bytes, but for counts; see PoolStats of pool.h."""
 
     reserved_bytes: int  # in leased segments
     used_bytes: int
@@ -58,12 +58,12 @@ class Pool(Placed):
     """An allocator of blocks in memory that a client leases, of one device and kind.
 
     device, kind: as of Client.acquire(). limit: the most that it leases, in bytes. grow: the least
-    that it leases at once (8 MiB). release_threshold: so much that is free stays, what is more goes
-    back; None: all stays. wait: seconds that allocate() waits where there is none left; Ctrl-C
-    ends it, but with per_thread_default_stream.
-    reuse: which memory freed on another stream may be reused ("same_stream",
-    "follow_event_dependencies", "allow_opportunistic", "allow_internal_dependencies"); None: all.
-    Any thread may use it. Streams are cudaStream_t as numbers; on the host backend mere names.
+    that it leases at once (8 MiB). release_threshold: the free bytes that it keeps, above which it
+    gives memory back; None: keeps all. wait: seconds that allocate() waits if no memory is left;
+    Ctrl-C ends the wait, except with per_thread_default_stream. reuse: which memory freed on
+    another stream may be reused ("same_stream", "follow_event_dependencies", "allow_opportunistic",
+    "allow_internal_dependencies"); None: all. Any thread may use it. Streams are cudaStream_t as
+    numbers; on the host backend mere names.
 
     Raises NotFoundError, UnimplementedError, InvalidArgumentError, UnavailableError.
     """
@@ -80,7 +80,7 @@ class Pool(Placed):
             to_ms(wait), not gives_under_pressure, revocable)
         if release_threshold == 0:
             _gpumem.pool_set_release_threshold(handle, 0)
-        # Which stream the default one is would be another in another thread.
+        # Another thread would have another default stream.
         self._adopt(handle, waits=wait > 0 and not per_thread_default_stream)
 
     def _adopt(self, handle: _gpumem.Handle, waits: bool) -> None:
@@ -91,8 +91,8 @@ class Pool(Placed):
 
     @classmethod
     def default(cls, device: int = 0) -> "Pool":
-        """The process's pool for a device, by its ordinal: the one that gpumem's allocators for
-        frameworks use. It is configured by the environment (GPUMEM_POOL_… of gpumem.h), and never
+        """Returns the process's pool for a device, by its ordinal: the one that gpumem's allocators
+        for frameworks use. The environment configures it (GPUMEM_POOL_… of gpumem.h). It never
         ends."""
         pool = cls.__new__(cls)
         pool._adopt(_gpumem.pool_default(device), waits=False)
@@ -100,19 +100,19 @@ class Pool(Placed):
 
     @property
     def handle(self) -> _gpumem.Handle:
-        """For the other parts of the package."""
+        """For other parts of the package."""
         return self._handle
 
     @property
     def c_pool(self) -> int:
-        """The address of its gpumem_pool, for functions in C that take one (gpumem_cupy_malloc).
-        It is good for as long as this object is not closed."""
+        """Returns the address of its gpumem_pool, for functions in C that take one
+        (gpumem_cupy_malloc). It is valid until this object is closed."""
         return self._address
 
     # ---- Blocks
 
     def allocate(self, nbytes: int, stream: int = 0) -> Block:
-        """A block for work on `stream`.
+        """Allocates a block for work on `stream`.
 
         Raises InvalidArgumentError: zero bytes; ResourceExhaustedError with its `denial`;
         FailedPreconditionError: the stream is being captured into a graph; UnavailableError: the
@@ -127,11 +127,11 @@ class Pool(Placed):
             return block
         if not self._waits or self.stats().free_bytes >= nbytes:
             return _gpumem.pool_allocate(self._handle, nbytes, stream)
-        # It has to grow, and perhaps to wait: in another thread, so that Ctrl-C is heard.
+        # It must grow, and may wait: in another thread, so that Ctrl-C works.
         return call_without_token(lambda: _gpumem.pool_allocate(self._handle, nbytes, stream))
 
     def empty(self, shape: Shape, dtype: Any = "float32", stream: int = 0) -> Array:
-        """An array in a block of its own."""
+        """Returns an array in a new block."""
         nbytes = parse(dtype).itemsize
         sizes = to_shape(shape, nbytes)
         for size in sizes:
@@ -141,45 +141,45 @@ class Pool(Placed):
         return self.allocate(nbytes, stream).array(sizes, dtype, stream=stream)
 
     def find(self, pointer: int) -> Tuple[int, int]:
-        """(address, bytes) of the block that begins there. Raises NotFoundError."""
+        """Returns (address, bytes) of the block that begins there. Raises NotFoundError."""
         return _gpumem.pool_find(self._handle, pointer)
 
     def stream_waits(self, waiting: int, awaited: int) -> None:
-        """All work on `waiting` from here on comes after what was submitted to `awaited`."""
+        """States that later work on `waiting` comes after the work submitted to `awaited`."""
         _gpumem.pool_stream_waits(self._handle, waiting, awaited)
 
     def forget_stream(self, stream: int) -> None:
-        """To be called before a stream is destroyed."""
+        """Forgets a stream. Call it before the stream is destroyed."""
         _gpumem.pool_forget_stream(self._handle, stream)
 
-    # ---- What it holds
+    # ---- Usage
 
     def stats(self) -> PoolStats:
-        """As it is now."""
+        """Returns the present counters."""
         return PoolStats(*_gpumem.pool_stats(self._handle))
 
     def reset_peaks(self) -> None:
-        """The peaks begin anew."""
+        """Restarts the peaks from the present values."""
         _gpumem.pool_reset_peaks(self._handle)
 
     def mem_info(self) -> Tuple[int, int]:
-        """(free, total) bytes, as cudaMemGetInfo, by the tenant's quota."""
+        """Returns (free, total) bytes, as cudaMemGetInfo, by the tenant's quota."""
         return _gpumem.pool_mem_info(self._handle)
 
     def trim(self, keep: int = 0) -> int:
-        """Gives whole free segments back, as long as `keep` bytes stay; answers how many bytes.
-        Waits for no GPU work."""
+        """Gives whole free segments back, but keeps `keep` bytes; returns the bytes given back.
+        Does not wait for GPU work."""
         return _gpumem.pool_trim(self._handle, keep)
 
     def free_all_blocks(self, stream: Optional[int] = None) -> int:
-        """Waits for the work of the streams that have freed blocks (or of one), gives back all that
-        is free, and answers how many bytes."""
+        """Waits for the work of the streams that have freed blocks (or of one), gives back all free
+        memory, and returns the bytes given back."""
         return _gpumem.pool_free_all_blocks(self._handle, stream)
 
     @property
     def limit(self) -> Optional[int]:
-        """The most that it leases, in bytes; None: no limit. Set a fraction (a float up to 1.0) of
-        what the tenant may have on the device, too."""
+        """The most that it leases, in bytes; None: no limit. Can also be set to a fraction (a float
+        up to 1.0) of the tenant's limit on the device."""
         return to_limit(_gpumem.pool_info(self._handle)[3])
 
     @limit.setter
@@ -190,26 +190,26 @@ class Pool(Placed):
             _gpumem.pool_set_limit(self._handle, (1 << 64) - 1 if limit is None else limit)
 
     def set_release_threshold(self, nbytes: int) -> None:
-        """Free segments above it go back when blocks are freed; 0: all, at once."""
+        """Sets the free bytes above which a free gives segments back; 0: all, at once."""
         _gpumem.pool_set_release_threshold(self._handle, nbytes)
 
     def set_gives_under_pressure(self, gives: bool) -> None:
-        """Whether it gives back what it has free when others are denied memory."""
+        """Sets whether it gives back free memory when others are denied memory."""
         _gpumem.pool_set_gives_under_pressure(self._handle, gives)
 
     def set_reuse(self, policies: Optional[Sequence[str]]) -> None:
-        """As `reuse` of the pool."""
+        """Sets the pool's `reuse`."""
         _gpumem.pool_set_reuse(self._handle, _to_reuse(policies))
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._handle.closed
 
     def close(self, defer: bool = False) -> None:
-        """Gives all of it back. No block may be in use: else refused (FailedPreconditionError) or,
-        with `defer`, done with the last of them, as at the end of a `with` block. A default pool is
-        only let go of."""
+        """Gives back all of its memory. While blocks are in use, raises FailedPreconditionError;
+        with `defer`, as at the end of a `with` block, the last of them completes it instead. For a
+        default pool, drops only this reference."""
         self._handle.close(defer)
 
     def __enter__(self) -> "Pool":

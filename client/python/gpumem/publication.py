@@ -1,14 +1,14 @@
-"""Publications: arrays under a name, that others attach to and that outlive who made them.
+"""Publications: arrays under a name, that others attach to and that can outlive their publisher.
 
-What is in a publication its metadata says, as JSON, for anybody to read:
+The metadata of a publication describes its arrays, as JSON, for any reader:
 
     {"format": "gpumem-arrays/1", "single": false, "metadata": null,
      "arrays": [{"name": "w", "dtype": "float32", "shape": [2, 3], "strides": null,
                  "segment": 0, "offset": 0, "framework": "numpy"}]}
 
-Strides are bytes, null in C order; an array of no elements has the segment null. "single" says that
-one array was published and not arrays by name. A publication of files (gpumemctl publish --file,
-"gpumem-files/1") attaches as one array of bytes for each.
+Strides are bytes, null in C order; an array without elements has the segment null. "single" means
+that one array was published and not arrays by name. A publication of files (gpumemctl publish
+--file, "gpumem-files/1") attaches as one array of bytes for each.
 """
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PublicationInfo:
     age: float
     expire_after: float
     expires_in: float  # as things stand
-    # Of one's own tenant alone, else 0 and "":
+    # For the caller's own tenant only, else 0 and "":
     publisher_session_id: int
     publisher_name: str
     publisher_pid: int
@@ -56,7 +56,7 @@ class PublicationInfo:
 
     @classmethod
     def of_row(cls, row: Tuple[Any, ...]) -> "PublicationInfo":
-        """Of what the extension gives."""
+        """Converts a row of the extension."""
         access = "any" if row[7] else "tenant"
         age, expire_after, expires_in = (to_seconds(time) for time in row[9:12])
         values: List[Any] = [*row[:7], access, row[8], age, expire_after, expires_in, *row[12:]]
@@ -76,7 +76,7 @@ def _named(value: Any) -> Tuple[bool, Dict[str, Any]]:
 
 
 class _Copies:
-    """Arrays that are copied, one after another, into one segment for each device."""
+    """Copies of arrays, one after another, in one segment for each device."""
 
     def __init__(self, client: "Client", kind: Optional[str], device: DeviceLike) -> None:
         self._client, self._kind, self._device = client, kind, device
@@ -92,7 +92,7 @@ class _Copies:
         self._sizes[device] = offset + source.nbytes
 
     def make(self) -> Dict[str, Array]:
-        """The copies, by name; they keep their segments."""
+        """Makes the copies, by name; they keep their segments."""
         made = {}
         for device, plan in self._plans.items():
             segment = self._client.acquire(self._sizes[device], kind=self._kind, device=device)
@@ -145,7 +145,7 @@ def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: s
 
 
 def _of_type(value: Any, kind: type, what: str) -> Any:
-    """The same, where it is of that type; a bool is no int."""
+    """Returns `value` if it is of that type, else raises; a bool is no int."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"{what} is no {type(value).__name__}")
     return value
@@ -176,9 +176,9 @@ def attach(client: "Client", name: str, *, version: int, wait: float, writable: 
 class Publication(Mapping[str, Array]):
     """One version of a publication, attached: its arrays by name.
 
-    name, version, tenant (whose it is), metadata (what the publisher added), blob (all of its
+    name, version, tenant (the owner), metadata (the publisher's addition), blob (all of its
     metadata, as bytes), segments (each as an Array of bytes), arrays (by name), single (one array
-    was published, without a name). Read-only unless it was attached as writable: a write faults.
+    was published, without a name). Read-only unless attached as writable: a write faults.
 
     close() and the end of a `with` block unmap it, the latter once its arrays are gone.
     """
@@ -195,8 +195,8 @@ class Publication(Mapping[str, Array]):
         self._listed = self._read()
 
     def _read(self) -> Dict[str, Dict[str, Any]]:
-        """What its metadata says of arrays, by name; nothing where it was published by other
-        means."""
+        """Returns the arrays' descriptions in its metadata, by name; none if it was not published
+        as arrays or files."""
         try:
             said = json.loads(self.blob)
         except (ValueError, RecursionError):
@@ -232,7 +232,7 @@ class Publication(Mapping[str, Array]):
         return listed
 
     def _checked(self, row: Dict[str, Any]) -> Dict[str, Any]:
-        """Publications are others' to make: no array may reach beyond its segment."""
+        """Checks a description, which is untrusted: no array may reach beyond its segment."""
         dtype = _dtypes.parse(_of_type(row["dtype"], str, "a dtype"))
         shape = arrays.to_shape(_of_type(row["shape"], list, "a shape"), dtype.itemsize)
         strides = arrays.to_strides(row["strides"], shape, dtype.itemsize)
@@ -276,22 +276,22 @@ class Publication(Mapping[str, Array]):
 
     @property
     def arrays(self) -> Dict[str, Array]:
-        """All of them, by name."""
+        """Returns all arrays, by name."""
         return {name: self[name] for name in self._listed}
 
     @property
     def value(self) -> Any:
-        """What was published: one Array, or a dict of them."""
+        """Returns the published value: one Array, or a dict of them."""
         return self[""] if self.single else self.arrays
 
     @property
     def frameworks(self) -> Dict[str, str]:
-        """Of which library each array was when it was published: "numpy", "torch", …"""
+        """Returns each array's library at the time of publishing: "numpy", "torch", …"""
         return {name: row["framework"] for name, row in self._listed.items()}
 
     @property
     def segments(self) -> List[Array]:
-        """Each segment in the publisher's order, as bytes."""
+        """Returns each segment in the publisher's order, as bytes."""
         made = []
         for index, info in enumerate(self._infos):
             pointer, place = self._place(index)
@@ -303,17 +303,17 @@ class Publication(Mapping[str, Array]):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed; with close(defer=True) its arrays may still live."""
+        """True if it was closed; with close(defer=True) its arrays may still live."""
         return self._handle.closed
 
     @property
     def views(self) -> int:
-        """How many look at it now."""
+        """The number of its present views."""
         return self._handle.views
 
     def close(self, defer: bool = False) -> None:
-        """Unmaps and releases all of it. While arrays of it live that is refused
-        (FailedPreconditionError) or, with `defer`, done with the last of them."""
+        """Unmaps and releases all of it. While arrays of it live, raises FailedPreconditionError;
+        with `defer`, the end of the last of them completes it instead."""
         self._handle.close(defer)
 
     def __enter__(self) -> "Publication":

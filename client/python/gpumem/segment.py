@@ -1,4 +1,4 @@
-"""Segments and blocks: memory by the byte."""
+"""Segments and blocks: raw memory."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ _M = TypeVar("_M", bound="Memory")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in a segment or block an array lies, and how."""
+    """The layout of an array in a segment or block."""
 
     shape: Tuple[int, ...]
     dtype: str
@@ -30,7 +30,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Ticket:
-    """An unguessable capability to open memory elsewhere: pickle it, or pass on `value`, a text
+    """An unguessable capability to open memory elsewhere. Pickle it, or pass on `value`, a text
     that is safe in files, environment variables and URLs. Keep it secret. It opens as long as the
     lease that minted it lives."""
 
@@ -45,46 +45,47 @@ class Ticket:
 
 
 class Memory(Placed, _gpumem.Memory):
-    """What segments and blocks have in common: bytes at `ptr`, `nbytes` of them.
+    """Base of segments and blocks: `nbytes` bytes at `ptr`.
 
     On the host backend, and of kind pinned, they have the buffer protocol: `memoryview(segment)`
-    and `numpy.frombuffer(segment, "float32")`. On a GPU ask for an array().
+    and `numpy.frombuffer(segment, "float32")`. On a GPU use array().
     """
 
     def __init__(self, handle: _gpumem.Handle, pointer: int, nbytes: int, place: Place,
                  readonly: bool) -> None:
         self._handle = handle
         self.place = place
-        # It is no view of itself: what is made of it counts.
+        # Not a counted view: only its exports count.
         super().__init__(handle, pointer, nbytes, readonly, place.on_host, False, "B", 1,
                          (nbytes,), (1,))
 
     @property
     def handle(self) -> _gpumem.Handle:
-        """For the other parts of the package."""
+        """For other parts of the package."""
         return self._handle
 
     @property
     def size(self) -> int:
-        """Bytes, as many as were asked for or, rounded up, more."""
+        """The size in bytes: the requested size or, rounded up, more."""
         return self.nbytes
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed; with close(defer=True) its views may still live."""
+        """True if it was closed; with close(defer=True) its views may still live."""
         return self._handle.closed
 
     @property
     def views(self) -> int:
-        """How many arrays, memoryviews and DLPack capsules look at it now."""
+        """The number of arrays, memoryviews and DLPack capsules of its memory."""
         return self._handle.views
 
     def array(self, shape: Optional[Shape] = None, dtype: Any = "uint8", *, offset: int = 0,
               strides: Optional[Sequence[int]] = None, stream: Optional[int] = None) -> Array:
-        """An array at `offset` (bytes); without a shape, of all that is behind it. Strides in bytes.
+        """Returns an array at `offset` (bytes); without a shape, of all bytes from there. Strides
+        in bytes.
 
-        Raises InvalidArgumentError, where elements would not be aligned, too, and OutOfRangeError
-        where it would reach beyond the memory.
+        Raises InvalidArgumentError, also for unaligned elements, and OutOfRangeError if the array
+        would reach beyond the memory.
         """
         found = parse(dtype)
         if shape is None:
@@ -105,16 +106,17 @@ class Memory(Placed, _gpumem.Memory):
         return self.place.dlpack_device()
 
     def __dlpack__(self, **arguments: Any) -> Any:
-        """All of its bytes."""
+        """Exports all of its bytes."""
         return self.array().__dlpack__(**arguments)
 
     def close(self, defer: bool = False) -> None:
-        """Gives it back. Nobody may look at it: while arrays, memoryviews or capsules of it live
-        that is refused (FailedPreconditionError) or, with `defer`, done when the last of them is
-        gone. On a GPU it waits for the work that this process has submitted, as cudaFree does.
-        Without `defer` it raises UnavailableError where no daemon could be told; the memory is
-        unmapped all the same, and the lease ends as soon as there is one.
-        The end of a `with` block is close(defer=True), and so is the end of the object itself."""
+        """Gives the memory back. While arrays, memoryviews or capsules of it live, raises
+        FailedPreconditionError; with `defer`, the end of the last of them completes it instead. On
+        a GPU it waits for the work that this process has submitted, as cudaFree does.
+
+        Without `defer` it raises UnavailableError if no daemon could be told. The memory is
+        unmapped all the same, and the lease ends as soon as there is a daemon. The end of a `with`
+        block is close(defer=True), and so is the end of the object itself."""
         self._handle.close(defer)
 
     def __enter__(self: _M) -> _M:
@@ -124,12 +126,12 @@ class Memory(Placed, _gpumem.Memory):
         self._handle.close(True)
 
 
-# By id(): whether another library's array lies in one of them is asked by its address.
+# By id(). Used to find the segment of another library's array by its address.
 _segments: "weakref.WeakValueDictionary[int, Segment]" = weakref.WeakValueDictionary()
 
 
 def _after_fork_in_child() -> None:
-    # A thread of the parent may hold any of the locks, and is not here.
+    # A thread of the parent, absent here, may hold any of the locks.
     for segment in list(_segments.values()):
         segment.renew_lock()
 
@@ -155,37 +157,37 @@ class Segment(Memory):
         _segments[id(self)] = self
 
     def renew_lock(self) -> None:
-        """For the other parts of the package."""
+        """For other parts of the package."""
         self._lock = threading.Lock()  # of what the library does for one thread at a time
 
     def share(self, scope: str = "tenant") -> Ticket:
-        """The ticket that opens it elsewhere (Client.open), for as long as this lease lives: for
-        sessions of the same tenant, or with "any" for whoever has it.
+        """Returns the ticket that opens it elsewhere (Client.open), for as long as this lease
+        lives: for sessions of the same tenant, or with "any" for every session that has the ticket.
 
-        Raises FailedPreconditionError where the segment is lost.
+        Raises FailedPreconditionError if the segment is lost.
         """
         with self._lock:
             return Ticket(_gpumem.segment_share(self._handle, to_scope(scope)))
 
-    # For programs that do not know gpumem; see gpumem.h. UnimplementedError where the kind has none.
+    # For programs without gpumem; see gpumem.h. UnimplementedError for other kinds.
 
     def ipc_handle(self) -> bytes:
-        """Of kind ipc: the 64 bytes of its cudaIpcMemHandle_t (cudaIpcOpenMemHandle)."""
+        """Of kind ipc: returns the 64 bytes of its cudaIpcMemHandle_t (cudaIpcOpenMemHandle)."""
         return _gpumem.segment_ipc_handle(self._handle)
 
     def export_data(self) -> bytes:
-        """Of kind mempool: the 64 bytes of its cudaMemPoolPtrExportData, for other processes
-        (cudaMemPoolImportPointer)."""
+        """Of kind mempool: returns the 64 bytes of its cudaMemPoolPtrExportData, for other
+        processes (cudaMemPoolImportPointer)."""
         return _gpumem.segment_export_data(self._handle)
 
     def pool_fd(self) -> int:
-        """Of kind mempool: the descriptor for cudaMemPoolImportFromShareableHandle. The segment's:
-        do not close it."""
+        """Of kind mempool: returns the descriptor for cudaMemPoolImportFromShareableHandle. The
+        segment owns it: do not close it."""
         return _gpumem.segment_pool_fd(self._handle)
 
     def fd(self) -> int:
-        """Of kinds vmm and pinned: the descriptor for cuMemImportFromShareableHandle, or mmap. The
-        segment's: do not close it."""
+        """Of kinds vmm and pinned: returns the descriptor for cuMemImportFromShareableHandle, or
+        mmap. The segment owns it: do not close it."""
         with self._lock:
             return _gpumem.segment_fd(self._handle)
 
@@ -196,12 +198,12 @@ class Segment(Memory):
 
 
 def segments_of(handles: Sequence[_gpumem.Handle], readonly: bool = False) -> List[Segment]:
-    """Segment objects for handles."""
+    """Returns Segment objects for handles."""
     return [Segment(handle, readonly) for handle in handles]
 
 
 def segment_at(address: int, nbytes: int) -> Optional[Segment]:
-    """The segment of this process that these bytes lie in."""
+    """Returns this process's segment that contains these bytes."""
     for reference in _segments.valuerefs():
         segment = reference()
         try:
@@ -214,8 +216,8 @@ def segment_at(address: int, nbytes: int) -> Optional[Segment]:
 
 
 def placed(array: Array) -> Array:
-    """The same array with its owner, where that is a segment of this process that another library
-    has an array of."""
+    """Returns the same array with its owner, if another library's array lies in a segment of this
+    process."""
     if array.owner is not None or array.size == 0:
         return array
     low, high = extent(array.shape, array.strides, array.itemsize)
@@ -253,22 +255,22 @@ class Block(Memory):
 
     def array(self, shape: Optional[Shape] = None, dtype: Any = "uint8", *, offset: int = 0,
               strides: Optional[Sequence[int]] = None, stream: Optional[int] = None) -> Array:
-        """As Segment.array(). `stream` is who must be waited for before it is used; None: of a
-        pool's block the stream that it was allocated for."""
+        """As Segment.array(). `stream` is the stream to wait for before the array is used; None:
+        for a pool's block, the stream that it was allocated for."""
         if stream is None and self.pool is not None:
             stream = self.stream
         return super().array(shape, dtype, offset=offset, strides=strides, stream=stream)
 
     def free(self, stream: Optional[int] = None, *, defer: bool = False) -> None:
-        """Gives it back to the pool, for work on `stream` that comes after (None: `self.stream`).
-        While views of it live, refused or put off, as close()."""
+        """Gives it back to the pool, for later work on `stream` (None: `self.stream`). While views
+        of it live, raises or is deferred, as close()."""
         if stream is not None:
             self.stream = stream
         self.close(defer)
 
     def share(self) -> Ticket:
-        """The ticket that opens it in other sessions of the tenant, for as long as the pool lives.
-        It must not be freed while they use it.
+        """Returns the ticket that opens it in other sessions of the tenant, for as long as the pool
+        lives. Do not free it while they use it.
 
         Raises InvalidArgumentError for a block that was opened, not allocated.
         """

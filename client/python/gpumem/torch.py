@@ -13,10 +13,10 @@
     ticket = gpumem.torch.share(tensor)         # picklable; needs no live producer
     same = ticket.open()
 
-Published and shared tensors are found under the daemon's name for them until they are unpublished
-(gpumem.unpublish()) or expire. Every dtype goes: what DLPack has no word for travels as integers of
-the same size. Without `writable` the memory is mapped read-only, which PyTorch does not know of: a
-kernel that writes to it faults.
+The daemon keeps published and shared tensors under their names until they are unpublished
+(gpumem.unpublish()) or expire. Every dtype works: one that DLPack cannot express travels as
+integers of the same size. Without `writable` the memory is mapped read-only. PyTorch does not know
+that: a kernel that writes to it faults.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["Attached", "SharedTensor", "attach", "from_array", "mem_pool", "publ
 
 _FORMAT = "gpumem-torch/1"  # of the metadata that publish() adds
 _ALIGNMENT = 512  # bytes
-# What DLPack of every version has a word for, and PyTorch for that; the rest goes as integers.
+# Types that both PyTorch and DLPack of every version can express; others travel as integers.
 _AS_IS = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"}
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -60,7 +60,7 @@ def _dtype(name: str) -> Any:
 
 
 def _wire(dtype: Any, itemsize: int) -> Tuple[str, int]:
-    """As which type elements travel, and how many of them one element is."""
+    """Returns the type that elements travel as, and how many of them make one element."""
     name = _name(dtype)
     if name in _AS_IS:
         return name, 1
@@ -70,8 +70,8 @@ def _wire(dtype: Any, itemsize: int) -> Tuple[str, int]:
 
 
 def _aligned(tensor: Any) -> Any:
-    """The tensor. PyTorch does not look where it begins, and whoever published it may lie: a kernel
-    that reads what is not aligned ends its process's use of the GPU."""
+    """Returns the tensor if it is aligned, else raises. PyTorch does not check, and a publisher is
+    untrusted. A kernel that reads unaligned data ends its process's use of the GPU."""
     if tensor.numel() > 0 and tensor.data_ptr() % min(tensor.element_size(), 16) != 0:
         raise InvalidArgumentError(f"a tensor of {_name(tensor.dtype)} at {tensor.data_ptr():#x} is "
                                    "not aligned")
@@ -79,8 +79,9 @@ def _aligned(tensor: Any) -> Any:
 
 
 def from_array(array: Array, dtype: Optional[str] = None) -> Any:
-    """The tensor of an array's memory, which keeps it: no copy. dtype: PyTorch's name of it where
-    that is not the array's ("bfloat16"). Raises InvalidArgumentError where it is not aligned."""
+    """Returns the tensor of an array's memory, which keeps the memory: no copy. dtype: PyTorch's
+    name of it if that is not the array's ("bfloat16"). Raises InvalidArgumentError if the array is
+    not aligned."""
     wanted = dtype or array.dtype
     plain = array.without_readonly_mark() if array.readonly else array
     if wanted in _AS_IS and wanted == array.dtype:
@@ -93,26 +94,27 @@ def from_array(array: Array, dtype: Optional[str] = None) -> Any:
 
 def to_array(tensor: Any, client: Optional[Client] = None, *, kind: Optional[str] = None,
              device: Any = None) -> Array:
-    """A copy of a tensor in a segment of its own."""
+    """Copies a tensor into a new segment."""
     return next(iter(_copy_all(client or default_client(), {"": tensor}, kind, device).values()))[0]
 
 
 def _device_name(tensor: Any, device: Any) -> Any:
-    """Where the copy goes: a GPU's tensor stays on its GPU, others to the default device."""
+    """Returns the copy's device: a GPU's tensor stays on its GPU, others go to the default device.
+    """
     if device is not None or tensor.device.type != "cuda":
         return device
     return _cuda.uuid_of(tensor.device.index or 0)
 
 
 def _identity(tensor: Any) -> Tuple[Any, ...]:
-    """Tensors that are the same memory in the same way: weights that are tied."""
+    """Identifies tensors that are the same memory in the same way: tied weights."""
     return (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def _copy_all(client: Client, tensors: Mapping[str, Any], kind: Optional[str], device: Any
               ) -> Dict[str, Tuple[Array, str]]:
-    """Copies of the tensors in one segment for each device, by name, each with PyTorch's name of
-    its dtype. What is one memory stays one."""
+    """Copies the tensors into one segment for each device, by name, each with PyTorch's name of its
+    dtype. Tensors of the same memory stay so."""
     plans: Dict[Any, List[Tuple[str, Any, int]]] = {}
     sizes: Dict[Any, int] = {}
     seen: Dict[Tuple[Any, ...], int] = {}
@@ -172,29 +174,29 @@ def _pluggable() -> Any:
 
 
 def use() -> Pool:
-    """PyTorch takes all memory of GPUs from gpumem's default pools, one for each device, from here
-    on. Call it before PyTorch's first use of a GPU in this process: RuntimeError else. Answers the
+    """Makes PyTorch take all GPU memory from gpumem's default pools, one for each device. Call it
+    before PyTorch's first use of a GPU in this process, else it raises RuntimeError. Returns the
     pool of device 0 (stats(), limit, trim()); gpumem.Pool.default(n) has the others.
 
-    torch.cuda.memory_stats() and the like know nothing of it, and empty_cache() does nothing: see
-    Pool.free_all_blocks(). Where memory is denied PyTorch is not told so by its own exception; what
-    was wrong is said on stderr.
+    torch.cuda.memory_stats() and the like do not see this memory, and empty_cache() does nothing:
+    see Pool.free_all_blocks(). A denial does not raise PyTorch's own exception for it; the reason
+    is printed on stderr.
     """
     torch.cuda.memory.change_current_allocator(_pluggable())
     return Pool.default(0)
 
 
 def mem_pool(**options: Any) -> Any:
-    """A torch.cuda.MemPool whose memory is gpumem's, for torch.cuda.use_mem_pool(). PyTorch's own
-    caching allocator works on top; what it keeps goes back with the MemPool. Options are
-    MemPool's (use_on_oom, no_split)."""
+    """Returns a torch.cuda.MemPool with gpumem's memory, for torch.cuda.use_mem_pool(). PyTorch's
+    own caching allocator works on top; the memory that it keeps goes back with the MemPool. Options
+    are MemPool's (use_on_oom, no_split)."""
     return torch.cuda.MemPool(_pluggable().allocator(), **options)
 
 
 @contextlib.contextmanager
 def using(pool: Any = None) -> Iterator[Any]:
-    """What a `with` block allocates lies in gpumem's memory: by `pool`, a mem_pool(), or a new one.
-    The MemPool has to live as long as its tensors: keep what this answers."""
+    """Makes a `with` block allocate in gpumem's memory: by `pool`, a mem_pool(), or a new one. Keep
+    the MemPool that it returns as long as the tensors live."""
     made = mem_pool() if pool is None else pool
     with torch.cuda.use_mem_pool(made):
         yield made
@@ -204,7 +206,8 @@ def using(pool: Any = None) -> Iterator[Any]:
 
 
 def _tensors_of(what: Any) -> Dict[str, Any]:
-    """By name: of a module all parameters and buffers, those that no state_dict() has, too."""
+    """Returns tensors by name; of a module all parameters and buffers, also those not in
+    state_dict()."""
     if isinstance(what, torch.nn.Module):
         found = dict(what.named_parameters(remove_duplicate=False))
         found.update(what.named_buffers(remove_duplicate=False))
@@ -224,12 +227,12 @@ def _tensors_of(what: Any) -> Dict[str, Any]:
 def publish(name: str, what: Any, *, client: Optional[Client] = None, kind: Optional[str] = None,
             device: Any = None, metadata: Any = None, **options: Any) -> int:
     """Publishes a module (parameters and buffers), a dict of tensors (state_dict()) or a tensor,
-    and answers the version. They are copied once, onto the device where they are, those of the CPU
-    onto `device` (None: the first that serves), and are good when this process has long ended.
-    Options (access, ephemeral, expire_after) as of Client.publish(); `metadata` is anything that
-    JSON can say, for who attaches.
+    and returns the version. The tensors are copied once, onto their own device, those of the CPU
+    onto `device` (None: the first that serves). The copies outlive this process. Options (access,
+    ephemeral, expire_after) as of Client.publish(); `metadata` is any JSON value, for those that
+    attach.
 
-    Raises ResourceExhaustedError where the tenant has no room for a copy; InvalidArgumentError.
+    Raises ResourceExhaustedError if the tenant has no room for a copy; InvalidArgumentError.
     """
     session = client or default_client()
     copies = _copy_all(session, _tensors_of(what), kind, device)
@@ -241,7 +244,7 @@ def publish(name: str, what: Any, *, client: Optional[Client] = None, kind: Opti
 
 @dataclass(frozen=True)
 class Attached:
-    """What attach() mapped. The tensors keep the memory; this keeps the publication's facts."""
+    """The result of attach(). The tensors keep the memory; this keeps the publication's facts."""
 
     tensors: Dict[str, Any]
     version: int
@@ -254,13 +257,13 @@ class Attached:
 
 def attach(name: str, module: Any = None, *, client: Optional[Client] = None, strict: bool = True,
            **options: Any) -> Any:
-    """Maps a publication: no copy. Answers the tensors by name (Attached; of one tensor, that), or
-    with a module, puts them in the place of its parameters and buffers and answers the module. Make
-    that with torch.device("meta"), and it costs no memory of its own.
+    """Maps a publication: no copy. Returns the tensors by name (Attached), or the tensor if one was
+    published. With a module, replaces its parameters and buffers and returns the module. Make the
+    module with torch.device("meta"), and it takes no memory before.
 
-    Of what Client.attach() takes: `wait` (seconds, for a name yet to come), `version`, `writable`.
+    Options of Client.attach(): `wait` (seconds, for a name yet to come), `version`, `writable`.
     Parameters need no gradients unless the publication is attached as writable. strict: the module
-    must have just the names that the publication has.
+    must have exactly the publication's names.
 
     Raises NotFoundError: no such publication, or names differ; InvalidArgumentError: shapes or
     dtypes differ, or it was not published by gpumem.torch nor as arrays.
@@ -281,7 +284,7 @@ def attach(name: str, module: Any = None, *, client: Optional[Client] = None, st
 
 
 def _put(module: Any, tensors: Mapping[str, Any], strict: bool, writable: bool) -> None:
-    """In the place of the module's own, all or none."""
+    """Replaces the module's tensors, all or none."""
     places: Dict[str, Tuple[Any, str, Any]] = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for table in (owner._parameters, owner._buffers):
@@ -318,24 +321,24 @@ def _put(module: Any, tensors: Mapping[str, Any], strict: bool, writable: bool) 
 @dataclass(frozen=True)
 class SharedTensor:
     """A picklable ticket of a tensor, for processes of the same tenant. Its producer may have
-    ended. Keep it secret: who knows the name may attach."""
+    ended. Keep it secret: every process of the tenant that knows the name may attach."""
 
     name: str  # of the publication
     version: int
 
     def open(self, client: Optional[Client] = None, writable: bool = False) -> Any:
-        """The tensor, without a copy. Raises NotFoundError once it has expired."""
+        """Returns the tensor, without a copy. Raises NotFoundError once it has expired."""
         return attach(self.name, client=client, version=self.version, writable=writable)
 
     def unshare(self, client: Optional[Client] = None) -> None:
-        """Nobody can open it any more; who has, keeps it."""
+        """Prevents further opens; processes that have opened it keep it."""
         (client or default_client()).unpublish(self.name)
 
 
 def share(tensor: Any, *, expire_after: float = 600.0, client: Optional[Client] = None,
           **options: Any) -> SharedTensor:
-    """As torch.multiprocessing shares a tensor, but the producer need not live: the tensor is
-    copied once into a publication of its own, which ends when nobody has had it open for
+    """Shares a tensor as torch.multiprocessing does, but the producer need not live. The tensor is
+    copied once into a new publication, which ends once no process has had it open for
     `expire_after` seconds (0: never). Options as of publish()."""
     session = client or default_client()
     name = f"torch-{uuid.uuid4().hex}"
@@ -344,14 +347,14 @@ def share(tensor: Any, *, expire_after: float = 600.0, client: Optional[Client] 
 
 
 def share_live(tensor: Any, pool: Optional[Pool] = None) -> Ticket:
-    """The ticket of a tensor that lies in gpumem's memory already (use()), with no copy at all. It
-    opens (gpumem.open(), and from_array() of that) for as long as this process has the tensor. Wait
-    for the work that writes it first.
+    """Returns the ticket of a tensor that lies in gpumem's memory already (use()), without a copy.
+    It opens (gpumem.open(), and from_array() of that) for as long as this process has the tensor.
+    Wait for the work that writes the tensor first.
 
-    It opens as an Array; of a dtype that DLPack has no word for, as one of integers of its size.
+    It opens as an Array; a dtype that DLPack cannot express, as an Array of integers of its size.
 
-    pool: whose; None: the default one of its device. Raises NotFoundError where the tensor does not
-    lie in it, InvalidArgumentError for complex128, which needs share().
+    pool: the tensor's pool; None: the default one of its device. Raises NotFoundError if the tensor
+    does not lie in it, InvalidArgumentError for complex128, which needs share().
     """
     source = Pool.default(tensor.device.index or 0) if pool is None else pool
     start = tensor.untyped_storage().data_ptr()

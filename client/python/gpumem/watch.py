@@ -1,4 +1,4 @@
-"""What the daemon has to say to a session."""
+"""Notices of the daemon to a session."""
 from __future__ import annotations
 
 import atexit
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a tenant may hold; None is no limit of its own. Bytes but for counts."""
+    """A tenant's limits; None: no limit set for it. Bytes but for counts."""
 
     limit: Optional[int]  # on any one GPU
     total_limit: Optional[int]  # over all GPUs
@@ -36,10 +36,13 @@ class Quota:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that the daemon said. `what` is "segments_lost" (lease_ids), "draining" (value:
-    whether it is), "pressure" (device, "": any; bytes that would be enough; seconds that it helps,
-    0: unknown), "revocation" (lease_ids; seconds until the end), "quota_changed" (quota) or "ended"
-    (value: the status; message)."""
+    """One notice of the daemon. `what` is one of:
+    - "segments_lost" (lease_ids)
+    - "draining" (value: whether it is)
+    - "pressure" (device, "": any; bytes that would be enough; seconds that it helps, 0: unknown)
+    - "revocation" (lease_ids; seconds until the end)
+    - "quota_changed" (quota)
+    - "ended" (value: the status; message)"""
 
     what: str
     lease_ids: Tuple[int, ...] = ()
@@ -68,7 +71,7 @@ def _to_notice(what: str, *said: Any) -> Notice:
     return Notice(what, value=said[0], message=said[1])
 
 
-# A thread of the library that calls into an interpreter that has ended would end the process.
+# A library thread that calls into an ended interpreter would end the process.
 _watches: "weakref.WeakSet[Watch]" = weakref.WeakSet()
 
 
@@ -78,16 +81,17 @@ def _close_all() -> None:
         watch.close()
 
 
-# In a child after fork() they are the parent's.
+# After fork(), the watches are the parent's.
 os.register_at_fork(after_in_child=_watches.clear)
 
 
 class Watch:
-    """Listens from when it is made until close() or the end of a `with` block. The first notice is
-    the quota as it stands.
+    """Listens from its creation until close() or the end of a `with` block. The first notice is the
+    present quota.
 
-    Each keyword names a notice, or is `any`, and is a function that is called with it, in a thread
-    of the watch: it must not take long. What has no function waits to be read by get().
+    Each keyword is the name of a notice, or `any`; its value is a function that is called with the
+    notice, in a thread of the watch. The function must not take long. get() returns notices without
+    a function.
     """
 
     def __init__(self, client: "Client", **handlers: Callable[[Notice], Any]) -> None:
@@ -101,8 +105,8 @@ class Watch:
         _watches.add(self)
 
     def get(self, timeout: float = math.inf) -> Notice:
-        """The next notice, of those without a function. Raises TimeoutError after so many
-        seconds, and FailedPreconditionError once it is closed, also by another thread."""
+        """Returns the next notice without a function. Raises TimeoutError after `timeout` seconds,
+        and FailedPreconditionError once it is closed, also by another thread."""
         try:
             notice = self._notices.get(timeout=None if math.isinf(timeout) else timeout)
         except queue.Empty:
@@ -114,11 +118,11 @@ class Watch:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._handle.closed
 
     def close(self) -> None:
-        """Ends it. Waits for a function that is being called, unless it is that which calls
+        """Ends the watch. Blocks until a running function has returned, unless that function calls
         this."""
         self._handle.close()
         self._notices.put(None)
@@ -132,7 +136,8 @@ class Watch:
 
 def _teller(notices: "queue.SimpleQueue[Optional[Notice]]",
             handlers: Dict[str, Callable[[Notice], Any]]) -> Callable[..., None]:
-    """What the extension calls. It does not know the Watch, whose end ends it."""
+    """Returns the function that the extension calls. It does not refer to the Watch, whose end ends
+    it."""
 
     def tell(what: str, *said: Any) -> None:
         notice = _to_notice(what, *said)

@@ -1,4 +1,4 @@
-"""Arrays: NumPy sees brokered memory without a copy, and the memory stays while anybody looks."""
+"""Arrays: NumPy sees brokered memory without a copy, and the memory stays while it has views."""
 import gc
 import os
 import pickle
@@ -86,7 +86,7 @@ def test_a_dlpack_consumer_keeps_the_memory(client):
     del taken
     gc.collect()
     assert charged(client) == 0
-    # One that nobody took, and one that is taken twice.
+    # A capsule that no consumer takes, and one that is taken twice.
     for version in (None, (1, 0)):
         array = client.empty(100, "uint8")
         capsule = array.__dlpack__(max_version=version)

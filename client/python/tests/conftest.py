@@ -19,8 +19,8 @@ import pytest
 MIB = 1 << 20
 PATIENCE_S = 30
 
-# "other" may be chosen; "python" is what a client is that says nothing. Nothing is kept for reuse,
-# so that what is charged is what is held.
+# Tenant "other" may be chosen; "python" is the default. Nothing is kept for reuse, so that the
+# charge equals the memory held.
 CONFIG = """
 [tenant_defaults]
 limit = "64MiB"
@@ -44,7 +44,7 @@ FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
 
 @contextlib.contextmanager
 def daemon_for_fakes(config=CONFIG):
-    """A daemon whose default client is used by an adapter of a framework that is a stand-in."""
+    """A daemon whose default client an adapter uses; its framework is a stand-in."""
     daemon = Daemon(config=config)
     os.environ["GPUMEM_RUNTIME_DIR"] = daemon.runtime_dir
     sys.path.insert(0, FAKES)
@@ -54,7 +54,7 @@ def daemon_for_fakes(config=CONFIG):
 
 
 def eventually(condition, what):
-    """Waits until it is true; fails where it never is."""
+    """Waits until the condition is true; fails if it never is."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
@@ -62,7 +62,7 @@ def eventually(condition, what):
 
 
 class Daemon:
-    """gpumemd with 256 MiB, under gpumem-keeper where it is to be killed."""
+    """gpumemd with 256 MiB, under gpumem-keeper if a test kills it."""
 
     def __init__(self, kept=False, config=CONFIG):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpumem-py-", dir="/tmp"))
@@ -93,7 +93,7 @@ class Daemon:
         eventually(ready, f"daemon {number} serves")
 
     def pid(self):
-        """Of the daemon that serves now."""
+        """The pid of the daemon that serves now."""
         if not self._kept:
             return self._process.pid
         pid = self._process.pid
@@ -107,7 +107,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def paused(self):
-        """None of its threads runs in a `with` block."""
+        """Stops all of its threads in a `with` block."""
         os.kill(self.pid(), signal.SIGSTOP)
         try:
             tasks = pathlib.Path(f"/proc/{self.pid()}/task")
@@ -118,7 +118,7 @@ class Daemon:
             os.kill(self.pid(), signal.SIGCONT)
 
     def ctl(self, *arguments):
-        """What gpumemctl prints."""
+        """Returns gpumemctl's output."""
         return subprocess.run([os.environ["GPUMEM_GPUMEMCTL"], "--runtime-dir", self.runtime_dir,
                                *arguments], check=True, stdout=subprocess.PIPE, timeout=2 * PATIENCE_S,
                               stderr=subprocess.STDOUT).stdout.decode()
@@ -145,14 +145,14 @@ def _kept_daemon():
 
 
 def charged(client):
-    """Bytes that the tenant has leased. What it gives back is charged a moment longer, until the
-    daemon is done with it in the background."""
+    """Returns the bytes that the tenant has leased. Released memory is charged a moment longer,
+    until the daemon is done with it in the background."""
     return sum(device.leased for device in client.usage().devices)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
-    """Tells fixtures whether the test has failed."""
+    """Tells fixtures if the test has failed."""
     report = (yield).get_result()
     if report.when == "call":
         item.has_failed = report.failed
@@ -167,7 +167,7 @@ def _client(daemon, request):
     for info in client.publications("python"):
         client.unpublish(info.name)
     gc.collect()
-    # The traceback of a test that failed holds what that held.
+    # The traceback of a failed test refers to the test's objects.
     if not getattr(request.node, "has_failed", True):
         eventually(lambda: client.usage().charged == 0, f"all is given back: {client.usage()}")
     gpumem.set_default_client(None)
@@ -175,7 +175,7 @@ def _client(daemon, request):
 
 
 def run_python(code, *arguments, runtime_dir, check=True, stdin=None):
-    """Another process of this Python: what it prints."""
+    """Runs code in another process of this Python; returns its output."""
     done = subprocess.run([sys.executable, "-c", code, *arguments], check=False, input=stdin,
                           env={**os.environ, "GPUMEM_RUNTIME_DIR": runtime_dir}, timeout=2 * PATIENCE_S,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -21,7 +21,7 @@ def _adapter():
 
 @pytest.fixture(name="core", params=[True, False], ids=["told", "not told"])
 def _core(adapter, request, monkeypatch):
-    """Of both kinds of versions: those that tell a resource of a buffer's end, and the others."""
+    """Both kinds of versions: those that tell a resource of a buffer's end, and the others."""
     del adapter
     core = importlib.import_module("cuda.core")
     monkeypatch.setattr(core, "TELLS", request.param)

@@ -353,7 +353,7 @@ def test_what_makes_the_memory_is_called_whatever_it_is(make):
 
 
 class _Raw:
-    """What CuPy's CFunctionAllocator calls, without CuPy."""
+    """The functions that CuPy's CFunctionAllocator calls, without CuPy."""
 
     def __init__(self, pool, current_stream=lambda: 0, on_new_stream=lambda *_: []):
         def nothing(*_):
@@ -415,7 +415,7 @@ def test_other_threads_run_while_a_pool_grows(daemon, pool, in_order):
         made.append(raw.malloc(MIB))
 
     thread = threading.Thread(target=grow)
-    # Where this thread does not run, someone else has to wake the daemon.
+    # This thread does not run here, so another process must wake the daemon.
     wakes = f"timeout 10 cat || kill -CONT {daemon.pid()}"
     with daemon.paused(), subprocess.Popen(["sh", "-c", wakes],
                                            stdin=subprocess.PIPE) as watchdog:

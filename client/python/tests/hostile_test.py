@@ -1,4 +1,4 @@
-"""What others made and nobody checked: publications, tickets, buffers, interfaces, dtypes."""
+"""Untrusted input: publications, tickets, buffers, interfaces, dtypes."""
 import array as python_array
 import copy
 import ctypes
@@ -110,7 +110,7 @@ def look_at_all_of_it(publication):
 
 
 def test_random_metadata(client, publish):
-    """Ten thousand mutations of what is well-formed: attached, and then sound, or DataLossError."""
+    """Ten thousand mutations of valid metadata: attached, and then sound, or DataLossError."""
     chance = random.Random(12)
     publish(row())
     handle = client.attach("x")._handle  # pylint: disable=protected-access
@@ -123,7 +123,7 @@ def test_random_metadata(client, publish):
     outcomes = {"attached": 0, "refused": 0}
 
     class Attached(gpumem.Publication):
-        """One whose metadata is another."""
+        """A publication with other metadata."""
 
         def _read(self):
             self.blob = blob

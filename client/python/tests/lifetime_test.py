@@ -1,4 +1,4 @@
-"""What holds what: forks, threads, order of ends, and nothing left over."""
+"""References between objects: forks, threads, order of ends, and no leaks."""
 import gc
 import os
 import random
@@ -221,7 +221,7 @@ def test_memory_of_the_process_does_not_grow(client):
 
 
 def test_nothing_is_made_of_what_another_thread_ends(client):
-    """As soon as close() has begun no array is made, however long the daemon takes to answer."""
+    """Once close() has begun no array is made, however long the daemon takes to answer."""
     made_after_the_end = []
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -272,7 +272,7 @@ def test_no_array_is_made_while_the_daemon_is_told(client, daemon):
 
 
 def test_a_watch_goes_with_what_listens(client):
-    """An object that has a watch which calls a method of its own is a cycle, and collected."""
+    """An object whose watch calls one of its methods is a cycle, and is collected."""
     class Listener:
         def __init__(self):
             self.told = threading.Event()
@@ -344,8 +344,7 @@ os._exit(0)  # which does not flush
 
 
 def test_random_operations_against_a_model(client):
-    """A thousand steps; what was written is read wherever the memory is seen, and what is charged
-    is what the model says."""
+    """A thousand steps: every view reads the written data, and the charge equals the model's."""
     chance = random.Random(7)
     segments = []  # [segment, what it holds, its views]
     for step in range(1000):

@@ -130,7 +130,7 @@ def test_what_was_reset_does_not_end_what_came_to_its_place(manager):
     manager.reset()
     new = manager.memhostalloc(MIB, mapped=True)
     here = new.device_pointer_value
-    # As it is where the new pool's memory lies at the old one's address, which is often.
+    # As if the new pool's memory lay at the old one's address, as it often does.
     blocks, allocations = manager._blocks, manager.allocations
     if here != there:
         blocks[there], allocations[there] = blocks[here], allocations[here]

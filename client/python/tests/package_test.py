@@ -66,7 +66,7 @@ def test_each_threads_variables_are_where_they_belong(name):
 
 
 def test_the_extension_is_abi3():
-    """It needs only what the stable ABI of Python 3.9 has, and no libpython."""
+    """It needs only symbols of the stable ABI of Python 3.9, and no libpython."""
     file = FOLDER / "_gpumem.abi3.so"
     needed = run("objdump", "-p", str(file)).stdout.decode()
     assert "libgpumem.so.1" in needed and "libpython" not in needed
@@ -75,7 +75,7 @@ def test_the_extension_is_abi3():
     assert len(symbols) > 30
     assert not [name for name in symbols if name.startswith("_Py") and name not in (
         "_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "_Py_Dealloc",
-        # What PY_SSIZE_T_CLEAN makes of functions of the stable ABI.
+        # Functions of the stable ABI as PY_SSIZE_T_CLEAN renames them.
         "_PyArg_ParseTuple_SizeT", "_Py_BuildValue_SizeT", "_PyObject_CallFunction_SizeT")]
     exported = re.findall(r"g\s+DF \.text.*\s(\w+)$",
                           run("objdump", "-T", str(file)).stdout.decode(), re.M)

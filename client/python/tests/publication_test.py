@@ -38,7 +38,7 @@ print(json.dumps({name: [numpy.asarray(array).dtype.str, list(array.shape),
     assert publication.frameworks["numpy"] == "numpy" and publication.frameworks["bytes"] == "python"
     assert publication["transposed"].strides == arrays["transposed"].strides
     assert json.loads(publication.blob)["format"] == "gpumem-arrays/1"
-    # What lay in a segment is published as it is; the rest is in one other.
+    # Arrays in a segment are published without a copy; the rest is in one other segment.
     assert len(publication.segments) == 2
     assert charged(client) == 4 * MIB
     listed = client.publications()
@@ -129,7 +129,7 @@ def test_what_the_command_line_publishes(client, daemon):
     assert list(publication) == ["one.bin", "two.bin"]
     assert bytes(memoryview(publication["one.bin"])) == b"first file"
     assert bytes(memoryview(publication["two.bin"])) == bytes(range(256))
-    # And the other way round: gpumemctl shows and fetches what Python publishes.
+    # The other way round: gpumemctl shows and fetches Python's publications.
     client.publish("arrays", {"a": np.arange(4, dtype="u1")})
     shown = json.loads(daemon.ctl("publications", "--json"))
     assert "arrays" in json.dumps(shown)

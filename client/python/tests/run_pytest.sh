@@ -9,8 +9,8 @@ for name in GPUMEM_GPUMEMD GPUMEM_KEEPER GPUMEM_GPUMEMCTL GPUMEM_MAKE_WHEEL; do
   export "$name=$root/${!name}"
 done
 # A sanitizer's runtime has to be the first library of a program, and Python's program has none.
-# LeakSanitizer would name all that Python itself never frees, and a fault on read-only memory is a
-# thing that a test wants.
+# LeakSanitizer would report all memory that Python itself never frees, and a test wants the fault
+# on read-only memory.
 preload=()
 case $(objdump -p "$root/client/python/site/gpumem/_gpumem.abi3.so") in
   *libasan.so*)

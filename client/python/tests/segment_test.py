@@ -151,7 +151,7 @@ def test_raw_handles(client, daemon):
     assert len(ipc.ipc_handle()) == 64
     pinned = client.acquire(MIB, kind="pinned")
     assert pinned.on_host and not pinned.registered
-    # Of kind mempool nothing is given back before the process has ended.
+    # Memory of kind mempool is not given back before the process has ended.
     run_python("""
 import gpumem
 mempool = gpumem.connect().acquire(1 << 20, kind="mempool")

@@ -100,7 +100,7 @@ def test_a_module(adapter, torch):
         assert isinstance(its, torch.nn.Parameter) and not its.requires_grad
     assert other.head.weight is other.body.weight
     assert other.scale.array[0] == 2.5
-    # What is tied was copied once: it is one memory.
+    # Tied tensors were copied once: they are one memory.
     seen = adapter.attach("module")
     assert seen["head.weight"].data_ptr() == seen["body.weight"].data_ptr()
     del other, its, seen

@@ -161,9 +161,8 @@ def test_the_main_thread_waits_with_a_token(client):
 
 
 def interrupted_at(number, work):
-    """Runs work(), with a Ctrl-C at that one of the moments when Python looks for signals: when a
-    function begins, and behind calls and loops. Returns what came of it, or None where it was
-    interrupted."""
+    """Runs work(), with a Ctrl-C at moment `number` of those when Python checks for signals: when a
+    function begins, and behind calls and loops. Returns its result; None if interrupted."""
     moments, before = 0, {}
 
     def trace(frame, event, _):
@@ -191,7 +190,7 @@ def interrupted_at(number, work):
 
 @pytest.mark.parametrize("how", ["granted", "token", "denied", "pool"])
 def test_control_c_at_every_moment_of_a_wait(client, how):
-    """Nothing but KeyboardInterrupt comes of it, nothing goes on waiting, and nothing is held."""
+    """It raises only KeyboardInterrupt, no thread keeps waiting, and nothing is held."""
     held = client.acquire(60 * MIB, device=0) if how == "denied" else None
     token = gpumem.CancelToken()
 
@@ -280,7 +279,7 @@ def test_a_cancelled_task_holds_nothing(client):
                 (await task).close()
             except asyncio.CancelledError:
                 pass
-            # What the daemon grants to who is gone is given back as soon as it comes.
+            # A grant to a task that is gone is given back as soon as it comes.
             await settle(lambda: charged(client) == 0)
 
     asyncio.run(main())
@@ -338,7 +337,7 @@ def test_asyncio_waits_for_a_quota(client, daemon):
         daemon.ctl("quota", "set", "python", "--limit", "64MiB")
 
 
-# ---- What the daemon says ------------------------------------------------------------------------
+# ---- Notices of the daemon -----------------------------------------------------------------------
 
 
 def test_a_watch_tells(client, daemon):
@@ -383,10 +382,10 @@ def test_get_ends_when_the_watch_is_closed(client):
 
 
 def test_pressure_is_told(client, daemon):
-    # Of a device that no other test here presses: what is pressed is told of after a pause alone.
+    # On a device that no other test here presses: notices of pressure have a pause between them.
     segment = client.acquire(60 * MIB, device=1)
     with client.watch() as watch, gpumem.connect(daemon.runtime_dir) as other:
-        # The first that a watch says: from here on it hears of others.
+        # The first notice of a watch: after it, it receives those of others.
         assert watch.get(timeout=30).what == "quota_changed"
         with pytest.raises(gpumem.ResourceExhaustedError):
             other.acquire(30 * MIB, device=1)

@@ -1,4 +1,4 @@
-"""As much of CuPy as gpumem.cupy calls, over ctypes: for machines that have neither CuPy nor a GPU.
+"""The parts of CuPy that gpumem.cupy calls, over ctypes: for machines with neither CuPy nor a GPU.
 
 Signatures and order of calls are those of CuPy's documentation of cupy.cuda."""
 from . import cuda

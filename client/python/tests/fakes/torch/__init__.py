@@ -1,5 +1,5 @@
-"""As much of PyTorch as gpumem.torch meets, over NumPy: for machines that have neither PyTorch nor
-a GPU. Types that NumPy does not know are kept as the integers that PyTorch's view() would show."""
+"""The parts of PyTorch that gpumem.torch uses, over NumPy: for machines with neither PyTorch nor a
+GPU. Types that NumPy does not know are kept as the integers that PyTorch's view() would show."""
 import numpy as np
 
 

@@ -1,5 +1,5 @@
-"""As much of cuda.core as gpumem.cuda_core meets: see the documentation of Buffer.from_handle and
-MemoryResource. TELLS is whether the end of a buffer calls its resource, as in most versions."""
+"""The parts of cuda.core that gpumem.cuda_core uses: see the documentation of Buffer.from_handle
+and MemoryResource. TELLS: the end of a buffer calls its resource, as in most versions."""
 TELLS = True
 
 
