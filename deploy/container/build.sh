@@ -1,7 +1,7 @@
 #!/bin/bash
-# build.sh DEBS NAME ARCHIVE TEST: makes the image NAME of the packages in the folder DEBS, without a
-# registry (its base is a fresh Debian of the mirror's), proves it by running TEST, container_test, in
-# its root file system, and writes it to ARCHIVE, for `podman load` or `docker load`.
+# build.sh DEBS NAME ARCHIVE TEST: makes the image NAME of the packages in the folder DEBS, without
+# a registry (its base is a fresh Debian of the mirror's). Proves the image by running TEST,
+# container_test, in its root file system. Writes it to ARCHIVE, for `podman load` or `docker load`.
 #
 # Needs root, buildah, debootstrap and crun. Leaves nothing but the archive.
 set -euo pipefail
@@ -9,7 +9,7 @@ shopt -s inherit_errexit
 
 HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 readonly HERE
-# That from which this machine has its own packages; the variables are apt's.
+# The mirror of this machine's packages; the variables are apt's.
 # shellcheck disable=SC2016
 MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
   awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')}

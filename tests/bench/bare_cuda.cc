@@ -10,7 +10,7 @@ namespace gpumem::bench {
 
 #if GPUMEM_WITH_CUDA
 
-// Not in common/cuda/driver.h, which has what the product calls.
+// Not in common/cuda/driver.h, which has only the product's calls.
 #define GPUMEM_BARE_CALLS(X)            \
   X(cuGetErrorName)                     \
   X(cuCtxSetCurrent)                    \

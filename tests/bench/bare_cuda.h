@@ -1,5 +1,5 @@
-// The driver's own calls for kinds ipc and mempool and for copies between GPUs, with nothing of
-// ours around them: what the floors are made of.
+// The driver's own calls for kinds ipc and mempool and for copies between GPUs, without any code of
+// ours: the floors use them.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 namespace gpumem::bench {
 
 // One GPU with its primary context. For one thread at a time, in which it makes that context
-// current. Errors are INTERNAL, with the call and the driver's name of what it answered;
-// UNAVAILABLE where there is no CUDA.
+// current. Errors are INTERNAL, with the call and the driver's name of the error; UNAVAILABLE
+// without CUDA.
 class BareCuda {
  public:
   static absl::StatusOr<std::unique_ptr<BareCuda>> On(const std::string& device_uuid);
@@ -31,15 +31,15 @@ class BareCuda {
     Handle data = {};
   };
 
-  // cuMemAlloc (and what shares it), cuMemFree.
+  // cuMemAlloc (MakeIpc also shares it), cuMemFree.
   virtual absl::StatusOr<Address> Alloc(uint64_t bytes) = 0;
   virtual absl::StatusOr<Exported> MakeIpc(uint64_t bytes) = 0;
   virtual absl::Status Free(Address address) = 0;
   virtual absl::StatusOr<Address> OpenIpc(const Handle& handle) = 0;
   virtual absl::Status CloseIpc(Address address) = 0;
 
-  // One pool whose descriptor can be sent, made by the first call. Freed memory goes back to
-  // the driver with the next synchronization, as with a release threshold of 0.
+  // Returns the descriptor of one pool, made by the first call. Freed memory goes back to the
+  // driver with the next synchronization, as with a release threshold of 0.
   virtual absl::StatusOr<UniqueFd> PoolFd() = 0;
   virtual absl::StatusOr<Exported> MakeInPool(uint64_t bytes) = 0;
   virtual absl::Status FreeInPool(Address address) = 0;

@@ -49,7 +49,7 @@ tenant = "waiting"
 default = true
 )";
 
-// Free GPU memory by the driver's count; -1 where there is no NVML.
+// Returns free GPU memory by the driver's count; -1 without NVML.
 int64_t GpuFreeBytes(const std::string& uuid) {
   absl::StatusOr<const Nvml*> nvml = Nvml::Get();
   if (!nvml.ok()) return -1;
@@ -73,7 +73,7 @@ void MakeBed(const std::string& backend) {
   bed->device = bed->devices.front();
   bed->idle_resident = testing::ResidentBytes(bed->daemon->pid());
   if (bed->device.backend == Backend::kCuda) {
-    // What the GPU has less while an idle daemon runs. This process has not touched it.
+    // The GPU memory that an idle daemon takes. This process has not touched the GPU.
     const int64_t with = GpuFreeBytes(bed->device.uuid);
     bed->fresh.reset();
     bed->retained.reset();
@@ -104,7 +104,7 @@ void Report(benchmark::State& state, const std::string& name) {
 void Settle(Client& client) {
   if (!Eventually([&] {
         for (const DeviceUsage& usage : OrDie(client.GetUsage(), "usage").devices) {
-          // A pool keeps what this process has had of it, as lingering.
+          // A pool keeps the memory that this process has had of it, as lingering.
           if (usage.charged_bytes != usage.lingering_bytes) return false;
         }
         return true;

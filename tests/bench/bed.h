@@ -60,7 +60,7 @@ inline void OrDie(const absl::Status& status, const std::string& what) {
 void Count(benchmark::State& state, const std::string& name, absl::Duration time, bool row = true);
 // The row's median, p99 and worst, of the samples of that name.
 void Report(benchmark::State& state, const std::string& name);
-// A benchmark that counts its own time, for so many calls.
+// Adds a benchmark that measures its time itself, with `iterations` calls.
 template <typename Function>
 void Add(const std::string& name, int iterations, Function function) {
   benchmark::RegisterBenchmark(name.c_str(), function)
@@ -82,7 +82,7 @@ std::string SizeName(uint64_t bytes);
 // ratio or time is to be reached.
 void PrintRow(const std::string& what, double us, const std::string& floor, double floor_us,
               const std::string& reach = "");
-// What the rows after it are about; printed with the first of them.
+// Sets the title of the rows after it; printed with the first of them.
 void PrintTableHead(const std::string& about);
 
 }  // namespace gpumem::bench

@@ -1,4 +1,4 @@
-// The benchmarks, by what they are about. Each registers its own and, after they have run,
+// The benchmarks, by subject. Each function registers its benchmarks and, after they have run,
 // prints its part of the table. All use the Bed.
 #pragma once
 
@@ -17,11 +17,11 @@ void RegisterKinds();
 void PrintKinds();
 int RunKeeper(const std::vector<std::string>& args);  // --role keeper
 
-// One GPU reads another's memory. Nothing where there are not two.
+// One GPU reads another's memory. Registers nothing without two GPUs.
 void RegisterPeers();
 void PrintPeers();
 
-// What the daemon does and takes by itself: reclaims, holds ten thousand segments.
+// The daemon's own work: reclaims, holding ten thousand segments.
 void RegisterDaemon();
 void PrintDaemon();
 int RunHolder(const std::vector<std::string>& args);  // --role holder
@@ -31,7 +31,7 @@ void RegisterLoad(const std::string& backend);
 void PrintLoad();
 int RunLoader(const std::vector<std::string>& args);  // --role loader
 
-// What files take to be published, of so many bytes.
+// The cost of publishing files of `bytes` bytes.
 void RegisterPublish(uint64_t bytes);
 void PrintPublish();
 int RunCopier(const std::vector<std::string>& args);  // --role copier

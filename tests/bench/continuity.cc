@@ -16,7 +16,8 @@ namespace {
 
 constexpr char kFloor[] = "restart/0";
 
-// From SIGKILL until a client that held all of the segments has an answer to its next call.
+// Measures from SIGKILL until a client that held all of the segments has an answer to its next
+// call.
 void RestartAfterKill(benchmark::State& state, const std::string& backend, uint64_t segments) {
   const std::string name = absl::StrCat("restart/", segments);
   testing::KeptDaemon::Options options;

@@ -1,4 +1,4 @@
-// What the daemon does and takes by itself.
+// The daemon's own work and its cost.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ namespace {
 
 using testing::Child;
 
-// From the moment that a killed holder is reaped until another client has its bytes.
+// Measures from the reaping of a killed holder until another client has its bytes.
 void Reclaim(benchmark::State& state) {
   const std::string name = "reclaim";
   const uint64_t all = bed->device.backend == Backend::kCuda ? 32 * kGiB : 2 * kGiB;

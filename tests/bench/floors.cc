@@ -15,7 +15,7 @@ namespace {
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
-// The owner's side, in its own process.
+// The owner's side, in a separate process.
 class Owner {
  public:
   Owner(bool cuda, std::string device_uuid) : cuda_(cuda), device_uuid_(std::move(device_uuid)) {
@@ -38,7 +38,7 @@ class Owner {
     return status;
   }
 
-  // What opens it, beside the descriptors.
+  // Returns the data that opens it, beside the descriptors.
   absl::StatusOr<std::string> Make(absl::string_view kind, uint64_t bytes, int count) {
     if (absl::Status dropped = Drop(); !dropped.ok()) return dropped;
     if (cuda_ && (kind == "ipc" || kind == "mempool")) return MakeBare(kind == "ipc", bytes);
@@ -110,7 +110,7 @@ absl::StatusOr<Handed> BareOwner::Ask(const std::string& what) {
   if (absl::Status sent = SendMessage(child_.channel(), what, {}, Soon()); !sent.ok()) return sent;
   absl::StatusOr<UnixMessage> answer = ReceiveMessage(child_.channel(), Soon());
   if (!answer.ok()) return answer.status();
-  // "ok" and raw data, or the words of what went wrong.
+  // "ok" and raw data, or the error in words.
   if (answer->bytes.rfind("ok", 0) != 0) return absl::InternalError(answer->bytes);
   Handed handed = {.fds = std::move(answer->fds)};
   std::copy_n(answer->bytes.begin() + 2, std::min(answer->bytes.size() - 2, handed.data.size()),

@@ -1,5 +1,5 @@
-// What the machine itself takes: the bare calls under which no broker can go. Measured
-// in the same run as what is set against them.
+// The costs of the bare machine: calls that every broker needs. Measured in the same run as the
+// calls that are compared with them.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gpumem::bench {
 
-// What one process gives another to open its memory by.
+// The data by which one process lets another open its memory.
 struct Handed {
   std::vector<UniqueFd> fds;  // kinds vmm and pinned, and every kind on the host
   Handle data = {};           // kinds ipc and mempool
@@ -33,7 +33,7 @@ class BareOwner {
   // Makes `count` segments of `bytes` there; `send` also hands them over, in one message. The
   // former ones are given up first. Kinds ipc and mempool: one at a time.
   absl::StatusOr<Handed> Make(Kind kind, uint64_t bytes, int count, bool send);
-  // Of its memory pool, for kind mempool on CUDA.
+  // Returns the descriptor of its memory pool, for kind mempool on CUDA.
   absl::StatusOr<UniqueFd> PoolFd();
   absl::Status Drop();
 
@@ -54,7 +54,7 @@ class BareImporter {
                                                            BareOwner& owner);
 
   absl::Status Open(const Handed& handed, uint64_t bytes);
-  absl::Status Close();  // what Open opened last
+  absl::Status Close();  // the mapping that Open made last
 
  private:
   BareImporter(Kind kind, DeviceInfo device) : kind_(kind), device_(std::move(device)) {}

@@ -1,8 +1,8 @@
-// What the daemon's journal takes of each change of the ledger, with so many segments in it: a
-// batch as an acquire makes it (segment, lease, exposure, and the numbers given out), in turn with
-// one as the release of another segment does. First as the segments come, and the file grows; then
-// for long enough that whatever is done now and then is done often. Beside it the floor in the same
-// run: the same bytes copied to such places, with their checksums.
+// The cost of journaling each change of the ledger, with a given number of segments in it. A batch
+// of an acquire (segment, lease, exposure, and the allotted numbers) alternates with one of the
+// release of another segment. First the number of segments grows, and the file with it; then it
+// runs long enough that periodic work is repeated often. The floor in the same run: the same bytes
+// copied to such places, with their checksums.
 #include <array>
 #include <cstring>
 #include <memory>
@@ -56,7 +56,7 @@ std::vector<journal::Change> Released(uint64_t id) {
           journal::Erase<journal::Exposure>({gpumemd::SessionId{1}, segment})};
 }
 
-// Of single batches, a few dozen nanoseconds of the clock included.
+// Reports single batches, a few dozen nanoseconds of the clock included.
 void ReportBatches(benchmark::State& state, const Samples& samples) {
   state.counters["p50_us"] = samples.Median();
   state.counters["p999_us"] = samples.Quantile(0.999);
@@ -80,7 +80,7 @@ void Fill(benchmark::State& state, uint64_t segments) {
   ReportBatches(state, samples);
 }
 
-// The mean of an acquire and a release; what the making of the changes takes is not in it.
+// Measures the mean of an acquire and a release, without the time to make the changes.
 void Churn(benchmark::State& state, uint64_t segments, size_t rounds) {
   auto file = MakeJournal();
   std::vector<uint64_t> held;

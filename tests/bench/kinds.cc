@@ -1,7 +1,7 @@
 // Every kind beside its bare calls: two processes, an owner and an importer, with no broker.
 //
-// What gpumem's acquire does beside the bare calls: asks, charges, and sends; and memory of
-// kinds ipc and mempool it clears first, which the driver need not have done.
+// Beside the bare calls, gpumem's acquire asks, charges, and sends. It also clears memory of kinds
+// ipc and mempool first, which the driver need not have done.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -68,7 +68,7 @@ void FloorOpen(benchmark::State& state, Kind kind, uint64_t bytes) {
 
 void Acquire(benchmark::State& state, Kind kind, uint64_t bytes) {
   const std::string name = Name("fresh", kind, bytes);
-  // The context of kinds ipc and mempool is not made for each: somebody holds it.
+  // Holds a segment, so that the context of kinds ipc and mempool is not made for each call.
   const Segment holds_context =
       OrDie(bed->retained->Acquire({.bytes = 1, .kind = kind}), "acquire");
   const auto release = [&](Segment& segment) {
@@ -108,7 +108,7 @@ void AcquireRetained(benchmark::State& state, Kind kind, uint64_t bytes) {
 
 void Open(benchmark::State& state, Kind kind, uint64_t bytes) {
   const std::string name = Name("open", kind, bytes);
-  // In another process: what one has open already, it opens for nothing.
+  // In another process: opening memory that is open already costs nothing.
   const Child keeper = Child::Self({"--role", "keeper", bed->daemon->runtime_dir(),
                                     std::string(KindName(kind)), absl::StrCat(bytes)});
   const auto said =
@@ -160,8 +160,8 @@ int RunKeeper(const std::vector<std::string>& args) {
 }
 
 void RegisterKinds() {
-  // First of all: later somebody keeps segments of these kinds for reuse, and a context with them.
-  // Kind mempool once, and last: this process has the pool open from then on.
+  // Runs first: later, segments of these kinds are kept for reuse, and a context with them. Kind
+  // mempool once, and last: after that, this process has the pool open.
   for (const Kind kind : {Kind::kIpc, Kind::kMempool}) {
     if (const auto kinds = AllKinds(); std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
       continue;

@@ -1,4 +1,4 @@
-// The daemon under many clients, each in a process of its own.
+// The daemon under many clients, each in a separate process.
 //
 // A pair is an Acquire of a retained segment until it is mapped, and its Release. There are two
 // floors, each of as many processes in the same run:
@@ -6,9 +6,10 @@
 //   Load/floor   two calls that the daemon answers from its books (GetUsage)
 //   Load/driver  the mapping alone, without the broker: import, map, access, unmap
 //
-// On a GPU every process of all three keeps a CUDA context, as those do that use what they map. One
-// without sets the device up for its first mapping and down with its last, some 0.9 ms a pair. On
-// the host backend a mapping costs next to nothing: there this measures the daemon and gRPC.
+// On a GPU every process of all three keeps a CUDA context, as processes do that use their
+// mappings. A process without one sets the device up for its first mapping and down with its last,
+// some 0.9 ms a pair. On the host backend a mapping costs next to nothing: there this measures the
+// daemon and gRPC.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -65,7 +66,7 @@ void HandOutMemory(absl::Span<const Child> children) {
   }
 }
 
-// So many clients at once for a while, each doing pairs of `what`: "segments", "floor" or
+// Runs so many clients at once for a while, each doing pairs of `what`: "segments", "floor" or
 // "driver".
 Rates Load(const std::string& runtime_dir, const std::string& tenant, int clients,
            const std::string& what) {
@@ -98,7 +99,7 @@ Rates Load(const std::string& runtime_dir, const std::string& tenant, int client
         "loader");
   }
   if (what == "driver") OrDie(bed->owner->Drop(), "memory");
-  // Each client has told a thousand of its times, evenly from the fastest to the slowest.
+  // Each client has sent a thousand of its times, evenly from the fastest to the slowest.
   std::sort(us.begin(), us.end());
   const auto at = [&](double q) {
     return us.empty() ? 0 : us[std::min(us.size() - 1, static_cast<size_t>(q * us.size()))];
@@ -159,7 +160,7 @@ std::unique_ptr<Crowd>& TheCrowd() {
   return *crowd;
 }
 
-// From a release until a request that waits for just that memory has it.
+// Measures from a release until a request that waits for just that memory has it.
 void GrantAfterRelease(benchmark::State& state) {
   auto holder = OrDie(bed->daemon->Connect("waiting"), "connect");
   auto waiter = OrDie(bed->daemon->Connect("waiting"), "connect");
@@ -180,8 +181,8 @@ void GrantAfterRelease(benchmark::State& state) {
   Report(state, "grant after release");
 }
 
-// Returns what maps and unmaps the memory that the parent sends, at addresses that are reserved
-// once.
+// Returns a function that maps and unmaps the memory that the parent sends, at addresses that are
+// reserved once.
 std::function<void()> BareTrip(bool cuda, const std::string& device_uuid) {
   absl::StatusOr<UnixMessage> message =
       ReceiveMessage(kParentChannel, absl::Now() + absl::Seconds(60));

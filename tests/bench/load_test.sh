@@ -1,6 +1,6 @@
 #!/bin/bash
 # load_test.sh BENCH GPUMEMD: the benchmark of the daemon under load measures both of its floors in
-# the same run, and says which backend its figures are of.
+# the same run, and prints the backend of its figures.
 set -euo pipefail
 
 BENCH=$1

@@ -1,21 +1,20 @@
-// gpumem_bench: what brokered memory costs, beside what the machine takes anyway.
+// gpumem_bench: the cost of brokered memory, beside the cost of the bare machine.
 //
 //   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [--fragmentation-ops N]
 //                [--check-blocks] [--publish-bytes N] [Google Benchmark's flags]
 //   gpumem_bench --write-trace NAME PATH
 //
-// Starts a daemon of its own. Each benchmark counts one call at a time and reports the
-// median, p99 and worst; the floors are the bare calls, measured in the same run. The
-// tables at the end set one against the other: ratios travel between machines, times do
-// not. To run a part: --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong
-// to other floors), '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool'
-// (PoolAllocFree is the basic one). --publish-bytes: of the file that is published, a multiple of
-// 4 MiB (1 GiB). For machines:
-// --benchmark_out=FILE --benchmark_out_format=json.
+// Starts a daemon for itself. Each benchmark counts one call at a time and reports the median, p99
+// and worst; the floors are the bare calls, measured in the same run. The tables at the end compare
+// the two: ratios are valid on other machines, times are not. To run a part:
+// --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong to other floors),
+// '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool' (PoolAllocFree is
+// the basic one). --publish-bytes: of the file that is published, a multiple of 4 MiB (1 GiB). For
+// machines: --benchmark_out=FILE --benchmark_out_format=json.
 //
-// The client pool's: --fragmentation-ops says how many operations PoolFragmentation makes (10^7);
-// --check-blocks checks each block that is handed out, and the times mean nothing then.
-// --write-trace writes a trace for other programs (trace.h names them).
+// The client pool's flags: --fragmentation-ops is the number of operations of PoolFragmentation
+// (10^7). --check-blocks checks each allocated block; its times mean nothing. --write-trace writes
+// a trace for other programs (trace.h names them).
 #include <cstdlib>
 #include <cstring>
 #include <optional>

@@ -20,7 +20,7 @@ struct Pair {
   DeviceInfo reader, owner;
 };
 
-// The first device, and another whose memory it can use.
+// Returns the first device, and another whose memory it can use.
 std::optional<Pair> FindPair() {
   for (const PeerAccess& peer : bed->device.peers) {
     if (!peer.access) continue;
@@ -35,7 +35,7 @@ std::unique_ptr<BareCuda> On(const DeviceInfo& device) {
   return OrDie(BareCuda::On(device.uuid), "CUDA");
 }
 
-// Of plain memory: by a peer copy, or as an ordinary copy with peer access.
+// Copies plain memory: by a peer copy, or as an ordinary copy with peer access.
 void FloorCopy(benchmark::State& state, const Pair& pair, bool by_peer_copy) {
   const std::string name = by_peer_copy ? "peers/floor/peer copy" : "peers/floor/peer access";
   const auto reader = On(pair.reader), owner = On(pair.owner);

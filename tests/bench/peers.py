@@ -11,10 +11,10 @@ PoolAllocFree/PEER/SIZE and PoolTrace/TRACE/PEER. The peers are those that are i
     cupy-async   cupy.cuda.MemoryAsyncPool
     torch        torch's caching allocator, by the functions under its Python API; with
                  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True its name is torch-expandable
-    python       nobody: an empty call for each allocation and free. What the language takes
+    python       no allocator: an empty call for each allocation and free. The language's cost
 
-Times include Python's own, which a user of these libraries pays as well. No memory is touched, and
-no work is on the streams. An allocation that fails ends the program.
+Times include Python's cost, which a user of these libraries pays as well. No memory is touched,
+and no work is on the streams. An allocation that fails ends the program.
 """
 import argparse
 import contextlib
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 class Python:
-    """Asks nobody."""
+    """A peer without an allocator."""
     name = "python"
 
     def __init__(self, streams):
@@ -53,7 +53,7 @@ class Python:
 
 
 class Cupy:
-    """A block's end frees it: whoever holds it must let go. It returns to its own stream."""
+    """A block's end frees it on its stream: the last holder must drop it."""
     name = "cupy"
 
     def __init__(self, streams):
@@ -140,7 +140,7 @@ def installed_peers():
 
 
 def alloc_free_ns(peer, size):
-    """Of an allocation and its free: the best of five runs of some 0.1 s."""
+    """Returns the time of an allocation and its free: the best of five runs of some 0.1 s."""
     allocate, free = peer.allocate, peer.free
 
     def run(times):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws what the pool's benchmarks measured, as SVGs.
+"""Draws the results of the pool's benchmarks, as SVGs.
 
     gpumem_bench --benchmark_filter='^Pool' --benchmark_out=bench.json --benchmark_out_format=json
     plot.py bench.json [peers.json ...] docs/plots
 
-Of the rows that are there: pool_sizes.svg, pool_threads.svg, pool_traces.svg, pool_reserved.svg.
-Where two files have a row of one name, the later one's counts. Needs nothing but Python.
+Of the rows that are there: pool_sizes.svg, pool_threads.svg, pool_traces.svg, pool_reserved.svg. If
+two files have a row of one name, the later one's counts. Needs only Python.
 """
 import json
 import math
@@ -149,7 +149,7 @@ def draw_sizes(rows, path):
     data = {}
     for (name, _), row in rows.items():
         parts = name.split("/")
-        # Not the floors.
+        # Leaves out the floors.
         if parts[0] == "PoolAllocFree" and len(parts) > 2 and parts[1] != "python":
             name = "pool, default stream" if parts[1] == "pool-default" else parts[1]
             data.setdefault(name, {})[parts[2]] = row["ns"]

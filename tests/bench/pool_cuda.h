@@ -1,6 +1,6 @@
-// The bare driver beside the pool: streams, and the peers that are CUDA's own. For the thread that
-// calls: its primary context must be current there, see PeerThread. What fails ends the program.
-// Where the build has no CUDA, or the driver is not there, everything does.
+// The bare driver beside the pool: streams, and CUDA's own peers. Requires the primary context to
+// be current in the calling thread, see PeerThread. An error ends the program; so does every call
+// if the build has no CUDA, or there is no driver.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ Stream NewStream();
 void EndStream(Stream stream);
 void Fill(const Block& block, Stream stream);
 void Synchronize(Stream stream);
-// Whether the stream is being captured into a graph, as the driver says it.
+// True if the stream is being captured into a graph, by the driver's answer.
 bool IsCapturing(Stream stream);
 
 std::unique_ptr<PoolPeer> MakeMalloc();

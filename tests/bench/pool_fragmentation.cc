@@ -2,16 +2,15 @@
 //
 //   PoolFragmentation/steady/PEER    sizes are log-uniform from 512 bytes to 64 MiB
 //   PoolFragmentation/shifting/PEER  the maximum is another in each tenth of the operations, so
-//   that
-//                                    what one leaves behind has the wrong sizes for the next
+//                                    that one tenth leaves the wrong sizes for the next
 //
 // An iteration is all operations. About 16 GiB are live all the time: below that an operation
 // allocates, else it frees any live block. One thread, one stream. No allocator that cannot move
-// blocks comes through `shifting` unharmed: when half of the small blocks are gone, the holes that
-// they left take none of the large ones.
+// blocks comes through `shifting` unharmed: when half of the small blocks are gone, their holes are
+// too small for the large ones.
 //
-// Counters: `reserved_per_live` at the end, `worst` of the ends of all tenths, and
-// `peak_per_live`, the most that was reserved by the most that was live.
+// Counters: `reserved_per_live` at the end, `worst` of the ends of all tenths, and `peak_per_live`,
+// the most reserved bytes by the most live bytes.
 #include <algorithm>
 #include <cmath>
 
@@ -77,7 +76,7 @@ void Fragment(benchmark::State& state, const PeerKind& kind, bool shifting, uint
 
 void RegisterPoolFragmentation(const std::vector<PeerKind>& peers, uint64_t operations) {
   for (const PeerKind& kind : peers) {
-    // These do not say what they have reserved.
+    // These do not report their reserved bytes.
     if (kind.name == "malloc" || kind.name == "cudaMalloc") continue;
     for (const bool shifting : {false, true}) {
       benchmark::RegisterBenchmark(

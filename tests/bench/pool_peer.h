@@ -1,5 +1,5 @@
-// The allocators that are measured beside each other, behind one small interface, and what it
-// takes to call them: streams and, on a GPU, a current context.
+// The allocators that are compared, behind one small interface, and the means to call them: streams
+// and, on a GPU, a current context.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace gpumem::bench {
 
-// Every function may be called from any thread that has a PeerThread. What fails ends the program
-// with a message. Its end gives all memory back.
+// Every function may be called from any thread that has a PeerThread. An error ends the program
+// with a message. The destructor gives all memory back.
 class PoolPeer {
  public:
   virtual ~PoolPeer() = default;
@@ -35,23 +35,23 @@ struct PeerKind {
   bool scales = true;      // is measured with several threads, too
 };
 
-// Those of the bed's backend. The first is gpumem's pool.
+// Returns the peers of the bed's backend. The first is gpumem's pool.
 //
-//   pool             an own gpumem::Pool of the default options, tenant "fresh"
+//   pool             a new gpumem::Pool of the default options, tenant "fresh"
 //   malloc           host: glibc's; the memory is not touched. A mere orientation
 //   cudaMalloc       CUDA: cuMemAlloc and cuMemFree, which know no streams
-//   cudaMallocAsync  CUDA: a memory pool of its own that keeps all it has had
+//   cudaMallocAsync  CUDA: a separate memory pool that keeps all its memory
 //                    (cuMemAllocFromPoolAsync, release threshold UINT64_MAX): the same as the
 //                    device's default pool, but that its end gives its memory back
 //
-// `check`: all that they give is checked, as by Checked().
+// `check`: checks all of their blocks, as by Checked().
 std::vector<PeerKind> PoolPeers(bool check);
 
-// In front of a peer, for passes that are not timed, or whose times mean nothing. Dies where two
-// blocks overlap, one is smaller than asked for, or none of `alignment`.
+// Wraps a peer, for passes that are not timed, or whose times mean nothing. Dies if two blocks
+// overlap, or if one is smaller than requested or not aligned to `alignment`.
 std::unique_ptr<PoolPeer> Checked(std::unique_ptr<PoolPeer> peer, uint64_t alignment);
 
-// Asks a peer for nothing: what a loop takes by itself.
+// Makes a peer that does nothing, to measure the loop alone.
 std::unique_ptr<PoolPeer> MakeIdlePeer();
 
 // Makes the bed's GPU the current one of this thread while it lives; on the host nothing.
@@ -81,7 +81,7 @@ class Streams {
 void KeepBusy(const Block& block, Stream stream);
 void WaitFor(Stream stream);
 
-// What the pool has to ask the driver about a stream that is not the legacy default one, at each
+// The pool's questions to the driver about a stream other than the legacy default one, at each
 // allocation and at each free.
 bool IsCaptured(Stream stream);
 

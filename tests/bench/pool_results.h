@@ -1,4 +1,4 @@
-// What Google Benchmark has measured, kept for the tables at the end.
+// Google Benchmark's results, kept for the tables at the end.
 #pragma once
 
 #include <map>
@@ -13,15 +13,15 @@ struct Result {
   double ns = 0;  // of an iteration, real time
   std::map<std::string, double> counters;
 
-  // 0 where there is none.
+  // Returns 0 if there is none.
   double Counter(const std::string& name) const {
     const auto found = counters.find(name);
     return found == counters.end() ? 0 : found->second;
   }
 };
 
-// The last run of a benchmark by the name that it was registered with; an empty one where there
-// was none. Several threads' are another benchmark.
+// Returns the last run of a benchmark by the name that it was registered with; an empty one if
+// there was none. A run with several threads is another benchmark.
 const Result& ResultOf(const std::string& name, int threads = 1);
 
 // Prints as Google Benchmark does, by its flags, and keeps the results.

@@ -2,9 +2,9 @@
 //
 //   PoolAllocFree/PEER/SIZE             one thread
 //   PoolAllocFree/PEER-default/SIZE     the same on the default stream (the pool alone, GPU)
-//   PoolAllocFree/floor                 what the driver takes of that (GPU): whether the stream is
+//   PoolAllocFree/floor                 the driver's part of that (GPU): whether the stream is
 //                                       being captured, asked twice
-//   PoolThreads/own/PEER/SIZE/threads:N  each thread on a stream of its own
+//   PoolThreads/own/PEER/SIZE/threads:N  one stream for each thread
 //   PoolThreads/one/PEER/SIZE/threads:N  all on the same stream
 #include <algorithm>
 
@@ -22,7 +22,7 @@ void AllocFree(benchmark::State& state, SharedStage& shared, uint64_t bytes, On 
   void* const stream = streams == On::kDefaultStream ? nullptr
                        : streams == On::kOwnStreams  ? stage->streams[state.thread_index()]
                                                      : stage->streams[0];
-  // As much memory as all threads use at once is there before the time counts.
+  // Allocates as much memory as all threads use at once before the timing starts.
   const Block first = peer.Allocate(bytes, stream);
   shared.Meet(state.threads());
   peer.Free(first, stream);

@@ -1,4 +1,4 @@
-// What the pool's benchmarks share.
+// Shared by the pool's benchmarks.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class SharedStage {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<Stage> stage = stage_.lock();
     if (stage == nullptr) {
-      Settle(*bed->fresh);  // what the one before had is there for this one
+      Settle(*bed->fresh);  // waits until the memory of the one before is free
       stage_ = stage = std::make_shared<Stage>(kind_, streams_);
     }
     return stage;
@@ -56,11 +56,11 @@ class SharedStage {
   const int streams_;
   std::mutex mutex_;
   std::weak_ptr<Stage> stage_;
-  absl::Barrier* barrier_ = nullptr;  // of those who have yet to meet
+  absl::Barrier* barrier_ = nullptr;  // of the threads that have yet to meet
   int arrived_ = 0;
 };
 
-// Waits until what a large peer had is the device's again, so that the next one finds it.
+// Waits until a large peer's memory is the device's again, so that it is free for the next peer.
 inline void AfterLarge() {
   Settle(*bed->fresh);
   WaitForDriver();
@@ -76,7 +76,7 @@ inline constexpr uint64_t kBlockSizes[] = {512,       4 << 10,    64 << 10, kMiB
                                            16 * kMiB, 256 * kMiB, kGiB};
 inline constexpr int kThreadCounts[] = {2, 4, 8, 16, 32};
 
-// Register their part; pool_table.cc prints what they measured.
+// Register their part; pool_table.cc prints the results.
 void RegisterPoolSizes(const std::vector<PeerKind>& peers);
 void RegisterPoolStreams(const std::vector<PeerKind>& peers);
 void RegisterPoolTraces(const std::vector<PeerKind>& peers);

@@ -21,7 +21,7 @@ std::vector<PeerKind>& Peers() {
 
 bool OnGpu() { return bed->device.backend == Backend::kCuda; }
 
-// The peer whose row took least. Empty where none was measured.
+// Returns the peer whose row took least; empty if none was measured.
 std::string Fastest(const std::function<double(const std::string&)>& ns) {
   std::string fastest;
   for (const PeerKind& peer : Peers()) {

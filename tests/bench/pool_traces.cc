@@ -2,14 +2,16 @@
 //
 //   PoolTrace/TRACE/PEER    one thread. An iteration is the whole trace, or as much of it as
 //                           takes kPatience
-//   PoolRandom/PEER         several threads on one peer, each with a stream of its own and all
+//   PoolRandom/PEER         several threads on one peer, each with a separate stream and all
 //                           of trace random-1MiB
 //
-// Counters: `ns_per_op`, the best of the replays on a peer that has its memory already;
-// `cold_ns_per_op`, the first replay, in which it takes it from the device or the daemon;
-// `walk_ns`, what the loop takes with nobody to ask; `reserved_per_live`, the most that it had
-// reserved by the most that was live at once, as asked for, over all replays; `part`, how much of
-// the trace.
+// Counters:
+// - `ns_per_op`: the best of the replays on a peer that has its memory already.
+// - `cold_ns_per_op`: the first replay, in which it takes it from the device or the daemon.
+// - `walk_ns`: the loop without a peer.
+// - `reserved_per_live`: the most reserved bytes by the most live bytes at once, as requested, over
+//   all replays.
+// - `part`: the fraction of the trace.
 #include <algorithm>
 #include <map>
 

@@ -1,5 +1,5 @@
 // gpumemctl publish: a file, from the disk and from the page cache, to a device's memory. Beside
-// what reading alone takes (cat), and the copy to the device alone.
+// the cost of reading alone (cat), and of the copy to the device alone.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -98,7 +98,7 @@ void PublishFile(benchmark::State& state, const TheFile& file, bool cached, bool
   Report(state, name);
 }
 
-// What a process takes that only makes a context: no copy goes without one.
+// Measures a process that only makes a context: no copy is possible without one.
 void Begin(benchmark::State& state) {
   for (auto _ : state) {
     Count(state, "publish/begin", Time([] {
@@ -108,7 +108,7 @@ void Begin(benchmark::State& state) {
   Report(state, "publish/begin");
 }
 
-// The same amount from pinned memory, as fast as the copy engine can.
+// Copies the same amount from pinned memory, as fast as the copy engine can.
 void CopyIn(benchmark::State& state, uint64_t bytes) {
   const Segment segment = OrDie(bed->fresh->Acquire({.bytes = bytes}), "acquire");
   const auto staging = OrDie(Staging::ForCuda(segment.device_uuid()), "staging");

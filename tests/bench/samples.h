@@ -1,4 +1,4 @@
-// Times of one kind, and what to say of them. Microseconds.
+// Times of one kind, and their statistics. Microseconds.
 #pragma once
 
 #include <algorithm>

@@ -52,7 +52,7 @@ void FloorFresh(benchmark::State& state, uint64_t bytes, int count) {
   Report(state, name);
 }
 
-// import + map of what the owner has made before.
+// import + map of memory that the owner has made before.
 void FloorMap(benchmark::State& state, uint64_t bytes, int count) {
   const std::string name = absl::StrCat("floor/map/", SizeName(bytes), "x", count);
   const auto importer = Importer();
@@ -110,7 +110,7 @@ void Open(benchmark::State& state, uint64_t bytes) {
   Report(state, name);
 }
 
-// What a worker that starts does: connects, and maps all that somebody holds for it.
+// The work of a worker at its start: connects, and maps all segments that another session holds.
 void ConnectAndOpen(benchmark::State& state, uint64_t bytes, int count) {
   const std::string name = absl::StrCat("connect+open/", SizeName(bytes), "x", count);
   const auto held = OrDie(bed->retained->AcquireMany({.bytes = bytes}, count), "acquire");
@@ -127,7 +127,7 @@ void ConnectAndOpen(benchmark::State& state, uint64_t bytes, int count) {
   Report(state, name);
 }
 
-// The same by a publication, which needs nobody who holds it.
+// The same by a publication, which needs no session that holds it.
 void ConnectAndAttach(benchmark::State& state, uint64_t bytes, int count) {
   const std::string name = absl::StrCat("connect+attach/", SizeName(bytes), "x", count);
   {

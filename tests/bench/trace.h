@@ -1,6 +1,6 @@
-// Workloads as lists of what an allocator is asked for, to be replayed on any of them. Made by the
-// code in trace_*.cc, from the shapes of real programs and seeded random numbers: the same on
-// every machine.
+// Workloads as lists of requests to an allocator, to be replayed on any of them. Made by the code
+// in trace_*.cc, from the shapes of real programs and seeded random numbers: the same on every
+// machine.
 //
 //   training       trace_training.cc: steps of a 1.3B transformer's training
 //   serving        trace_serving.cc: an inference server with continuous batching, 8B model
@@ -23,7 +23,7 @@ namespace gpumem::bench {
 
 struct TraceEvent {
   uint64_t bytes = 0;  // to allocate; 0: frees
-  // Of the block. One that is freed is given to a later block, so that ids are dense.
+  // The block's id. The id of a freed block goes to a later block, so that ids are dense.
   uint32_t id = 0;
   uint32_t stream = 0;  // 0, 1, ...: which of the program's streams
 };
@@ -41,7 +41,7 @@ uint64_t LivePeakBytes(const Trace& trace, size_t events = SIZE_MAX);
 const std::vector<std::string>& TraceNames();
 //   NOT_FOUND  no trace of that name
 absl::StatusOr<Trace> MakeTrace(const std::string& name);
-// As text, a line an event: "+ ID BYTES STREAM" or "- ID STREAM"; lines with # are comments.
+// Writes text, a line an event: "+ ID BYTES STREAM" or "- ID STREAM"; lines with # are comments.
 absl::Status WriteTrace(const Trace& trace, const std::string& path);
 
 class TraceBuilder {
@@ -50,7 +50,7 @@ class TraceBuilder {
 
   uint32_t Allocate(uint64_t bytes, uint32_t stream = 0);
   void Free(uint32_t id, uint32_t stream = 0);
-  // Frees what is left, in the order of its ids.
+  // Frees the remaining blocks, in the order of their ids.
   Trace Build() &&;
 
  private:
@@ -76,7 +76,7 @@ class Random {
         std::sqrt(-2 * std::log(1 - Unit())) * std::cos(2 * 3.14159265358979 * Unit());
     return median * std::exp(sigma * normal);
   }
-  // From low to high, every factor as likely as every other.
+  // Returns a number from low to high; every factor is as likely as every other.
   uint64_t LogUniform(uint64_t low, uint64_t high) {
     const auto from = static_cast<double>(low), to = static_cast<double>(high);
     return static_cast<uint64_t>(from * std::pow(to / from, Unit()));

@@ -1,7 +1,7 @@
-// RMM's benchmark "random_allocations", rebuilt from what is known of it: as many operations as it
-// takes to allocate so many blocks and free them, each a fair coin between the two; sizes uniform
-// up to a maximum; what is freed is any of the live blocks. Nothing is allocated above a
-// cap on the live bytes: then one is freed instead. RMM runs it with 1,000 to 100,000
+// RMM's benchmark "random_allocations", rebuilt from its description. It has as many operations as
+// it takes to allocate a number of blocks and free them, each a fair coin between the two. Sizes
+// are uniform up to a maximum; a free takes any of the live blocks. Nothing is allocated above a
+// cap on the live bytes: then a block is freed instead. RMM runs it with 1,000 to 100,000
 // allocations, of up to 1 MiB to 4 GiB, under a cap of 16,000 MiB; ours are 100,000 each.
 #include "tests/bench/trace.h"
 

@@ -1,14 +1,14 @@
-// What an inference server with continuous batching asks of its allocator, for a model of 8
-// billion parameters (Llama 3 8B's shapes: 32 layers, width 4096, 32 query and 8 key-value heads
-// of 128, inner width 14336, vocabulary 128256) in bfloat16.
+// The allocations of an inference server with continuous batching, for a model of 8 billion
+// parameters (Llama 3 8B's shapes: 32 layers, width 4096, 32 query and 8 key-value heads of 128,
+// inner width 14336, vocabulary 128256) in bfloat16.
 //
 // - The weights are allocated one tensor at a time and live to the end.
 // - Requests arrive as a Poisson process, 0.45 a step. Prompts are log-normal with a median of 400
 //   tokens (sigma 0.9; 16 to 4096), outputs with one of 180 (sigma 0.8; 1 to 1024).
-// - Keys and values live in blocks of 16 tokens, all layers together: 2 MiB each, allocated when a
-//   request's next token needs one, and freed with the request in the order of its tokens. At most
-//   6144 blocks (12 GiB) and 256 running requests: where there is no block left, the request that
-//   came last gives all of its own back and starts again later.
+// - Keys and values live in blocks of 16 tokens, all layers together: 2 MiB each. A block is
+//   allocated when a request's next token needs it, and freed with the request in the order of its
+//   tokens. At most 6144 blocks (12 GiB) and 256 running requests: if there is no block left, the
+//   latest request gives all of its blocks back and starts again later.
 // - A step takes a token of each running request that has read its prompt, and pieces of prompts:
 //   at most 2048 tokens in all. So activations have another size in each step. Each is freed when
 //   its last reader has run, and logits and samples at the step's end.

@@ -1,18 +1,18 @@
-// What PyTorch-like code asks of its allocator while it trains a transformer of 1.3 billion
-// parameters (GPT-3 XL's shapes: 24 layers, width 2048, 16 heads of 128, vocabulary 50304) in
-// bfloat16, data-parallel, without activation checkpointing, with a fused attention kernel (no
-// sequence x sequence matrix) and a fused AdamW whose master weights and moments are float32.
+// The allocations of PyTorch-like code while it trains a transformer of 1.3 billion parameters
+// (GPT-3 XL's shapes: 24 layers, width 2048, 16 heads of 128, vocabulary 50304) in bfloat16,
+// data-parallel, without activation checkpointing. It has a fused attention kernel (no sequence x
+// sequence matrix) and a fused AdamW whose master weights and moments are float32.
 //
-// - Parameters are allocated one tensor at a time and live to the end; so do the optimizer's
-//   three tensors of each, which the first step makes.
+// - Parameters are allocated one tensor at a time and live to the end; so do the optimizer's three
+//   tensors of each, which the first step makes.
 // - A batch has 8 sequences, padded to the longest: 1024 to 2048 tokens in steps of 64, another
-//   length each time. So the same activations come in other sizes in each step, as in fine-tuning.
-// - Forward: what backward needs is kept (LayerNorm's input, output and statistics; queries, keys
-//   and values; attention's output, log-sum-exp and random state; both sides of the activation
-//   function), the rest is freed when its reader has run.
+//   length each time. So the same activations have other sizes in each step, as in fine-tuning.
+// - Forward: the data that backward needs is kept, the rest is freed when its reader has run. Kept
+//   are LayerNorm's input, output and statistics; queries, keys and values; attention's output,
+//   log-sum-exp and random state; both sides of the activation function.
 // - Loss: the logits in bfloat16 and float32, and their log-softmax.
-// - Backward: gradients in reverse order, each freed with what it was computed from; kernels'
-//   workspaces come and go; parameters' gradients stay until the optimizer has used them.
+// - Backward: gradients in reverse order, each freed with its inputs; kernels' workspaces come and
+//   go; parameters' gradients stay until the optimizer has used them.
 // - Stream 0 computes. Stream 1 copies the next batch in: allocated there, freed on 0. Stream 2
 //   reduces a layer's gradients: their flat bucket is allocated on 0 and freed there.
 // - After each fifth step an evaluation: forward only, 16 sequences, nothing kept.
@@ -42,7 +42,7 @@ struct Norm {
   Id output, mean, deviation;
 };
 
-// What backward needs of a layer.
+// The tensors of a layer that backward needs.
 struct Saved {
   Id input;  // of the layer and of its first norm
   Norm norm1;
@@ -52,7 +52,7 @@ struct Saved {
   Id up, activated;
 };
 
-// A layer's parameters in numbers, in the order of its tensors.
+// The element counts of a layer's parameters, in the order of its tensors.
 constexpr uint64_t kLayerParameters[] = {
     kWidth,
     kWidth,  // first norm
@@ -207,7 +207,7 @@ class Training {
     return log_softmax;
   }
 
-  // Of LayerNorm: the input's gradient; frees the output's.
+  // Backward of LayerNorm: makes the input's gradient; frees the output's.
   Id BackwardNorm(const Batch& batch, const Norm& norm, Id gradient) {
     const Id input = Hidden(batch);
     const Id partial_weight = New(128 * kWidth, kFloat), partial_bias = New(128 * kWidth, kFloat);
@@ -221,7 +221,7 @@ class Training {
     return input;
   }
 
-  // Of a linear layer: the input's gradient and the parameters'; frees the input.
+  // Backward of a linear layer: makes the input's gradient and the parameters'; frees the input.
   Id BackwardLinear(const Batch& batch, uint64_t in, uint64_t out, Id input) {
     const Id input_gradient = Hidden(batch, in);
     gradients_.push_back(New(in * kWidth * out * kWidth));

@@ -1,4 +1,4 @@
-// What shells complete of a command line, with a real daemon to ask for names.
+// The shells' completions of a command line, with a real daemon to ask for names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,8 @@ class CompletionTest : public GpumemctlTest, public testing::WithParamInterface<
     return text;
   }
 
-  // What the shell offers for the last of `words`, sorted. Words of our own alone: no quoting.
+  // Returns the shell's completions of the last of `words`, sorted. Only words of our own: no
+  // quoting.
   Words Complete(const Words& words) {
     const std::string line = absl::StrJoin(words, " ");
     const std::string path =
@@ -103,7 +104,7 @@ TEST_P(CompletionTest, WordsAndFiles) {
               ElementsAre("total-limit"));
   EXPECT_THAT(Complete({"gpumemctl", "publish", "x", "--file", dir_ + "/comp"}),
               ElementsAre(script_));
-  // What takes bytes is nobody's guess, and no file.
+  // A number of bytes has no completion, and is no file.
   EXPECT_THAT(Complete({"gpumemctl", "hold", "--bytes", ""}), IsEmpty());
 }
 
@@ -120,7 +121,7 @@ TEST_P(CompletionTest, NamesThatTheDaemonKnows) {
   ASSERT_EQ(Run({"publish", "weights", "--file", script_}).code, 0);
   EXPECT_THAT(Complete({"gpumemctl", "--runtime-dir", dir_, "verify", "we"}),
               ElementsAre("weights"));
-  // With no daemon there are none, and no word of it.
+  // Without a daemon there are no names, and no message.
   EXPECT_THAT(Complete({"gpumemctl", "--runtime-dir", dir_ + "/none", "verify", "we"}), IsEmpty());
 }
 

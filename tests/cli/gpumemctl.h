@@ -68,7 +68,7 @@ class GpumemctlTest : public testing::Test {
     std::filesystem::remove_all(dir_, ignored);
   }
 
-  // A holder, and what it says that it holds.
+  // Starts a holder, and returns its report in `held`.
   std::unique_ptr<Process> Hold(std::vector<std::string> arguments, json* held) {
     arguments.insert(arguments.begin(), "hold");
     arguments.emplace_back("--json");
@@ -86,7 +86,7 @@ class GpumemctlTest : public testing::Test {
     EXPECT_EQ(holder.Wait(absl::Now() + kPatience), 0);
   }
 
-  // The object of the list that `arguments` answer with whose `key` is `value`.
+  // Runs `arguments`, and returns the object in `list` whose `key` is `value`.
   json Find(const std::vector<std::string>& arguments, const std::string& list,
             const std::string& key, const json& value) {
     const json answer = Run(arguments).AsJson();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the pictures of docs/cli.md from the real program.
 
-Starts a daemon of the host backend with a sample load in a folder of its own, runs each command in
-a pseudo terminal of 80 columns, and draws the screen that it leaves as SVG, colours included.
+Starts a daemon of the host backend with a sample load in a temporary folder, runs each command in
+a pseudo terminal of 80 columns, and draws its final screen as SVG, colours included.
 
 usage: pictures.py GPUMEMD GPUMEMCTL [OUT]
 """
@@ -54,7 +54,7 @@ tenant = "nightly"
 uid = {uid}
 """
 
-# Who holds what while the pictures are taken.
+# The holders while the pictures are taken.
 HOLDERS = [
     ["--tenant", "serving", "--bytes", "512MiB", "--count", "4"],
     ["--tenant", "serving", "--bytes", "256MiB", "--count", "2", "--device", "1"],
@@ -66,7 +66,7 @@ HOLDERS = [
 
 
 class Screen:
-    """What a terminal shows: as much of ECMA-48 as gpumemctl uses."""
+    """A terminal's screen: as much of ECMA-48 as gpumemctl uses."""
 
     def __init__(self, rows, columns):
         self.rows, self.columns = rows, columns
@@ -219,7 +219,7 @@ def run_in_terminal(argv, rows, keys=(), wait_for=None):
 
 
 class Load:
-    """A daemon with holders, in a folder of its own."""
+    """A daemon with holders, in a temporary folder."""
 
     def __init__(self, gpumemd, gpumemctl):
         self.gpumemctl = gpumemctl
@@ -255,7 +255,7 @@ class Load:
     def fill(self):
         for arguments in HOLDERS:
             self.hold(arguments)
-        # Retained: what a session of a tenant that goes on has released.
+        # Retained: memory that a session of a tenant that goes on has released.
         leaving = self.hold(["--tenant", "training", "--bytes", "512MiB", "--count", "2"])
         leaving.send_signal(signal.SIGTERM)
         leaving.wait()
@@ -286,7 +286,7 @@ class Load:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# The file's name, the command, the lines of the terminal, and keys where it is interactive.
+# The file's name, the command, the lines of the terminal, and keys if it is interactive.
 PICTURES = [
     ("top", ["top"], 20, ["q"]),
     ("top-processes", ["top", "--by", "process"], 20, ["q"]),

@@ -1,4 +1,4 @@
-// gpumemctl in a terminal: what it draws, and keys for it.
+// gpumemctl in a terminal: its screen, and keys for it.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@
 
 namespace gpumem {
 
-// A child process whose stdin, stdout and stderr are a pseudo terminal, killed and reaped at the
-// end. For one thread.
+// A child process whose stdin, stdout and stderr are a pseudo terminal, killed and reaped by the
+// destructor. For one thread.
 class PseudoTerminal {
  public:
   struct Size {
@@ -33,16 +33,16 @@ class PseudoTerminal {
   // The terminal gets another size, and the process a SIGWINCH.
   void Resize(Size size);
 
-  // Reads what it draws until the screen has `text` on it, or not any more. False: it has ended,
+  // Reads the output until `text` appears on the screen, or disappears. False: the child has ended,
   // or the deadline is over.
   bool WaitFor(const std::string& text, absl::Time deadline);
   bool WaitUntilGone(const std::string& text, absl::Time deadline);
   // Waits for its end: its exit code, or 128 and the signal that ended it; -1: it does not end.
   int Wait(absl::Time deadline);
 
-  // What is seen now: the text of the last picture, without colours.
+  // Returns the present screen: the text of the last picture, without colours.
   std::string Screen() const;
-  // All that it has written, as it came.
+  // Returns its raw output.
   const std::string& written() const { return written_; }
 
  private:

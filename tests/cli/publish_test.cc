@@ -100,7 +100,7 @@ TEST_F(PublishTest, BringsFilesToEveryWorkerAndBack) {
   EXPECT_EQ(Read(out + "/a.bin"), Read(a));
   EXPECT_EQ(Read(out + "/b.bin"), Read(b));
 
-  // What is there is not lost by accident.
+  // Existing files are not lost by accident.
   std::ofstream(out + "/a.bin") << "mine";
   EXPECT_THAT(Run({"fetch", "model", "--out", out}).text, HasSubstr("--force"));
   EXPECT_EQ(Read(out + "/a.bin"), "mine");
@@ -164,7 +164,7 @@ TEST_F(PublishTest, FetchesWhatAWorkerPublished) {
   EXPECT_EQ(Read(out + "/w.0"), std::string(2 * kMiB, 'a'));
   EXPECT_EQ(Read(out + "/w.1"), std::string(2 * kMiB, 'b'));
 
-  // Its metadata is its own to write: no name leads out of the folder, and no size out of a
+  // Its publisher writes the metadata: no name leads out of the folder, and no size out of a
   // segment.
   for (const char* metadata :
        {R"({"format": "gpumem-files/1", "files": [{"name": "../x", "bytes": 1},
@@ -179,11 +179,11 @@ TEST_F(PublishTest, FetchesWhatAWorkerPublished) {
   EXPECT_FALSE(fs::exists(dir_ + "/x"));
 }
 
-// --- Publications whose publisher means harm ------------------------------------------
+// --- Malicious publishers --------------------------------------------------------------
 
 class HostilePublicationTest : public PublishTest {
  protected:
-  // Publishes one segment, as "w", whose metadata says that it holds these files.
+  // Publishes one segment, as "w", whose metadata lists these files.
   void Publish(const std::string& metadata, size_t segments = 1) {
     if (client_ == nullptr) client_ = Connect();
     ASSERT_NE(client_, nullptr);
@@ -196,7 +196,7 @@ class HostilePublicationTest : public PublishTest {
     const auto published = client_->Publish("w", held_, {.metadata = metadata});
     ASSERT_TRUE(published.ok()) << published.status();
   }
-  // Of files with these names, of 4 bytes each.
+  // Returns the metadata of files with these names, of 4 bytes each.
   static std::string ListOf(const std::vector<std::string>& names, const json& checksum = nullptr) {
     json list = {{"format", "gpumem-files/1"}, {"files", json::array()}};
     for (const std::string& name : names) {

@@ -1,4 +1,4 @@
-// top, map, describe and doctor against a real daemon, and top as a user at a terminal has it.
+// top, map, describe and doctor against a real daemon, and top in a user's terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -48,7 +48,7 @@ class ShowingTest : public GpumemctlTest {
   }
 };
 
-// Whether no line is wider than so many characters.
+// Success if no line is wider than `columns`.
 ::testing::AssertionResult Fits(const std::string& text, size_t columns) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (line.size() > columns) return ::testing::AssertionFailure() << line;
@@ -83,7 +83,7 @@ TEST_F(ShowingTest, TopFollowsKeysAndTheDaemon) {
   top->Type("\x1b");
   ASSERT_TRUE(top->WaitFor("FREE", Soon()));
 
-  // What changes is seen without a key.
+  // Changes are shown without a key.
   json more;
   std::unique_ptr<Process> second = Hold({"--bytes", "4MiB"}, &more);
   EXPECT_TRUE(top->WaitFor(absl::StrCat(20 * kMiB), Soon()));
@@ -305,7 +305,7 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   follower->Signal(SIGINT);
   EXPECT_EQ(follower->Wait(Soon()), 0);
 
-  // The same for people, of what is still there.
+  // The same for people, of the events still kept.
   const Answer denied = Run({"events", "--event", "denied"});
   EXPECT_EQ(denied.code, 0);
   EXPECT_THAT(denied.text, ::testing::ContainsRegex("^[0-9][0-9]:[0-9:.]+  denied   .*" + tenant_));
@@ -337,7 +337,7 @@ TEST_F(ShowingTest, DoctorLooksAtADaemon) {
   EXPECT_EQ(Levels(answer.AsJson(), "sockets"), std::vector<std::string>(3, "ok")) << answer.text;
   EXPECT_THAT(answer.text, HasSubstr(absl::StrCat("(pid ", daemon_->pid())));
   EXPECT_THAT(answer.text, HasSubstr("gpumemctl is of the same version"));
-  // Nobody keeps what this daemon has.
+  // No keeper holds this daemon's descriptors.
   EXPECT_THAT(Levels(answer.AsJson(), "restart"), Contains("warning"));
   EXPECT_EQ(answer.AsJson()["problems"], 0) << answer.text;
   EXPECT_EQ(answer.code, 0);
@@ -357,7 +357,7 @@ TEST_F(ShowingTest, DoctorWorksWithoutADaemon) {
 
 TEST_F(ShowingTest, DoctorSaysWhatAnOrdinaryUserCannotSee) {
   if (!testing::CanBeOtherUsers()) GTEST_SKIP() << "being another user takes root";
-  // mkdtemp's folder lets nobody in.
+  // mkdtemp's folder is closed to other users.
   std::filesystem::permissions(dir_, std::filesystem::perms(0755));
   ProcessOptions options{
       .argv = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What deploy/kubernetes and deploy/container say is valid, and works with the real programs."""
+"""The files of deploy/kubernetes and deploy/container are valid, and work with the real programs.
+"""
 import copy
 import json
 import os
@@ -52,14 +53,14 @@ def the(kind):
 
 
 def mistakes(document):
-    """What the schema says against a document."""
+    """Returns the schema's complaints about a document."""
     name = DEFINITIONS[document["apiVersion"], document["kind"]]
     schema = {**json.loads(SCHEMAS.read_text()), "$ref": f"#/definitions/{name}"}
     return [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)]
 
 
 def pods():
-    """(what it is, specification) of every pod."""
+    """Yields (description, specification) of every pod."""
     for file, document in documents():
         if document["kind"] == "Pod":
             yield f"{file}: {document['metadata']['name']}", document["spec"]

@@ -18,18 +18,18 @@
 
 namespace gpumem::contract {
 
-// Who a process is, beside the one that has made the memory.
+// The identity of a process, relative to the one that has made the memory.
 enum class Identity {
   kSameProcess,    // the maker itself
   kSameUser,       // another process
   kOtherUser,      // another process, of another uid and gid
-  kOwnNamespaces,  // another process with its own PID, network, IPC and mount namespaces
+  kOwnNamespaces,  // another process with separate PID, network, IPC and mount namespaces
 };
 std::string IdentityName(Identity identity);
-// Why this machine does not let a process be that; empty where it does.
+// Returns why this machine does not allow the identity; empty if it does.
 std::string WhyNot(Identity identity);
 
-// What an actor says of memory that it has got.
+// An actor's report of memory that it has acquired or opened.
 struct Held {
   uint64_t lease_id = 0;
   uint64_t size = 0;
@@ -43,10 +43,10 @@ struct Wish {
   uint64_t bytes = 0;
   bool read_only = false;
   uint64_t address = 0;
-  std::string user;  // the GPU that is to use it; empty: its own
+  std::string user;  // the GPU that is to use it; empty: the segment's
 };
 
-// What opens memory without the daemon; which of them is there depends on the kind.
+// The means to open memory without the daemon; the kind decides which is present.
 struct RawHandle {
   UniqueFd fd;       // the segment's, or its pool's
   std::string data;  // 64 bytes, or empty
@@ -55,16 +55,16 @@ struct RawHandle {
 // Blocking, one call at a time. A call to one that is gone answers UNAVAILABLE.
 class Actor {
  public:
-  // Aborts where there cannot be one: ask WhyNot first.
+  // Aborts if the identity is not possible: call WhyNot first.
   Actor(Identity identity, std::string runtime_dir);
 
   // SIGKILL, and waits until it is reaped.
   void Kill() { child_ = testing::Child(); }
 
-  // From now on it sees these GPUs alone (CUDA_VISIBLE_DEVICES). Before anything else.
+  // Limits it to these GPUs (CUDA_VISIBLE_DEVICES). Call it before anything else.
   absl::Status See(const std::string& device_uuids);
 
-  // These do what Client and Segment do, under the name that the memory is to have.
+  // These do the work of Client and Segment; `name` is the memory's name in later calls.
   absl::Status Connect(const std::string& tenant);
   absl::StatusOr<Held> Acquire(const std::string& name, const Wish& wish);
   absl::StatusOr<Held> Open(const std::string& name, const std::string& ticket,
@@ -72,7 +72,8 @@ class Actor {
   absl::StatusOr<std::string> Share(const std::string& name,
                                     TicketScope scope = TicketScope::kTenant);
   absl::Status Release(const std::string& name);
-  // What was acquired or opened under the name; and the first segment of what is attached to.
+  // Publish() takes the name of an acquired or opened segment. Attach() gives the name to the first
+  // segment of the publication.
   absl::StatusOr<uint64_t> Publish(const std::string& name, const std::string& publication);
   absl::StatusOr<uint64_t> Attach(const std::string& name, const std::string& publication,
                                   bool read_only = true);
@@ -94,16 +95,16 @@ class Actor {
   absl::Status Write(const std::string& name, uint64_t seed);
   absl::Status Expect(const std::string& name, uint64_t seed);
   absl::Status ExpectZero(const std::string& name);
-  // Whether it can be written to, without a fault where it cannot:
+  // Tries to write, without a fault on failure:
   //   PERMISSION_DENIED  it is mapped read-only
   absl::Status TryWrite(const std::string& name);
 
-  // Maps memory by what common/mapping/mapping.h takes; needs no session, and makes none.
+  // Maps memory by the arguments of common/mapping/mapping.h; needs no session, and makes none.
   absl::Status OpenRaw(const std::string& name, Kind kind, Backend backend,
                        const std::string& device_uuid, uint64_t bytes, const RawHandle& handle);
 
  private:
-  // `words` go there separated by blanks; what comes back are those of the answer.
+  // Sends `words` separated by blanks; returns the words of the answer.
   absl::StatusOr<std::vector<std::string>> Ask(const std::vector<std::string>& words, int fd = -1,
                                                UniqueFd* answered_fd = nullptr);
   absl::StatusOr<Held> AskForMemory(const std::vector<std::string>& words);

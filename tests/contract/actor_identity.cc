@@ -30,7 +30,7 @@ absl::Status BecomeNobody() {
   return absl::OkStatus();
 }
 
-// As a container has it: nothing is shared but the file system, and that only as it was.
+// As in a container: only the file system is shared, unchanged.
 absl::Status EnterNamespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0) {
     return Errno("unshare");

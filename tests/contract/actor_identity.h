@@ -1,4 +1,4 @@
-// Becomes whom an actor is to be, before the process does anything else.
+// Takes an actor's identity, before the process does anything else.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace gpumem::contract {
 
-// By IdentityName. For "own_namespaces" the process goes on as the first of its PID
-// namespace, and this call returns there alone; it dies with the process that called.
+// `name` as from IdentityName. For "own_namespaces" the process goes on as the first of its PID
+// namespace, and this call returns only there; it dies with the process that called.
 absl::Status BecomeIdentity(const std::string& name);
 
 }  // namespace gpumem::contract

@@ -1,4 +1,4 @@
-// The actor's own side: does what each line says.
+// The actor's own side: executes each line.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -331,11 +331,11 @@ class Role {
   LostLeases lost_;
   std::unique_ptr<Client> client_;
   std::map<std::string, Segment> segments_;
-  std::map<std::string, std::string> users_;  // by the segments' names: the GPU; empty: its own
+  std::map<std::string, std::string> users_;  // GPUs by segment name; empty: the segment's
   std::map<std::string, RawMemory> raw_;
   std::map<std::string, Attachment> attachments_;
   std::map<std::string, Event> events_;
-  std::unique_ptr<gpumem::Watch> watch_;  // before what its handlers use
+  std::unique_ptr<gpumem::Watch> watch_;  // destroyed before the objects that its handlers use
 };
 
 }  // namespace

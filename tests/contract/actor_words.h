@@ -1,4 +1,4 @@
-// What both ends of an actor's channel know.
+// Shared by both ends of an actor's channel.
 #pragma once
 
 namespace gpumem::contract {

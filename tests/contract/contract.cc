@@ -29,7 +29,7 @@ std::map<std::string, std::unique_ptr<DaemonProcess>>& Daemons() {
   static auto* const daemons = new std::map<std::string, std::unique_ptr<DaemonProcess>>;
   return *daemons;
 }
-// What the latest start had to say, where it failed.
+// Why the latest start of a daemon failed.
 std::string why_no_daemon;
 
 DaemonProcess* DaemonOf(const std::string& backend) {
@@ -118,11 +118,11 @@ void ContractTest::TearDown() {
   if (daemon_ == nullptr || own_daemon_ != nullptr || IsSkipped()) return;
   Trim("");
   EXPECT_TRUE(Eventually([this] { return AsBefore(); })) << daemon_->Log();
-  // What one test has broken shall not fail those after it.
+  // A daemon that one test has broken must not fail those after it.
   if (HasFailure()) Daemons().erase(backend_);
 }
 
-// Nothing is charged, nobody is connected, and no context is kept.
+// True if nothing is charged, no session is connected, and no context is kept.
 bool ContractTest::AsBefore() {
   v1::GetStatusResponse status;
   const auto got = admin_->GetStatus(testing::ContextWith().get(), v1::GetStatusRequest(), &status);

@@ -1,10 +1,10 @@
-// What the whole system promises for every kind of memory, on every backend, to whichever
-// processes. One suite: whoever links it instantiates it for the places where it is to hold
-// (host_test.cc, tests/gpu), and calls RunAsActor and Stop in its main().
+// The guarantees of the whole system for every kind of memory, on every backend, to any processes.
+// One suite: a test program instantiates it for the places that must keep it (host_test.cc,
+// tests/gpu), and calls RunAsActor and Stop in its main().
 //
-// One daemon serves all tests of a backend, and must be as it was after each: nothing
-// charged, no session left. Where this process itself opens memory pools, which it has open for
-// good then (daemon/core/ledger/pools.cc), the test has a daemon of its own.
+// One daemon serves all tests of a backend, and must be as it was after each: nothing charged, no
+// session left. A test in which this process itself opens memory pools, which then stay open
+// (daemon/core/ledger/pools.cc), has a separate daemon.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -31,9 +31,9 @@ namespace gpumem::contract {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// The tenants. Everybody may be any of them, whatever its uid.
+// The tenants. Every process may choose any of them, whatever its uid.
 inline constexpr char kOwner[] = "owner";    // keeps nothing for reuse
-inline constexpr char kOther[] = "other";    // the same, for what is about two tenants
+inline constexpr char kOther[] = "other";    // the same, for tests of two tenants
 inline constexpr char kKeeper[] = "keeper";  // keeps what it releases
 inline constexpr char kSmall[] = "small";    // may have SmallLimit() on each device
 uint64_t SmallLimit(const std::string& backend);
@@ -45,9 +45,9 @@ struct Place {
   Kind kind = Kind::kVmm;
 
   bool context_bound() const { return kind == Kind::kIpc || kind == Kind::kMempool; }
-  // Whether released memory stays charged until those who have had some have ended.
+  // True if released memory stays charged until its former holders have ended.
   bool kept_by_pool() const { return kind == Kind::kMempool; }
-  // Whether whoever maps it chooses where, and may choose not to write.
+  // True if the mapper chooses the address, and may map it read-only.
   bool has_map_options() const { return !context_bound(); }
   // For GoogleTest's messages.
   friend void PrintTo(const Place& place, std::ostream* out) {
@@ -58,7 +58,7 @@ std::string PlaceName(const ::testing::TestParamInfo<Place>& info);
 std::vector<Place> PlacesOf(const std::string& backend);
 std::vector<Place> ContextPlacesOf(const std::string& backend);  // those of kinds in a context
 
-// The base of all: a daemon of the backend, and what an observer sees of it.
+// The base of all tests: a daemon of the backend, and an observer's view of it.
 class ContractTest : public ::testing::Test {
  public:
   // Ends the daemons that tests have started.
@@ -81,13 +81,13 @@ class ContractTest : public ::testing::Test {
   // The daemon's own word on its devices, first of those that make the kind.
   v1::Device DeviceFor(Kind kind);
   std::vector<v1::Device> Devices();
-  // What the tenant is charged with, over all devices and host memory.
+  // Returns the tenant's charge, over all devices and host memory.
   uint64_t Charged(const std::string& tenant = kOwner);
   bool EventuallyCharged(uint64_t bytes, const std::string& tenant = kOwner);
   void Trim(const std::string& tenant);
 
   const std::string& backend() const { return backend_; }
-  // What sizes of the test's kind are multiples of, and the size of most segments.
+  // The granularity of the test's kind, and the size of most segments.
   uint64_t granule_ = 2 * kMiB;
   uint64_t bytes_ = 2 * granule_;
 
@@ -136,7 +136,7 @@ class PoolContract : public KindContract {
 class ContextSegments : public KindContract {
  protected:
   pid_t ContextPid() { return DeviceFor(kind()).context_pid(); }
-  // Those that do not: of the same device where it makes them, and host memory.
+  // Returns kinds outside a context: those that the same device makes, and host memory.
   std::vector<Kind> OtherKinds();
 };
 
@@ -144,7 +144,7 @@ class ContextSegments : public KindContract {
 // GPUMEM_INSTANTIATE_CONTRACT.
 class PeerSegments : public KindContract {};
 
-// Memory that `maker_` has made, and others open who are of some identity.
+// Memory that `maker_` has made, and that openers of an identity open.
 using SharingParam = std::tuple<Place, Identity>;
 std::string SharingName(const ::testing::TestParamInfo<SharingParam>& info);
 
@@ -160,12 +160,12 @@ class SharingSegments : public ContractTest, public ::testing::WithParamInterfac
   // The maker itself, or another process of the identity.
   std::shared_ptr<Actor> Opener();
 
-  // Starts the maker where there is none, and lets it make memory, "made", of the pattern
-  // kSeed, and share it.
+  // Starts the maker if there is none. Lets it make memory, "made", of the pattern kSeed, and share
+  // it.
   void Make();
   static constexpr uint64_t kSeed = 4711;
-  // After the last release of it, while processes that have had it live: nothing is charged, but
-  // for what a pool keeps for these.
+  // Expects that after the last release nothing is charged, except memory that a pool keeps for
+  // processes that live and have had it.
   void ExpectReleased();
 
   std::shared_ptr<Actor> maker_;
@@ -173,7 +173,7 @@ class SharingSegments : public ContractTest, public ::testing::WithParamInterfac
   std::string ticket_;
 };
 
-// Where the opener is not the maker's own process.
+// The opener is another process than the maker.
 class SharingWithOthers : public SharingSegments {};
 
 }  // namespace gpumem::contract

@@ -1,4 +1,4 @@
-// What the dead leave: to those who share it, as it was; to the tenant, once nobody does.
+// Memory of dead processes: sharers keep it unchanged; after the last, the tenant gets it back.
 #include <string>
 
 #include "tests/contract/contract.h"
@@ -25,7 +25,7 @@ TEST_P(SharingWithOthers, AKilledMakersMemoryStaysWithThoseWhoOpenedIt) {
   EXPECT_EQ(Charged(), bytes_);
   EXPECT_OK(opener->Expect("opened", kSeed));
   EXPECT_OK(opener->Write("opened", kSeed + 1));
-  // A third may still come, by the ticket of one who lives.
+  // A third may still come, by the ticket of a living holder.
   const auto third = StartActor();
   ASSERT_OK(third->Open("third", *own));
   EXPECT_OK(third->Expect("third", kSeed + 1));

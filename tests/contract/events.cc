@@ -8,7 +8,7 @@ namespace {
 
 using testing::Eventually;
 
-// Whether what the maker has written before it recorded is there once the other has waited.
+// Expects that after the wait, the other sees the maker's writes from before the record.
 void ExpectOrder(Actor& maker, Actor& other, const std::string& event) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     EXPECT_OK(maker.Write("made", seed));
@@ -49,7 +49,7 @@ TEST_P(NodeContract, BesideASegmentItIsForThoseWhoLeaseIt) {
   ASSERT_OK(maker->CreateEventBeside("done", "made"));
   ASSERT_OK(other->OpenEventBeside("done", "opened")) << "of another tenant, but it leases it";
   ExpectOrder(*maker, *other, "done");
-  // Who does not lease it has no way to ask.
+  // A session without a lease has no way to ask.
   ASSERT_OK(stranger->Acquire("own", {.bytes = bytes_}));
   EXPECT_STATUS(stranger->OpenEventBeside("done", "own"), kNotFound, "event");
 }

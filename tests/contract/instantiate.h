@@ -1,4 +1,4 @@
-// Where the contract is to hold. In namespace gpumem::contract, once for a backend:
+// Instantiates the contract. In namespace gpumem::contract, once for a backend:
 //
 //   GPUMEM_INSTANTIATE_CONTRACT(Host, "host");
 #pragma once

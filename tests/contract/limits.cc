@@ -1,4 +1,4 @@
-// Limits hold to the byte, for every kind; host memory has one of its own.
+// Limits hold to the byte, for every kind; host memory has a separate limit.
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +33,11 @@ TEST_P(KindContract, TheLastByteFitsAndOneMoreDoesNot) {
   EXPECT_EQ(denial->asked, granule_);
   EXPECT_EQ(denial->used, limit);
   EXPECT_EQ(denial->limit, limit);
-  // Nobody else suffers from it, and it is a matter of the moment.
+  // No other tenant suffers from it, and the denial is temporary.
   EXPECT_OK(Connect(kOther)->Acquire({.bytes = granule_, .kind = kind()}));
   held.pop_back();
   EXPECT_OK(client->Acquire({.bytes = granule_, .kind = kind()}));
-  // What others hold of it counts as long as they do.
+  // Shared memory counts as long as other holders have it.
   const auto opener = StartActor(Identity::kSameUser, kSmall);
   ASSERT_OK(opener->Open("opened", held[0].Share()->value));
   held.clear();

@@ -1,5 +1,5 @@
-// Kinds ipc and mempool live in a CUDA context, in a process of its own that the daemon
-// starts for them. What happens when it goes: by itself when nobody needs it, or too early.
+// Kinds ipc and mempool live in a CUDA context, in a process that the daemon starts for them. These
+// test its end: by itself when it is not needed, or too early.
 #include <signal.h>
 
 #include <string>
@@ -27,7 +27,7 @@ TEST_P(ContextSegments, ItIsThereWhileItIsNeeded) {
   EXPECT_EQ(ContextPid(), pid) << "one for all of a device";
   ASSERT_OK(holder->Release("first"));
   ASSERT_OK(holder->Release("second"));
-  // What the tenant keeps for reuse is memory still, and so is what a process keeps that has its
+  // Memory kept for the tenant's reuse is memory still, and so is memory of a process that has its
   // pool open.
   EXPECT_EQ(ContextPid(), pid);
   Trim(kKeeper);
@@ -62,13 +62,13 @@ TEST_P(ContextSegments, WhatWasInItIsLostAndNothingElse) {
   ASSERT_GT(pid, 0);
   ASSERT_EQ(kill(pid, SIGKILL), 0);
 
-  // Those who hold it are told, each by its own lease.
+  // The holders are told, each by the id of its lease.
   const auto makers = maker->AwaitLost(), openers = opener->AwaitLost();
   ASSERT_OK(makers);
   ASSERT_OK(openers);
   EXPECT_THAT(*makers, ::testing::ElementsAre(made->lease_id));
   EXPECT_THAT(*openers, ::testing::ElementsAre(opened->lease_id));
-  // Who comes to listen later is told as well.
+  // A later watch is told as well.
   ASSERT_OK(opener->Watch());
   const auto again = opener->AwaitLost();
   ASSERT_OK(again);
@@ -76,7 +76,7 @@ TEST_P(ContextSegments, WhatWasInItIsLostAndNothingElse) {
   const auto late = StartActor();
   EXPECT_STATUS(late->Open("late", *ticket), kFailedPrecondition, "lost");
   EXPECT_STATUS(maker->Share("made"), kFailedPrecondition, "lost");
-  // What is open stays readable and writable.
+  // Open memory stays readable and writable.
   EXPECT_OK(maker->Expect("made", 21));
   EXPECT_OK(opener->Expect("opened", 21));
   EXPECT_OK(opener->Write("opened", 23));
@@ -91,7 +91,7 @@ TEST_P(ContextSegments, WhatWasInItIsLostAndNothingElse) {
     EXPECT_OK(late->Expect(name, 22));
     EXPECT_OK(late->Release(name));
   }
-  // The next acquires at once, in a context of its own.
+  // The next acquire works at once, in a new context.
   EXPECT_EQ(Charged(), charged);
   ASSERT_OK(maker->Acquire("next", {.kind = kind(), .bytes = bytes_}));
   EXPECT_OK(maker->ExpectZero("next"));
@@ -100,7 +100,7 @@ TEST_P(ContextSegments, WhatWasInItIsLostAndNothingElse) {
   ASSERT_OK(next_ticket);
   EXPECT_OK(late->Open("next", *next_ticket));
   EXPECT_EQ(Charged(), charged + bytes_);
-  // Lost memory is memory: charged until nobody holds it any more.
+  // Lost memory is memory: charged until its last holder releases it.
   EXPECT_OK(maker->Release("made"));
   EXPECT_EQ(Charged(), charged + bytes_);
   EXPECT_OK(opener->Release("opened"));
@@ -134,7 +134,7 @@ TEST_P(ContextSegments, LostMemoryIsNeverReused) {
 }
 
 TEST_P(ContextSegments, TheDaemonTakesItAlongWhateverHappens) {
-  // One of its own, which is killed.
+  // A separate daemon, which is killed.
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);
   auto client = (*mortal)->Connect();
@@ -153,7 +153,7 @@ TEST_P(ContextSegments, TheDaemonTakesItAlongWhateverHappens) {
   ASSERT_GT(pid, 0);
   (*mortal)->child().Signal(SIGKILL);
   (*mortal)->child().Wait();
-  // It is nobody's child that we could reap: an init does, or it stays for one as a zombie.
+  // This process cannot reap it: an init does, or it stays as a zombie.
   EXPECT_TRUE(Eventually([pid] { return testing::ResidentBytes(pid) == 0; }));
 }
 

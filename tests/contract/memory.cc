@@ -1,4 +1,4 @@
-// What is in memory when it is got, and how it may be mapped.
+// The content of memory when it is acquired, and how it may be mapped.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -35,7 +35,7 @@ TEST_P(KindContract, AnotherTenantNeverSeesWhatWasThere) {
 }
 
 TEST_P(KindContract, NewMemoryOfTheSameTenantIsZeroUnlessItSaysThatItIsReused) {
-  const auto client = Connect(kOwner);  // keeps nothing, but what a pool keeps
+  const auto client = Connect(kOwner);  // keeps nothing, except memory that a pool keeps
   for (int round = 0; round < 5; ++round) {
     auto segment = client->Acquire({.bytes = bytes_, .kind = kind()});
     ASSERT_OK(segment);

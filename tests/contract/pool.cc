@@ -20,7 +20,7 @@ using testing::Check;
 using testing::Fill;
 using testing::Memory;
 
-// Where a pool's block is.
+// Returns the memory of a pool's block.
 Memory MemoryOf(const Pool& pool, void* data, uint64_t bytes) {
   return {
       .backend = pool.backend(), .device_uuid = pool.device_uuid(), .data = data, .size = bytes};
@@ -98,7 +98,7 @@ TEST_P(PoolContract, WhatIsFreeInPiecesIsMovedIntoOne) {
     EXPECT_OK(Check(MemoryOf(*pool, pieces[i].data, pieces[i].bytes), i));
   }
   EXPECT_OK(Check(MemoryOf(*pool, large->data, large->bytes), 9));
-  // Tickets are right: of what stayed, and of what was moved.
+  // Tickets are right: those of pieces that stayed, and of moved ones.
   const auto stayed = OpenBlock(*other, ticket->value);
   ASSERT_OK(stayed);
   EXPECT_OK(Check(MemoryOf(*pool, stayed->data(), stayed->bytes()), 1));
@@ -110,7 +110,7 @@ TEST_P(PoolContract, WhatIsFreeInPiecesIsMovedIntoOne) {
 
   EXPECT_OK(pool->Free(*large, nullptr));
   for (uint64_t i = 1; i < 8; i += 2) EXPECT_OK(pool->Free(pieces[i], nullptr));
-  // All that lies together now, and what is leased anew where the holes are.
+  // The contiguous rest, plus memory leased anew for the holes.
   large = pool->Allocate(12 * piece, nullptr);
   ASSERT_OK(large);
   EXPECT_OK(Fill(MemoryOf(*pool, large->data, large->bytes), 10));
@@ -140,7 +140,7 @@ TEST_P(PoolContract, SharedBlocksAreTheSameMemoryAndMapTheirSegmentOnce) {
     EXPECT_STATUS(stranger, kPermissionDenied, "tenant");
   }
   EXPECT_EQ(Charged(), pool->Stats().reserved_bytes) << "shared bytes are charged once";
-  // They lie where they lie in the pool: one mapping.
+  // They have the same distances as in the pool: one mapping.
   const auto at = [](const SharedBlock& block) { return static_cast<char*>(block.data()); };
   EXPECT_EQ(at(opened[1]) - at(opened[0]), static_cast<ptrdiff_t>(opened[0].bytes()));
   EXPECT_EQ(at(opened[2]) - at(opened[1]), static_cast<ptrdiff_t>(opened[1].bytes()));

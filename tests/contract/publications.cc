@@ -1,4 +1,4 @@
-// What is published outlives its maker, and is found by its name.
+// A publication outlives its maker, and is found by its name.
 #include <string>
 
 #include "tests/contract/contract.h"

@@ -1,4 +1,4 @@
-// Raw handles: a process that knows no daemon opens a segment by what its holder gives it.
+// Raw handles: a process that knows no daemon opens a segment by its holder's handle.
 #include <string>
 #include <utility>
 
@@ -14,7 +14,7 @@ TEST_P(SharingWithOthers, ItsRawHandleOpensWithoutADaemon) {
   EXPECT_EQ(handle->fd.valid(), kind() != Kind::kIpc);
   EXPECT_EQ(handle->data.size(), place().context_bound() ? 64 : 0);
   const Backend backend = place().backend == "cuda" ? Backend::kCuda : Backend::kHost;
-  Actor foreign(identity(), daemon().runtime_dir());  // connects to nobody
+  Actor foreign(identity(), daemon().runtime_dir());  // connects to no daemon
   ASSERT_OK(foreign.OpenRaw("raw", kind(), backend, made_.device_uuid, made_.size, *handle));
   EXPECT_OK(foreign.Expect("raw", kSeed));
   EXPECT_OK(foreign.Write("raw", kSeed + 1));
@@ -49,7 +49,7 @@ TEST_P(KindContract, HandlesOfOtherKindsAreRefusedInWords) {
   expect_only(segment->fd(), !GetParam().context_bound());
 }
 
-// As CUDA has it: a handle opens for as long as its memory is there.
+// CUDA's rule: a handle opens for as long as its memory exists.
 TEST_P(NodeContract, AnIpcHandleOpensNothingOnceItsMemoryIsGone) {
   constexpr Kind kKind = Kind::kIpc;
   if (DeviceFor(kKind).device_uuid().empty()) GTEST_SKIP() << "no device here makes kind ipc";

@@ -95,7 +95,7 @@ TEST_P(SharingSegments, AnothersTenantsTicketIsRefused) {
   EXPECT_STATUS(stranger->Open("stolen", ticket_), kPermissionDenied, "tenant");
   const auto any = maker_->Share("made", TicketScope::kAny);
   if (kind() == Kind::kMempool) {
-    // Whoever has the pool's descriptor could open all that the tenant has in it.
+    // A process with the pool's descriptor could open all of the tenant's memory in it.
     EXPECT_STATUS(any, kFailedPrecondition, "pool");
     return;
   }

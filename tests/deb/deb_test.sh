@@ -28,7 +28,7 @@ fail() {
   exit 1
 }
 
-# Also where it fails: no process, mount, control group or folder stays.
+# Also on failure: no process, mount, control group or folder stays.
 clean_up() {
   shut_down
   [[ -z $WORK ]] || rm -rf "$WORK"
@@ -38,7 +38,7 @@ deb_of() { echo "$DEBS/$1"_*.deb; }
 
 # --- 1: on this machine --------------------------------------------------------------------------
 
-# Each package says whether it was built with CUDA, in the words of the daemon inside.
+# Each package's description has the daemon's own statement of CUDA support.
 check_descriptions() {
   local package built
   dpkg-deb -x "$(deb_of gpumemd)" "$WORK/gpumemd"
@@ -92,7 +92,7 @@ inside() {
     unshare --mount --pid --fork --kill-child "$SELF" --chroot "$WORK/root" "$@" </dev/null
 }
 
-# The part of `inside` that runs in namespaces of its own, so that no mount stays.
+# The part of `inside` that runs in new namespaces, so that no mount stays.
 in_chroot() {
   mount --make-rprivate /
   mount -t proc proc "$1/proc"
@@ -127,7 +127,7 @@ make_root() {
     return 1
   }
   cp /etc/resolv.conf /etc/hosts "$WORK/root/etc/"
-  # What they depend on, and what the checks need, is there before: it is none of theirs.
+  # Their dependencies, and the checks' tools, are there before: none of them is theirs.
   local depends package
   depends=$(for package in "${ALL[@]}"; do dpkg-deb -f "$(deb_of "$package")" Depends; done |
     tr ',' '\n' | grep -v gpumem | paste -s -d ,)
@@ -185,7 +185,7 @@ check_installed() {
   [[ ! -s $WORK/log ]] || fail "systemd-analyze verify: $(cat "$WORK/log")"
   for package in "${ALL[@]}"; do
     inside dpkg -L "$package" | grep -vE '^/\.$|/libraries' >"$WORK/list"
-    # Folders are many packages'; what counts are files.
+    # Several packages share folders; only files count.
     (cd "$WORK/root" && while read -r file; do [[ -d .$file ]] || echo "$file"; done) \
       <"$WORK/list" | sed "s,/$(dpkg-architecture -qDEB_HOST_MULTIARCH)/,/MULTIARCH/," | sort \
       >"$WORK/$package.files"
@@ -224,7 +224,7 @@ check_life() {
   # shellcheck disable=SC2016  # dpkg-query's variable
   expect_inside "$OLD_VERSION" dpkg-query -W -f '${Version}' gpumemd
   say "they install"
-  # What an administrator and the daemon make.
+  # Changes that an administrator and the daemon make.
   sed -i 's/^log_level = .*/log_level = "debug"/' "$WORK/root/etc/gpumem/gpumemd.toml"
   install -D /dev/null "$WORK/root/var/lib/gpumem/quotas"
 
@@ -291,7 +291,7 @@ expect_there() {
   [[ $got == *"$expected"* ]] || fail "$* says \"$got\", and not \"$expected\""
 }
 
-# Its control groups are its own, so that none stays behind.
+# Boots with separate control groups, so that none stays behind.
 boot() {
   local hierarchy
   hierarchy=$(awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts)
@@ -305,7 +305,7 @@ boot() {
   ) </dev/null >"$WORK/console" 2>&1 &
   MACHINE=$!
   local deadline=$((SECONDS + 60))
-  # It says "running" when all is started; what it says until then is no error.
+  # It prints "running" when all is started; other words before that are no error.
   until [[ $(there systemctl is-system-running 2>/dev/null || true) == running ]]; do
     ((SECONDS < deadline)) && kill -0 "$MACHINE" 2>/dev/null || return 1
     sleep 0.2

@@ -102,13 +102,13 @@ void MeetTheLimit(Stage& stage) {
   stage.Show({"quota", "get", kInference});
   stage.Check(stage.Ask({"quota", "get", kInference})["usage"]["denials"] == 2,
               "the daemon counted two denials");
-  // From the shell it is the same, with an exit code for scripts.
+  // The same from the shell, with an exit code for scripts.
   stage.Show({"hold", "--bytes", "1MiB", "--for", "1s", "--tenant", kInference}, 5);
   greedy->WriteLine("go");
   stage.Check(greedy->Wait(absl::Now() + kPatience) == 0, "greedy ends");
 }
 
-// Looks at what tenant inference is charged until it is nothing. How long it took.
+// Waits until tenant inference is charged nothing; returns how long it took.
 absl::Duration WaitUntilFree(Client& client) {
   const absl::Time start = absl::Now();
   while (true) {
@@ -154,7 +154,7 @@ void KillAHolder(Stage& stage) {
   stage.Check(next->Wait(absl::Now() + kPatience) == 0, "the next holder ends");
 }
 
-// Whether any device makes the kind.
+// True if any device makes the kind.
 bool IsMade(Stage& stage, const std::string& kind) {
   const json devices = stage.Ask({"devices"})["devices"];
   for (const json& device : devices) {

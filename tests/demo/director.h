@@ -1,5 +1,5 @@
-// Tells the demo's story: starts the daemon and the workers, shows what gpumemctl sees
-// at each step, and counts what was checked.
+// Runs the demo: starts the daemon and the workers, shows gpumemctl's view at each step, and counts
+// the checks.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct DemoOptions {
   std::string backend = "auto";
 };
 
-// Returns how many checks held. Throws Failure at the first that did not; by then every
-// process is gone and every file removed.
+// Returns how many checks held. Throws Failure at the first that did not, after every process has
+// ended and every file is removed.
 int RunDemo(const DemoOptions& options);
 
 }  // namespace gpumem::demo

@@ -17,7 +17,7 @@
 
 namespace {
 
-// Where this program is: /proc tells, and without /proc it is what it was called by.
+// Returns this program's path, from /proc; without /proc, the name that it was called by.
 std::string OwnPath(const char* called) {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);

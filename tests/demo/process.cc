@@ -29,7 +29,7 @@ bool WaitReadable(int fd, absl::Time deadline) {
     ThrowIfInterrupted();
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
     pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
-    // Not longer than 100 ms: a signal may come just before poll() begins.
+    // At most 100 ms: a signal may come just before poll() begins.
     const int ready = poll(&event, 1,
                            static_cast<int>(absl::ToInt64Milliseconds(std::min(
                                absl::Ceil(left, absl::Milliseconds(1)), absl::Milliseconds(100)))));
@@ -99,7 +99,7 @@ Process::Process(const ProcessOptions& options) {
   pid_ = fork();
   if (pid_ < 0) throw Failure(absl::StrCat("fork: ", strerror(errno)));
   if (pid_ == 0) {
-    // Only what is safe after fork(): this process may have threads.
+    // Only calls that are safe after fork(): this process may have threads.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
     signal(SIGPIPE, SIG_DFL);

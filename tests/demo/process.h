@@ -1,4 +1,4 @@
-// A child process that talks in lines and does not outlive whoever started it.
+// A child process that talks in lines and does not outlive its parent.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace gpumem::demo {
 
-// Ends the demo: what went wrong, in one sentence.
+// Ends the demo; the message is the error, in one sentence.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -28,13 +28,13 @@ void ThrowIfInterrupted();
 struct ProcessOptions {
   std::vector<std::string> argv;                   // the program's path first
   std::map<std::string, std::string> environment;  // besides this process's own
-  std::string log_file;     // where stdout and stderr go; empty: stdout is read by ReadLine
+  std::string log_file;     // for stdout and stderr; empty: stdout is read by ReadLine
   bool stderr_too = false;  // ReadLine reads stderr as well
 };
 
 class Process {
  public:
-  // Throws Failure where it cannot be started.
+  // Throws Failure if it cannot be started.
   explicit Process(const ProcessOptions& options);
   // Kills and reaps it.
   ~Process();
@@ -47,7 +47,7 @@ class Process {
   // Throws Failure at the deadline.
   std::optional<std::string> ReadLine(absl::Time deadline);
 
-  // Gives it a line to read. Lost where it has gone.
+  // Writes a line to its input. The line is lost if it has gone.
   void WriteLine(const std::string& line);
 
   void Signal(int signal);
@@ -56,7 +56,7 @@ class Process {
   // deadline.
   int Wait(absl::Time deadline);
 
-  // As Wait, but nullopt where it still runs.
+  // As Wait, but nullopt if it still runs.
   std::optional<int> Poll();
 
  private:

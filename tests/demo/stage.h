@@ -1,4 +1,4 @@
-// Where the demo plays: a folder of its own, a daemon in it, and gpumemctl to look at it.
+// The demo's environment: a temporary folder, a daemon in it, and gpumemctl to look at it.
 #pragma once
 
 #include <memory>
@@ -26,13 +26,13 @@ class Stage {
   void Title(const std::string& text);
   // Prints a line.
   void Say(const std::string& text);
-  // Prints and counts a check that held; throws Failure where it did not.
+  // Prints and counts a check that held; throws Failure if it did not.
   void Check(bool held, const std::string& what);
   int checks() const { return checks_; }
 
   // Runs gpumemctl, prints the command and its answer, and checks its exit code.
   void Show(const std::vector<std::string>& arguments, int exit_code = 0);
-  // Runs it with --json and returns what it says, without a word.
+  // Runs it with --json and returns its output, without printing.
   nlohmann::json Ask(std::vector<std::string> arguments);
 
   // Starts gpumemd with `config`, and waits until it can be reached.
@@ -42,11 +42,11 @@ class Stage {
 
   // Starts this program in another role.
   std::unique_ptr<Process> StartWorker(const std::string& role);
-  // Prints what the worker tells and counts its checks until it is "ready"; returns the
-  // tickets that it handed over.
+  // Prints the worker's lines and counts its checks until it is "ready"; returns the tickets that
+  // it handed over.
   std::vector<std::string> FollowUntilReady(const std::string& role, Process& worker);
 
-  // Where the daemon's sockets are.
+  // The folder of the daemon's sockets.
   const std::string& folder() const { return folder_; }
 
  private:

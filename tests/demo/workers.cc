@@ -60,7 +60,7 @@ std::unique_ptr<Client> ConnectAs(const std::string& tenant, const std::string& 
 using testing::CheckZero;
 using testing::MemoryOf;
 
-// Every segment has a seed of its own for each writer: a mix-up of two would be seen.
+// Every segment has a separate seed for each writer, to detect a mix-up of two.
 uint64_t SeedOf(size_t segment) { return 1000 + segment; }
 uint64_t AnswerTo(uint64_t seed) { return ~seed; }
 
@@ -77,7 +77,7 @@ void RequireAll(const std::vector<Segment>& segments, EachSegment each, const st
           absl::StrCat(what, " (", segments.size(), " segments, ", FormatBytes(bytes), ")"));
 }
 
-// (a) Acquires, fills, hands over; later checks what the consumer wrote.
+// (a) Acquires, fills, hands over; later checks the consumer's writes.
 void Produce() {
   auto client = ConnectAs(kTraining, "producer");
   auto segments = Require(client->AcquireMany({.bytes = kProducerSegmentBytes}, kProducerSegments),
@@ -109,7 +109,7 @@ void Produce() {
   WaitForGo();
 }
 
-// (b) Opens what the producer made, checks it, and writes back.
+// (b) Opens the producer's memory, checks it, and writes back.
 void Consume() {
   auto client = ConnectAs(kTraining, "consumer");
   std::vector<std::string> tickets;
@@ -152,7 +152,7 @@ void BeGreedy() {
   WaitForGo();
 }
 
-// (d) Holds all that its tenant may have, and writes to it.
+// (d) Holds all memory that its tenant may have, and writes to it.
 void Hold() {
   auto client = ConnectAs(kInference, "holder");
   auto segment = Require(client->Acquire({.bytes = kInferenceLimit}),
@@ -166,7 +166,7 @@ std::string KindOf(const Segment& segment) {
   return absl::StrCat("kind ", std::string(KindName(segment.kind())));
 }
 
-// (e) Acquires memory of this kind, fills it, hands it over; later checks what was answered.
+// (e) Acquires memory of this kind, fills it, hands it over; later checks the answer.
 void MakeOfKind(Kind kind) {
   auto client = ConnectAs(kTraining, "maker");
   auto segment = Require(

@@ -1,11 +1,11 @@
 // The demo's worker processes.
 //
 // Each talks to the director in lines. It writes
-//   say TEXT      what it does, for people
+//   say TEXT      its present action, for people
 //   ok TEXT       a check that held
 //   fail TEXT     one that did not; the worker ends
 //   ticket TEXT   a ticket for the director to hand over
-//   ready         it has done what it was told so far, and waits
+//   ready         it has done its part, and waits
 // and reads "go" to do its next part.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace gpumem::demo {
 
-// What is held, and by whom.
+// The segments, and their holders.
 inline constexpr char kTraining[] = "training";
 inline constexpr char kInference[] = "inference";
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;

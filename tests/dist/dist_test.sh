@@ -86,7 +86,7 @@ END
   echo "dist: its wheel is installed and works"
 }
 
-# The part of check_bare_root that runs in namespaces of its own, so that no mount stays behind.
+# The part of check_bare_root that runs in new namespaces, so that no mount stays behind.
 in_bare_root() {
   local root=$1 name
   local libs=$root/lib/x86_64-linux-gnu bin=/opt/gpumem/bin

@@ -1,14 +1,17 @@
-"""What there is in a Markdown document to be tried: its fenced blocks, their commands, and the commands that
-stand inside sentences.
+"""The testable parts of a Markdown document: its fenced blocks, their commands, and the commands
+inside sentences.
 
-A block's first word is its language, and says how it is tried (languages in check_docs.py). In a `console`
-block a line that begins with `$ ` or, for root, `# ` is a command, lines that begin with `> ` go on with it,
-and what follows is its output, with `…` for anything; without any, the output may be what it is. A last line
-`[5]` is the exit code, where that is not 0. (So it is with cram, which knows neither Markdown nor a wildcard
-over several lines.) Output is compared word by word: the columns of a table may be wider.
+A block's first word is its language, which decides the test (languages in check_docs.py). In a
+`console` block:
+- A line that begins with `$ ` or, for root, `# ` is a command. Lines that begin with `> ` continue
+  it.
+- The lines after it are its output, with `…` for anything. Without any, every output passes.
+- A last line `[5]` is the exit code, if that is not 0.
+(So it is with cram, which knows neither Markdown nor a wildcard over several lines.) Output is
+compared word by word: the columns of a table may be wider.
 
-An HTML comment that begins with `<!-- console` is such a block, too, which readers do not see: it makes what
-the others need. `<!-- cpp` holds what a piece of C++ needs around it to compile.
+An HTML comment that begins with `<!-- console` is such a block, too, which readers do not see: it
+prepares for the others. `<!-- cpp` holds the code that a piece of C++ needs around it to compile.
 """
 
 import dataclasses
@@ -88,7 +91,7 @@ def read_commands(block):
 
 
 def matches(expected, output):
-    """Whether it is the same but for blanks, and for whatever `…` stands for."""
+    """True if they are equal except for blanks; `…` stands for any text."""
     pattern = re.escape(f" {' '.join(expected.split())} ")
     # Words that it stands for may be none.
     pattern = pattern.replace("\\ …\\ ", "\\ (?:.*\\ )?").replace("…", ".*")
@@ -96,7 +99,7 @@ def matches(expected, output):
 
 
 def check_result(command, output, code):
-    """Compares what a command did with what the document says. Raises Mistake."""
+    """Compares a command's result with the document. Raises Mistake."""
     if code != command.code:
         raise Mistake(f"{command.where}: exit code {code}, and not {command.code}, of: {command.text}\n"
                       + textwrap.indent(output, "    "))

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Tries what stands in a document: every command, every program, every configuration.
+"""Tries a document: every command, every program, every configuration.
 
     check_docs.py [--machine] --programs DIR... DOCUMENT...
 
-The programs are looked for in the folders DIR. Without --machine all but the commands that need systemd is
-tried, in a folder of its own, whose daemons have the host backend; with it these alone, and this has to run
-on a machine where gpumemd is installed. Fails, and says where, when something is not as the document says.
+The programs are looked for in the folders DIR. Without --machine it tries all but the commands that
+need systemd, in a temporary folder, whose daemons have the host backend. With --machine it tries
+only those, and must run on a machine where gpumemd is installed. Fails, with the place, if
+something differs from the document.
 
-What a block's words mean:
+Meaning of a block's words:
 
-    console          commands, run here by whoever runs this
+    console          commands, run here by the present user
     console systemd  commands for a machine with the service, run there; '# ' is root, '$ ' user 1000
     console MARK     other places (PLACES below): that programs, subcommands, options and units exist is checked
     cpp, cuda        compiled; `cpp FILE` also stays as FILE for the commands
     toml             read by gpumemd --check-config; `toml FILE` also stays as FILE
     json, python     parsed
     yaml, promql     left to their own tests (//tests/system:prometheus_test)
-    text             nothing to try: pictures and layouts
+    text, mermaid    nothing to try: pictures and layouts
 """
 
 import argparse
@@ -35,7 +36,7 @@ import usage
 from blocks import Mistake
 from shell import Shell
 
-# Where commands go that this test cannot run.
+# Places of commands that this test cannot run.
 PLACES = {
     "build": "a checkout, and minutes",
     "bench": "a machine to oneself, perhaps a GPU; a release or a checkout",
@@ -44,13 +45,13 @@ PLACES = {
     "container": "a container engine",
     "kubernetes": "a cluster",
 }
-LANGUAGES = {"console", "cpp", "cuda", "toml", "json", "python", "yaml", "promql", "text"}
-# What documents call a folder to try things in.
+LANGUAGES = {"console", "cpp", "cuda", "toml", "json", "python", "yaml", "promql", "text", "mermaid"}
+# The documents' name of a folder for trials.
 TRY = "/tmp/gpumem-try"
 
 
 class Place:
-    """Where commands run: a folder of its own, a release's layout in it, a shell or two."""
+    """The place of commands: a temporary folder, a release's layout in it, a shell or two."""
 
     def __init__(self, programs, machine, shows):
         self._machine = machine
@@ -72,7 +73,7 @@ class Place:
             "BASH_FUNC_journalctl%%": '() { command journalctl -D /run/log/journal "$@"; }',
         }
         if not machine:
-            # As in a shell of somebody who tries it: no daemon of the machine's is asked.
+            # As in a user's shell: no daemon of the machine's is asked.
             self._environment.update(HOME=os.path.join(self.folder, "home"),
                                      STATE_DIRECTORY=os.path.join(self.folder, "state"),
                                      GPUMEM_RUNTIME_DIR=self.here(TRY))
@@ -116,7 +117,7 @@ class Place:
 
 
 def save(place, block, text):
-    """Where the block has a file's name; and the file that is checked."""
+    """Saves the block if it has a file's name; returns the file that is checked."""
     path = os.path.join(place.folder, block.marks[0] if block.marks else "checked." + block.language)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -140,7 +141,8 @@ def check_toml(place, block):
 
 
 def check_cpp(place, block, before):
-    """Compiles it; where there is no main, inside a function, after what the hidden block before it declares."""
+    """Compiles it; without a main, inside a function, after the declarations of the hidden block
+    before it."""
     text = block.text
     if block.language == "cuda":
         text = re.sub(r"<<<.*?>>>", "", text)  # a kernel's launch, as a call
@@ -186,7 +188,7 @@ def check(place, block, before, known, machine):
 
 
 def install_library(place, headers, library, script):
-    """What README's worker is compiled with: dist/include, dist/lib, as `./run dist` makes them."""
+    """Makes dist/include and dist/lib for README's worker, as `./run dist` does."""
     include = os.path.join(place.folder, "dist/include/gpumem")
     os.makedirs(include)
     for header in headers:

@@ -1,5 +1,5 @@
-// What the documents say works: each of README.md and docs/*.md is tried by check_docs.py, which
-// also says how documents mark what can be tried where.
+// The documents' examples work: check_docs.py tries each of README.md and docs/*.md. It also
+// describes how documents mark examples for other places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -84,10 +84,10 @@ TEST_P(Docs, WorkAsTheySay) {
 
 INSTANTIATE_TEST_SUITE_P(All, Docs, ::testing::ValuesIn(Documents()), NameOf);
 
-// What is wrong in a document does not pass.
+// An error in a document does not pass.
 class WrongDocs : public ::testing::Test {
  protected:
-  // Of a document with this text: what the test of it says; empty where it passes.
+  // Returns the complaint about a document with this text; empty if it passes.
   static std::string Complaint(const std::string& text) {
     char path[] = "/tmp/gpumem-docs-test-XXXXXX";
     close(mkstemp(path));
@@ -133,8 +133,8 @@ TEST_F(WrongDocs, AreFound) {
 
 // --- The commands for a machine with the service ----------------------------------------
 
-// After the package's other files, what the service's own tests do without: gpumemctl, the
-// examples, a journal, and where administrators put drop-ins. $1 is the machine's folder.
+// Files beyond the package's other files, which the service's own tests do not need: gpumemctl, the
+// examples, a journal, and the folder of administrators' drop-ins. $1 is the machine's folder.
 constexpr char kInstall[] = R"sh(
 set -e
 mount -t overlay overlay -o "lowerdir=$1/root/usr:/usr" /usr
@@ -201,7 +201,7 @@ TEST_P(DocsUnderSystemd, WorkAsTheySay) {
   ASSERT_TRUE(testing::Eventually([&] { return fs::exists(folder + "/code"); }, absl::Minutes(10)))
       << Read(folder + "/tried");
   const std::string tried = Read(folder + "/tried");
-  std::cout << tried;  // what commands really write, for who writes a document
+  std::cout << tried;  // the commands' real output, for authors of documents
   EXPECT_EQ(Read(folder + "/code"), "0\n") << tried;
 }
 

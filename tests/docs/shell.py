@@ -20,15 +20,16 @@ class Shell:
             [*prefix, "bash", "--norc", "--noprofile"], cwd=folder, env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True)
-        # Reads until this program is gone, however it ends, and then ends what it has started.
+        # Reads until this program is gone, however it ends, and then ends all that it has
+        # started.
         self._guard = subprocess.Popen(
             ["bash", "-c", f"read; kill -KILL -{self._process.pid}"], stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True)
 
     def run(self, text):
-        """Returns what it wrote and its exit code."""
+        """Runs a command; returns its output and its exit code."""
         salt = f"end-of-command-{time.monotonic_ns()}"
-        # What goes on in the background writes elsewhere: a later command's output is its own.
+        # Background commands write elsewhere: later commands' output stays unmixed.
         background = re.search(r"(?<!&)&\s*(#.*)?$", text)
         if background:
             text = f"{text[:background.start()]} </dev/null >>{self._log} 2>&1 &"
@@ -50,7 +51,7 @@ class Shell:
             output += data
 
     def log(self):
-        """What commands in the background wrote."""
+        """Returns the output of background commands."""
         try:
             with open(self._log, encoding="utf-8", errors="replace") as file:
                 return file.read()
@@ -58,7 +59,7 @@ class Shell:
             return ""
 
     def close(self):
-        """Ends it and all that runs in its background."""
+        """Ends it and its background processes."""
         # The kernel's list, since the group goes on when its shell has ended.
         group = self._process.pid
         self._guard.kill()

@@ -1,4 +1,4 @@
-"""Whether a command that cannot be run here could be: its subcommands, options and units exist."""
+"""Checks commands that cannot be run here: their subcommands, options and units exist."""
 
 import os
 import re
@@ -19,7 +19,7 @@ class Known:
         self._help = {}
 
     def check(self, where, text):
-        """Raises Mistake where a command in this text names what there is not."""
+        """Raises Mistake if a command in this text uses a name that does not exist."""
         try:
             lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
@@ -67,12 +67,12 @@ class Known:
         everywhere = usage
         for number, word in enumerate(words):
             if word in (">", "<", ">>", "--"):
-                # What follows -- is another command's.
+                # Arguments after -- are another command's.
                 if word == "--":
                     self._check_one(where, text, words[number + 1:])
                 break
             if re.match(r"--|-[A-Za-z]", word):
-                # Of short options the first letter: a value or others may follow.
+                # Of short options only the first letter: a value or others may follow.
                 option = re.escape(re.split(r"[=|]", word)[0] if word.startswith("--") else word[:2])
                 if not any(re.search(rf"(?<![\w-]){option}(?![\w-])", each) for each in (usage, everywhere)):
                     raise Mistake(f"{where}: {' '.join((program, *level))} has no {word}: {text}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """foreign.py HANDLE BYTES CRC32: do programs that do not know gpumem see its memory?
 
-HANDLE is what Segment::ipc_handle() gives, as 128 hexadecimal digits; BYTES the segment's size,
-and CRC32 the checksum of what is in it, as 8 digits. CuPy, Numba and PyTorch each open it in a
-process of their own, on the first GPU that CUDA_VISIBLE_DEVICES leaves. A line for each; exit code
-0 where all that are installed see it.
+HANDLE is the result of Segment::ipc_handle(), as 128 hexadecimal digits; BYTES the segment's size,
+and CRC32 the checksum of its content, as 8 digits. CuPy, Numba and PyTorch each open it in a
+separate process, on the first GPU that CUDA_VISIBLE_DEVICES leaves. Prints a line for each; exit
+code 0 if all installed ones see it.
 """
 import importlib.util
 import os
@@ -26,7 +26,7 @@ def see_by_numba(handle, size):
     from numba import cuda
     from numba.cuda.cudadrv import driver
     context = cuda.current_context()
-    # What unpickling an IpcHandle calls: with NVIDIA's binding it takes bytes, else numbers.
+    # Unpickling an IpcHandle calls this: with NVIDIA's binding it takes bytes, else numbers.
     data = handle if getattr(driver, "USE_NV_BINDING", True) else tuple(handle)
     opened = driver.IpcHandle._rebuild(data, size, context.device.get_device_identity(), 0)
     return opened.open_array(context, (size,), numpy.dtype("uint8")).copy_to_host().tobytes()
@@ -35,8 +35,9 @@ def see_by_numba(handle, size):
 def see_by_torch(handle, size):
     import torch
     torch.cuda.init()
-    # What torch.multiprocessing calls. The counter of references, by which a producer in PyTorch
-    # learns that its consumers are done, and the event are not there: ours is told by its lease.
+    # torch.multiprocessing calls this. It has a counter of references, by which a producer in
+    # PyTorch learns that its consumers are done, and an event. Neither is here: our lease does
+    # this.
     storage = torch.UntypedStorage._new_shared_cuda(
         torch.cuda.current_device(), handle, size, 0, b"/gpumem-has-no-counter", 0, b"", False)
     array = torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
@@ -47,7 +48,7 @@ LIBRARIES = {"cupy": see_by_cupy, "numba": see_by_numba, "torch": see_by_torch}
 
 
 def be_one(library, handle, size):
-    """In the child: prints what it sees, as 'COUNT CRC32'."""
+    """Runs in the child: prints the content, as 'COUNT CRC32'."""
     seen = LIBRARIES[library](bytes.fromhex(handle), int(size))
     print("seen %d %08x" % (len(seen), zlib.crc32(seen)), flush=True)
     os._exit(0)  # no library's clean-up can undo what was seen

@@ -1,5 +1,5 @@
-// What the client library does that only GPUs can show: sessions of one process that share what
-// the driver opens once; several GPUs, hidden or in another order; and work that is not done yet.
+// Behaviour of the client library that only GPUs can show: sessions of one process that share the
+// driver's mappings; several GPUs, hidden or in another order; and unfinished work.
 #include "gpumem/client.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +104,7 @@ class GpuClient : public ::testing::Test {
   std::vector<std::string> gpus_;
 };
 
-// Of a role: what the parent has given.
+// A role with the parent's inputs.
 class DISABLED_GpuClientRole : public ::testing::Test {
  protected:
   std::unique_ptr<Client> client_ = Client::Connect().value();
@@ -182,7 +182,7 @@ TEST_F(GpuClient, TwoGpusUseOneSegmentInWhicheverOrderItIsOpened) {
       EXPECT_OK(Expect(gpus_[0], by_0, 0x51));
       EXPECT_OK(Set(gpus_[0], by_0, 0x52));
       EXPECT_OK(Expect(gpus_[1], by_1, 0x52));
-      // What one session opened for a GPU the other's end does not take from it.
+      // The end of one session does not unmap the other's mappings for a GPU.
       if (has(second, gpus_[1])) {
         ASSERT_OK(one->Release());
         EXPECT_OK(Set(gpus_[1], two->data(), 0x53));

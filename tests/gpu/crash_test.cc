@@ -1,4 +1,4 @@
-// What becomes of GPU memory when the daemon is killed and another goes on (gpumem-keeper).
+// GPU memory when the daemon is killed and another goes on (gpumem-keeper).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,10 +33,9 @@ using testing::Say;
 
 constexpr uint64_t kBytes = 4 << 20;
 
-// Kept for one test, since each use without it would make a CUDA context of its own; and not for
-// the process: a context that lives on in it when other tests have killed the owners of memory that
-// was open there is no good for registering host memory any more (docs/design.md, "What is not
-// promised").
+// Kept for one test, since each use without it would make a new CUDA context. Not kept for the
+// process: other tests kill the owners of memory that was open in a context that lives on in it.
+// Such a context can no longer register host memory (docs/design.md, "What is not promised").
 std::unique_ptr<DeviceCopier> copier;
 
 DeviceCopier& CopierFor(const std::string& gpu) {
@@ -115,7 +114,7 @@ TEST_F(GpuCrash, VmmGoesOnAndIsSharedAnew) {
             << " at most\n";
 }
 
-// CUDA's own rule: the memory dies with its context, for all but those who have it open.
+// CUDA's own rule: the memory dies with its context, except for processes that have it open.
 TEST_F(GpuCrash, IpcIsLostToWhoDoesNotHaveItAndStaysWithWhoHas) {
   auto segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc});
   ASSERT_TRUE(segment.ok()) << segment.status();
@@ -134,8 +133,8 @@ TEST_F(GpuCrash, IpcIsLostToWhoDoesNotHaveItAndStaysWithWhoHas) {
   EXPECT_TRUE(client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).ok());
 }
 
-// The driver goes on taking the addresses of such memory for its own, and the kernel gives them out
-// again.
+// The driver keeps treating the addresses of such memory as its property, and the kernel allots
+// them again.
 TEST_F(GpuCrash, PinnedMemoryGoesElsewhereThanIpcMemoryWhoseOwnerDied) {
   const CudaDriver& driver = **CudaDriver::Get();
   const auto context = CudaContext::Retain(driver, driver.devices().front().handle).value();

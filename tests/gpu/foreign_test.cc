@@ -56,8 +56,8 @@ class Foreign : public ::testing::Test {
     crc32_ = absl::StrCat(absl::Hex(Crc32(bytes), absl::kZeroPad8));
   }
 
-  // Runs a program on the segment's device, with its handle, its size and `more`; what it
-  // writes, and its exit code.
+  // Runs a program on the segment's device, with its handle, its size and `more`; returns its
+  // output and its exit code.
   std::pair<std::string, int> Run(const std::string& program, const std::string& more = "") {
     const Handle handle = segment_.ipc_handle().value();
     const std::string hex = absl::BytesToHexString(
@@ -85,7 +85,7 @@ TEST_F(Foreign, APlainCProgramSeesTheData) {
   EXPECT_EQ(text, crc32_ + "\n");
 }
 
-// $GPUMEM_FOREIGN_PY, else where a release has it.
+// $GPUMEM_FOREIGN_PY, else as in a release.
 TEST_F(Foreign, CuPyNumbaAndPyTorchSeeTheDataWhereTheyAreInstalled) {
   const char* script = std::getenv("GPUMEM_FOREIGN_PY");
   const std::string path =

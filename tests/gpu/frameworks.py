@@ -3,10 +3,10 @@
 
     frameworks.py [--gpumemd PATH] [--lib PATH] [--backend auto|cuda|host] [--only PART ...]
 
-Starts a daemon of its own, with a quota of 1 GiB, and runs each part below in a process of its own.
-By default program and library are those of the release that the script lies in. Prints a line for
-each check, `ok:` or `FAILED:`; what is not installed, or needs a GPU where there is none, is
-`skipped:`. The last line counts; exit code 0 where nothing failed. It leaves nothing behind.
+Starts a separate daemon, with a quota of 1 GiB, and runs each part below in a new process. By
+default program and library are those of the release that the script lies in. Prints a line for each
+check, `ok:` or `FAILED:`. A part is `skipped:` if it is not installed, or needs a GPU and there is
+none. The last line counts; exit code 0 if nothing failed. It leaves nothing behind.
 """
 import argparse
 import ctypes
@@ -111,7 +111,7 @@ class Gpumem:
         return self.ask("gpumem_pool_get_stats", pool or self.make("gpumem_default_pool", 0), Stats)
 
 
-# ---- What a part says ----------------------------------------------------------------------------
+# ---- Output of a part ----------------------------------------------------------------------------
 
 def check(right, what, seen=None):
     words = what if right or seen is None else f"{what}: {seen}"
@@ -138,7 +138,7 @@ def print_backend(gpumem):
 
 
 def play_with_callbacks(gpumem, pool, seed, wrong):
-    """What rmm's callback_memory_resource does, by one thread. Adds to `wrong`."""
+    """Does the work of rmm's callback_memory_resource, in one thread. Adds to `wrong`."""
     stream = None
     held = []
     for _ in range(2000):
@@ -192,7 +192,7 @@ def rmm_callbacks(gpumem):
 
 
 def train():
-    """20 steps of a small transformer, with its data made on a stream of its own; their losses."""
+    """Returns the losses of 20 steps of a small transformer, its data made on a separate stream."""
     import torch
     import torch.nn.attention
     torch.manual_seed(1)
@@ -218,7 +218,7 @@ def train():
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-            # Data and target are freed on the side stream, and what reads them is on the main one.
+            # Data and target are freed on the side stream, and read on the main one.
             side.wait_stream(main)
         losses = torch.stack(losses).cpu().tolist()
     torch.cuda.synchronize()
@@ -268,7 +268,7 @@ def torch_exit(gpumem):
 
 
 def torch_refusal(gpumem):
-    """PyTorch does not look whether a pluggable allocator answers null."""
+    """PyTorch does not check for a null pointer of a pluggable allocator."""
     import torch
     torch.cuda.memory.change_current_allocator(pluggable(gpumem))
     try:
@@ -319,7 +319,7 @@ def cupy_allocator(gpumem):
 
 
 def calculate(streams):
-    """Some arithmetic that takes and frees memory on each of the streams; whether it is right."""
+    """Takes and frees memory on each of the streams for some arithmetic; True if that is right."""
     import cupy
     count = 1 << 18
     sums = []
@@ -358,7 +358,7 @@ def cupy_memory_pool(gpumem):
 
 
 def cupy_refusal(gpumem):
-    """As docs/api.md has it: CuPy does not look whether an allocator in C answers null."""
+    """As in docs/api.md: CuPy does not check for a null pointer of an allocator in C."""
     import cupy
     allocator = cupy_allocator(gpumem)
 
@@ -394,7 +394,7 @@ def nothing_is_left(gpumem):
     gpumem.call("gpumem_client_destroy", client)
 
 
-# Each with what it needs, and whether the library may have something to say on stderr.
+# Each with its requirements, and True if the library may write to stderr.
 PARTS = {
     rmm_callbacks: (None, True),
     torch_training: ("torch", False),
@@ -416,7 +416,7 @@ def child_command(part, lib):
 
 
 def run_part(part, may_speak, args, environment):
-    """Its lines, with one more where it did not end well."""
+    """Returns its lines, with one more if it did not end well."""
     child = subprocess.Popen(child_command(part.__name__, args.lib), env=environment, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              start_new_session=True)

@@ -47,8 +47,8 @@ GpuWork::GpuWork(const std::string& device_uuid)
   Do("cuModuleLoadData", [&] { return driver_.cuModuleLoadData(&module_, kHold); });
   Do("cuModuleGetFunction", [&] { return driver_.cuModuleGetFunction(&hold_, module_, "hold"); });
   hold_words_ = NewWords(kMostHolds);
-  // The driver loads what it needs for a call when it is first called, and may wait for all streams
-  // then: not while one of them is held.
+  // The driver loads a call's code at the first call, and may wait for all streams then. So this
+  // happens while no stream is held.
   void* const memory = NewMemory(16 << 20);
   uint32_t* const word = NewWords(1);
   void* const stream = NewStream();

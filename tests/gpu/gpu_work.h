@@ -1,4 +1,4 @@
-// Work on a GPU that a test can hold back, and whose outcome it can see.
+// Work on a GPU that a test can hold back, and whose outcome it can read.
 #pragma once
 
 #include "common/cuda/driver.h"
@@ -24,8 +24,8 @@ namespace gpumem::testing {
 // The per-thread default stream of the thread that names it.
 inline Stream PerThreadStream() { return reinterpret_cast<Stream>(CU_STREAM_PER_THREAD); }
 
-// Of one GPU, in its primary context. What the driver refuses fails the test, with its words.
-// Thread-safe. Its end waits for all work.
+// Work on one GPU, in its primary context. A driver error fails the test, with its message.
+// Thread-safe. The destructor waits for all work.
 class GpuWork {
  public:
   explicit GpuWork(const std::string& device_uuid);
@@ -45,7 +45,7 @@ class GpuWork {
   // Submitted to the stream. `bytes`: a multiple of 4.
   void Set(void* data, uint32_t value, uint64_t bytes, Stream stream);
   void CopyWord(uint32_t* to, const void* from, Stream stream);
-  // By an event: what is submitted to `waiting` from now on comes after what `awaited` has.
+  // Makes later work on `waiting` come after the work submitted to `awaited`, by an event.
   void MakeWait(Stream waiting, Stream awaited);
 
   bool IsDone(Stream stream);
@@ -77,12 +77,12 @@ class GpuWork {
   std::vector<CUdeviceptr> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Holds back what is submitted to the stream from here on, until Release() or the end of its scope;
-// for a per-thread default stream, of the thread that makes it. If a call waits for what is held
-// back, the test fails after a while instead of hanging.
+// Holds back work submitted to the stream after its construction, until Release() or the end of its
+// scope. For a per-thread default stream, that of the constructing thread. If a call waits for work
+// that is held back, the test fails after a while instead of hanging.
 //
-// No copy belongs on a stream that is held, as long as another stream is to get ahead with copies:
-// they may share a queue.
+// Put no copy on a held stream as long as another stream must overtake it with copies: they may
+// share a queue.
 class Hold {
  public:
   Hold(GpuWork& gpu, Stream stream);
@@ -100,7 +100,7 @@ class Hold {
   std::thread watchdog_;
 };
 
-// What was captured on a stream since BeginCapture().
+// The work captured on a stream since BeginCapture().
 class Graph {
  public:
   // Ends the capture.
@@ -109,9 +109,9 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Whether the capture was valid to its end, and can be launched.
+  // OK if the capture was valid to its end, and can be launched.
   const absl::Status& status() const { return status_; }
-  // Does nothing where it is not.
+  // Launches the graph; does nothing if the capture was not valid.
   void Launch(Stream stream);
 
  private:

@@ -1,9 +1,9 @@
-// What needs a GPU, in one program that runs where the build's tools are not:
+// The tests that need a GPU, in one program that runs on machines without the build's tools:
 //
 //   gpumem_gpu_test [--gtest_filter=...]
 //
 // With gpumemd, gpumem-keeper and gpumem_foreign beside it. Without a GPU every test skips itself.
-// It fills the GPU's memory: run it on one that nobody needs.
+// It fills the GPU's memory: run it on an unused GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

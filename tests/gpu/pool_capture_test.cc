@@ -1,5 +1,5 @@
-// The pool while a stream is being captured into a graph: the stream is refused, everybody else is
-// served, and no call of the pool spoils the capture, in whichever of CUDA's modes it is.
+// The pool while a stream is being captured into a graph. The stream is refused, all others are
+// served, and no call of the pool spoils the capture, in each of CUDA's modes.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class PoolCapture : public testing::PoolOnGpu,
     word_ = gpu_->NewWords(1);
   }
 
-  // Ends the capture, whose work sets block and word to `value`, and sees that it does.
+  // Ends the capture, whose work sets block and word to `value`, and checks that it does.
   void ExpectGraphWorks(Stream captured, const Block& block, uint32_t value) {
     Graph graph(*gpu_, captured);
     ASSERT_OK(graph.status());
@@ -170,7 +170,7 @@ TEST_P(PoolCapture, TheLegacyStreamGetsMemoryWhileABlockingStreamIsCaptured) {
     EXPECT_OK(pool->Free(*legacy, nullptr));
   }
   EXPECT_OK(pool->Allocate(512, nullptr));
-  // What the legacy stream has freed is asked for, too.
+  // A request for memory that the legacy stream has freed, too.
   pool->SetReusePolicy({});
   EXPECT_OK(pool->Trim(0));
   EXPECT_OK(pool->Allocate(kBlock, third_));

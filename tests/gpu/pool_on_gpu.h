@@ -1,4 +1,4 @@
-// What the pool's tests with real streams begin with: a daemon, a GPU, and pools of it.
+// The base of the pool's tests with real streams: a daemon, a GPU, and pools of it.
 #pragma once
 
 #include "common/cuda/driver.h"
@@ -44,7 +44,7 @@ class PoolOnGpu : public ::testing::Test {
     gpu_ = std::make_unique<GpuWork>(uuid_);
   }
 
-  // Of so many blocks at most, each of which is a segment.
+  // Makes a pool of at most `blocks` blocks, each of which is a segment.
   std::unique_ptr<Pool> MakePool(uint64_t blocks, const ReusePolicy& reuse,
                                  bool per_thread_default_stream = false) {
     auto pool = Pool::Create(client_, {.device = uuid_,
@@ -57,8 +57,8 @@ class PoolOnGpu : public ::testing::Test {
     return pool.ok() ? *std::move(pool) : nullptr;
   }
 
-  // A block that is allocated, written to and freed, all in the stream's order; where it is. Null
-  // where there was none.
+  // Allocates a block, writes to it and frees it, all in the stream's order. Returns its address;
+  // null if the allocation failed.
   void* Cycle(Pool& pool, Stream stream, uint32_t value, uint64_t bytes = kBlock) {
     const auto block = pool.Allocate(bytes, stream);
     EXPECT_OK(block);

@@ -1,5 +1,5 @@
-// Threads that share a pool, each with streams of its own, while a checker looks whether a block is
-// ever handed out while work on it is pending.
+// Threads that share a pool, each with separate streams. A checker verifies that no block is ever
+// allocated while work on it is pending.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,8 +26,8 @@ using testing::kMiB;
 using testing::kSameStreamOnly;
 using testing::PerThreadStream;
 
-// Each owner of a block writes a stamp all over it, and reads three words of it at the end: whoever
-// owns it too early overwrites these, or is overwritten. Of one thread.
+// Each owner of a block writes a stamp all over it, and reads three words of it at the end. An
+// owner that has it too early overwrites these, or is overwritten. Use it in one thread.
 class Checker {
  public:
   struct Use {
@@ -35,7 +35,7 @@ class Checker {
     uint32_t stamp = 0;
   };
 
-  // Of so many uses at most.
+  // Checks at most `uses` uses.
   Checker(GpuWork& gpu, size_t uses) : gpu_(gpu), words_(gpu.NewWords(kWords * uses)) {}
 
   // The owner's first work.
@@ -54,7 +54,7 @@ class Checker {
       expected_.push_back(use.stamp);
     }
   }
-  // How many words are not what their owner wrote. All work must be done.
+  // Returns the number of words that differ from their owner's. Requires that all work is done.
   uint64_t Violations() const {
     uint64_t violations = 0;
     for (size_t i = 0; i < expected_.size(); ++i) violations += words_[i] != expected_[i];
@@ -120,11 +120,11 @@ class PoolStress : public testing::PoolOnGpu, public ::testing::WithParamInterfa
   static constexpr int kRounds = 1500;  // of a thread
   static constexpr uint64_t kScratch = 128 * kMiB;
 
-  // What a thread works with. To be made before any work is pending.
+  // A thread's objects. Make it before any work is pending.
   struct Player {
     explicit Player(GpuWork& gpu)
         : checker(gpu, kRounds),
-          // The legacy stream is everybody's.
+          // All players share the legacy stream.
           streams{gpu.NewStream(), gpu.NewStream(), gpu.NewStream(CU_STREAM_DEFAULT), nullptr,
                   PerThreadStream()},
           scratch(gpu.NewMemory(kScratch)) {}
@@ -176,7 +176,8 @@ class PoolStress : public testing::PoolOnGpu, public ::testing::WithParamInterfa
         while (held.size() > 5 || (!held.empty() && below(3) == 0)) let_go(below(held.size()));
         continue;
       }
-      // What is free is pending, or somebody's own. As a program would, it waits for some of it.
+      // All free memory is pending, or kept by a thread. As a program would, it waits for some of
+      // it.
       EXPECT_STATUS(block, kResourceExhausted, "");
       ++player.refusals;
       if (!held.empty()) let_go(below(held.size()));

@@ -1,5 +1,5 @@
-// The pool in the order of real CUDA streams: who gets memory whose last work is held back, and in
-// which order the work of both is done then.
+// The pool in the order of real CUDA streams: which stream gets memory whose last work is held
+// back, and in which order the work of both is done then.
 #include "gpumem/pool.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class PoolStreams : public testing::PoolOnGpu {
     EXPECT_STATUS(pool.Allocate(kBlock, stream), kResourceExhausted, "limit");
   }
 
-  // Two that wait for nobody.
+  // Two streams that wait for no other.
   Stream one_ = nullptr;
   Stream other_ = nullptr;
 };
@@ -115,7 +115,7 @@ TEST_F(PoolStreams, AStreamThatIsKnownToWaitGetsItAtOnce) {
   ExpectRefused(*pool, other_);
   ASSERT_OK(pool->StreamWaits(other_, one_));
   EXPECT_EQ(Cycle(*pool, other_, 2), first);
-  // What the other frees, the first does not wait for.
+  // The first does not wait for memory that the other frees.
   ExpectRefused(*pool, one_);
   EXPECT_FALSE(gpu_->IsDone(other_));
   hold.Release();
@@ -146,7 +146,7 @@ TEST_F(PoolStreams, TheLegacyStreamAndBlockingOnesShareInCudasOrder) {
   EXPECT_EQ(Cycle(*pool, one_, 7), first) << "the work is done now";
 }
 
-// Whether the thread's own stream is named by its handle, or by null.
+// The parameter: the thread's own stream is named by its handle, or by null.
 class PoolPerThread : public PoolStreams, public ::testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Named, PoolPerThread, ::testing::Bool(),
                          [](const auto& tested) { return tested.param ? "ByNull" : "ByHandle"; });

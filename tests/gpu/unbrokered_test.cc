@@ -1,5 +1,5 @@
-// Memory that is taken past the broker, as the driver counts it: what a process allocates by
-// itself is seen and is its own; what it maps of the broker's memory is not counted.
+// Unbrokered memory, as the driver counts it. Memory that a process allocates by itself is detected
+// and attributed to that process; its mappings of the broker's memory are not counted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -81,7 +81,7 @@ class UnbrokeredOnGpu : public ::testing::Test {
     EXPECT_EQ(Hear(child.channel()), "OK");
     return child;
   }
-  // What the child answers: a status.
+  // Returns the child's answer: a status.
   static std::string Tell(const Child& child, const std::string& what) {
     Say(child.channel(), what);
     return Hear(child.channel());
@@ -277,7 +277,7 @@ class Role {
     if (!copier.ok()) return copier.status();
     return (*copier)->Fill(segments_.back().data(), 1, bytes);
   }
-  // A second import of the descriptor outlives the lease: what a client does that lies.
+  // Makes a second import of the descriptor, which outlives the lease, as a lying client does.
   absl::Status Keep(uint64_t bytes) {
     auto segment = client_->Acquire({.bytes = bytes, .device = gpu_, .kind = Kind::kVmm});
     if (!segment.ok()) return segment.status();

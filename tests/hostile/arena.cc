@@ -46,7 +46,7 @@ constexpr double kTimesQuiet = 10;
 // the bounds than the strict one, which is for a machine that does nothing else.
 struct Limits {
   double p99_ms;
-  double lock_hold;  // seconds; who is interrupted holds the mutex for another turn
+  double lock_hold;  // seconds; an interrupted thread holds the mutex for another turn
 };
 constexpr Limits kStrict = {.p99_ms = 10, .lock_hold = 0.005};
 constexpr Limits kShortForm = {.p99_ms = 100, .lock_hold = 0.05};
@@ -54,10 +54,10 @@ constexpr double kMostMs = 250;
 constexpr uint64_t kMoreResident = uint64_t{64} << 20;
 // gRPC keeps some for its threads once it has needed them.
 constexpr int kMoreFds = 8;
-// A hiccup of the machine does not come each time; what the daemon does under attack does.
+// A hiccup of the machine does not come each time; an effect of the attack on the daemon does.
 constexpr int kAttempts = 3;
 constexpr absl::Duration kRecovery = absl::Seconds(20);
-// The daemon has to end what the attackers had; the bystander is looked at for so long at least.
+// The daemon has to free the attackers' resources; the bystander is measured for at least so long.
 constexpr absl::Duration kLeastRecovery = absl::Seconds(1);
 
 // --- The cast -----------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ nlohmann::json FiguresOf(const Latencies& latencies) {
   return nlohmann::json::parse(latencies.ToJson());
 }
 
-// Drops root's rights. What the kernel then resets is set again: it dies with its parent, and may
-// look into its own /proc.
+// Drops root's rights. Then sets again two properties that the kernel resets: it dies with its
+// parent, and may look into its /proc folder.
 bool BecomeUser(uid_t uid) {
   if (uid == getuid()) return true;
   if (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0) return false;
@@ -204,12 +204,12 @@ void Arena::Start(const Scene& scene) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "latency and resident memory are not those of a build without sanitizers";
 #endif
-  // Against what else runs on this machine. Not against attackers: theirs is the lowest.
+  // Protects the figures from other load here; attackers have the lowest priority anyway.
   setpriority(PRIO_PROCESS, 0, -20);
   next_uid_ = kFirstAttackerUid;
   scene_ = scene;
   ASSERT_NO_FATAL_FAILURE(StartDaemon(scene));
-  ExpectNewcomerIsServed();  // gRPC and the broker have made what they make once
+  ExpectNewcomerIsServed();  // gRPC and the broker have made their one-time allocations
   bystander_ = StartRole("bystander", kBystanderUid, {scene.device});
   ASSERT_EQ(Hear(bystander_.channel()), "ready");
   EndPhase();
@@ -266,7 +266,7 @@ void Arena::ExpectOperatorIsServed() {
 }
 
 void Arena::ExpectVisitorsAreServed(absl::Time begin, absl::Duration length) {
-  for (double part : {0.5, 0.9}) {  // attacks have got somewhere by then
+  for (double part : {0.5, 0.9}) {  // attacks have had an effect by then
     absl::SleepFor(begin + part * length - absl::Now());
     ExpectNewcomerIsServed();
     ExpectOperatorIsServed();
@@ -346,7 +346,7 @@ Latencies Arena::AttackOnce(const std::vector<Force>& forces) {
     if (!json.is_object()) continue;
     for (const auto& [what, count] : json.get<Tally>()) tallies[name][what] += count;
   }
-  attackers.clear();  // their processes have ended, and with them all that they had
+  attackers.clear();  // ends their processes, and frees all of their resources
   const absl::Duration took = absl::Now() - begin;
   const Latencies attack = EndPhase();
   watching = false;

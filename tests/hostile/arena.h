@@ -1,27 +1,28 @@
-// A daemon, a bystander and attackers, each under a user of its own, and what has to hold of them.
+// A daemon, a bystander and attackers, each under a separate user, and the bounds that they must
+// keep.
 //
 // A case goes through these phases:
-//   quiet     there is no attack; what the bystander has to wait here is the measure for the rest
-//   attack    until the last attacker's process has gone
-//   recovery  until the daemon holds no more than before
+//   quiet     no attack; the bystander's waits here are the measure for the rest.
+//   attack    until the last attacker's process has gone.
+//   recovery  until the daemon holds no more than before.
 // Half-way through the first two phases, and shortly before their end, a client of another user
-// connects (the newcomer), and an operator asks for the daemon's status.
-// The bounds, for the attack and for the recovery:
-//   - no call of the bystander fails
-//   - 99% of them wait no longer than 10 times what 99% did in the quiet phase, or 100 ms
-//   - none waits longer than 250 ms, or twice the longest wait of the quiet phase
-//   - the newcomer and the operator are served
-//   - the daemon's resident memory comes back to within 64 MiB of what it was, and its descriptors
-//     to as many
-//   - the daemon held the broker's mutex no longer than 50 ms, where its metrics say so
-// Where only the bounds of latency do not hold, the attack is repeated once, and has to pass then:
-// a hiccup of the machine does not come twice. Attackers run at the lowest priority, so that the
-// figures are the daemon's and not those of the scheduler; the daemon and the bystander run at the
-// same one.
+// connects (the newcomer), and an operator asks for the daemon's status. The bounds, for the attack
+// and for the recovery:
+//   - No call of the bystander fails.
+//   - 99% of them wait no longer than 10 times what 99% did in the quiet phase, or 100 ms.
+//   - None waits longer than 250 ms, or twice the longest wait of the quiet phase.
+//   - The newcomer and the operator are served.
+//   - The daemon's resident memory comes back to within 64 MiB of its former size, and its
+//     descriptors to as many.
+//   - The daemon held the broker's mutex no longer than 50 ms, if its metrics have this.
+// If only the bounds of latency are broken, the attack is repeated once, and has to pass then: a
+// hiccup of the machine does not come twice. Attackers run at the lowest priority, so that the
+// figures are the daemon's and not those of the scheduler. The daemon and the bystander run at the
+// same priority.
 //
-// With GPUMEM_HOSTILE_STRICT these 100 ms are 10 ms, and the 50 ms are 5 ms.
-// GPUMEM_HOSTILE_SECONDS says how long attacks take (6), GPUMEM_HOSTILE_ROUNDS how often each
-// is repeated against the same daemon (1).
+// With GPUMEM_HOSTILE_STRICT these 100 ms are 10 ms, and the 50 ms are 5 ms. GPUMEM_HOSTILE_SECONDS
+// is the length of attacks (6), GPUMEM_HOSTILE_ROUNDS how often each is repeated against the same
+// daemon (1).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -57,8 +58,8 @@ struct Force {
 
 class Arena : public ::testing::Test {
  protected:
-  // Starts the daemon and the bystander, and measures the quiet phase. Skips the test where it
-  // takes several users and cannot have them.
+  // Starts the daemon and the bystander, and measures the quiet phase. Skips the test if it needs
+  // several users and cannot have them.
   void Start(const Scene& scene);
   // Start, then attacks, and checks all the bounds.
   void Survive(const Scene& scene, const std::vector<Force>& forces);
@@ -76,12 +77,12 @@ class Arena : public ::testing::Test {
   // A process of this program in a role, as another user where that is possible.
   testing::Child StartRole(const std::string& role, uid_t uid, std::vector<std::string> more = {});
   uint64_t LogLines() const;
-  // What the attackers of this name have counted in all.
+  // Returns the sum of a count of all attackers of this name.
   uint64_t Counted(const std::string& attack, const std::string& what) const;
 
   Scene scene_;
   std::string runtime_dir_;
-  pid_t pid_ = 0;  // the daemon's; 0 where there is none yet
+  pid_t pid_ = 0;  // the daemon's; 0: none yet
   testing::Child bystander_;
   Latencies quiet_;
   nlohmann::json figures_ = nlohmann::json::object();  // shown at the end
@@ -92,7 +93,7 @@ class Arena : public ::testing::Test {
     int fds = 0;
   };
   Holdings Look() const;
-  // Both return what the bystander had to wait, which they do not check.
+  // Both return the bystander's waits, and do not check them.
   Latencies AttackOnce(const std::vector<Force>& forces);
   Latencies Recover();
   double MostP99() const;

@@ -39,7 +39,7 @@ bool Over(const Orders& orders) { return absl::Now() >= orders.deadline; }
 // Between attempts that the daemon refuses at once.
 void Pause() { absl::SleepFor(absl::Milliseconds(5)); }
 
-// Waits for the end of the attack with what it holds.
+// Keeps its resources until the end of the attack.
 void HoldOn(const Orders& orders) { absl::SleepFor(orders.deadline - absl::Now()); }
 
 // --- Control ------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ Tally RapidReset(const Orders& orders) {
   return tally;
 }
 
-// As many calls as there may be at a time, on as many connections as there may be, each answered
-// and made again.
+// As many calls as allowed at a time, on as many connections as allowed, each answered and made
+// again.
 Tally CallStorm(const Orders& orders) {
   constexpr size_t kConnections = 200;
   struct Line {
@@ -295,7 +295,7 @@ Tally LeaseFlood(const Orders& orders) {
       }
       tally["leases"] += kBatch;
     }
-    // What it has stays with it, and the next session goes on.
+    // It keeps its resources, and the next session goes on.
     full.push_back(*std::move(caller));
   }
   return tally;
@@ -345,7 +345,7 @@ std::string Varint(uint64_t value) {
   return bytes;
 }
 
-// As many ids as one request carries, of leases that the session does not have.
+// Sends as many ids as one request carries, of leases that the session does not have.
 Tally IdFlood(const Orders& orders, const char* method) {
   constexpr uint32_t kIds = 380'000;
   constexpr uint64_t kFirst = 1 << 14;  // of three bytes each
@@ -387,7 +387,7 @@ Tally Wait(const Orders& orders) {
   std::optional<Caller> caller;
   while (!caller && !Over(orders)) caller = NewCaller(orders, &tally);
   if (!caller) return tally;
-  // Once ReleaseSlowly has taken most of the device, in another process.
+  // Starts once ReleaseSlowly has taken most of the device, in another process.
   for (bool taken = false; !taken && !Over(orders);) {
     auto listed = Call<v1::ListDevicesResponse>(*caller, kListDevices, v1::ListDevicesRequest(),
                                                 orders.deadline);
@@ -499,8 +499,8 @@ Tally Resume(const Orders& orders) {
   return tally;
 }
 
-// As many calls at once as a tenant may have, each of which has the daemon send a descriptor on the
-// session's socket; and that is never read.
+// Makes as many calls at once as a tenant may have. For each, the daemon sends a descriptor on the
+// session's socket, which is never read.
 Tally NeverRead(const Orders& orders) {
   constexpr uint64_t kAtOnce = 64;
   v1::AcquireRequest acquire;

@@ -1,5 +1,5 @@
-// What attackers do. Each attack is a function that one process runs, without libgpumem, until its
-// time is over, and that breaks the rules in one way.
+// The attacks. Each is a function that one process runs, without libgpumem, until its time is over,
+// and that breaks the rules in one way.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct Orders {
   absl::Time deadline;
 };
 
-// What an attack got to do, by name: {"connections", 400}. Whatever the daemon refused or closed
-// counts, too.
+// The counts of an attack, by name: {"connections", 400}. Operations that the daemon refused or
+// closed count, too.
 using Tally = std::map<std::string, uint64_t>;
 
 using Attack = Tally (*)(const Orders&);

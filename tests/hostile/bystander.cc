@@ -44,7 +44,7 @@ class Load {
     thread_.join();
   }
 
-  // Waits for all that should have started by now.
+  // Waits for all requests that should have started by now.
   Latencies EndPhase() {
     absl::MutexLock lock(&mutex_);
     phase_ends_ = absl::Now();
@@ -69,7 +69,7 @@ class Load {
         ms_.push_back(absl::ToDoubleMilliseconds(now - intended));
         intended += kEvery;
       } else {
-        // Those that should have been made meanwhile would only say the same.
+        // Requests that should have been made meanwhile would fail in the same way.
         if (first_error_.empty()) first_error_ = done.ToString();
         for (; intended <= now; intended += kEvery) ++failed_;
       }
@@ -89,7 +89,7 @@ class Load {
   std::thread thread_;
 };
 
-// What ends a gRPC connection, whoever closes it: the client's library sees the end of its stream.
+// Ends gRPC connections, as if either side had closed them: the library sees the end of its stream.
 void CutStreams() {
   DIR* fds = opendir("/proc/self/fd");
   if (fds == nullptr) return;

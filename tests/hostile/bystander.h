@@ -1,8 +1,8 @@
-// A client that does nothing wrong, through libgpumem, and says how long it had to wait.
+// A well-behaved client, through libgpumem, that measures its waits.
 //
 // It acquires and releases 4 KiB every 5 ms. The latency of a request counts from the instant at
-// which it should have started, whether or not the one before was answered by then: a stall of one
-// second shows in the 200 requests that should have started in it.
+// which it should have started, whether or not the one before was answered by then. So a stall of
+// one second shows in the 200 requests that should have started in it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gpumem::hostile {
 
-// What the requests that should have started in one phase had to wait.
+// The waits of the requests that should have started in one phase.
 struct Latencies {
   uint64_t calls = 0;   // that were answered
   uint64_t failed = 0;  // that were refused, or could not be made while one before failed

@@ -1,10 +1,9 @@
 // The ways into the daemon for an attacker, without libgpumem: sessions, and the byte streams on
 // which the daemon speaks HTTP/2.
 //
-// Where the runtime folder has an api.sock, any process gets a byte stream there, without a token.
-// Where it has none, the Welcome of a session brings one end of a socket pair that is this
-// session's gRPC connection. Attacks ask for a byte stream and need not know which of both they
-// get.
+// If the runtime folder has an api.sock, any process gets a byte stream there, without a token. If
+// not, the Welcome of a session brings one end of a socket pair that is this session's gRPC
+// connection. Attacks ask for a byte stream and need not know which of both they get.
 #pragma once
 
 #include <string>
@@ -17,7 +16,7 @@
 
 namespace gpumem::hostile {
 
-// How long an attacker waits for what the daemon may never say.
+// How long an attacker waits for an answer that may never come.
 inline constexpr absl::Duration kPatience = absl::Seconds(3);
 
 // A session, or where no session is needed a bare byte stream.
@@ -33,10 +32,10 @@ bool HasApiSocket(const std::string& runtime_dir);
 // Connects to one of the daemon's sockets. Statuses as of ConnectUnix.
 absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view name);
 
-// Says Hello and takes what Welcome brings. With an api socket `stream` is a connection to that.
-// `resume_token`: of the session to be moved to this connection; empty: a new session.
-//   UNAVAILABLE  the daemon closed the connection, or said nothing
-//   others       as the daemon's Refusal says, or ConnectUnix
+// Sends Hello and takes the Welcome's descriptors. With an api socket `stream` is a connection to
+// that. `resume_token`: of the session to be moved to this connection; empty: a new session.
+//   UNAVAILABLE  the daemon closed the connection, or did not answer
+//   others       as in the daemon's Refusal, or by ConnectUnix
 absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token = {});
 
 // Gets a byte stream with as little as the daemon asks for. Statuses as of TakeSeat.

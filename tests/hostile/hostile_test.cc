@@ -1,5 +1,5 @@
-// One case for each way in which a user could hold up or wedge the clients of others. arena.h says
-// what has to hold in all of them, docs/security.md which figures came out.
+// One case for each way in which a user could hold up or wedge the clients of others. arena.h has
+// the bounds for all of them, docs/security.md the results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ TEST_F(Hostile, ManyWaiters) {
 
 TEST_F(Hostile, BadGreetings) {
   Survive({.more = "[audit]\noutput = \"off\"\n"}, {{.attack = "bad-greetings", .processes = 2}});
-  // A line for each would fill the machine's disk, and hide what else is in the log.
+  // A line for each would fill the machine's disk, and hide other lines of the log.
   EXPECT_LE(figures_.value("log_lines", 0.0), 100 * figures_.value("attack_seconds", 0.0));
 }
 

@@ -35,7 +35,7 @@ inline constexpr uint8_t kEndStream = 1;
 inline constexpr uint8_t kEndHeaders = 4;
 inline constexpr size_t kFrameHeaderBytes = 9;
 
-// What a client sends first. A SETTINGS frame has to follow.
+// The first bytes of a client. A SETTINGS frame has to follow.
 extern const char kPreface[];
 
 // Returns `value` in `bytes` bytes, the most significant one first.
@@ -46,9 +46,9 @@ std::string CallHeaders(uint32_t stream, absl::string_view method, absl::string_
 // Returns `message` with the prefix that gRPC puts before each.
 std::string GrpcMessage(absl::string_view message);
 
-// Sends as much as the socket takes now. Returns the number of bytes, -1 where it is closed.
+// Sends as much as the socket takes now. Returns the number of bytes, -1 if it is closed.
 ssize_t SendSome(int socket, absl::string_view bytes);
-// Reads what there is, and drops it. False where the peer has closed.
+// Reads all available input, and drops it. False if the peer has closed.
 bool DropInput(int socket);
 
 // --- A connection -------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ bool DropInput(int socket);
 // thread.
 class Http2Client {
  public:
-  // Takes a connected stream socket, and sends the preface. What comes on the socket `dropped`, if
-  // there is one, is dropped meanwhile, descriptors included.
+  // Takes ownership of a connected stream socket, and sends the preface. Meanwhile drops the input
+  // of the socket `dropped`, if there is one, descriptors included.
   Http2Client(UniqueFd socket, std::string token, int dropped = -1);
   Http2Client(const Http2Client&) = delete;
   Http2Client& operator=(const Http2Client&) = delete;
@@ -79,7 +79,7 @@ class Http2Client {
   bool closed() const { return closed_; }
   // Bytes of bodies that the daemon's windows have not let through yet.
   uint64_t unsent() const { return unsent_; }
-  // Calls that were answered, whatever the answer; and those whose answer has a message.
+  // Calls that were answered, with any result; and those whose answer has a message.
   uint64_t answered() const { return answered_; }
   uint64_t granted() const { return granted_; }
 

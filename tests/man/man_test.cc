@@ -54,7 +54,7 @@ Keys AllMatches(const std::string& text, const std::string& pattern) {
   return found;
 }
 
-// What the lines after .TP name, in the part of the page that `heading` begins.
+// Returns the terms after .TP, in the part of the page that `heading` begins.
 std::vector<std::string> Terms(const std::string& page, const std::string& heading) {
   std::vector<std::string> terms;
   bool inside = false, term = false;
@@ -104,7 +104,7 @@ class ConfigurationPage : public testing::Test {
     std::filesystem::remove_all(dir_, ignored);
   }
 
-  // What the daemon says of this configuration.
+  // Returns the daemon's output for this configuration.
   std::string Check(const std::string& text) {
     const std::string file = dir_ + "/gpumemd.toml";
     std::ofstream(file) << text;
@@ -146,7 +146,7 @@ class ConfigurationPage : public testing::Test {
 };
 
 TEST_F(ConfigurationPage, HasTheTablesAndKeysThatTheDaemonKnows) {
-  // What a table cannot be without, so that the unknown key is the first mistake.
+  // A table's required keys, so that the unknown key is the first mistake.
   const std::map<std::string, std::string> required = {
       {"tenant", "name = \"x\""}, {"rule", "tenant = \"user-{uid}\"\ndefault = true"}};
   const Keys tables = Known("");

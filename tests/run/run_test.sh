@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_test.sh RUN: what the script `run` does where there is a GPU and no CUDA toolkit. Its copy works
-# in a folder of its own, with programs in front of PATH that build and install nothing.
+# run_test.sh RUN: tests the script `run` on a machine with a GPU and no CUDA toolkit. Its copy
+# works in a temporary folder, with programs in front of PATH that build and install nothing.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -40,8 +40,8 @@ program() {
   chmod +x "$WORK/bin/$1"
 }
 
-# run DRIVER TOOLKIT ARGUMENT...: its exit status in $status, what it says in output, what it began
-# to build in begun.
+# run DRIVER TOOLKIT ARGUMENT...: sets its exit status in $status, its output in output, and the
+# builds that it began in begun.
 run() {
   : >"$WORK/begun"
   status=0

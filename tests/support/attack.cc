@@ -94,7 +94,7 @@ void AttackTest::Start(const DaemonOptions& options) {
     Bystander first(daemon_.get());
     ASSERT_TRUE(first.WaitForMore(3)) << first.Stop();
   }
-  // Nobody is connected: nothing is held but by the daemon itself.
+  // No client is connected: only the daemon itself holds anything.
   ASSERT_TRUE(Eventually([&] {
     const Holdings now = Look();
     return std::exchange(before_, now) == now && now.sessions == 0 && now.segments == 0;

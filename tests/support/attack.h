@@ -23,16 +23,16 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 // may be any; "bad" may have 8 calls in flight.
 extern const char kAttackConfig[];
 
-// Does what clients do, over and over, in a thread of its own: connects, acquires, shares,
-// opens, releases.
+// Does what clients do, over and over, in a separate thread: connects, acquires, shares, opens,
+// releases.
 class Bystander {
  public:
   explicit Bystander(const DaemonProcess* daemon);
   ~Bystander() { Stop(); }
-  // Ends its work; says what first went wrong, "" if nothing did.
+  // Ends its work; returns the first error, "" if there was none.
   std::string Stop();
   int rounds() const { return rounds_; }
-  // Waits until it has done `rounds` more; false where it got into trouble.
+  // Blocks until it has done `rounds` more; false if it failed.
   bool WaitForMore(int rounds);
 
  private:
@@ -57,15 +57,14 @@ class AttackTest : public ::testing::Test {
   void TearDown() override;
   void Start(const DaemonOptions& options);
 
-  // Waits until the bystander has done some more of its work.
+  // Blocks until the bystander has done some more of its work.
   void ExpectBystanderWorks();
 
   WireSession Connect() { return WireSession(daemon_->Socket("session.sock")); }
   // A session of this tenant.
   WireSession Session(absl::string_view tenant = "bad");
-  // What the daemon says to a client whose first packet this is; it closes after that.
-  // Descriptors count as refused where the kernel does not even let them be sent
-  // (SO_PASSRIGHTS).
+  // Returns the daemon's answer to a client whose first packet this is; it closes after that.
+  // Descriptors count as refused if the kernel does not even let them be sent (SO_PASSRIGHTS).
   absl::Status AnswerTo(absl::string_view packet, absl::Span<const int> fds = {});
   absl::Status AnswerTo(const v1::Hello& hello) { return AnswerTo(hello.SerializeAsString()); }
   // The daemon does nothing until it is sent SIGCONT.
@@ -82,7 +81,7 @@ class AttackTest : public ::testing::Test {
   std::unique_ptr<Bystander> bystander_;
 
  private:
-  // What a daemon has that nobody but the bystander's tenant uses.
+  // The daemon's resources while only the bystander's tenant uses it.
   struct Holdings {
     uint32_t sessions = 0, segments = 0;
     uint64_t charged = 0;

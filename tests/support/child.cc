@@ -129,7 +129,7 @@ int CountFds(pid_t pid) {
   int count = 0;
   while (const dirent* entry = readdir(dir)) count += entry->d_name[0] != '.';
   closedir(dir);
-  return pid == getpid() ? count - 1 : count;  // not the one that looked
+  return pid == getpid() ? count - 1 : count;  // without the reader's own
 }
 
 int CountChildren(pid_t pid) {

@@ -33,7 +33,7 @@ class Child {
   bool running() const { return pid_ > 0; }
   int channel() const { return channel_.get(); }
   void Signal(int signal) const;
-  // Reaps it: its exit code, or 128 + the signal that ended it. -1 where there is none.
+  // Reaps it and returns its exit code, or 128 + the signal that ended it; -1 if there is none.
   int Wait();
 
  private:
@@ -41,15 +41,15 @@ class Child {
   UniqueFd channel_;
 };
 
-// Words between both ends of a channel(); the child has its own as kParentChannel.
+// The child's end of channel(). Both ends exchange words.
 inline constexpr int kParentChannel = 3;
-// To nobody where the other end is gone.
+// Sends words; they are lost if the other end is gone.
 void Say(int channel, const std::string& words);
 // The next ones; an error in words where none come within a minute.
 std::string Hear(int channel);
 
-// Whether this process may act for other users: it is root, and not in a user namespace
-// that knows nobody else.
+// True if this process may act for other users: it is root, and not in a user namespace without
+// other users.
 bool CanBeOtherUsers();
 
 // Open descriptors of a process, by /proc/PID/fd.
@@ -59,8 +59,8 @@ int CountChildren(pid_t pid);
 // Resident memory in bytes, by /proc/PID/status.
 uint64_t ResidentBytes(pid_t pid);
 
-// Calls `done` until it answers true; false where it does not within `patience`. For
-// what no call waits for: the caller's condition decides, not the time.
+// Calls `done` until it returns true; false if it does not within `patience`. For changes that no
+// call waits for: the caller's condition decides, not the time.
 bool Eventually(const std::function<bool()>& done, absl::Duration patience = absl::Seconds(20));
 
 }  // namespace gpumem::testing

@@ -19,7 +19,7 @@ constexpr char kCrun[] = "/usr/bin/crun";
 // have no members where controllers are given on (cgroups(7)).
 constexpr char kNodeGroup[] = "/node";
 
-// Process 1. It reaps nobody: who is left without a parent ends with the node.
+// Process 1. It reaps no children: orphaned processes end with the node.
 constexpr char kInit[] = R"sh(
 mkdir /sys/fs/cgroup/node
 echo 0 >/sys/fs/cgroup/node/cgroup.procs
@@ -48,7 +48,7 @@ json Bind(const std::string& source, const std::string& target, bool read_only) 
           {"options", {"rbind", read_only ? "ro" : "rw"}}};
 }
 
-// As containerd writes it for a pod that asks for nothing (config.md of the OCI runtime spec).
+// As containerd writes it for a pod without requests (config.md of the OCI runtime spec).
 json ConfigOf(const ContainerSpec& spec, const std::string& rootfs, bool is_image) {
   json env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
   for (const std::string& variable : spec.env) env.push_back(variable);
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<ContainerHost>> ContainerHost::Boot(const std::st
     return absl::InternalError(
         absl::StrCat("the node did not come up: ", host->namespaces_->Log()));
   }
-  // Users of containers get through it to what is mounted of it.
+  // Users of containers reach the mounted parts through it.
   chmod(host->folder().c_str(), 0711);
   return host;
 }
@@ -126,7 +126,7 @@ Child ContainerHost::Run(const ContainerSpec& spec) {
       << ConfigOf(spec, image_.empty() ? folder() + "/rootfs" : image_, !image_.empty()).dump(1);
   users_[spec.name] = absl::StrCat(spec.uid, ":", spec.gid);
   const std::string log = absl::StrCat(folder(), "/log-", spec.name);
-  unlink(log.c_str());  // of one that had the name before
+  unlink(log.c_str());  // of a former container of that name
   return namespaces_->Start({kCrun, "--root", "/run/crun", "--cgroup-manager=cgroupfs", "run",
                              "--bundle", bundle, spec.name},
                             log, kNodeGroup);

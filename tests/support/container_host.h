@@ -22,23 +22,22 @@
 
 namespace gpumem::testing {
 
-// What of the node a container sees beside its own: a file or a folder, at the same or another
-// path.
+// A file or a folder of the node that a container sees, at the same or another path.
 struct ContainerMount {
   std::string source, target;
   bool read_only = false;
 };
 
-// Its mounts, IPC, network, host name and cgroup namespace are its own; it has no capability and
-// gets no new privileges; /proc and /sys are masked as container managers do.
+// A container has separate mounts, IPC, network, host name and cgroup namespace. It has no
+// capability and gets no new privileges; /proc and /sys are masked as container managers do.
 struct ContainerSpec {
-  std::string name;    // of this node's no other container that runs
+  std::string name;    // unique among this node's running containers
   std::string cgroup;  // "/kubepods.slice/…"; empty: a group by the name
   std::vector<std::string> args;
   std::vector<std::string> env;  // "NAME=value"
   uid_t uid = 1000;
   gid_t gid = 1000;
-  bool host_pid = false;  // the node's PID namespace, not one of its own
+  bool host_pid = false;  // the node's PID namespace, not a new one
   std::vector<ContainerMount> mounts;
 };
 
@@ -51,15 +50,15 @@ class ContainerHost {
   //   FAILED_PRECONDITION  this user or this machine does not let it, or has no crun; a reason to
   //                        skip a test
   static absl::StatusOr<std::unique_ptr<ContainerHost>> Boot(const std::string& rootfs = "");
-  // Its end kills all that runs in it and waits for that.
+  // Kills all processes in it and waits for that.
   ~ContainerHost() = default;
   ContainerHost(const ContainerHost&) = delete;
   ContainerHost& operator=(const ContainerHost&) = delete;
 
-  // Shared with the node, by the same path; containers see of it what is mounted.
+  // Shared with the node, by the same path; containers see the parts that are mounted.
   const std::string& folder() const { return namespaces_->folder(); }
-  // Runs a container. The child is `crun run`, which ends with the container and with its exit
-  // code (137: killed); what the container writes is in Log(name).
+  // Runs a container. The child is `crun run`, which ends with the container and with its exit code
+  // (137: killed). The container's output is in Log(name).
   Child Run(const ContainerSpec& spec);
   // Runs a program in a container, as its user; the words of both streams are in the result.
   Result Exec(const std::string& name, const std::vector<std::string>& args) const;

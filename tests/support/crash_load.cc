@@ -26,8 +26,8 @@ struct Held {
   uint64_t stamp = 0;
 };
 
-// A client that acquires, shares, opens, publishes, attaches and releases until it is told to stop,
-// and sees to it that nobody else's words appear in its memory. Empty: all went well.
+// A client that acquires, shares, opens, publishes, attaches and releases until it is told to stop.
+// It checks that no other client's words appear in its memory. Returns an empty string on success.
 std::string Work(const std::unique_ptr<Client>* client, int number, const std::atomic<bool>& stop,
                  std::atomic<uint64_t>& done) {
   std::mt19937_64 random(static_cast<uint64_t>(number));

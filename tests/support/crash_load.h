@@ -14,18 +14,19 @@ namespace gpumem::testing {
 // How a client in such a test connects: it waits longer than any daemon takes to come back.
 ConnectOptions PatientOptions(const std::string& runtime_dir);
 
-// Words that say whose memory it is, at the beginning, in the middle and at the end.
+// Writes words that identify the owner, at the beginning, in the middle and at the end.
 void Stamp(void* data, uint64_t size, uint64_t stamp);
 bool HasStamp(const void* data, uint64_t size, uint64_t stamp);
 
-// A publication of 60 segments under the name "weights", and what it has to be.
+// Publishes 60 segments under the name "weights"; the second checks them.
 absl::Status PublishWeights(Client& client, std::vector<Segment>& segments);
 absl::Status CheckWeights(Client& client);
 inline constexpr uint64_t kWeightsBytes = 60 * (uint64_t{2} << 20);
 
 // The work of a process that is a Child::Self: so many clients that acquire, share, open, publish,
-// attach and release until the parent says so. It says "working" when all are connected, and at the
-// end "well done", or what went wrong; then it lives until the parent says anything. Its exit code.
+// attach and release until the parent sends a message. It sends "working" when all are connected,
+// and at the end "well done", or the error. Then it lives until the next message of the parent.
+// Returns its exit code.
 int RunCrashLoad(const std::string& runtime_dir, int clients);
 
 // The parent's next word, however late.

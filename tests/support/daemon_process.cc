@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   std::vector<std::string>& args = daemon->args_;
   args = {ProgramPath("gpumemd"), "--backend", options.backend, "--runtime-dir",
           daemon->runtime_dir_,
-          // Not where a daemon of this user would keep it.
+          // Not the default folder of a daemon of this user.
           "--state-dir", options.state_dir.empty() ? daemon->state_dir() : options.state_dir};
   if (!options.config.empty()) {
     WriteFile(daemon->dir_ + "/gpumemd.toml", options.config);
@@ -101,7 +101,7 @@ absl::Status DaemonProcess::Restart() {
 DaemonProcess::~DaemonProcess() {
   child_ = Child();
   if (dir_.empty()) return;
-  // The daemon was killed: its context process removes its own socket there in the same moment.
+  // The daemon was killed: its context process removes its socket there at the same moment.
   Eventually([this] {
     std::error_code error;
     std::filesystem::remove_all(dir_, error);

@@ -1,5 +1,4 @@
-// A real gpumemd in a folder of its own under /tmp, for whole-system tests and
-// benchmarks.
+// A real gpumemd in a temporary folder under /tmp, for whole-system tests and benchmarks.
 #pragma once
 
 #include <memory>
@@ -17,7 +16,7 @@ struct DaemonOptions {
   std::string backend = "host";
   std::string config;              // TOML; empty: none
   std::vector<std::string> flags;  // more of them
-  std::string state_dir;           // empty: one of its own
+  std::string state_dir;           // empty: a new one
 };
 
 class DaemonProcess {
@@ -42,7 +41,7 @@ class DaemonProcess {
   absl::Status Restart();
   // Only the second half of that, for one that has ended.
   absl::Status RunAgain() { return Run(); }
-  // What it has written to its log.
+  // Returns its log.
   std::string Log() const;
 
   absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& tenant = "",

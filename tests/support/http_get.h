@@ -14,13 +14,12 @@ struct HttpAnswer {
   std::string body;
 };
 
-// From "http://127.0.0.1:9400/metrics", or "unix:/run/gpumem/metrics.sock" (of which it gets
-// /metrics).
-//   UNAVAILABLE       nobody listens there, or no whole answer came within a minute
+// Gets "http://127.0.0.1:9400/metrics", or "unix:/run/gpumem/metrics.sock" (its /metrics).
+//   UNAVAILABLE       no server listens there, or no whole answer came within a minute
 //   INVALID_ARGUMENT  this is no such place
 absl::StatusOr<HttpAnswer> HttpGet(absl::string_view url);
 
-// What may stand in a URL for this text.
+// Returns the text in the encoding of URLs.
 std::string UrlEncode(absl::string_view text);
 
 }  // namespace gpumem::testing

@@ -28,8 +28,8 @@ void Write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::trunc) << text;
 }
 
-// Inside: what the package's files and its postinst make of the machine. $1 is the folder. Layers
-// over /etc and /usr/sbin, since the machine's own files stay as they are.
+// Runs inside: does to the machine what the package's files and its postinst do. $1 is the folder.
+// Layers over /etc and /usr/sbin, since the machine's own files stay as they are.
 constexpr char kInstall[] = R"sh(
 set -e
 systemd-sysusers --root="$1/root"

@@ -2,8 +2,8 @@
 // folders that are shipped (deploy/systemd), the program in /usr/sbin, the configuration in
 // /etc/gpumem. All of it is in a SystemdMachine, and nothing on this one is touched.
 //
-// What a test changes of the units it changes as an administrator does, by drop-ins. There is one
-// from the start: the log goes to a file, since no journald runs there.
+// A test changes units as an administrator does, by drop-ins. There is one from the start: the log
+// goes to a file, since no journald runs there.
 #pragma once
 
 #include <sys/types.h>
@@ -39,18 +39,18 @@ class InstalledService {
   SystemdMachine::Result Systemctl(std::vector<std::string> args) const {
     return machine_->Systemctl(std::move(args));
   }
-  // Of gpumemd.service.
+  // Returns a property of gpumemd.service.
   std::string Property(const std::string& property) const {
     return machine_->Property("gpumemd", property);
   }
-  // Of the daemon, as inside; 0: none runs.
+  // Returns the daemon's pid, as inside; 0: none runs.
   pid_t MainPid() const;
   // This program inside, as root, with "--role" and these words.
   SystemdMachine::Result Role(const std::vector<std::string>& words) const;
   SystemdMachine::Result Shell(const std::string& script) const {
     return machine_->Run({"/bin/sh", "-c", script});
   }
-  // What the daemons have logged.
+  // Returns the daemons' log.
   std::string Log() const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// Of a process; -1: none.
+// Returns a child of the process; -1: none.
 pid_t ChildOf(pid_t pid) {
   std::ifstream children(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
   pid_t child = -1;
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& opt
       open((it->dir_ + "/log").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
   dup2(log.get(), STDERR_FILENO);
   const char* keeper = std::getenv("GPUMEM_KEEPER");
-  // Who kills daemons all the time does not want to wait longer and longer for the next.
+  // Tests that kill daemons often need starts without growing delays.
   it->keeper_ = Child({keeper != nullptr ? keeper : ProgramPath("gpumem-keeper"),
                        absl::StrCat("--healthy-after=", options.healthy_after),
                        absl::StrCat("--max-fds=", options.max_fds), "--", it->dir_ + "/gpumemd",

@@ -20,7 +20,7 @@ class KeptDaemon {
     std::string config;                      // TOML
     std::string program = "gpumemd_mortal";  // gpumemd knows no failpoints
     int max_fds = 16384;                     // that the keeper keeps
-    int healthy_after = 0;  // seconds; who dies sooner waits longer and longer for the next
+    int healthy_after = 0;  // seconds; if it dies sooner, the next start is delayed more and more
   };
   // Runs $GPUMEM_KEEPER and the program (ProgramPath), or those in the folder of this one, and
   // waits until clients are welcome.
@@ -33,21 +33,21 @@ class KeptDaemon {
   const std::string& runtime_dir() const { return runtime_dir_; }
   pid_t keeper_pid() const { return keeper_.pid(); }
   Child& keeper() { return keeper_; }
-  // Of the daemon that serves now; -1: none does. It is another process after each death.
+  // Returns the pid of the daemon that serves now; -1: none does. It changes with each death.
   pid_t daemon_pid() const;
   // Kills the daemon (SIGKILL), and waits until another serves.
   absl::Status Kill();
-  // From the next start on this is the program, as an upgrade makes it.
+  // Replaces the program from the next start on, as an upgrade does.
   absl::Status Replace(const std::string& program);
   // Has the keeper end the daemon (SIGTERM) and start the next one, and waits until that one
   // serves.
   absl::Status Restart();
   // Kills the daemon, and does not wait.
   void KillOnly();
-  // What daemons of a version that is not there yet write (next_journal.cc).
+  // Makes daemons write the records of a future version (next_journal.cc).
   void SetNextJournal(const std::string& what);
-  // The next daemons are killed when they have passed this failpoint so often (failpoint.h); what
-  // is named is forgotten with the first that is.
+  // The next daemons are killed when they have passed this failpoint so often (failpoint.h). The
+  // first death disarms it.
   void ArmFailpoint(const std::string& name, int passes);
   // The next daemon that starts takes so long at this failpoint, once, and goes on.
   void ArmPause(const std::string& name, absl::Duration pause);

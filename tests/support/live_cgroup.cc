@@ -18,7 +18,7 @@
 namespace gpumem::testing {
 namespace {
 
-// Where the root of the hierarchy is mounted; empty where it is not.
+// Returns the mount point of the hierarchy's root; empty if it is not mounted.
 std::string MountOf(const std::string& controller) {
   std::ifstream mounts("/proc/self/mountinfo");
   for (std::string line; std::getline(mounts, line);) {

@@ -1,13 +1,12 @@
-// Has the program that it is linked into killed at a failpoint: $GPUMEM_FAILPOINT_FILE is a file of
-// the failpoint's name and after how many passes it is time, "deliver-after 3", as it is when the
-// program starts. The file is removed before the death, so that the next daemon lives.
-// "record-before 1 hang": it does not die, but nobody gets past the failpoint any more.
-// "record-before 1 pause 50": it does not die, but takes 50 ms there, once. The file is removed at
-// its start.
+// Kills the program that it is linked into at a failpoint. $GPUMEM_FAILPOINT_FILE, as it is when
+// the program starts, contains the failpoint's name and a number of passes, "deliver-after 3". The
+// file is removed before the death, so that the next daemon lives. "record-before 1 hang": it does
+// not die, but no thread gets past the failpoint any more. "record-before 1 pause 50": it does not
+// die, but takes 50 ms there, once. The file is removed at its start.
 //
 // A file of that name and ".victim" names a process, too, "deliver-after 1 4711", and may come at
-// any time: that process is killed when this one has passed the failpoint so often from then on,
-// and this one goes on when it is dead.
+// any time. That process is killed after so many further passes of the failpoint by this one, which
+// goes on when it is dead.
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>

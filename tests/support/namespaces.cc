@@ -50,7 +50,7 @@ Child Shell(const std::string& script, const std::string& output,
   return Child(all);
 }
 
-// Groups can be removed, but not what is in them.
+// Control group folders can be removed, but not the files in them.
 void RemoveGroups(const std::string& folder) {
   nftw(
       folder.c_str(),
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& 
   if (!group.ok()) return group.status();
   it->group_ = *std::move(group);
 
-  // The control group first: it becomes the root of what the new namespace sees.
+  // The control group first: it becomes the root of the new namespace's view.
   std::vector<std::string> all = {
       "/bin/sh",
       "-c",

@@ -1,6 +1,6 @@
-// Namespaces of the test's own, with a process 1 of the test's making: what runs in them sees no
-// process, no network, no control group and no /run but theirs, and nothing of it is left when the
-// object goes.
+// Separate namespaces, with a process 1 that the test makes. Processes in them see no process, no
+// network, no control group and no /run but theirs. Nothing of it is left when the object is
+// destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -24,28 +24,28 @@ class Namespaces {
   };
 
   // Runs /bin/sh with `script` as process 1: $1 is folder(), and `args` come after it. Mounts are
-  // private and /run is empty; /sys/fs/cgroup is a cgroup2 whose root is a group of the test's own.
-  // Returns at once.
-  //   FAILED_PRECONDITION  this user or this machine does not let it; a reason to skip a test
+  // private and /run is empty; /sys/fs/cgroup is a cgroup2 with a separate root group. Returns at
+  // once.
+  //   FAILED_PRECONDITION  this user or this machine does not allow it; a reason to skip a test
   static absl::StatusOr<std::unique_ptr<Namespaces>> Make(const std::string& script,
                                                           const std::vector<std::string>& args);
-  // Kills all that runs in them and waits for that.
+  // Kills all processes in them and waits for that.
   ~Namespaces();
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
 
   // The same folder inside and outside, writable, with a name short enough for sockets in it.
   const std::string& folder() const { return folder_; }
-  // Of process 1, as the test sees it; 0 until it runs.
+  // Returns the pid of process 1, as the test sees it; 0 until it runs.
   pid_t pid();
   // Runs a program inside, as root.
   Result Run(const std::vector<std::string>& args) const;
-  // The same without waiting for it; `args` begins with a path, and the program's words are in
-  // `output`, a file. It is a member of no control group of the namespace but `group`, if one is
-  // named ("/init").
+  // Like Run(), without waiting. `args` begins with a path; the program's output goes to `output`,
+  // a file. It is a member of no control group of the namespace but `group`, if one is named
+  // ("/init").
   Child Start(const std::vector<std::string>& args, const std::string& output,
               const std::string& group = "") const;
-  // What process 1 has written.
+  // Returns the output of process 1.
   std::string Log() const;
 
  private:

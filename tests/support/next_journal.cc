@@ -1,13 +1,13 @@
-// Makes the daemon that it is linked into one of a version that is not there yet, which writes more
-// into the journal than this one does (daemon/core/journal/dialect.h). What, is the first word of
-// the file $GPUMEM_NEXT_JOURNAL_FILE:
+// Makes the daemon that it is linked into one of a future version, which writes more into the
+// journal than this one does (daemon/core/journal/dialect.h). The first word of the file
+// $GPUMEM_NEXT_JOURNAL_FILE selects the additions:
 //
-//   nothing   what this version writes, as one that has something new and does not use it
-//   optional  a field more in each lease, and records of a new type, that may all be passed over
+//   nothing   the records of this version, as one that has something new and does not use it
+//   optional  a field more in each lease, and records of a new type, that may all be ignored
 //   needed    the same, and they may not
-//   form      what this version writes, in a file of the next form
+//   form      the records of this version, in a file of the next form
 //
-// Whatever it has written, it finds again, or it dies.
+// It must find all that it has written again, or it dies.
 #include <cstdlib>
 #include <fstream>
 #include <string>

@@ -12,7 +12,7 @@ namespace gpumem::testing {
 
 // Mapped memory, of whatever origin. Borrows it.
 struct Memory {
-  Backend backend = Backend::kHost;  // where `data` can be used: kHost for kind pinned
+  Backend backend = Backend::kHost;  // the backend that can use `data`: kHost for kind pinned
   std::string device_uuid;
   void* data = nullptr;
   uint64_t size = 0;  // a multiple of 8
@@ -21,7 +21,7 @@ Memory MemoryOf(const Segment& segment);
 
 // Statuses of the device's copying beside those named.
 absl::Status Fill(const Memory& memory, uint64_t seed);
-// DATA_LOSS, with the first offset at which it differs from what Fill wrote.
+// DATA_LOSS, with the first offset at which it differs from Fill's pattern.
 absl::Status Check(const Memory& memory, uint64_t seed);
 // DATA_LOSS where a byte is not zero.
 absl::Status CheckZero(const Memory& memory);

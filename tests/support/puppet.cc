@@ -49,7 +49,7 @@ std::string TextIn(int fd) {
   return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
 }
 
-// Sends a datagram as it is, past all that FdStore checks.
+// Sends a datagram as it is, without FdStore's checks.
 std::string SendRaw(const std::string& address, const std::string& text, int count) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;

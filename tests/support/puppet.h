@@ -1,5 +1,5 @@
-// A service that does what a test says, over a socket: what a service manager starts, kills and
-// starts again in tests of the FD store. Each of its processes connects to the test anew.
+// A service that a test commands over a socket, for tests of the FD store in which a service
+// manager starts it, kills it and starts it again. Each of its processes connects to the test anew.
 #pragma once
 
 #include <sys/types.h>
@@ -22,9 +22,9 @@ class Puppet {
   Puppet() = default;
   Puppet(UniqueFd channel, pid_t pid) : channel_(std::move(channel)), pid_(pid) {}
 
-  // As the test's PID namespace numbers it.
+  // Returns its number in the test's PID namespace.
   pid_t pid() const { return pid_; }
-  // Its answer to one command; an error in words where it gives none within a minute.
+  // Returns its answer to one command; an error in words if it gives none within a minute.
   //   names                   of the descriptors that it was handed, "a,b,c"
   //   read NAME               the text in such a descriptor
   //   store NAME TEXT         stores a new file with this text: a status, "OK"
@@ -33,7 +33,7 @@ class Puppet {
   //   remove NAME, remove-many PREFIX N, barrier, check-room, ready WORDS: a status
   //   pack NAME TEXT, pack-many PREFIX N, unpack NAME, unpack-many PREFIX N
   //                           the same in crates (FdCrates), which it adopts at its start
-  //   close NAME              of what it was handed or has stored
+  //   close NAME              of the descriptors that it was handed or has stored
   //   lost                    waits until the manager is gone, and says why
   //   capacity                of the store, 0: unknown
   //   env NAME                a variable's value
@@ -41,10 +41,10 @@ class Puppet {
   //   raw N TEXT              TEXT to the notify socket as it is, with N descriptors
   //   raw-child N TEXT        the same from a child process
   std::string Ask(absl::string_view command) const;
-  // Has it end with this exit code, or by this signal, without an answer.
+  // Makes it end with this exit code, or by this signal, without an answer.
   void Exit(int code) const;
   void Kill(int signal) const;
-  // Waits until its process has ended (all that had its end of the channel have).
+  // Blocks until its process has ended (and all others with its end of the channel).
   void AwaitEnd() const;
 
  private:

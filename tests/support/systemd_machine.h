@@ -1,6 +1,6 @@
-// The machine's real systemd as process 1 of namespaces of the test's own: services run in it as
-// on a machine that has just booted, without any of the machine's own services, and nothing of it
-// is left when the object goes.
+// The machine's real systemd as process 1 of separate namespaces. Services run in it as on a
+// machine that has just booted, without any of the machine's services. Nothing of it is left when
+// the object is destroyed.
 //
 //   auto machine = SystemdMachine::Boot();
 //   if (absl::IsFailedPrecondition(machine.status())) GTEST_SKIP() << machine.status().message();
@@ -8,12 +8,14 @@
 //   (*machine)->WriteUnit("gpumemd.service", "[Service]\nExecStart=…\n");
 //   EXPECT_EQ((*machine)->Systemctl({"start", "gpumemd"}).code, 0);
 //
-// Inside, all files are the machine's, read-only but for folder(). /run is empty and its own, as
+// Inside, all files are the machine's, read-only but for folder(). /run is empty and separate, as
 // are control groups, process numbers, the network (with a loopback) and the host name. systemd
 // finds the units that the test writes and no other, so DefaultDependencies= and targets mean
-// nothing. A pathname socket in folder() connects both sides; processes are numbered differently
-// on both, and who asks a socket for its peer (SO_PEERCRED) gets the number on his side, 0 where
-// there is none: the daemon knows clients only that run inside (Run).
+// nothing.
+//
+// A pathname socket in folder() connects both sides. Processes are numbered differently on both. A
+// process that asks a socket for its peer (SO_PEERCRED) gets the number on its side, 0 if there is
+// none: the daemon knows only clients that run inside (Run).
 #pragma once
 
 #include <memory>
@@ -33,7 +35,7 @@ class SystemdMachine {
   //   FAILED_PRECONDITION  this user or this machine does not let it; a reason to skip a test
   //   INTERNAL             it did not come up; its log is in the message
   static absl::StatusOr<std::unique_ptr<SystemdMachine>> Boot();
-  // Its end kills all that runs in it and waits for that.
+  // Kills all processes in it and waits for that.
   ~SystemdMachine() = default;
   SystemdMachine(const SystemdMachine&) = delete;
   SystemdMachine& operator=(const SystemdMachine&) = delete;
@@ -47,10 +49,10 @@ class SystemdMachine {
   Result Systemctl(std::vector<std::string> args) const;
   // One of a unit's properties: Property("gpumemd", "NFileDescriptorStore").
   std::string Property(const std::string& unit, const std::string& property) const;
-  // What systemd itself has written. (What services write is where their units say:
+  // Returns systemd's own output. (Services write to the file of their units:
   // StandardError=append:FOLDER/log)
   std::string Log() const { return namespaces_->Log(); }
-  // Of systemd: 252.
+  // Returns systemd's version: 252.
   int version() const { return version_; }
 
  private:

@@ -54,7 +54,7 @@ WireSession::WireSession(const std::string& socket_path)
     : socket_(ConnectOrDie(socket_path, SOCK_SEQPACKET)) {}
 
 absl::Status WireSession::Send(absl::string_view bytes, absl::Span<const int> fds) {
-  // Not SendMessage(), which would refuse what a test may want to send.
+  // Not SendMessage(), which would refuse data that a test may want to send.
   std::string control(CMSG_SPACE(fds.size() * sizeof(int)), '\0');
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
   msghdr header = {};
@@ -109,7 +109,7 @@ bool WireSession::Ended() { return absl::IsUnavailable(Receive().status()); }
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
-  // A connection of its own for each channel, and so for each client of a test.
+  // A separate connection for each channel, and so for each client of a test.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel("unix:" + socket_path, grpc::InsecureChannelCredentials(),
                                    arguments);

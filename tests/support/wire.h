@@ -28,9 +28,9 @@ v1::Hello HelloOf(absl::string_view tenant, absl::string_view name = "wire");
 // The session socket, before and after Hello.
 class WireSession {
  public:
-  // Connects, and says nothing. Aborts where it cannot.
+  // Connects, and sends nothing. Aborts if it cannot.
   explicit WireSession(const std::string& socket_path);
-  // Of a socket that is connected already.
+  // Takes a socket that is connected already.
   explicit WireSession(UniqueFd socket) : socket_(std::move(socket)) {}
   WireSession(WireSession&&) = default;
   WireSession& operator=(WireSession&&) = default;
@@ -38,7 +38,7 @@ class WireSession {
   // One packet of these bytes, with these descriptors.
   absl::Status Send(absl::string_view bytes, absl::Span<const int> fds = {});
 
-  // The next packet, whatever it is. `fds` gets what comes with it.
+  // Returns the next packet of any type. `fds` gets its descriptors.
   absl::StatusOr<v1::ServerMessage> Receive(std::vector<UniqueFd>* fds = nullptr);
 
   // The daemon's answer as a status: OK for Welcome, which is kept, a Refusal's code and
@@ -53,7 +53,7 @@ class WireSession {
   std::shared_ptr<grpc::Channel> TakeChannel();
   std::unique_ptr<v1::Broker::Stub> TakeBroker() { return v1::Broker::NewStub(TakeChannel()); }
 
-  // Whether nothing follows: the daemon has closed the socket.
+  // True if nothing follows: the daemon has closed the socket.
   bool Ended();
 
   int fd() const { return socket_.get(); }
@@ -66,7 +66,7 @@ class WireSession {
 };
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path);
-// Of a connected stream socket.
+// Returns a channel over a connected stream socket.
 std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket);
 // Returns the gRPC connection of a new session, which lives as long as the channel. Aborts if the
 // daemon refuses the session.
@@ -82,7 +82,7 @@ absl::StatusOr<std::string> CallBytes(const std::shared_ptr<grpc::Channel>& chan
                                       const std::string& method, const std::string& request,
                                       absl::string_view token = {});
 
-// The first answer on a bidirectional stream whose only request is `request`.
+// Returns the first answer on a bidirectional stream whose only request is `request`.
 absl::StatusOr<std::string> StreamBytes(const std::shared_ptr<grpc::Channel>& channel,
                                         const std::string& method, const std::string& request);
 
@@ -111,7 +111,7 @@ std::string Opening(uint32_t initial_window);
 std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
 // HEADERS of a gRPC call; `end` if no DATA follows.
 std::string Headers(uint32_t stream, absl::string_view method, bool end = false);
-// DATA with one gRPC message, the last of its stream.
+// Returns DATA with one gRPC message, the last of its stream.
 std::string Data(uint32_t stream, absl::string_view message);
 
 }  // namespace http2

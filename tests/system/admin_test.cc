@@ -1,4 +1,4 @@
-// The admin socket: who gets in, what it refuses, and what gRPC's own tools find there.
+// The admin socket: its access control, its refusals, and gRPC's own tools on it.
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -50,9 +50,9 @@ class Admin : public AttackTest {
     return Call(&Stub::SetQuota, request).status();
   }
 
-  // What a process of these ids finds: one word each for session, api and admin.
+  // Returns the access of a process of these ids: one word each for session, api and admin.
   std::string VisitAs(uid_t uid, gid_t gid) {
-    // mkdtemp's folder lets nobody in.
+    // mkdtemp's folder is closed to other users.
     chmod(std::filesystem::path(daemon_->runtime_dir()).parent_path().c_str(), 0755);
     Child child = Child::Self(
         {"--role", "visitor", daemon_->runtime_dir(), absl::StrCat(uid), absl::StrCat(gid)});
@@ -143,7 +143,7 @@ TEST_F(Admin, MalformedAndOversizedRequestsAreRefused) {
   EXPECT_STATUS(CallBytes(admin_channel_, "/gpumem.v1.Admin/Reboot", ""), kUnimplemented, "");
 }
 
-// --- Who gets in ---------------------------------------------------------------------
+// --- Access control ------------------------------------------------------------------
 
 TEST_F(Admin, AnOrdinaryUserIsAWorkerAndNoOperator) {
   if (!testing::CanBeOtherUsers()) GTEST_SKIP() << "being another user takes root";

@@ -50,7 +50,7 @@ class Api : public AttackTest {
     broker_ = NewBroker();
     session_ = std::make_unique<WireSession>(Session("bad"));
   }
-  // What is held would linger: this process lives on.
+  // Held memory would linger: this process lives on.
   void TearDown() override {
     for (const auto& [token, lease] : held_) EXPECT_OK(Release({lease}, token));
     session_.reset();
@@ -160,7 +160,7 @@ TEST_F(Api, AThiefOfATokenGetsNoDescriptor) {
   ASSERT_THAT(word->bytes, HasSubstr("lease "));
   EXPECT_THAT(word->bytes, HasSubstr("descriptors: 0 more"));
   EXPECT_EQ(thief.Wait(), 0);
-  // What it asked for came here.
+  // The descriptors that it requested came here.
   std::vector<UniqueFd> fds;
   auto delivery = session_->Receive(&fds);
   ASSERT_OK(delivery);
@@ -207,7 +207,7 @@ TEST_F(Api, SizesThatNoDeviceHasAreRefused) {
       EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "is more than device");
     }
   }
-  // What the device has, but the tenant may not.
+  // The device has so much, but the tenant may not have it.
   EXPECT_STATUS(Acquire(AcquireOf(kCapacity)), kResourceExhausted, "its limit there is 64.00 MiB");
   EXPECT_STATUS(Acquire(AcquireOf(kCapacity, 253)), kResourceExhausted, "limit");
   auto smallest = Acquire(AcquireOf(1));
@@ -425,7 +425,7 @@ TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
     ASSERT_TRUE(admin->SetQuota(testing::ContextWith().get(), change, &response).ok());
   }
   ExpectBystanderWorks();
-  // It can still catch up: first what was on its way, and in the end the present state.
+  // It can still catch up: first the queued events, and in the end the present state.
   v1::Event event;
   while (event.quota_changed().quota().max_segments() != kLast && watch->Read(&event)) {
   }
@@ -436,7 +436,7 @@ TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
 
 // --- Roles of other processes --------------------------------------------------------
 
-// Uses a token that is not its own.
+// Uses another session's token.
 int Steal(const std::string& dir) {
   auto token = ReceiveMessage(3, absl::Now() + kAnswerTime);
   if (!token.ok()) return 1;

@@ -73,7 +73,7 @@ class ApiTransport : public AttackTest {
     }
   }
 
-  // Whether the daemon closes the connection in time; what it says before is read.
+  // True if the daemon closes the connection in time; reads and drops its data before that.
   static bool IsClosed(const UniqueFd& socket, absl::Time deadline) {
     while (true) {
       pollfd readable{socket.get(), POLLIN, 0};
@@ -157,7 +157,7 @@ TEST_F(ApiTransport, ClientsThatDoNotReadTheirSocketHarmNobody) {
     for (uint32_t stream = 1; stream < 10000; stream += 2) {
       bytes += http2::Headers(stream, kListDevices) + http2::Data(stream, "");
     }
-    // As much as it takes; nothing is ever read.
+    // As much as the socket takes; nothing is ever read.
     absl::string_view left = bytes;
     while (!left.empty()) {
       pollfd writable{sockets.back().get(), POLLOUT, 0};
@@ -227,7 +227,7 @@ TEST_F(ApiTransport, DescriptorsWithARequestAreNotTaken) {
       rights->cmsg_type = SCM_RIGHTS;
       rights->cmsg_len = CMSG_LEN(sizeof(int));
       memcpy(CMSG_DATA(rights), &ends[1], sizeof(int));
-      // The kernel refuses it where it can; else gRPC drops it.
+      // The kernel refuses it if it can; else gRPC drops it.
       if (sendmsg(socket.get(), &header, MSG_NOSIGNAL) < 0) {
         EXPECT_EQ(errno, EPERM);
       }

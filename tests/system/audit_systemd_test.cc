@@ -52,7 +52,7 @@ class AuditUnderSystemd : public ::testing::Test {
     const auto started = machine_->Systemctl({"start", unit});
     ASSERT_EQ(started.code, 0) << started.output << machine_->Log();
   }
-  // What journalctl finds by these fields.
+  // Returns journalctl's records with these fields.
   std::vector<Json> Find(std::vector<std::string> fields) {
     fields.insert(fields.begin(), {"journalctl", "-D", "/run/log/journal", "-u", "gpumemd", "-o",
                                    "json", "--no-pager", "-q"});

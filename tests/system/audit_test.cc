@@ -1,5 +1,5 @@
-// The audit of a real daemon: each event once, by whom it was, and in a form that its documentation
-// knows (docs/audit.md, which a unit test compares with AuditKinds).
+// The audit of a real daemon: each event once, with its actor, and in its documented form
+// (docs/audit.md, which a unit test compares with AuditKinds).
 #include "daemon/core/audit/audit.h"
 
 #include <gmock/gmock.h>
@@ -98,7 +98,7 @@ class Audit {
     std::ifstream file(path());
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
-  // All that is written by now.
+  // Returns all lines written by now.
   std::vector<Json> Lines() const {
     std::vector<Json> lines;
     std::ifstream file(path());
@@ -116,7 +116,7 @@ class Audit {
     }
     return found;
   }
-  // The only one of its kind, now or soon.
+  // Returns the only one of its kind, now or soon.
   Json One(const std::string& event) const {
     EXPECT_TRUE(Eventually([&] { return !Of(event).empty(); })) << event << "\n" << text();
     const std::vector<Json> found = Of(event);
@@ -126,7 +126,7 @@ class Audit {
   bool Await(const std::string& event, size_t count) const {
     return Eventually([&] { return Of(event).size() >= count; });
   }
-  // Whether each line says what its event has to say, and nothing else, and none is missing.
+  // Expects that each line has exactly the fields of its event, and that none is missing.
   void Check() const {
     uint64_t number = 0;
     for (const Json& line : Lines()) {
@@ -163,7 +163,7 @@ class AuditTest : public ::testing::Test {
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
   }
-  // Ends the daemon, so that all is written, and looks at what that is.
+  // Ends the daemon, so that all is written, and checks the lines.
   void Stop() {
     daemon_->child().Signal(SIGTERM);
     EXPECT_EQ(daemon_->child().Wait(), 0);
@@ -246,7 +246,7 @@ TEST_F(AuditTest, ItsOwnBeginningAndEnd) {
 
 TEST_F(AuditTest, WhoChangedAQuotaAndHow) {
   Start();
-  // Somebody else is connected all the while, and looks on.
+  // Another operator is connected all the while, and observes.
   v1::Admin::Stub other(testing::ChannelTo(daemon_->Socket("admin.sock")));
   v1::GetStatusResponse status;
   ASSERT_TRUE(other.GetStatus(testing::ContextWith().get(), {}, &status).ok());
@@ -263,10 +263,10 @@ TEST_F(AuditTest, WhoChangedAQuotaAndHow) {
   ASSERT_EQ(unset.Wait(), 0);
   const Json was_unset = audit_.One("quota-unset");
   EXPECT_EQ(was_unset["by_pid"], Json::array({unsetter}));
-  // What cannot be done has not been done.
+  // A refused change has not been made.
   ASSERT_NE(Ctl({"quota", "set", "nobody", "--limit", "1MiB"}).Wait(), 0);
 
-  // Of clients that bring no name it is known that it was one of them.
+  // For a client without a name, the audit lists the processes of all such clients.
   v1::Admin::Stub third(testing::ChannelTo(daemon_->Socket("admin.sock")));
   ASSERT_TRUE(third.Drain(testing::ContextWith().get(), {}, &status).ok());
   EXPECT_EQ(audit_.One("draining")["by_pid"], Json::array({getpid()}));
@@ -360,7 +360,7 @@ TEST_F(AuditTest, MemoryThatIsTakenBackByForce) {
 }
 
 TEST_F(AuditTest, MemoryThatNobodyWantsBackAnyMore) {
-  // Its holder would be made to end some time after whoever wants it has gone.
+  // The holder would be killed some time after the waiter has gone.
   Start(absl::StrReplaceAll(kConfig,
                             {{"revocation_grace = \"50ms\"", "revocation_grace = \"500ms\""}}));
   Child deaf = Role("deaf", "low", 60);

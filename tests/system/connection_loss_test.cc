@@ -1,4 +1,4 @@
-// What a client notices when its gRPC connection ends and its session and daemon live: nothing.
+// A client notices nothing when its gRPC connection ends while its session and daemon live.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ using testing::WireSession;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// The connected stream sockets of this process whose peer has no name: ends of socket pairs.
+// Returns the connected stream sockets of this process whose peer has no name: socket pair ends.
 std::set<int> PairedStreams() {
   std::set<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -143,7 +143,7 @@ TEST_F(ConnectionLoss, NothingIsGrantedTwiceUnderLoad) {
   stop = true;
   for (std::thread& worker : workers) worker.join();
   for (const absl::Status& trouble : troubles) EXPECT_OK(trouble) << daemon_->Log();
-  // What answers were lost with the connections is given back.
+  // Memory of answers that were lost with the connections is given back.
   EXPECT_TRUE(Eventually([&] {
     auto usage = client_->GetUsage();
     return usage.ok() && usage->devices.front().leased_bytes == 0;
@@ -189,7 +189,7 @@ TEST_F(ConnectionLoss, OnlyTheProcessOfASessionGetsAnother) {
   EXPECT_TRUE(session.Ended());
   EXPECT_STATUS(testing::CallBroker(*broker, &v1::Broker::Stub::GetUsage, {}, session.token()),
                 kUnavailable, "");
-  // Nothing is served before it has said what it holds.
+  // The daemon serves nothing before the client has reported its leases.
   auto next = again.TakeBroker();
   EXPECT_STATUS(testing::CallBroker(*next, &v1::Broker::Stub::GetUsage, {}, again.token()),
                 kUnauthenticated, "Reconcile");

@@ -1,9 +1,9 @@
 // gpumemd in a container as on a node of Kubernetes, with clients in containers of other users'
-// pods: each container is a real one (crun) with namespaces of its own. Clients do what the test
-// says, over a socket.
+// pods. Each container is a real one (crun) with separate namespaces. The test commands the clients
+// over a socket.
 //
 // With $GPUMEM_IMAGE_ROOTFS, an image's root file system in a folder, all containers have that one,
-// and what runs in them but for the clients is the image's own.
+// and all programs in them but the clients are the image's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -52,7 +52,7 @@ constexpr char kPodOfDaemon[] = "0d0d0d0d-0000-4000-8000-000000000000";
 constexpr char kRed[] = "aaaaaaaa-1111-4222-8333-444444444444";
 constexpr char kBlue[] = "bbbbbbbb-1111-4222-8333-444444444444";
 
-// Two pods, each a tenant; whoever has none of its own is one by its pod.
+// Two pods, each a tenant; a pod without a tenant gets one by its name.
 constexpr char kConfig[] = R"toml(
 [host]
 device_bytes = "256MiB"
@@ -77,7 +77,7 @@ tenant = "user-{uid}"
 default = true
 )toml";
 
-// Where Kubernetes puts a container of this pod, with containerd and the systemd driver.
+// Returns Kubernetes's group for a container of this pod, with containerd and the systemd driver.
 std::string GroupOf(const std::string& name, const std::string& pod,
                     const std::string& qos = "burstable") {
   std::string uid = pod;
@@ -91,7 +91,7 @@ std::string GroupOf(const std::string& name, const std::string& pod,
   return absl::StrCat(above, "-pod", uid, ".slice/cri-containerd-", id, ".scope");
 }
 
-// The configuration in the manifests' ConfigMap: all that is indented below its name.
+// Returns the configuration in the manifests' ConfigMap: the lines indented below its name.
 std::string ManifestConfig() {
   std::ifstream file("deploy/kubernetes/gpumemd.yaml");
   std::string config;
@@ -157,7 +157,7 @@ class ContainerTest : public ::testing::Test {
     if (absl::IsFailedPrecondition(host.status())) GTEST_SKIP() << host.status().message();
     ASSERT_TRUE(host.ok()) << host.status();
     host_ = *std::move(host);
-    // What a DaemonSet's manifest says of the node: two folders, the daemon's.
+    // The node's part in a DaemonSet's manifest: two folders, the daemon's.
     for (const char* name : {"run", "state", "stages"}) {
       const std::string folder = absl::StrCat(host_->folder(), "/", name);
       mkdir(folder.c_str(), 0755);
@@ -200,7 +200,7 @@ class ContainerTest : public ::testing::Test {
   static void AddProgram(const std::string& path, const std::string& name, ContainerSpec& spec) {
     if (ImageRootfs().empty()) spec.mounts.push_back({Absolute(path), Inside(name), true});
   }
-  // Whether it serves.
+  // Success if it serves.
   ::testing::AssertionResult StartDaemon(const ContainerSpec& spec) {
     daemon_ = host_->Run(spec);
     if (Eventually([&] { return Generations() == 1; })) return ::testing::AssertionSuccess();
@@ -235,7 +235,7 @@ class ContainerTest : public ::testing::Test {
     args.insert(args.begin(), Inside("gpumemctl"));
     return host_->Exec("daemon", args);
   }
-  // A list in what gpumemctl says in JSON; empty where it says something else.
+  // Returns a list of gpumemctl's JSON output; empty if there is none.
   json List(std::vector<std::string> args, const std::string& list) const {
     args.push_back("--json");
     const json answer = json::parse(Ctl(args).output, nullptr, false);
@@ -265,7 +265,7 @@ class ContainerTest : public ::testing::Test {
 
 TEST_F(ContainerTest, PodsAreTenantsByTheirControlGroups) {
   ASSERT_TRUE(StartDaemon(DaemonSpec()));
-  // All of one uid: what tells them apart is the pod.
+  // All of one uid: only the pod distinguishes them.
   Worker red = StartWorker("red", kRed);
   Worker blue = StartWorker("blue", kBlue);
   Worker other = StartWorker("other", "cccccccc-1111-4222-8333-444444444444");
@@ -379,7 +379,7 @@ TEST_F(ContainerTest, TwoTenantsShareAPublicationAndKeepTheirLimits) {
   EXPECT_EQ(red.Ask("acquire 128"), "OK");
   EXPECT_THAT(red.Ask("acquire 2"), StartsWith("RESOURCE_EXHAUSTED"));
   EXPECT_EQ(red.Ask("publish weights"), "OK");
-  // Who attaches pays nothing.
+  // Attached tenants are not charged.
   EXPECT_EQ(blue.Ask("attach red/weights"), "OK");
   EXPECT_EQ(blue.Ask("charged"), "0");
   EXPECT_EQ(red.Ask("charged"), absl::StrCat(128 * kMiB));
@@ -426,12 +426,12 @@ TEST_F(ContainerTest, ClientsOutliveTheDaemonsDeathInItsContainer) {
   EXPECT_EQ(blue.Ask("attach red/weights"), "OK") << Log();
   EXPECT_EQ(blue.Ask("charged"), absl::StrCat(32 * kMiB));
   EXPECT_EQ(red.Ask("charged"), absl::StrCat(64 * kMiB));
-  // Their processes are still known: what the dead leave comes back.
+  // Their processes are still known: memory of dead ones comes back.
   EXPECT_EQ(host_->Kill("blue", "KILL").code, 0);
   EXPECT_EQ(blue.child().Wait(), 128 + SIGKILL);
   EXPECT_EQ(red.Ask("acquire 64"), "OK");
   EXPECT_TRUE(Eventually([&] { return Sessions().size() == 1; })) << Sessions();
-  // The folder of the sockets shows the new ones to whoever comes later.
+  // The folder of the sockets shows the new ones to later clients.
   Worker late = StartWorker("late", kBlue);
   EXPECT_EQ(late.Ask("connect"), "OK");
   EXPECT_EQ(late.Ask("attach red/weights"), "OK");

@@ -1,5 +1,5 @@
 // gpumemd as a service of the machine's own systemd: killed, restarted, stopped. Its clients run
-// where it does, and tell by their exit codes what they saw.
+// beside it, and report their observations by their exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ TEST_F(CrashUnderSystemd, ItsFdStoreKeepsSessionsAndPublications) {
   EXPECT_EQ(machine_->Property("gpumemd", "StatusText").find("1 host device, "), 0u);
   const auto worker = Role("live-through");
   EXPECT_EQ(worker.code, 0) << worker.output << Log();
-  // Its process is gone: what it held comes back, what it published stays.
+  // Its process is gone: its leases come back, its publications stay.
   const auto late = Role("attach");
   EXPECT_EQ(late.code, 0) << late.output << Log();
 }
@@ -92,7 +92,7 @@ TEST_F(CrashUnderSystemd, AUnitWithoutAStoreIsToldOf) {
   EXPECT_THAT(doctor.output, ::testing::HasSubstr("nothing keeps the memory"));
 }
 
-// --- What runs inside ----------------------------------------------------------------
+// --- Programs that run inside ----------------------------------------------------------
 
 int Fail(const std::string& why) {
   std::cout << why << "\n";

@@ -1,5 +1,5 @@
 // The daemon is killed, and another goes on: a real gpumemd under gpumem-keeper on the host
-// backend, clients that work all the while, and publications that nobody holds.
+// backend, clients that work all the while, and publications without a holder.
 //
 //   GPUMEM_CRASHES  how often it is killed at random (CI: 20; by hand: 1000)
 #include <gmock/gmock.h>
@@ -58,7 +58,7 @@ class CrashTest : public ::testing::Test {
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
   }
-  // A publication whose publisher is dead.
+  // Makes a publication whose publisher is dead.
   void PublishAndDie() {
     Child publisher = Child::Self({"--role", "publish", daemon_->runtime_dir()});
     ASSERT_EQ(Hear(publisher.channel()), "published");
@@ -80,7 +80,7 @@ class CrashTest : public ::testing::Test {
     for (Child& worker : workers_) EXPECT_EQ(Hear(worker.channel()), "well done");
     workers_.clear();
   }
-  // Nothing is held but the publication, and nobody has a descriptor too many.
+  // Only the publication is held, and no process has a descriptor too many.
   void ExpectNothingIsLeft() {
     EXPECT_TRUE(Eventually([&] {
       const auto usage = client_->GetUsage();
@@ -96,8 +96,7 @@ class CrashTest : public ::testing::Test {
         }();
     const auto usage = client_->GetUsage();
     ASSERT_TRUE(usage.ok()) << usage.status();
-    // The journal, the metadata, both sockets, what the keeper needs for itself, and its child's
-    // pidfd.
+    // The journal, the metadata, both sockets, the keeper's own, and its child's pidfd.
     EXPECT_LE(testing::CountFds(daemon_->keeper_pid()), static_cast<int>(usage->segments) + 18);
   }
 
@@ -177,7 +176,7 @@ TEST_F(CrashTest, AThousandSegmentsAreTakenOver) {
   for (const Segment& segment : held) {
     EXPECT_TRUE(HasStamp(segment.data(), segment.size(), segment.lease_id()));
   }
-  // Each can still be opened by somebody else, and is what it was.
+  // Another session can still open each, and their content is unchanged.
   auto other = Client::Connect(PatientOptions(daemon_->runtime_dir()));
   ASSERT_TRUE(other.ok()) << other.status();
   for (size_t i = 0; i < held.size(); i += 37) {
@@ -192,7 +191,7 @@ TEST_F(CrashTest, AThousandSegmentsAreTakenOver) {
   }));
 }
 
-// What the keeper has no place for lies in crates.
+// Descriptors beyond the keeper's capacity lie in crates.
 TEST_F(CrashTest, MoreSegmentsThanTheKeeperTakesDescriptors) {
   Start(/*max_fds=*/96);
   auto held = client_->AcquireMany({.bytes = 2 * kMiB}, 200);

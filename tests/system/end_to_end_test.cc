@@ -1,5 +1,5 @@
-// The main job against a real gpumemd on the host backend: several processes share
-// memory, quotas hold, what the dead leave comes back.
+// The main job against a real gpumemd on the host backend: several processes share memory, quotas
+// hold, memory of dead processes comes back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,8 +35,8 @@ using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Two tenants, each 64 MiB on a device of 128 MiB; this process may be either.
-// A tenant that anybody may name.
+// Returns a tenant that any process may name. The tests have two, each 64 MiB on a device of 128
+// MiB; this process may be either.
 std::string Tenant(const std::string& name, const std::string& keys = "") {
   return absl::StrCat("[[tenant]]\nname = \"", name, "\"\n", keys, "[[rule]]\ntenant = \"", name,
                       "\"\ndefault = true\n");
@@ -439,7 +439,7 @@ TEST_F(EndToEnd, ReloadAppliesAtOnceAndABadFileChangesNothing) {
   config.replace(config.find("64MiB"), 5, "16MiB");
   daemon_->Reconfigure(config);
   ASSERT_TRUE(Eventually([&] { return limit() == 16 * kMiB; }));
-  // Below what is held: the holder keeps it, and gets nothing more.
+  // A limit below the usage: the holder keeps its memory, and gets nothing more.
   static_cast<char*>(held->data())[0] = 1;
   EXPECT_EQ(client->Acquire({.bytes = 1}).status().code(), absl::StatusCode::kResourceExhausted);
 
@@ -447,7 +447,7 @@ TEST_F(EndToEnd, ReloadAppliesAtOnceAndABadFileChangesNothing) {
   ASSERT_TRUE(Eventually([&] { return daemon_->Log().find("stays") != std::string::npos; }));
   EXPECT_THAT(daemon_->Log(), HasSubstr("gpumemd.toml:2"));
   EXPECT_EQ(limit(), 16 * kMiB);
-  // Whom the rules no longer know is refused from then on; sessions stay.
+  // Users whom the rules no longer name are refused after that; sessions stay.
   daemon_->Reconfigure("[[tenant]]\nname = \"z\"\n[[rule]]\ntenant = \"z\"\nuid = 4000000\n");
   ASSERT_TRUE(Eventually(
       [&] { return daemon_->Connect().status().code() == absl::StatusCode::kPermissionDenied; }));

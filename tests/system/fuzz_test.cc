@@ -168,7 +168,7 @@ class Fuzzer {
     switch (random_.Below(8)) {
       case 0: {
         std::string text = random_.Bytes(70);
-        for (char& c : text) c &= 0x7f;  // mangling makes what is no UTF-8
+        for (char& c : text) c &= 0x7f;  // mangling makes invalid UTF-8
         return text;
       }
       case 1:
@@ -212,7 +212,7 @@ class Fuzzer {
            const FieldDescriptor* field, int depth) {
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_UINT64:
-        // What is guaranteed to it is taken from the bystander, and rightly.
+        // A guarantee to it rightly takes memory from the bystander.
         if (field->name() == "guarantee_bytes") {
           return reflection->SetUInt64(message, field, Number() % (8 * kMiB));
         }
@@ -295,7 +295,7 @@ class Fuzzer {
     if (!session.Ended() && !session.Ended()) Note("Late", absl::InternalError("still open"));
   }
 
-  // The session that calls are made with; a new one where there is none.
+  // Returns the session for calls; a new one if there is none.
   std::string Token() {
     if (session_ == nullptr) {
       auto session = std::make_unique<WireSession>(dir_ + "/session.sock");
@@ -339,7 +339,7 @@ class Fuzzer {
                            absl::StrCat("/", method->service()->full_name(), "/", method->name()),
                            bytes, broker ? token : "");
     absl::Status status = answer.status();
-    // gRPC's own word, without any, for what does not parse on the synchronous service.
+    // gRPC's own status, without a message, for unparsable input on the synchronous service.
     if (!broker && status.code() == absl::StatusCode::kInternal && status.message().empty()) {
       status = absl::InvalidArgumentError("");
     }
@@ -349,7 +349,7 @@ class Fuzzer {
     }
   }
 
-  // What an answer gives is used in later requests.
+  // Keeps an answer's values for later requests.
   void Learn(const std::string& method, const std::string& answer, const std::string& token) {
     v1::AcquireResponse acquired;  // OpenResponse and AttachResponse begin so, too
     v1::ShareResponse shared;
@@ -371,7 +371,7 @@ class Fuzzer {
     if (leases_.size() > 32) leases_.erase(leases_.begin(), leases_.begin() + 16);
     if (tickets_.size() > 8) tickets_.erase(tickets_.begin(), tickets_.begin() + 4);
     if (!random_.OneIn(200)) return;
-    stale_ = token;  // from now on; what it holds lingers until this process is gone
+    stale_ = token;  // after this; its memory lingers until this process is gone
     session_.reset();
   }
 
@@ -389,7 +389,7 @@ class Fuzzer {
     }
   }
 
-  // What the fuzzer has taken from its tenant by SetQuota it gives back now and then.
+  // Now and then restores the quota that the fuzzer has reduced by SetQuota.
   void ResetQuota() {
     v1::UnsetQuotaRequest request;
     request.set_tenant("bad");
@@ -455,7 +455,7 @@ using Fuzz = testing::AttackTest;
 TEST_F(Fuzz, NothingThatIsSaidBreaksTheDaemon) {
   const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 8000);
   const uint64_t seed = FromEnvironment("GPUMEM_FUZZ_SEED", 1);
-  // Other processes: what one holds in the end goes with it, and makes room for the next.
+  // Other processes: the memory held at the end of one goes with it, and makes room for the next.
   constexpr uint64_t kRoundsOfOne = 500;
   std::string answers;
   for (uint64_t done = 0; done < rounds; done += kRoundsOfOne) {

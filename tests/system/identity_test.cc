@@ -1,5 +1,5 @@
-// Who is billed, by a real daemon's word: rules by what the kernel says of a process's cgroup,
-// in groups of the running kernel, and what WhoAmI tells of it.
+// Billing by a real daemon: rules by the kernel's report of a process's cgroup, in groups of the
+// running kernel, and WhoAmI's answer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ absl::StatusOr<v1::WhoAmIResponse> WhoAmI(WireSession& session) {
                              session.token());
 }
 
-// Joins the groups, connects, leaves them for `later` if that is given, and tells what WhoAmI says.
+// Joins the groups, connects, leaves them for `later` if given, and reports WhoAmI's answer.
 int AskInGroups(const std::string& socket, const std::string& groups, const std::string& later) {
   for (absl::string_view procs : absl::StrSplit(groups, ',', absl::SkipEmpty())) {
     if (!testing::Join(std::string(procs))) return 1;
@@ -60,7 +60,7 @@ class IdentityTest : public ::testing::Test {
     daemon_ = *std::move(daemon);
   }
   std::string Socket() const { return daemon_->Socket("session.sock"); }
-  // What a process in these groups is told.
+  // Returns WhoAmI's answer to a process in these groups.
   v1::WhoAmIResponse AskIn(const std::string& groups, const std::string& later = "") {
     Child child = Child::Self({"--role", Socket(), groups, later});
     v1::WhoAmIResponse answer;
@@ -106,7 +106,7 @@ TEST_F(IdentityTest, WhoAmITellsWhyTheRulesBeforeDidNotDecide) {
   EXPECT_EQ(answer->identity().pid(), getpid());
   EXPECT_EQ(answer->identity().uid(), geteuid());
   EXPECT_EQ(answer->identity().gid(), getegid());
-  // Nothing of what other rules ask for, or whom they name.
+  // The answer has no conditions or names of other rules.
   EXPECT_EQ(answer->ShortDebugString().find("4000000"), std::string::npos);
   EXPECT_EQ(answer->ShortDebugString().find("secret"), std::string::npos);
 
@@ -135,7 +135,7 @@ TEST_F(IdentityTest, AUnitOfTheRunningKernelNamesTheTenant) {
               ElementsAre(absl::StrCat("gpumemtest", getpid(), ".slice")));
   EXPECT_EQ(AskIn((*other)->procs()).tenant(), absl::StrCat("all-", geteuid()));
   EXPECT_EQ(AskIn("").tenant(), absl::StrCat("all-", geteuid()));
-  // It is who it was when it connected, whereever it goes.
+  // It keeps its identity from the connect, wherever it moves.
   answer = AskIn((*group)->procs(), (*other)->procs());
   EXPECT_EQ(answer.tenant(), "of-train_7.service");
   EXPECT_THAT(FactValues(answer, "unit"), ElementsAre("train@7.service"));

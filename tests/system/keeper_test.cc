@@ -1,5 +1,5 @@
-// gpumem-keeper with a service that it keeps running: what is stored outlives the service, and
-// nothing that the service or anybody else says or does disturbs the keeper.
+// gpumem-keeper with a service that it keeps running. Stored descriptors outlive the service, and
+// no act of the service or another process disturbs the keeper.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ std::string KeeperPath() {
   return (std::filesystem::path(ThisProgram()).parent_path() / "gpumem-keeper").string();
 }
 
-// Whether a process has a file open whose path has this in it.
+// True if a process has a file open whose path contains `name`.
 bool HasOpen(pid_t pid, const std::string& name) {
   for (const auto& entry :
        std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"))) {
@@ -207,7 +207,7 @@ TEST_F(KeeperTest, TheServiceGetsNothingElse) {
   EXPECT_EQ(puppet.Ask("close a"), "1");
   puppet = NextAfterKill(puppet);
   EXPECT_EQ(puppet.Ask("close a"), "1");
-  // Of the keeper's own descriptors, and of its parent's, not one.
+  // None of the keeper's own descriptors, or of its parent's.
   EXPECT_EQ(puppet.Ask("fds"), fds);
   EXPECT_TRUE(HasOpen(keeper_.pid(), "gpumem-mistake"));
   EXPECT_FALSE(HasOpen(puppet.pid(), "gpumem-mistake"));
@@ -220,7 +220,7 @@ TEST_F(KeeperTest, AFullStoreRefusesAndSaysSo) {
   EXPECT_EQ(puppet.Ask("check-room"), "OK");
   EXPECT_EQ(puppet.Ask("store-many s 3"), "OK");
   EXPECT_THAT(puppet.Ask("check-room"), HasSubstr("RESOURCE_EXHAUSTED: the service manager does"));
-  EXPECT_EQ(puppet.Ask("store one-more x"), "OK");  // nobody answers a datagram
+  EXPECT_EQ(puppet.Ask("store one-more x"), "OK");  // a datagram gets no answer
   EXPECT_EQ(puppet.Ask("raw 9 FDSTORE=1\nFDNAME=nine-more"), "OK");
   EXPECT_EQ(puppet.Ask("barrier"), "OK");
   EXPECT_THAT(Log(), HasSubstr("there is no room for more than 3"));
@@ -253,7 +253,7 @@ TEST_F(KeeperTest, HostileMessagesChangeNothing) {
       "0 =",
   };
   for (const std::string& message : messages) EXPECT_EQ(puppet.Ask("raw " + message), "OK");
-  // Not the service's main process.
+  // From a process other than the service's main process.
   EXPECT_EQ(puppet.Ask("raw-child 1 FDSTORE=1\nFDNAME=evil"), "OK");
   EXPECT_EQ(puppet.Ask("raw-child 0 FDSTOREREMOVE=1\nFDNAME=kept"), "OK");
   // A stranger of the same user.
@@ -430,7 +430,7 @@ TEST_F(KeeperTest, WordsAboutTheStateGoToItsOwnManager) {
   const ssize_t size = recv(manager.get(), text, sizeof(text), 0);
   EXPECT_EQ(std::string(text, static_cast<size_t>(std::max<ssize_t>(size, 0))),
             "READY=1\nSTATUS=2-GPUs\n");
-  EXPECT_EQ(NextAfterKill(puppet).Ask("names"), "a.");  // the store was its own keeper's
+  EXPECT_EQ(NextAfterKill(puppet).Ask("names"), "a.");  // the store is the puppet's keeper's
 }
 
 // --- Its command line ------------------------------------------------------------------
@@ -456,7 +456,7 @@ TEST_F(KeeperTest, SaysWhatIsWrongWithItsUsage) {
 
 TEST_F(KeeperTest, NeedsAPlaceForItsSocket) {
   Run({}, {}, {{"TMPDIR", std::string(200, 'x')}, {"XDG_RUNTIME_DIR", folder_ + "/gone"}});
-  // Not an absolute path, and one that is not there: the next one serves.
+  // A relative path, and one that does not exist: the next one serves.
   Next().Exit(0);
   EXPECT_EQ(keeper_.Wait(), 0);
 }

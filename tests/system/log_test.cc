@@ -116,7 +116,7 @@ class DaemonThatIsNotRead {
     return Client::Connect({.runtime_dir = runtime_dir(), .tenant = "", .name = "bystander"})
         .status();
   }
-  // What the daemon has written, up to the line in which `part` is. Blocks until then.
+  // Returns the daemon's output, up to the line that contains `part`. Blocks until then.
   std::string ReadUntil(absl::string_view part) {
     std::string text;
     char bytes[65536];
@@ -143,7 +143,7 @@ TEST(Log, AStandardErrorThatNoProcessReadsHoldsUpNoClient) {
     ASSERT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   }
   EXPECT_OK(daemon.OpenSession());
-  // What was queued meanwhile comes when a process reads it.
+  // Lines that were queued meanwhile come when a process reads them.
   const std::string log = daemon.ReadUntil("more like this from uid");
   EXPECT_EQ(LinesWith(log, " ready: host backend"), 1) << log;
   EXPECT_GE(LinesWith(log, "info: refused "), 5) << log;

@@ -1,6 +1,6 @@
-// The daemon is killed when it has written down what a call does, and before the caller hears of
-// it: the call is made again with the next daemon, does nothing twice, and is answered as if it had
-// been heard the first time.
+// The daemon is killed after it has written down a call's effect, and before the caller gets the
+// answer. The call is repeated with the next daemon, does nothing twice, and is answered as if it
+// had arrived the first time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

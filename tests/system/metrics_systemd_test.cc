@@ -44,8 +44,8 @@ TEST(MetricsUnderSystemd, AreReachedThroughTheProxy) {
                    std::filesystem::absolute(testing::ProgramPath("gpumemd")).string(),
                    " --backend host --runtime-dir ", folder, "/run --state-dir ", folder,
                    "/state --config ", folder, "/gpumemd.toml\n"));
-  // As they are delivered, but for names: this machine has no users beside root, no device files
-  // to hide, and its daemon another folder.
+  // As delivered, but for names: this machine has no users beside root and no device files to hide,
+  // and its daemon has another folder.
   for (const char* unit : {"gpumem-metrics.socket", "gpumem-metrics.service"}) {
     std::string text = ReadFile(absl::StrCat("deploy/prometheus/", unit));
     ASSERT_THAT(text, HasSubstr("[Unit]\n"));

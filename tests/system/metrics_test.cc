@@ -1,4 +1,4 @@
-// What gpumemd tells Prometheus, and to whom.
+// gpumemd's metrics for Prometheus, and access to them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ using ::testing::Not;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kDevice[] = "HOST-00000000-0000-0000-0000-000000000000";
 
-// Where a daemon says that it serves metrics; empty: it does not.
+// Returns the address of metrics in a daemon's log; empty if it serves none.
 std::string UrlIn(const std::string& log) {
   const std::string words = "metrics: ";
   const size_t at = log.rfind(words);
@@ -197,7 +197,7 @@ TEST_F(Metrics, OnAUnixSocketForThoseWhoMay) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   EXPECT_EQ(Value("gpumem_build_info{version=\"0.1.0\",backend=\"host\"}"), 1);
 
-  // What a daemon that was killed leaves is replaced; one that ends takes it along.
+  // The socket of a killed daemon is replaced; a daemon that ends removes it.
   daemon_->child().Signal(SIGKILL);
   daemon_->child().Wait();
   ASSERT_OK(daemon_->RunAgain());
@@ -228,7 +228,7 @@ TEST_F(Metrics, OnVersion6OfIp) {
   }
 }
 
-// 17 for each tenant, 10 more for each of its devices: what docs/metrics.md says of their number.
+// 17 for each tenant, 10 more for each of its devices, as docs/metrics.md promises.
 TEST_F(Metrics, TheirNumberIsWhatIsPromised) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   auto client = daemon_->Connect("a");
@@ -294,7 +294,7 @@ std::ostream& operator<<(std::ostream& out, const Known& known) {
   return out;
 }
 
-// From the rows "| `name` | type | unit | `label`, `label` | question |".
+// Parses the rows "| `name` | type | unit | `label`, `label` | question |".
 std::map<std::string, Known> Documented() {
   std::map<std::string, Known> all;
   std::ifstream file("docs/metrics.md");
@@ -324,7 +324,7 @@ std::map<std::string, Known> Served(const std::string& page) {
     }
     const size_t brace = line.find('{');
     if (line[0] == '#' || brace == absl::string_view::npos) continue;
-    // Labels alternate with what is between quotes: {a="1",b="2"}.
+    // Labels alternate with quoted values: {a="1",b="2"}.
     const std::vector<std::string> parts = absl::StrSplit(line.substr(brace + 1), '"');
     for (size_t i = 0; i + 1 < parts.size(); i += 2) {
       const std::string label(absl::StripSuffix(absl::StripPrefix(parts[i], ","), "="));

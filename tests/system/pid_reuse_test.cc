@@ -1,12 +1,12 @@
-// A pid that is given out again is never taken for the process that had it before.
+// A reused pid is never taken for the process that had it before.
 //
-// In a PID namespace of its own the test gives one number to two processes, over and over: the
-// first connects to the session socket and dies at once, its connection kept open by a third; the
-// second, of another user, group, name and (where this machine lets it) control group, gets the
-// number before the daemon looks. Whatever the daemon makes of it, nobody may be billed for the
-// other, or as a mixture of both.
+// In a separate PID namespace the test gives one number to two processes, over and over. The first
+// connects to the session socket and dies at once; a third process keeps its connection open. The
+// second gets the number before the daemon looks. It has another user, group, name and (if this
+// machine allows it) control group. Whatever the daemon concludes, it must bill neither process for
+// the other, nor as a mixture of both.
 //
-// 1,000 times; as often as GPUMEM_PID_REUSES says where that is set (10,000 in a release's tests).
+// 1,000 times; as often as GPUMEM_PID_REUSES says, if set (10,000 in a release's tests).
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,22 +57,22 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // --- In the namespace ------------------------------------------------------------------
 
-// The report to the test: "skip: …", "wrong: …", or what was done.
+// Sends the report to the test: "skip: …", "wrong: …", or "done: …".
 void Say(const std::string& report) {
   (void)SendMessage(kChannel, report, {}, absl::Now() + testing::kAnswerTime);
 }
 
-// Who a process is to be.
+// The identity of a process.
 struct Part {
   const char* name;
-  uid_t id;           // uid and gid, where there are other users
+  uid_t id;           // uid and gid, if there are other users
   std::string procs;  // of its control group; empty: none
 };
 
 // How the life of a process ends that has connected.
 struct Life {
   bool stays = false;       // until it is killed
-  absl::string_view hello;  // what it says before; empty: nothing
+  absl::string_view hello;  // sent before; empty: nothing
   int yields = 0;           // how often it lets others run before it dies
 };
 
@@ -108,7 +108,7 @@ pid_t Start(const Part& part, bool as_other_user, int end, const sockaddr_un& ad
   return 0;
 }
 
-// Reaps process `kNumber`; whether it ended well.
+// Reaps process `kNumber`; true if it ended well.
 bool Reap() {
   int status = 0;
   return waitpid(kNumber, &status, 0) == kNumber && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -140,10 +140,10 @@ bool Connected(int end) {
 class Conductor {
  public:
   explicit Conductor(int rounds) : rounds_(rounds) {}
-  // Also where something went wrong nobody is left in the groups.
+  // Kills the processes, so that none is left in the groups, also after an error.
   ~Conductor() { Kill(); }
 
-  // What is to be said of it.
+  // Returns the outcome: "done: …", "wrong: …", or why it cannot run.
   std::string Run() {
     if (std::string why = Prepare(); !why.empty()) return why;
     for (int round = 0; round < rounds_; ++round) {
@@ -173,8 +173,7 @@ class Conductor {
         groups_ = true;
       }
     }
-    // Each of the two is a tenant by all that it is; what is of the one in part and of the other
-    // in part is "mixed".
+    // Each of the two is a tenant by all of its properties; a mixture of both is "mixed".
     std::string config =
         "[[tenant]]\nname = \"first\"\n[[tenant]]\nname = \"second\"\n"
         "[[tenant]]\nname = \"mixed\"\n";
@@ -232,7 +231,7 @@ class Conductor {
     if (stopped) daemon_->child().Signal(SIGCONT);
     if (!ready) return "the second process failed";
 
-    // Somebody who kept the first one's socket speaks in its name.
+    // A process that kept the first one's socket speaks in its name.
     WireSession of_first(std::move(first_end)), of_second(std::move(second_end));
     if (stopped) (void)of_first.Send(hello_);
     const absl::Status answer = of_first.Answer();
@@ -262,7 +261,7 @@ class Conductor {
     return wrong;
   }
 
-  // What WhoAmI says of a session is this part's.
+  // Compares WhoAmI's answer for a session with this part.
   std::string WhoIs(WireSession& session, const Part& part) {
     auto who = testing::CallBroker(*session.TakeBroker(), &v1::Broker::Stub::WhoAmI,
                                    v1::WhoAmIRequest(), session.token());
@@ -370,7 +369,7 @@ class Conductor {
   int refused_ = 0, welcomed_ = 0, charged_ = 0;
 };
 
-// As a kernel before 6.5 has it: the daemon's own reading, of a listener in this process.
+// As with a kernel before 6.5: the daemon's own reading, of a listener in this process.
 std::string RunByNumber(int rounds) {
   const std::string path = absl::StrCat("/tmp/gpumem-pids-", absl::ToUnixMicros(absl::Now()));
   const sockaddr_un address = AddressOf(path);

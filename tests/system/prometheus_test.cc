@@ -1,4 +1,4 @@
-// What is deployed for Prometheus and Grafana, against the real Prometheus: it scrapes a real
+// The files deployed for Prometheus and Grafana, against the real Prometheus: it scrapes a real
 // daemon that has work to do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ class PrometheusTest : public ::testing::Test {
     std::filesystem::remove_all(dir_);
   }
 
-  // Runs promtool on its input: its exit code, and all that it said.
+  // Runs promtool on its input; returns its exit code and its output.
   std::pair<int, std::string> Promtool(const std::string& args, const std::string& input = "") {
     std::ofstream(dir_ + "/input") << input;
     Child child({"/bin/sh", "-c",
@@ -126,7 +126,7 @@ default = true
     const size_t at = text.find(said) + said.size();
     api_ = absl::StrCat("http://", text.substr(at, text.find_first_of(" \n", at) - at), "/api/v1/");
   }
-  // What Prometheus answers; an empty object where it answers none.
+  // Returns Prometheus's answer; an empty object if there is none.
   json Ask(const std::string& what) {
     auto answer = HttpGet(absl::StrCat(api_, what));
     EXPECT_OK(answer);
@@ -150,7 +150,7 @@ default = true
   Child prometheus_;
 };
 
-// Something of all that a node sees, over and over until it is destroyed.
+// Produces some of each activity of a node, over and over until it is destroyed.
 class Load {
  public:
   explicit Load(const DaemonProcess& daemon) : daemon_(daemon) {
@@ -185,7 +185,7 @@ class Load {
       }));
       EXPECT_OK(all->Release());
       waiter.join();
-      // One that dies with what it has.
+      // A holder that dies with its leases.
       Child holder = Child::Self({"--role", "hold", daemon_.runtime_dir()});
       ASSERT_EQ(testing::Hear(holder.channel()), "holding");
     }
@@ -196,7 +196,7 @@ class Load {
   std::thread thread_;
 };
 
-// What Grafana would ask for: all of it.
+// Returns a query with Grafana's variables filled in: all values.
 std::string Filled(std::string query) {
   return absl::StrReplaceAll(query, {{"$__rate_interval", "30s"},
                                      {"$__interval", "30s"},
@@ -285,7 +285,7 @@ TEST_F(PrometheusTest, EveryPanelOfTheDashboardShowsSomething) {
       ADD_FAILURE() << "no data in \"" << each.panel << "\": " << each.query;
     }
   }
-  // What it lets one choose from is there, and marks it makes can be asked for.
+  // The values of its variables exist, and its annotations have valid queries.
   for (const json& variable : dashboard.at("templating").at("list")) {
     if (variable.at("type") != "query") continue;
     const std::string query = variable.at("definition").get<std::string>();
@@ -313,7 +313,7 @@ TEST_F(PrometheusTest, EveryPanelOfTheDashboardShowsSomething) {
   EXPECT_GE(healthy, 10);
 }
 
-// Of what is asked in the documentation and in alerts, no metric has gone meanwhile.
+// All metrics in queries of the documentation and of alerts still exist.
 TEST_F(PrometheusTest, WhatIsAskedForIsThere) {
   StartDaemon();
   auto answer = HttpGet(url_);

@@ -42,7 +42,7 @@ using ::testing::SizeIs;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGranule = 2 * kMiB;
 
-// Tenants that anybody may name.
+// Tenants that any process may name.
 constexpr char kConfig[] = R"(
 [host]
 device_bytes = "16GiB"
@@ -95,7 +95,7 @@ class PublicationTest : public ::testing::Test {
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
     client_ = Connect("ml");
-    Charged(*client_);  // from the first call on there is a server, with descriptors of its own
+    Charged(*client_);  // after the first call there is a server, with descriptors
     fds_ = daemon_->fds();
   }
   std::unique_ptr<Client> Connect(const std::string& tenant) {
@@ -184,7 +184,7 @@ TEST_F(PublicationTest, EphemeralEndsWithItsPublishersProcess) {
   publisher.Signal(SIGKILL);
   publisher.Wait();
   EXPECT_TRUE(Eventually([&] { return List(*client_).empty(); }));
-  EXPECT_EQ(MarkOf(attached->segments()[2]), 2u);  // who has it attached keeps it
+  EXPECT_EQ(MarkOf(attached->segments()[2]), 2u);  // an attached session keeps it
   EXPECT_EQ(Charged(*client_), 3 * kGranule);
   EXPECT_TRUE(absl::IsNotFound(client_->Attach("scratch", {}).status()));
 }
@@ -334,7 +334,7 @@ TEST_F(PublicationTest, OperatorsSeeAllAndEndThem) {
   EXPECT_EQ(info.access(), v1::PUBLICATION_ACCESS_TENANT);
   EXPECT_EQ(info.attached_sessions(), 1u);
   EXPECT_EQ(info.expire_after_ms(), 3600000u);
-  EXPECT_EQ(info.expires_in_ms(), 0u);  // somebody is attached
+  EXPECT_EQ(info.expires_in_ms(), 0u);  // a session is attached
   EXPECT_EQ(info.publisher_session_id(), web->session_id());
   EXPECT_EQ(info.publisher_pid(), getpid());
   EXPECT_TRUE(info.publisher_alive());
@@ -359,7 +359,7 @@ TEST_F(PublicationTest, OperatorsSeeAllAndEndThem) {
   ASSERT_TRUE(admin.Unpublish(testing::ContextWith().get(), request, &response).ok());
   EXPECT_EQ(response.version(), 1u);
   EXPECT_THAT(List(*web), IsEmpty());
-  EXPECT_EQ(MarkOf(attached->segments()[1]), 1u);  // who has it attached keeps it
+  EXPECT_EQ(MarkOf(attached->segments()[1]), 1u);  // an attached session keeps it
 }
 
 TEST_F(PublicationTest, ATenantHasSoMany) {
@@ -381,7 +381,7 @@ TEST_F(PublicationTest, ATenantHasSoMany) {
   EXPECT_EQ(client_->GetUsage()->publications, 1u);
 }
 
-// What one version is made of is never mixed with another's, whoever publishes meanwhile.
+// Segments of one version are never mixed with another's, also during concurrent publishing.
 TEST_F(PublicationTest, VersionsAreNeverMixed) {
   constexpr int kVersions = 60, kSegments = 5;
   Publish(*client_, "w", Marked(*client_, kSegments, 1000), {.metadata = "1"});
@@ -420,7 +420,7 @@ TEST_F(PublicationTest, VersionsAreNeverMixed) {
   EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= fds_; })) << daemon_->fds();
 }
 
-// Whenever those who publish and attach are killed, nothing of them stays.
+// Publishers and attachers killed at any time leave nothing.
 TEST_F(PublicationTest, WorkersKilledAtAnyStepLeaveNothing) {
   const int seed =
       std::getenv("GPUMEM_SEED") != nullptr ? std::atoi(std::getenv("GPUMEM_SEED")) : 20260101;
@@ -429,7 +429,7 @@ TEST_F(PublicationTest, WorkersKilledAtAnyStepLeaveNothing) {
   for (int round = 0; round < 40; ++round) {
     Child worker = Role("busy", absl::StrCat("n", round % 3));
     ASSERT_EQ(Hear(worker.channel()), "busy");
-    usleep(random() % 30000);  // anywhere in what it does
+    usleep(random() % 30000);  // anywhere in its work
     worker.Signal(SIGKILL);
     worker.Wait();
   }
@@ -442,7 +442,7 @@ TEST_F(PublicationTest, WorkersKilledAtAnyStepLeaveNothing) {
   }));
   EXPECT_TRUE(Eventually([&] { return client_->GetUsage()->sessions == 1; }));
   EXPECT_EQ(client_->GetUsage()->publications, 0u);
-  client_.reset();  // what is kept for reuse goes with the last session
+  client_.reset();  // memory kept for reuse goes with the last session
   EXPECT_TRUE(Eventually([&] { return Charged(*Connect("ml")) == 0; }));
   EXPECT_TRUE(Eventually([&] { return daemon_->fds() <= fds_; })) << daemon_->fds();
 }

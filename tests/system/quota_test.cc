@@ -258,7 +258,7 @@ TEST_F(QuotaTest, WhatNoLongerMakesSenseIsSkippedAndToldOf) {
   EXPECT_FALSE(Get("team").quota().has_guarantee_bytes());
   EXPECT_THAT(Get("team").overridden(), IsEmpty());
   EXPECT_THAT(daemon_->Log(), HasSubstr("not in force"));
-  // Whoever changes something else is told what is in the way.
+  // A client that changes something else is told of the conflict.
   request = For("team");
   request.mutable_quota()->set_priority(3);
   EXPECT_STATUS(Set(request), kFailedPrecondition, "gpumemctl quota unset team");
@@ -269,7 +269,7 @@ TEST_F(QuotaTest, WhatNoLongerMakesSenseIsSkippedAndToldOf) {
   EXPECT_EQ(Get("team").quota().guarantee_bytes(), 32 * kMiB);
 }
 
-// --- What is refused -----------------------------------------------------------------
+// --- Refusals -------------------------------------------------------------------------
 
 TEST_F(QuotaTest, WhatCannotBeKeptIsRefusedAndChangesNothing) {
   v1::SetQuotaRequest request = For("other");
@@ -340,7 +340,7 @@ TEST_F(QuotaTest, ALimitBelowWhatIsUsedBreaksNoHolder) {
   static_cast<char*>(held->data())[24 * kMiB - 1] = 43;
   EXPECT_STATUS((*client)->Acquire({.bytes = kMiB}), kResourceExhausted, "");
   EXPECT_EQ(Get("team").usage().sessions(), 1u);
-  // Once it is below, there is memory again; and what is released above it is not kept.
+  // Once usage is below, there is memory again; memory released above the limit is not kept.
   *held = Segment();
   ASSERT_TRUE(Eventually([&] { return Get("team").usage().charged_bytes() == 0; }));
   EXPECT_OK((*client)->Acquire({.bytes = 8 * kMiB}));

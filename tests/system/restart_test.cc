@@ -42,7 +42,7 @@ constexpr const char* kSteps[] = {"stop-begins",   "stop-no-sessions", "stop-par
                                   "stop-no-files", "stop-closed"};
 constexpr absl::Duration kPause = absl::Milliseconds(30);
 
-// Sentences about what went wrong, from many threads.
+// Error messages from many threads.
 class Mistakes {
  public:
   void Add(const std::string& what, const absl::Status& status) {
@@ -185,7 +185,7 @@ TEST_F(RestartTest, NoGpumemctlThatReadsFails) {
     });
   }
   for (int i = 0; i < Restarts() && mistakes_.all().empty(); ++i) {
-    // Those that waited for this daemon are over, and others have begun.
+    // The waits for this daemon are over, and others have begun.
     const int before = looks;
     EXPECT_TRUE(Eventually([&] { return looks > before + 16; }));
     EXPECT_EQ(daemon_->Restart(), absl::OkStatus());

@@ -44,7 +44,7 @@ using testing::Say;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kRuntimeDir[] = "/run/gpumem";
-// Where the daemon may write, and nobody else looks.
+// A file that the daemon may write, and that no other program reads.
 constexpr char kFailpointFile[] = "/run/gpumem/failpoint";
 
 class ServiceCrashTest : public ::testing::Test {
@@ -111,7 +111,7 @@ TEST_F(ServiceCrashTest, TheWatchdogKillsOneWhoseBrokerIsStuck) {
   if (IsSkipped()) return;
   Publish();
   HangAt("record-after");  // under the broker's mutex
-  // Who asks the stuck one for something gets it from the one that comes after it.
+  // A request to the stuck daemon is answered by the next one.
   const auto user = service_->Role({"restart-and-use"});
   EXPECT_EQ(user.code, 0) << user.output << service_->Log();
   EXPECT_TRUE(Restarted(1)) << service_->Log();
@@ -124,7 +124,7 @@ TEST_F(ServiceCrashTest, TheWatchdogSparesOneWhoseDriverHangs) {
          .service_lines =
              absl::StrCat("WatchdogSec=1s\nEnvironment=GPUMEM_FAILPOINT_FILE=", kFailpointFile)});
   if (IsSkipped()) return;
-  HangAt("keep-before");  // where memory is made, without the mutex
+  HangAt("keep-before");  // the place that makes memory, without the mutex
   EXPECT_EQ(service_->Systemctl({"restart", "gpumemd"}).code, 0);
   EXPECT_EQ(service_->Role({"hang"}).code, 0) << service_->Log();
   // It goes on to say that it lives, for longer than the watchdog's time, and serves others.
@@ -139,7 +139,7 @@ TEST_F(ServiceCrashTest, TheWatchdogSparesOneWhoseDriverHangs) {
   EXPECT_EQ(service_->Role({"use"}).code, 0);
 }
 
-// Revocable memory in its holder's hands, which somebody else needs.
+// Revocable memory in its holder's hands, which another tenant needs.
 constexpr char kRevocation[] = R"toml(
 [daemon]
 revocation_grace = "50ms"
@@ -192,7 +192,7 @@ TEST_F(ServiceCrashTest, KilledAtRandomUnderLoad) {
                    "[tenant_defaults]\nmax_retained = \"16MiB\"\n"});
   if (IsSkipped()) return;
   Publish();
-  // As a service of its own, since it takes longer than a command may.
+  // As a separate service, since it takes longer than a command may.
   const std::string& folder = service_->machine().folder();
   char self[4096] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
@@ -220,7 +220,7 @@ TEST_F(ServiceCrashTest, KilledAtRandomUnderLoad) {
   EXPECT_LE(stored, 40);
 }
 
-// --- What runs inside ----------------------------------------------------------------
+// --- Programs that run inside ----------------------------------------------------------
 
 int Fail(const std::string& why) {
   std::cout << why << std::endl;
@@ -243,7 +243,7 @@ int RestartAndUse(Client& client) {
   auto segment = client.Acquire({.bytes = 2 * kMiB});
   if (!segment.ok()) return Fail(segment.status().ToString());
   testing::Stamp(segment->data(), segment->size(), 4711);
-  // Who is idle, as this client, does not hold it up: not for its drain_timeout of 10 s.
+  // An idle client, such as this one, does not hold it up: not for its drain_timeout of 10 s.
   const absl::Time before = absl::Now();
   if (std::system("systemctl restart gpumemd") != 0) return Fail("systemctl restart");
   if (absl::Now() - before > absl::Seconds(5)) return Fail("the restart took long");
@@ -308,7 +308,7 @@ int Crashes(int crashes) {
     if (std::system("systemctl kill --signal=KILL --kill-whom=main gpumemd") != 0) {
       return Fail("systemctl kill");
     }
-    // Somebody new, who may come while nobody is there, and somebody who was there before.
+    // A new client, which may come while no daemon runs, and a client from before.
     auto late = Client::Connect(PatientOptions(kRuntimeDir));
     if (!late.ok()) return Fail(absl::StrCat("crash ", i, ": ", late.status().ToString()));
     const auto usage = (*client)->GetUsage();

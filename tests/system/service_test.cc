@@ -1,5 +1,5 @@
-// The shipped units under the machine's real systemd: what an administrator does with them and sees
-// of them. service_crash_test.cc has what goes wrong.
+// The shipped units under the machine's real systemd: an administrator's commands and their output.
+// service_crash_test.cc has the failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -124,7 +124,7 @@ TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
   Install();
   if (IsSkipped()) return;
   Start();
-  // How often each of its threads has waited for something.
+  // Returns how often each of its threads has waited for something.
   const auto waits = [&] {
     const std::string lines =
         service_
@@ -141,7 +141,7 @@ TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
   };
   const auto quiet = [&] {
     const auto before = waits();
-    absl::SleepFor(absl::Seconds(4));  // what is measured is a time
+    absl::SleepFor(absl::Seconds(4));  // this measures a time
     int64_t woke = 0;
     for (const auto& [thread, count] : waits()) {
       // One that is new has been woken for something.
@@ -150,7 +150,7 @@ TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
     return woke;
   };
   // The start may have something left to do.
-  int64_t woke = 0;  // by the watchdog, and by the look at who uses the devices
+  int64_t woke = 0;  // by the watchdog, and by the poll of device users
   EXPECT_TRUE(Eventually([&] { return (woke = quiet()) <= 4; })) << woke << " times in 4 s";
   std::cout << "woke " << woke << " times in 4 s, " << OfTheDaemon("VmRSS") << "resident\n";
   EXPECT_EQ(service_->Role({"use"}).code, 0);
@@ -189,7 +189,7 @@ TEST_F(ServiceTest, WhoeverConnectsStartsIt) {
 }
 
 TEST_F(ServiceTest, WhoConnectsWhileItIsAwayWaits) {
-  // Long enough away that the client does find nobody.
+  // Long enough away that the client does find no daemon.
   Install({.service_lines = "RestartSec=1s"});
   if (IsSkipped()) return;
   Start();
@@ -268,14 +268,14 @@ TEST(ServiceUnitTest, ExposesLittle) {
   EXPECT_THAT(said, HasSubstr("Overall exposure level"));
 }
 
-// --- What runs inside ----------------------------------------------------------------
+// --- Programs that run inside ----------------------------------------------------------
 
 int Fail(const std::string& why) {
   std::cout << why << "\n";
   return 1;
 }
 
-// What `systemctl status` says now.
+// Returns the present status of `systemctl status`.
 std::string StatusText() {
   std::string text(200, '\0');
   FILE* out = popen("systemctl show -P StatusText gpumemd", "r");

@@ -1,5 +1,5 @@
-// Bad input on the session socket: a clear refusal to whoever sends it, nothing leaked,
-// nobody else disturbed (the fixture looks, tests/support/attack.h).
+// Bad input on the session socket: its sender gets a clear refusal, nothing leaks, and no other
+// client is disturbed (the fixture checks, tests/support/attack.h).
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST_F(SessionSocket, AnEmptyPacketIsRefused) {
 
 TEST_F(SessionSocket, PacketsOverTheLimitAreRefused) {
   EXPECT_STATUS(AnswerTo(std::string(kMaxMessageBytes + 1, 'x')), kDataLoss, "larger than 65536");
-  // Also where what is left of it would be a fine Hello.
+  // Also if its remaining part would be a valid Hello.
   v1::Hello hello = HelloOf("bad");
   hello.GetReflection()->MutableUnknownFields(&hello)->AddLengthDelimited(
       1000, std::string(kMaxMessageBytes, 'x'));
@@ -266,14 +266,14 @@ max_sessions = 3
 }
 
 TEST_F(SessionSocket, AClientThatDoesNotReadIsEndedAndItsMemoryComesBack) {
-  // A process of its own: what was sent to it may be mapped by it for as long as it lives.
+  // A separate process: it may map memory that was sent to it for as long as it lives.
   Child child = Self({"deaf"});
   const std::string ended = HearFrom(child);
   // Its gRPC connection ends with the session, perhaps before the answer.
   EXPECT_THAT(ended, AnyOf(HasSubstr("does not read"), HasSubstr("UNAVAILABLE")));
   EXPECT_THAT(daemon_->Log(), HasSubstr("does not read its socket: dropped"));
   ExpectBystanderWorks();
-  // Its session is over, its memory still its own: it might map it.
+  // Its session is over, its memory still charged: it might map it.
   EXPECT_GT(Status().devices(0).charged_bytes(), 4 * kMiB);
   child.Signal(SIGKILL);
   child.Wait();
@@ -300,7 +300,7 @@ TEST_F(SessionSocket, WithoutDescriptorsTheDaemonSaysSoAndRecovers) {
     const grpc::Status asked = v1::Admin::NewStub(testing::ChannelTo(daemon_->Socket("admin.sock")))
                                    ->GetStatus(testing::ContextWith().get(), {}, &status);
     EXPECT_TRUE(asked.ok()) << asked.error_message();
-    // One who takes them, too, is told so, and does not keep the socket's thread spinning.
+    // A client that takes them, too, is told so, and does not keep the socket's thread spinning.
     std::vector<UniqueFd> streams;
     std::string last;
     for (int i = 0; i < 60; ++i) {
@@ -316,7 +316,7 @@ TEST_F(SessionSocket, WithoutDescriptorsTheDaemonSaysSoAndRecovers) {
   bystander_ = std::make_unique<testing::Bystander>(daemon_.get());
 }
 
-// --- Who connects --------------------------------------------------------------------
+// --- Connections -----------------------------------------------------------------------
 
 TEST_F(SessionSocket, AProcessNameCannotForgeTheLogNorBreakTheTables) {
   Child child = Self({"named"});
@@ -351,7 +351,7 @@ TEST_F(SessionSocket, ASocketWhoseProcessHasGoneGetsNoSession) {
 
 TEST_F(SessionSocket, AProcessInAHiddenPidNamespaceIsToldSo) {
   if (geteuid() != 0) GTEST_SKIP() << "making PID namespaces takes root";
-  // The daemon in a PID namespace of its own: it cannot see this process.
+  // The daemon in a separate PID namespace: it cannot see this process.
   const std::string dir = daemon_->runtime_dir() + "-hidden";
   Child child({"/usr/bin/unshare", "--pid", "--fork", "--kill-child",
                testing::ProgramPath("gpumemd"), "--backend", "host", "--runtime-dir", dir,
@@ -368,7 +368,7 @@ void Say(const std::string& text, absl::Span<const int> fds = {}) {
   SendMessage(3, text, fds, absl::Now() + kAnswerTime).IgnoreError();
 }
 
-// Acquires again and again and never reads what comes; says how it ended, and waits.
+// Acquires again and again and never reads answers; says how it ended, and waits.
 int BeDeaf(const std::string& socket) {
   WireSession session(socket);
   if (absl::Status met = session.Greet(HelloOf("bad")); !met.ok()) return Say(met.ToString()), 1;
@@ -385,7 +385,7 @@ int BeDeaf(const std::string& socket) {
   for (int i = 0; i < 100; ++i) open.add_tickets(ticket->ticket());
   absl::Status ended;
   for (int i = 0; i < 10000 && ended.ok(); ++i) {
-    // By turns, so that there is memory of its own too as long as it may have some.
+    // By turns, so that it also acquires memory as long as it may have some.
     if (i < 4) {
       ended = testing::CallBroker(*broker, &v1::Broker::Stub::Acquire, acquire, session.token())
                   .status();

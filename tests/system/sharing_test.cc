@@ -1,5 +1,5 @@
-// Tenants that share one device: who waits, what is guaranteed, what is taken back. A real
-// gpumemd on the host backend, and processes that come, wait and die.
+// Tenants that share one device: waiting, guarantees, revocation. A real gpumemd on the host
+// backend, and processes that come, wait and die.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ using testing::Say;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// A tenant that anybody may name.
+// Returns a tenant that any process may name.
 std::string Tenant(const std::string& name, const std::string& keys = "") {
   return absl::StrCat("[[tenant]]\nname = \"", name, "\"\n", keys, "[[rule]]\ntenant = \"", name,
                       "\"\ndefault = true\n");
@@ -148,7 +148,8 @@ TEST_F(SharingTest, WhatIsFirmStays) {
   EXPECT_EQ(UsageOf(*b).leased_bytes, 16 * kMiB);
 }
 
-// Two tenants that always want more than half of what there is. Nobody plans who gets it.
+// Two tenants that always want more than half of the capacity. The order of grants is left to
+// chance.
 TEST_F(SharingTest, EqualBorrowersGetEqualShares) {
   Start(Tenant("a") + Tenant("b"));
   constexpr int kGrants = 4000;
@@ -170,8 +171,8 @@ TEST_F(SharingTest, EqualBorrowersGetEqualShares) {
   EXPECT_LE(std::abs(of[0] - of[1]), all / 20) << of[0] << " and " << of[1];
 }
 
-// Waits, releases, gives up and dies; whatever happens, nobody is ever above the limit, and in
-// the end nothing is left.
+// Waits, releases, gives up and dies. In every case no tenant exceeds the limit, and in the end
+// nothing is left.
 TEST_F(SharingTest, SixtyFourProcessesRaceForOneLimit) {
   Start(Tenant("team", "limit = \"40MiB\"\nmax_waiting = 48\n") +
             Tenant("x", "parent = \"team\"\n") +

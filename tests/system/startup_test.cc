@@ -1,4 +1,4 @@
-// What gpumemd refuses to start with, and how it says so.
+// Conditions under which gpumemd refuses to start, and its messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

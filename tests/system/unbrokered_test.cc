@@ -1,6 +1,6 @@
-// Memory that is taken past the broker, on a real gpumemd. On the host backend nobody counts, so
-// a file stands in for the driver (daemon/device/process_memory.h); tests/gpu/unbrokered_test.cc
-// is about the driver.
+// Unbrokered memory, on a real gpumemd. The host backend has no driver that counts it, so a file
+// stands in for the driver (daemon/device/process_memory.h). tests/gpu/unbrokered_test.cc tests the
+// driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -77,7 +77,7 @@ class Unbrokered : public ::testing::Test {
     return child;
   }
 
-  // What the stand-in for the driver says from now on: bytes by pid.
+  // Sets the answer of the driver's stand-in: bytes by pid.
   void Use(const std::map<pid_t, uint64_t>& processes) {
     const std::string path = daemon_->Socket("host-process-memory");
     std::ofstream file(path + ".new");
@@ -166,7 +166,7 @@ TEST_F(Unbrokered, EndsTheProcessAndNobodyElse) {
   Child worker = Worker("team"), colleague = Worker("team");
   Use({{worker.pid(), 150 * kMiB}, {colleague.pid(), 100 * kMiB}, {getpid(), 500 * kMiB}});
   ASSERT_TRUE(Eventually([&] { return UnbrokeredOf(worker) == 50 * kMiB; }));
-  // Also who was there before the configuration said so.
+  // Also a process from before the configuration said so.
   daemon_->Reconfigure(Config("terminate"));
   EXPECT_EQ(worker.Wait(), 128 + SIGTERM);
   EXPECT_TRUE(Logs("has ended"));

@@ -98,7 +98,7 @@ class UpgradeTest : public ::testing::Test {
     ExpectAllIsThere();
   }
   void ExpectAllIsThere() {
-    // The client's own, also for others: the daemon still has it.
+    // The client's own memory, also for others: the daemon still has it.
     ASSERT_TRUE(BytesOf(segment_) == SomeBytes(2 * kMiB, 1));
     auto ticket = segment_.Share();
     ASSERT_TRUE(ticket.ok()) << ticket.status();
@@ -117,8 +117,8 @@ class UpgradeTest : public ::testing::Test {
     EXPECT_EQ(next.Release(), absl::OkStatus());
   }
 
-  // The memory and journals that the keeper has. A socket by which a daemon finds out whether it is
-  // kept comes and goes.
+  // Counts the memory and journals that the keeper has. Leaves out a socket that comes and goes, by
+  // which a daemon finds out whether it is kept.
   int KeptFiles() {
     int files = 0;
     const std::string fds = absl::StrCat("/proc/", daemon_->keeper_pid(), "/fd");
@@ -129,7 +129,7 @@ class UpgradeTest : public ::testing::Test {
     return files;
   }
 
-  // The journal, as the keeper has it.
+  // Returns the journal, as the keeper has it.
   std::string JournalBytes() {
     const std::string fds = absl::StrCat("/proc/", daemon_->keeper_pid(), "/fd");
     for (const auto& entry : std::filesystem::directory_iterator(fds)) {
@@ -154,7 +154,7 @@ class UpgradeTest : public ::testing::Test {
     ASSERT_TRUE(Eventually([&] { return refusals() >= 1; }, kPatience)) << daemon_->Log();
     const std::string journal = JournalBytes();
     EXPECT_GT(journal.size(), 4096u);
-    // Not at full speed: each pause is twice the one before.
+    // Not at full speed: each pause is twice as long as the last.
     ASSERT_TRUE(Eventually(
         [&] { return absl::StrContains(daemon_->Log(), "starting it again in 0.8 s"); }, kPatience))
         << daemon_->Log();
@@ -192,7 +192,7 @@ TEST_F(UpgradeTest, WhatMayBePassedOverIs) {
   EXPECT_THAT(daemon_->Log(), Not(HasSubstr(kPassed)));
   Become("gpumemd");
   EXPECT_THAT(daemon_->Log(), HasSubstr(kPassed));
-  // Of what the newer one had it knows nothing any more, nor does whoever comes next.
+  // It knows nothing of the newer daemon's state any more, nor does the next daemon.
   Become("gpumemd");
   EXPECT_EQ(Count(daemon_->Log(), kPassed), 1u);
   Become("gpumemd_next");

@@ -1,6 +1,6 @@
-// A worker is killed at each step of Publish and of Attach, by its own failpoints and by those of
-// the daemon that serves it: what it held comes back to the byte, what it was about to publish is
-// there whole or not at all, nobody else's memory changes, and another does the same at once.
+// A worker is killed at each step of Publish and of Attach, by the worker's failpoints and by those
+// of its daemon. All of its memory comes back to the byte. Its publication exists whole or not at
+// all, no other process's memory changes, and another worker does the same at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -64,13 +64,13 @@ absl::StatusOr<std::vector<Segment>> AcquireStamped(Client& client, int count, u
   return all;
 }
 
-// Where a step is killed, and how often it has passed that by then.
+// The failpoint at which a step is killed, and the passes by then.
 struct Step {
   const char* failpoint;
   int passes = 1;
 };
 
-// Of workers, in their own process.
+// Failpoints of workers, in their own process.
 constexpr Step kPublishSteps[] = {{"client-publish-asks"},    {"client-publish-heard"},
                                   {"client-release-asks", 1}, {"client-release-heard", 1},
                                   {"client-release-asks", 2}, {"client-release-heard", 3}};
@@ -79,7 +79,7 @@ constexpr Step kAttachSteps[] = {
     {"client-delivery", 2}, {"client-attach-heard"}, {"map-segment", 1},
     {"map-segment", 150},   {"map-segment", kMany},  {"client-mapped"},
     {"client-attached"},    {"client-release-asks"}, {"client-release-heard"}};
-// Of the daemon, while it serves one.
+// Failpoints of the daemon, while it serves one.
 constexpr Step kDaemonsPublishSteps[] = {{"publish-before"}, {"publish-kept"},  {"record-before"},
                                          {"record-after"},   {"publish-after"}, {"answer-before"}};
 constexpr Step kDaemonsAttachSteps[] = {
@@ -114,7 +114,7 @@ class WorkerKillTest : public ::testing::Test {
     before_ = Looks();
   }
 
-  // What the ledger, the list of publications and /proc say.
+  // The state by the ledger, the list of publications and /proc.
   struct Look {
     uint64_t leased = 0, lingering = 0, retained = 0, charged = 0, device_charged = 0;
     uint32_t segments = 0, sessions = 0;
@@ -171,7 +171,7 @@ class WorkerKillTest : public ::testing::Test {
 
   // A worker that is killed there.
   void KillAt(const std::string& role, const Step& step, bool in_daemon) {
-    if (HasFailure()) return;  // what is left of it would be found again and again
+    if (HasFailure()) return;  // its remains would be found again and again
     SCOPED_TRACE(absl::StrCat(role, " killed at ", step.failpoint, " ", step.passes,
                               in_daemon ? " of the daemon" : ""));
     Child worker = Start(role, in_daemon ? Step{""} : step);
@@ -215,12 +215,12 @@ class WorkerKillTest : public ::testing::Test {
   std::unique_ptr<Client> client_;
   Attachment attached_;
   Look before_;
-  int whole_ = 0, none_ = 0;  // what was left of publications whose publisher was killed
+  int whole_ = 0, none_ = 0;  // publications of killed publishers
 };
 
 TEST_F(WorkerKillTest, AtEveryStepOfPublish) {
   for (const Step& step : kPublishSteps) KillAt("publish", step, /*in_daemon=*/false);
-  EXPECT_EQ(whole_, 5);  // from the answer on
+  EXPECT_EQ(whole_, 5);  // all steps after the answer
   EXPECT_EQ(none_, 1);
   for (const Step& step : kDaemonsPublishSteps) KillAt("publish", step, /*in_daemon=*/true);
   EXPECT_EQ(daemon_->generations(), 1);

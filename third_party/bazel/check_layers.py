@@ -2,9 +2,9 @@
 """check_layers.py CHECKOUT <QUERY: does every source include only what its layer and target may?
 
 QUERY is `bazel query --output=xml //...`. Three rules:
-  1. A directory depends only on the directories that LAYERS gives it.
-  2. It includes nothing from outside that FORBIDDEN denies it.
-  3. Who includes a header depends directly on the library that has it.
+1. A directory depends only on the directories that LAYERS gives it.
+2. It includes nothing from outside that FORBIDDEN denies it.
+3. A target that includes a header depends directly on the library that has it.
 """
 import collections
 import os

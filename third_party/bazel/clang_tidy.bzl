@@ -3,7 +3,7 @@
 # In place of the build's flags, which are meant for gcc.
 _FLAGS = ["-xc++", "-std=c++20", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 
-# The report is a stamp: empty, or the build fails and shows what clang-tidy said.
+# The report is a stamp: empty, or the build fails and shows clang-tidy's output.
 _COMMAND = """
 report=$1; shift
 clang-tidy --quiet "$@" >"$report" 2>/dev/null || { sed "s|$PWD/||g" "$report"; exit 1; }

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-# What only gcc knows.
+# Flags that only gcc knows.
 GCC_FLAGS = ("-fno-canonical-system-headers", "-Wno-free-nonheap-object")
 
 

@@ -19,8 +19,8 @@ _COPTS = [
     "-Wno-restrict",
 ]
 
-# Where the programs and libraries of a release find the shared libraries beside them. DT_RPATH,
-# because unlike DT_RUNPATH it also serves what those libraries need in turn.
+# The path to the shared libraries beside a release's programs and libraries. DT_RPATH, because
+# unlike DT_RUNPATH it also serves those libraries' dependencies.
 _OLD_DTAGS = "-Wl,--disable-new-dtags"
 _BUNDLE_OF_BIN = [
     _OLD_DTAGS,
@@ -29,7 +29,7 @@ _BUNDLE_OF_BIN = [
     "-Wl,-rpath,$$ORIGIN/../lib/gpumem/c++",
 ]
 
-# Not the C++ runtime: the process that loads the library brings its own, perhaps a newer one.
+# Not the C++ runtime: the process that loads the library has one, perhaps a newer one.
 _BUNDLE_OF_LIB = [_OLD_DTAGS, "-Wl,-rpath,$$ORIGIN/gpumem"]
 
 def _when_bundled(linkopts):

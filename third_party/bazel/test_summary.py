@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""test_summary.py EVENTS STATUS: what `bazel test --build_event_json_file=EVENTS` did, in cases.
+"""test_summary.py EVENTS STATUS: the results of `bazel test --build_event_json_file=EVENTS`, in
+cases.
 
 Prints the cases that failed, why others were skipped, and as its last line "N passed, N failed".
 A target that could not be built, test or not, and a test that died or hung before it could report
-count as one failed case; the case that it was at is named.
-Exits with STATUS, Bazel's own, or 1 where that is 0 but not all is well.
+count as one failed case; the case that it was at is named. Exits with STATUS, Bazel's own, or 1
+if that is 0 but not all is well.
 """
 import collections
 import json
@@ -54,7 +55,7 @@ def read_report(path):
         elif case.get("status") == "notrun":
             yield name, "skipped", "disabled"
         elif case.get("result") == "skipped" or skipped is not None:
-            # GoogleTest puts the place first, on a line of its own.
+            # GoogleTest puts the place first, on a separate line.
             message = (skipped.get("message") if skipped is not None else "") or "no reason given"
             yield name, "skipped", message.strip().split("\n")[-1]
         else:

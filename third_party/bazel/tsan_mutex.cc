@@ -26,7 +26,7 @@ Function* Abseil(const char* symbol) {
 }
 
 // Calls Abseil with nothing judged meanwhile: it may evaluate other threads' conditions, which is
-// our instrumented code, under a lock of its own.
+// our instrumented code, under a separate lock.
 template <typename Function, typename... Args>
 auto Call(Function* function, Args... args) {
   struct Unjudged {

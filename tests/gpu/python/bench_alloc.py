@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What an allocation costs from Python, by each framework, on gpumem and on its own allocator, all
-in one run. Prints rows of a table: nanoseconds for one allocation and its end.
+"""The cost of an allocation from Python, by each framework, on gpumem and on the framework's
+allocator, all in one run. Prints rows of a table: nanoseconds for one allocation and its end.
 
     bench_alloc.py            # with a daemon at $GPUMEM_RUNTIME_DIR
 
-Each is measured in several processes, one after another with those that it is compared with, and
-the best round of the best process counts: on a shared machine one loop of one process was seen to
-take twice as long as the same loop a second before, with no other thread in its way.
+Each is measured in several processes, in turn with those that it is compared with, and the best
+round of the best process counts. On a shared machine one loop of one process was seen to take twice
+as long as the same loop a second before, with no other thread in its way.
 """
 import argparse
 import collections
@@ -45,8 +45,8 @@ def best(call):
 
 
 def best_of_each(calls, prepare):
-    """The same of each. They take turns, and each has a thread of its own, so that what one leaves
-    in its thread is not in another's way; prepare(i) is called in the i-th."""
+    """Like best(), of each call. They take turns, each in a separate thread, so that state that
+    one leaves in its thread does not affect the others; prepare(i) is called in the i-th."""
     def prepared_round(i, count):
         prepare(i)
         return round_of(calls[i], count)
@@ -66,8 +66,8 @@ def say(framework, allocator, size, nanoseconds):
     print(f"| {framework} | {allocator} | {size} | {nanoseconds:.0f} |", flush=True)
 
 
-# An allocator for PyTorch that does nothing, so that what is left is PyTorch's own; and a loop
-# around any allocator of that shape, so that what is left is the allocator.
+# An allocator for PyTorch that does nothing, to measure PyTorch's part alone; and a loop around any
+# allocator of that shape, to measure the allocator alone.
 IN_C = r"""
 #include <sys/types.h>
 #include <time.h>
@@ -96,7 +96,7 @@ double pair(malloc_fn get, free_fn put, ssize_t size, void* stream, long count) 
 
 
 def in_c():
-    """IN_C as a library: its path, and it loaded; None where there is no compiler."""
+    """Compiles IN_C to a library: returns its path, and it loaded; None without a compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang", "nvcc"))), None)
     if compiler is None:
         return None, None

@@ -4,11 +4,13 @@ more with random weights: read from a file again, or attached to as a publicatio
 
     bench_restart.py --work DIR [--gib 7.5]      # with a daemon at $GPUMEM_RUNTIME_DIR
 
-Each way is measured twice over: by a worker that stands by, with PyTorch imported, its CUDA context
-made and one layer of the same shapes calculated, from the signal to go on; and by one that is
-started only then. The file is read from
-the page cache, which is the best case for reading: a disk is slower. Rows: the way, the seconds
-until the weights were in place, until the first token, and from the start of the process.
+Each way is measured twice:
+- By a worker that stands by, with PyTorch imported, its CUDA context made and one layer of the same
+  shapes calculated: from the signal to go on.
+- By a worker that is started only then.
+The file is read from the page cache, which is the best case for reading: a disk is slower. Rows:
+the way, the seconds until the weights were in place, until the first token, and from the start of
+the process.
 """
 import argparse
 import os
@@ -88,7 +90,7 @@ def worker(way, where, layers, stands_by):
         gpumem.default_client()
     model = make_meta(layers)
     if stands_by:
-        # What a server that is up has done once: libraries loaded, kernels of these shapes, too.
+        # One-time work of a running server: loads libraries, and kernels of these shapes, too.
         with torch.device("cuda"):
             small = Model(1).to(torch.bfloat16).eval()
         first_token(small)
@@ -166,7 +168,7 @@ def main():
     layers = max(1, round((args.gib * (1 << 30) - 2 * VOCABULARY * 4096 * 2) / (12 * 4096**2 * 2)))
     name = f"bench-restart-{os.getpid()}"
     file = os.path.join(args.work, "weights.pt")
-    # The one who loads the weights ends; they stay.
+    # The process that loads the weights ends; they stay.
     subprocess.run([sys.executable, __file__, "--be", "publisher", "--where", file, "--layers",
                     str(layers)], check=True)
     import gpumem

@@ -15,7 +15,7 @@ def client():
 
 @pytest.fixture
 def name(client):
-    """A publication's name that nobody has; unpublished at the end."""
+    """An unused name for a publication; unpublished at the end."""
     import gpumem
     made = f"test-{uuid.uuid4().hex}"
     yield made

@@ -1,6 +1,6 @@
-"""In the place of the package `filecheck`, which numba-cuda's tests import, each of them, and few
-use: runner.py puts it into a folder as filecheck.py, for Numba's own tests alone, where the package
-is not installed. A test that does use it is skipped.
+"""Replaces the package `filecheck`, which each of numba-cuda's tests imports and few use. runner.py
+puts it into a folder as filecheck.py, for Numba's own tests alone, if the package is not installed.
+A test that does use it is skipped.
 """
 import sys
 import types

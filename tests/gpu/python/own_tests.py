@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a framework's own unittest modules by their names, and writes what happens to $GPUMEM_REPORT
+"""Runs a framework's own unittest modules by their names, and writes the results to $GPUMEM_REPORT
 as reporter.py does.
 
     own_tests.py MODULE ... [--without TEST ...]
 
 pytest finds numba-cuda's tests by their files, and imports them by a wrong name. Each module has a
-process of its own, since some reset the device, after which not all works (docs/python.md).
+separate process, since some reset the device, after which not all works (docs/python.md).
 """
 import argparse
 import importlib

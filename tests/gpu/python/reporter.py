@@ -1,5 +1,5 @@
-"""A plugin of pytest that writes what happens as it happens, so that a crash loses nothing: lines
-of JSON in the file $GPUMEM_REPORT."""
+"""A plugin of pytest that writes each event at once, so that a crash loses nothing: lines of JSON
+in the file $GPUMEM_REPORT."""
 import json
 import os
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the parts of run.sh, each in processes of its own with a daemon of its own, and counts.
+"""Runs the parts of run.sh, each in separate processes with a separate daemon, and counts.
 
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart. What fails is printed with its
-reason, and a table comes last; exit code 0 where nothing failed.
+with the plugin and without), examples, bench-alloc, bench-restart. Failures are printed with their
+reasons, and a table comes last; exit code 0 if nothing failed.
 """
 import argparse
 import collections
@@ -53,7 +53,7 @@ def left(limit):
 
 
 class Part:
-    """One part's counts, and what it has to say of failures."""
+    """One part's counts, and its messages about failures."""
 
     def __init__(self, name):
         self.name = name
@@ -149,7 +149,7 @@ def own_tests_command(targets, done):
 
 
 def run_tests(part, args, environment, targets, limit, command_of=pytest_command):
-    """All tests of the targets. Where the process dies, what was left is run by another."""
+    """Runs all tests of the targets. If the process dies, another one runs the rest."""
     report = pathlib.Path(args.out) / f"{part.name}.jsonl"
     log = pathlib.Path(args.out) / f"{part.name}.log"
     report.touch()
@@ -213,7 +213,7 @@ def numba_modules():
 
 
 def filecheck_folder(args, name):
-    """What PYTHONPATH gets for Numba's own tests: see filecheck_stub.py."""
+    """Returns PYTHONPATH's addition for Numba's own tests: see filecheck_stub.py."""
     if importlib.util.find_spec("filecheck") is not None:
         return ""
     folder = pathlib.Path(args.work) / name / "stub"
@@ -223,7 +223,7 @@ def filecheck_folder(args, name):
 
 
 def numba_own(args, name):
-    """With the plugin, or, as the measure of what this machine can do at all, without."""
+    """With the plugin, or without it, to measure what works on this machine at all."""
     part = Part(name)
     found, missing = numba_modules()
     if missing:
@@ -308,7 +308,7 @@ def versions():
     sys.stdout.flush()
 
 
-# Benchmarks have the machine for themselves; what takes longest comes last.
+# Benchmarks have the machine for themselves; the longest parts come last.
 TOGETHER = [(name, test_file, name) for name in TESTS]
 SERIAL = [("examples", example, name) for name in EXAMPLES] + [
     ("bench-alloc", bench, "bench-alloc"), ("bench-restart", bench, "bench-restart")]
@@ -351,7 +351,7 @@ def main():
                        if not wanted or group in wanted or name in wanted]
             parts += [one.result() for one in running]
 
-    # What the plugin's run has in common with the run without is not the plugin's doing.
+    # Failures that also occur in the run without the plugin are not the plugin's.
     without = {test for part in parts if part.name == "numba-own-without"
                for test, _ in part.failures}
     room = 24000  # characters; all is in the logs

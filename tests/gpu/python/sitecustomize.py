@@ -1,7 +1,7 @@
-"""Python runs this as each process of run.sh starts, since the folder is in PYTHONPATH.
+"""Python runs this at the start of each process of run.sh, since the folder is in PYTHONPATH.
 
-numba-cuda 0.30 asks NumPy for names that NumPy 2.5 no longer has, and then compiles no kernel, with
-gpumem or without. Here they are what NumPy says to use instead.
+numba-cuda 0.30 uses names of NumPy that NumPy 2.5 no longer has, and then compiles no kernel, with
+gpumem or without. Here they are NumPy's recommended replacements.
 """
 try:
     import numpy

@@ -1,4 +1,4 @@
-"""What the tests of this folder have in common."""
+"""Shared by the tests of this folder."""
 import array
 import os
 import socket
@@ -12,9 +12,9 @@ MIB = 1 << 20
 
 
 def child(code, *arguments, timeout=150, environment=None, fails=False, sends_fd=None):
-    """Runs Python code in a process of its own, which sees the arguments in sys.argv[1:], and
-    answers its standard output. `sends_fd`: a descriptor that is sent to it by the socket whose
-    number is its last argument."""
+    """Runs Python code in a new process, which sees the arguments in sys.argv[1:], and returns
+    its standard output. `sends_fd`: a descriptor that is sent to it by the socket whose number is
+    its last argument."""
     passed = ()
     if sends_fd is not None:
         here, there = socket.socketpair()

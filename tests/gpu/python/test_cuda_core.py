@@ -27,7 +27,7 @@ def device():
 
 
 def ok(result):
-    """What a call of cudart answers, without its error, which must be none."""
+    """Returns a cudart call's results, without its error, which must be none."""
     assert result[0] == cudart.cudaError_t.cudaSuccess, result[0]
     return result[1] if len(result) == 2 else result[1:]
 
@@ -218,7 +218,7 @@ def test_external_memory(device, client):
 
 
 def test_mem_pool_handles_as_objects(device, client):
-    """The pool is the one by which the segment is mapped here, and nobody destroys it under that."""
+    """The pool is the one by which the segment is mapped here: it is not destroyed before that."""
     segment = client.acquire(2 * MIB, kind="mempool")
     assert bytes(adapter.pool_export_data(segment).reserved) == segment.export_data()
     pool = adapter.import_pool(segment)
@@ -284,8 +284,8 @@ def test_runtime_calls_on_brokered_memory(device, client):
 
 def test_peer_access(device, client):
     """cudaDeviceGetP2PAttribute, cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess and
-    cudaDeviceDisablePeerAccess: CUDA's switch is for what cudaMalloc gave. Brokered memory is there
-    for those whom it was mapped for, whichever way the switch is."""
+    cudaDeviceDisablePeerAccess: CUDA's switch is for cudaMalloc's memory. Brokered memory is usable
+    on the GPUs that it was mapped for, in both positions of the switch."""
     if ok(cudart.cudaGetDeviceCount()) < 2:
         pytest.skip("one GPU")
     here, there = device_of_ordinal(client, 0), device_of_ordinal(client, 1)
@@ -318,8 +318,8 @@ def test_peer_access(device, client):
 
 def test_device_calls_agree_with_gpumem(device, client):
     """cudaGetDeviceCount, cudaGetDevice, cudaSetDevice, cudaGetDeviceProperties,
-    cudaDeviceGetByPCIBusId, cudaDeviceGetAttribute. Not cudaDeviceGetPCIBusId: what cuda-bindings
-    13.3 answers for it are blanks."""
+    cudaDeviceGetByPCIBusId, cudaDeviceGetAttribute. Not cudaDeviceGetPCIBusId: cuda-bindings 13.3
+    returns blanks for it."""
     known = {one.uuid: one for one in client.devices() if one.backend == "cuda"}
     assert 0 < len(known) <= ok(cudart.cudaGetDeviceCount())
     ok(cudart.cudaSetDevice(0))

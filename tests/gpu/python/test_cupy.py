@@ -36,7 +36,7 @@ def calculate(streams, rounds=200, count=1 << 18):
 
 
 def test_the_stream_is_asked_in_c():
-    """No Python on the path: CuPy exports what the extension calls."""
+    """No Python on the path: CuPy exports the function that the extension calls."""
     assert type(adapter._stream_question()).__name__ == "PyCapsule"
 
 
@@ -150,7 +150,7 @@ def test_memory_hooks(pool):
 
 
 def test_capture_into_a_graph(pool):
-    """New memory during a capture is refused, and what is freed goes back after it."""
+    """New memory during a capture is refused, and frees are deferred until after it."""
     with adapter.using(pool):
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:

@@ -1,4 +1,4 @@
-"""gpumem.numba on a GPU, with a default pool of kind vmm (or what GPUMEM_POOL_KIND says)."""
+"""gpumem.numba on a GPU, with a default pool of kind vmm (or of GPUMEM_POOL_KIND)."""
 import gc
 import pickle
 
@@ -276,7 +276,7 @@ WITH_GPUMEM = "import gpumem.numba; gpumem.numba.use()"
 
 
 def test_reset_of_the_device():
-    """numba.cuda.close() ends all that CUDA has made for the process; what comes after works."""
+    """numba.cuda.close() destroys all of the process's CUDA objects; later work succeeds."""
     said = child("""
         import gpumem.numba
         gpumem.numba.use()
