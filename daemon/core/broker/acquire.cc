@@ -86,14 +86,15 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
     if (!may_block) {
       if (makes) return {State::kNeedsAThread, absl::UnavailableError("memory has to be made")};
       const Operation operation = *std::exchange(it.operation, std::nullopt);
-      absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
-          operation, [&](const Handover& handover) { return it.deliver(handover, false); });
-      // The client is slow to take them; or they were lost meanwhile, and must be made again.
-      if (absl::IsDeadlineExceeded(leases.status()) ||
-          absl::IsFailedPrecondition(leases.status())) {
-        return {State::kNeedsAThread, leases.status()};
+      HandedOver handed = HandOver(
+          operation, [&](const Handover& handover) { return it.deliver(handover, false); },
+          may_block);
+      // What was lost must be made again.
+      if (handed.outcome == HandedOver::Outcome::kWouldBlock ||
+          handed.outcome == HandedOver::Outcome::kLost) {
+        return {State::kNeedsAThread, handed.leases.status()};
       }
-      return {State::kAnswered, Taken(it, std::move(leases))};
+      return {State::kAnswered, Taken(it, std::move(handed.leases))};
     }
     if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
       return {State::kAnswered, Taken(it, *std::move(leases))};
@@ -105,10 +106,11 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   bool refused = false;
   absl::Status created = Create(operation, &refused);
   if (created.ok()) {
-    absl::StatusOr<std::vector<LeaseView>> leases =
-        HandOver(operation, [&](const Handover& handover) { return it.deliver(handover, true); });
-    if (!absl::IsFailedPrecondition(leases.status())) return leases;
-    created = absl::UnavailableError(leases.status().message());
+    HandedOver handed = HandOver(
+        operation, [&](const Handover& handover) { return it.deliver(handover, true); },
+        /*may_block=*/true);
+    if (handed.outcome != HandedOver::Outcome::kLost) return std::move(handed.leases);
+    created = absl::UnavailableError(handed.leases.status().message());
   } else if (absl::IsUnavailable(created)) {
     Abort(operation, /*handed_over=*/false);
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -20,17 +19,6 @@ bool MakesContextBound(const DeviceInfo& info) {
 // Bound how long a queue of thousands holds the mutex.
 constexpr size_t kGrantsAtOnce = 16;
 constexpr size_t kJudgedAtOnce = 128;
-
-// Entries of a long list that are read per hold of the mutex. An entry that changes meanwhile is
-// listed either as it was or as it is.
-constexpr size_t kListedAtOnce = 256;
-
-// Runs without the mutex: a list that grows copies all its entries.
-template <typename View>
-void Append(std::vector<View> some, std::vector<View>& views) {
-  views.insert(views.end(), std::make_move_iterator(some.begin()),
-               std::make_move_iterator(some.end()));
-}
 
 // Any session may list the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
@@ -386,18 +374,21 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operation,
-                                                        Deliver deliver) {
+Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver, bool may_block) {
+  using Outcome = HandedOver::Outcome;
   Handover handover;
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   absl::flat_hash_set<uint64_t> pools;
   for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
     Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
-    if (!there.ok()) return there;
+    if (!there.ok()) return {Outcome::kLost, there};
   }
   Failpoint("deliver-before");
-  if (absl::Status sent = deliver(handover); !sent.ok()) return sent;
+  if (absl::Status sent = deliver(handover); !sent.ok()) {
+    const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
+    return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
+  }
   Failpoint("deliver-after");
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
@@ -412,10 +403,10 @@ absl::StatusOr<std::vector<LeaseView>> Broker::HandOver(const Operation& operati
       if (!handover.pools.empty()) ForgetOldPools(operation.session);
     }
     absl::StatusOr<bool> committed = ledger_.Commit(operation, next, kLeasesAtOnce);
-    if (!committed.ok()) return committed.status();
+    if (!committed.ok()) return {Outcome::kFailed, committed.status()};
     done = *committed;
   }
-  return leases;
+  return {Outcome::kDone, std::move(leases)};
 }
 
 // Forgets pools that are gone: they come and go while a session lives.
@@ -443,7 +434,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
     return begun;
   }();
   if (!operation.ok()) return operation.status();
-  return HandOver(*operation, deliver);
+  return HandOver(*operation, deliver, /*may_block=*/true).leases;
 }
 
 absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
@@ -520,24 +511,6 @@ absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event)
   return ledger_.UnregisterEvent(call.session(), event);
 }
 
-std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
-  std::vector<LeaseId> lost;
-  for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
-    TimedLock lock(&mutex_);
-    next = ledger_.look().LostLeases(call.session(), *next, kListedAtOnce, lost);
-  }
-  return lost;
-}
-
-Inspector::Revoked Broker::RevokedLeases(const Call& call) const {
-  Inspector::Revoked revoked;
-  for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
-    TimedLock lock(&mutex_);
-    next = ledger_.look().RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
-  }
-  return revoked;
-}
-
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {
   TimedLock lock(&mutex_);
   absl::StatusOr<std::string> tenant = ledger_.look().TenantOf(call.session());
@@ -610,78 +583,6 @@ absl::StatusOr<TenantView> Broker::GetTenant(absl::string_view tenant) const {
 std::vector<TenantView> Broker::ListTenants() const {
   TimedLock lock(&mutex_);
   return ledger_.look().ListTenants();
-}
-
-absl::StatusOr<std::vector<SessionView>> Broker::ListSessions(absl::string_view tenant) const {
-  std::vector<SessionId> ids;
-  {
-    TimedLock lock(&mutex_);
-    if (absl::Status known = ledger_.look().CheckListed(tenant, ""); !known.ok()) return known;
-    ids = ledger_.look().SessionIds();
-  }
-  std::sort(ids.begin(), ids.end());
-  std::vector<SessionView> views;
-  for (absl::Span<const SessionId> left(ids); !left.empty();) {
-    std::vector<SessionView> some;
-    {
-      TimedLock lock(&mutex_);
-      ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, some);
-    }
-    Append(std::move(some), views);
-    left.remove_prefix(std::min(left.size(), kListedAtOnce));
-  }
-  return views;
-}
-
-absl::StatusOr<std::vector<SegmentView>> Broker::ListSegments(absl::string_view tenant,
-                                                              absl::string_view device) const {
-  std::vector<SegmentId> ids;
-  {
-    TimedLock lock(&mutex_);
-    if (absl::Status known = ledger_.look().CheckListed(tenant, device); !known.ok()) return known;
-    ids = ledger_.look().SegmentIds();
-  }
-  std::sort(ids.begin(), ids.end());
-  std::vector<SegmentView> views;
-  for (absl::Span<const SegmentId> left(ids); !left.empty();) {
-    std::vector<SegmentView> some;
-    {
-      TimedLock lock(&mutex_);
-      ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, device, some);
-    }
-    Append(std::move(some), views);
-    left.remove_prefix(std::min(left.size(), kListedAtOnce));
-  }
-  return views;
-}
-
-HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
-  HoldersView holders;
-  std::vector<SessionId> sessions;
-  {
-    TimedLock lock(&mutex_);
-    holders.publications = ledger_.look().PublicationHolders(only);
-    sessions = ledger_.look().SessionIds();
-  }
-  for (SessionId session : sessions) {
-    for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
-      std::vector<LeaseHolderView> some;
-      {
-        TimedLock lock(&mutex_);
-        next = ledger_.look().View(session, only, *next, kListedAtOnce, some);
-      }
-      Append(std::move(some), holders.leases);
-    }
-  }
-  std::sort(holders.leases.begin(), holders.leases.end(),
-            [](const LeaseHolderView& a, const LeaseHolderView& b) { return a.id < b.id; });
-  return holders;
-}
-
-absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,
-                                                            absl::string_view device) const {
-  TimedLock lock(&mutex_);
-  return ledger_.ListWaiting(tenant, device);
 }
 
 absl::Status Broker::CheckInvariants() const {

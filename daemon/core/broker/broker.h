@@ -30,6 +30,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/continuity.h"
+#include "daemon/core/broker/observer.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/latency.h"
 #include "daemon/core/ledger/inspect/measures.h"
@@ -38,49 +39,6 @@
 #include "daemon/device/metadata.h"
 
 namespace gpumemd {
-
-// A session was denied memory that others have, or waits for it.
-struct Pressure {
-  std::string tenant;       // whose sessions, and those of tenants under it, might give memory;
-                            // empty: all tenants above their guarantees
-  std::string device_uuid;  // empty: any
-  uint64_t bytes = 0;       // missing
-  absl::Time until = absl::InfiniteFuture();  // when giving memory back no longer helps
-};
-
-// Callbacks from the broker to the services. Called under the broker's mutex, except ContextLost
-// and EndProcess. Each must return at once and must not call the broker.
-class BrokerObserver {
- public:
-  virtual ~BrokerObserver() = default;
-  // Nothing of this session is left: its process need not be watched any more.
-  virtual void SessionForgotten(SessionId session) = 0;
-  // The tenant's quota has changed; with an empty name, any tenant's may have.
-  virtual void QuotaChanged(absl::string_view tenant) = 0;
-  virtual void DrainingChanged(bool draining) = 0;
-  // Some of the session's segments are lost.
-  virtual void SegmentsLost(SessionId session) = 0;
-  // Memory that others might give back was denied, or a request waits for it.
-  virtual void Pressed(const Pressure& pressure) = 0;
-  // Some of the session's leases are being revoked.
-  virtual void Revoked(SessionId session) = 0;
-  // The session's process did not give up revoked memory in time. It is to be asked to end
-  // (SIGTERM), or with `kill` ended by force (SIGKILL).
-  virtual void EndProcess(SessionId session, bool kill) = 0;
-  // A device's context is gone, and `segments` segments with it.
-  virtual void ContextLost(const std::string& device_uuid, size_t segments) = 0;
-};
-
-// The load, as shown to people.
-struct BrokerLoad {
-  size_t sessions = 0;
-  uint64_t charged = 0;  // on all devices, without pinned memory
-  uint64_t pinned = 0;   // charged
-  size_t waiting = 0;    // requests
-  bool draining = false;
-
-  bool operator==(const BrokerLoad&) const = default;
-};
 
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
@@ -444,8 +402,13 @@ class Broker {
   std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
-  // FAILED_PRECONDITION if some of the memory was lost meanwhile; it is then marked as lost.
-  absl::StatusOr<std::vector<LeaseView>> HandOver(const Operation& operation, Deliver deliver)
+  struct HandedOver {
+    // kWouldBlock: the client does not take the message at once. kLost: some of the memory was lost
+    // meanwhile; it is marked as lost.
+    enum class Outcome { kDone, kWouldBlock, kLost, kFailed } outcome = Outcome::kDone;
+    absl::StatusOr<std::vector<LeaseView>> leases;  // if not kDone: the reason
+  };
+  HandedOver HandOver(const Operation& operation, Deliver deliver, bool may_block)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation, bool handed_over) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds some of the operation's items to `handover`, starting at `begin`. Adds each of `pools`

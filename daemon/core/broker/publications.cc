@@ -122,13 +122,14 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     return {State::kAnswered, bytes.status()};
   }
   attached.metadata = *std::move(bytes);
-  absl::StatusOr<std::vector<LeaseView>> leases = HandOver(
-      operation, [&](const Handover& handover) { return it.deliver(handover, may_block); });
-  if (!may_block && absl::IsDeadlineExceeded(leases.status())) {
-    return {State::kNeedsAThread, leases.status()};
+  HandedOver handed = HandOver(
+      operation, [&](const Handover& handover) { return it.deliver(handover, may_block); },
+      may_block);
+  if (handed.outcome == HandedOver::Outcome::kWouldBlock) {
+    return {State::kNeedsAThread, handed.leases.status()};
   }
-  if (!leases.ok()) return {State::kAnswered, leases.status()};
-  attached.leases = *std::move(leases);
+  if (!handed.leases.ok()) return {State::kAnswered, handed.leases.status()};
+  attached.leases = *std::move(handed.leases);
 
   {
     TimedLock lock(&mutex_);
