@@ -151,8 +151,11 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
   if (leases.ok()) CountGrant(it, *leases);
+  {
+    TimedLock lock(&mutex_);
+    if (!leases.ok() || !it.given_up) return leases;
+  }
   Update update(this);
-  if (!leases.ok() || !it.given_up) return leases;
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
   ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
