@@ -40,8 +40,8 @@
 // A segment from a memory pool lingers until all processes that may have the pool open are gone
 // (pools.cc).
 //
-// Each change is recorded for the next daemon (TakeChanges in journal.cc), which starts from that
-// state (Restore in restore.cc).
+// Each change is recorded for the next daemon (TakeChanges in change_log.cc), which starts from
+// that state (Restore in restore.cc).
 //
 // Invariants, checked by CheckInvariants():
 //   - charges = bytes of all segments, for every tenant and device; never over capacity.
@@ -465,7 +465,7 @@ class Ledger {
   absl::StatusOr<std::vector<SegmentId>> Trim(absl::string_view tenant, absl::string_view device,
                                               uint64_t keep_bytes);
 
-  // --- The audit (ledger/inspect/audit.cc) --------------------------------------------------
+  // --- The audit (ledger/inspect/auditor.cc) --------------------------------------------------
 
   // Sets the sink for records of sessions, grants, releases, publications, and lost, revoked and
   // reclaimed memory. `sink` must outlive this; null records nothing.
@@ -484,12 +484,12 @@ class Ledger {
   using Pool = records::Pool;
   using Tenant = records::Tenant;
   using Session = records::Session;
-  using RequestKey = std::pair<SessionId, uint64_t>;
+  using RequestKey = ChangeLog::RequestKey;
   using Segment = records::Segment;
   using Process = records::Process;
   using Lease = records::Lease;
   using Publication = records::Publication;
-  using PublicationName = std::pair<std::string, std::string>;  // of a tenant and of a publication
+  using PublicationName = LedgerState::PublicationName;
   using TicketEntry = records::TicketEntry;
   using Request = records::Request;
   using Waiter = records::Waiter;
@@ -638,7 +638,7 @@ class Ledger {
   // Revokes segments for this request.
   void Revoke(absl::Span<const SegmentId> segments, const Request& request);
   void EndRevocation(SegmentId id, Segment& segment);
-  using ProcessKey = std::pair<pid_t, uint64_t>;
+  using ProcessKey = LedgerState::ProcessKey;
   // True if a waiter counts on this segment, which is being taken back.
   bool IsWaitedFor(Segment& segment) const;
   // Returns FAILED_PRECONDITION if the session's process holds firm leases and revocable ones are
