@@ -35,7 +35,7 @@ std::string Read(const std::string& path) {
 }
 
 std::vector<std::string> Documents() {
-  std::vector<std::string> documents = {"README.md"};
+  std::vector<std::string> documents = {"README.md", "CONTRIBUTING.md"};
   for (const auto& each : fs::directory_iterator("docs")) {
     if (each.path().extension() == ".md") documents.push_back(each.path());
   }
