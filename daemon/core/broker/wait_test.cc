@@ -2,162 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/core/denial.h"
-#include "daemon/device/host_device.h"
 
 namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::Pair;
-using State = Broker::Progress::State;
-
-constexpr uint64_t kGranule = 2 << 20;
-constexpr absl::Duration kLong = absl::Seconds(30);
-
-// Records its callbacks; thread-safe.
-class Observer : public BrokerObserver {
- public:
-  void SessionForgotten(SessionId) override {}
-  void QuotaChanged(absl::string_view) override {}
-  void DrainingChanged(bool) override {}
-  void SegmentsLost(SessionId) override {}
-  void ContextLost(const std::string&, size_t) override {}
-  void Pressed(const Pressure& pressure) override {
-    absl::MutexLock lock(&mutex_);
-    pressures_.push_back(pressure);
-  }
-  void Revoked(SessionId session) override {
-    absl::MutexLock lock(&mutex_);
-    revoked_.push_back(session);
-  }
-  void EndProcess(SessionId session, bool kill) override {
-    absl::MutexLock lock(&mutex_);
-    ended_.emplace_back(session, kill);
-  }
-
-  std::vector<Pressure> AwaitPressures(size_t count) { return Await(pressures_, count); }
-  // True if such a pressure comes.
-  bool AwaitPressure(const std::function<bool(const Pressure&)>& which) {
-    absl::MutexLock lock(&mutex_);
-    const auto there = [&] { return std::any_of(pressures_.begin(), pressures_.end(), which); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&there), kLong);
-  }
-  std::vector<SessionId> AwaitRevoked(size_t count) { return Await(revoked_, count); }
-  std::vector<std::pair<SessionId, bool>> AwaitEnded(size_t count) { return Await(ended_, count); }
-
- private:
-  template <typename T>
-  std::vector<T> Await(const std::vector<T>& list, size_t count) {
-    absl::MutexLock lock(&mutex_);
-    const auto enough = [&] { return list.size() >= count; };
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&enough), kLong));
-    return list;
-  }
-
-  absl::Mutex mutex_;
-  std::vector<Pressure> pressures_;
-  std::vector<SessionId> revoked_;
-  std::vector<std::pair<SessionId, bool>> ended_;
-};
-
-class BrokerWaitTest : public ::testing::Test {
- protected:
-  // One device of ten granules.
-  explicit BrokerWaitTest(absl::Duration grace = absl::Milliseconds(50)) {
-    BrokerOptions options;
-    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
-    options.revocation = {.grace = grace, .kill_after = absl::Milliseconds(50)};
-    options.random = [this] {
-      Secret secret{};
-      secret[0] = static_cast<uint8_t>(++randoms_);
-      return secret;
-    };
-    options.observer = &observer_;
-    broker_ = std::make_unique<Broker>(std::move(options));
-  }
-  ~BrokerWaitTest() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
-
-  struct Client {
-    Broker::NewSession session;
-    std::shared_ptr<Broker::Acquisition> acquisition;
-    std::unique_ptr<Broker::Call> call;
-    std::unique_ptr<absl::Notification> resumed;
-  };
-  // Opens a session of a new process.
-  Client Open(const std::string& tenant) {
-    SessionDetails details;
-    details.peer.pid = ++pids_;
-    return {.session = *broker_->OpenSession(tenant, details)};
-  }
-  std::unique_ptr<Broker::Call> CallOf(const Client& client) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(client.session.token.data()), 32));
-    return std::make_unique<Broker::Call>(*std::move(call));
-  }
-  // Begins an Acquire of this many granules, and returns its state.
-  State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false,
-              bool without_pressure = false, uint64_t request_id = 0) {
-    client.call = CallOf(client);
-    client.resumed = std::make_unique<absl::Notification>();
-    client.acquisition = std::make_shared<Broker::Acquisition>();
-    client.acquisition->session = client.session.id;
-    client.acquisition->spec = {.bytes = granules * kGranule,
-                                .without_pressure = without_pressure,
-                                .revocable = revocable,
-                                .waits = wait > absl::ZeroDuration(),
-                                .request_id = request_id};
-    client.acquisition->wait_until = absl::Now() + wait;
-    client.acquisition->patient_until = absl::Now() + kLong;
-    client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
-    client.acquisition->resume = [this, resumed = client.resumed.get()] {
-      broker_->Count();  // takes the mutex: no resume is called under it
-      resumed->Notify();
-    };
-    return broker_->Advance(client.acquisition, /*may_block=*/false).state;
-  }
-  // Returns its answer, once it goes on.
-  absl::StatusOr<std::vector<LeaseView>> End(Client& client) {
-    EXPECT_TRUE(client.resumed->WaitForNotificationWithTimeout(kLong));
-    Broker::Progress progress = broker_->Advance(client.acquisition, /*may_block=*/true);
-    EXPECT_EQ(progress.state, State::kAnswered);
-    client.call.reset();
-    return std::move(progress.leases);
-  }
-  // Begins an Acquire that the clock does not look at before its time is up.
-  State BeginQuietly(Client& client, uint64_t granules) {
-    return Begin(client, granules, kLong, /*revocable=*/false, /*without_pressure=*/true);
-  }
-  std::vector<LeaseId> Hold(Client& client, uint64_t granules, bool revocable = false,
-                            uint64_t request_id = 0) {
-    EXPECT_EQ(Begin(client, granules, absl::ZeroDuration(), revocable, /*without_pressure=*/false,
-                    request_id),
-              State::kNeedsAThread);
-    const auto progress = broker_->Advance(client.acquisition, /*may_block=*/true);
-    EXPECT_TRUE(progress.leases.ok()) << progress.leases.status();
-    client.call.reset();
-    std::vector<LeaseId> ids;
-    for (const LeaseView& lease : *progress.leases) ids.push_back(lease.lease);
-    return ids;
-  }
-
-  Observer observer_;
-  int randoms_ = 0;
-  pid_t pids_ = 0;
-  std::unique_ptr<Broker> broker_;
-};
+using BrokerWaitTest = BrokerWaitFixture;
 
 TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
   Client a = Open("a"), b = Open("b");
@@ -370,82 +229,6 @@ TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
     EXPECT_EQ(broker_->Release(*CallOf(b), {leases->front().lease}), absl::OkStatus());
     ASSERT_TRUE(broker_->Trim("", "", 0).ok());
   }
-}
-
-TEST_F(BrokerWaitTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
-  Client a = Open("a"), b = Open("b");
-  const std::vector<LeaseId> held = Hold(a, 10);
-  ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
-  for (const Pressure& pressure : observer_.AwaitPressures(2)) {
-    EXPECT_EQ(pressure.tenant, "");
-    EXPECT_EQ(pressure.bytes, 4 * kGranule);
-    EXPECT_EQ(pressure.until, b.acquisition->wait_until);
-  }
-  EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
-  EXPECT_TRUE(End(b).ok());
-}
-
-class LongGraceTest : public BrokerWaitTest {
- protected:
-  LongGraceTest() : BrokerWaitTest(kLong) {}
-};
-
-// Two requests of one tenant that begin together.
-TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
-  broker_->Configure({{"c", {.priority = -1}}}, {});
-  Client a = Open("a"), c = Open("c"), first = Open("b"), second = Open("b");
-  Hold(a, 6);
-  Hold(c, 4, /*revocable=*/true);
-  ASSERT_EQ(Begin(first, 4, kLong), State::kWaits);
-  ASSERT_EQ(Begin(second, 3, 2 * kLong), State::kWaits);
-  EXPECT_TRUE(observer_.AwaitPressure(
-      [&](const Pressure& pressure) { return pressure.until == second.acquisition->wait_until; }));
-  for (Client* waits : {&first, &second}) {
-    broker_->GiveUp(waits->acquisition);
-    EXPECT_TRUE(absl::IsCancelled(End(*waits).status()));
-  }
-}
-
-TEST_F(BrokerWaitTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
-  Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
-  Hold(a, 8);
-  Hold(holds, 2);
-  // The unused guarantee goes before memory that is not guaranteed, and has to come from others.
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
-  ASSERT_EQ(Begin(first, 3, kLong), State::kWaits);
-  ASSERT_EQ(Begin(second, 1, kLong), State::kWaits);
-  for (const std::string pressed : {"b", ""}) {
-    EXPECT_TRUE(observer_.AwaitPressure([&](const Pressure& pressure) {
-      return pressure.tenant == pressed;
-    })) << pressed;
-  }
-  for (Client* waits : {&first, &second}) {
-    broker_->GiveUp(waits->acquisition);
-    EXPECT_TRUE(absl::IsCancelled(End(*waits).status()));
-  }
-}
-
-TEST_F(BrokerWaitTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
-  broker_->Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
-  Client scavenger = Open("b"), owner = Open("owner");
-  Hold(scavenger, 10, /*revocable=*/true);
-  // It need not ask to wait.
-  ASSERT_EQ(Begin(owner, 8, absl::ZeroDuration()), State::kWaits);
-  EXPECT_THAT(observer_.AwaitRevoked(1), ElementsAre(scavenger.session.id));
-  EXPECT_THAT(observer_.AwaitEnded(2),
-              ElementsAre(Pair(scavenger.session.id, false), Pair(scavenger.session.id, true)));
-  broker_->ProcessGone(scavenger.session.id);
-  EXPECT_TRUE(End(owner).ok());
-}
-
-TEST_F(BrokerWaitTest, WhatIsRevocableSaysSo) {
-  Client a = Open("a");
-  ASSERT_EQ(Begin(a, 1, absl::ZeroDuration(), /*revocable=*/true), State::kNeedsAThread);
-  const auto progress = broker_->Advance(a.acquisition, /*may_block=*/true);
-  ASSERT_TRUE(progress.leases.ok());
-  EXPECT_TRUE(progress.leases->front().revocable);
-  a.call.reset();
 }
 
 }  // namespace

@@ -63,6 +63,12 @@ class LedgerFixture : public ::testing::Test {
     if (admission->waiter) ledger.EndWait(*admission->waiter, /*expired=*/false).IgnoreError();
     return std::move(admission->operation);
   }
+  static bool Granted(const absl::StatusOr<std::optional<Operation>>& answer) {
+    return answer.ok() && answer->has_value();
+  }
+  static bool Soon(const absl::StatusOr<std::optional<Operation>>& answer) {
+    return answer.ok() && !answer->has_value();
+  }
   // As Ask; the request must be granted. Not yet committed.
   Operation Begin(SessionId session, uint64_t bytes, uint32_t count = 1,
                   std::string device = "GPU-1") {
@@ -120,6 +126,15 @@ class LedgerFixture : public ::testing::Test {
     EXPECT_TRUE(view.ok()) << view.status();
     return view.ok() ? view->devices.at(device) : DeviceUsageView{};
   }
+  SegmentView Segment(SegmentId id) {
+    const auto views = ledger.look().ListSegments("", "");
+    for (const SegmentView& view : *views) {
+      if (view.id == id) return view;
+    }
+    ADD_FAILURE() << "no segment " << ToInt(id);
+    return {};
+  }
+  SegmentState StateOf(const Operation::Item& item) { return Segment(item.segment).state; }
   void SetQuota(absl::string_view tenant, const Quota& quota) {
     const absl::Status right = ledger.CheckQuota(tenant, quota);
     EXPECT_TRUE(right.ok()) << right;

@@ -1,0 +1,123 @@
+// Journals of other forms, and of later versions of this form.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "daemon/core/journal/layout.h"
+#include "daemon/core/journal/testing/memory_journal.h"
+
+namespace gpumemd {
+namespace {
+
+using journal::Erase;
+using journal::Put;
+
+TEST(JournalVersions, OtherFormsAreNamedAndLeft) {
+  Journal journal(1);
+  for (uint32_t form : {0u, 1u, 3u, 77u}) {
+    Bytes other = journal.bytes;
+    std::memcpy(&other[kFormAt], &form, sizeof form);
+    ExpectRefused(
+        other, absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("the journal is of form ", form, ", which ",
+                     form < 2 ? "another gpumemd" : "gpumemd " GPUMEM_VERSION,
+                     " wrote, and this one (gpumemd " GPUMEM_VERSION ") reads forms 2 to 2"));
+  }
+  Bytes other = journal.bytes;
+  other[kRecordBytesAt] = 128;
+  ExpectRefused(other, absl::StatusCode::kDataLoss, "its records have 384 bytes, and not 256");
+}
+
+// Writes as a daemon of the next version does, which has one more field and one more type.
+class NextVersion {
+ public:
+  explicit NextVersion(uint8_t flags) {
+    flags_ = flags;
+    journal::dialect = {.version = 2, .write = Write, .more_records = 3};
+  }
+  ~NextVersion() { journal::dialect = {}; }
+
+ private:
+  static void Write(journal::RecordHead& head, absl::Span<uint8_t> payload) {
+    if (head.type == static_cast<uint8_t>(journal::Type::kLease)) {
+      payload[journal::kPayloadBytes - 1] = 7;
+    } else if (head.type == static_cast<uint8_t>(journal::Type::kCounters)) {
+      head.type = 200;
+    } else {
+      return;  // as this version writes it
+    }
+    head.version = 2;
+    head.flags = flags_;
+  }
+  static uint8_t flags_;
+};
+uint8_t NextVersion::flags_ = 0;
+
+JournalImage SomeImage() {
+  JournalImage image;
+  image.Apply(Put(journal::Session{.id = SessionId{5}, .tenant = "alice"}));
+  image.Apply(Put(journal::Segment{.id = SegmentId{6}, .bytes = 4096}));
+  image.Apply(
+      Put(journal::Lease{.id = LeaseId{7}, .session = SessionId{5}, .segment = SegmentId{6}}));
+  return image;
+}
+
+TEST(JournalVersions, WhatMayBePassedOverIs) {
+  Journal journal(1);
+  {
+    const NextVersion next(journal::kMayPass);
+    journal.table.Rewrite(journal.Place(1, 1), SomeImage());
+  }
+  absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == SomeImage());
+  EXPECT_EQ(read->passed, 4u);  // the lease, and three of an unknown type
+  EXPECT_EQ(read->objects, 6u);
+  // This version goes on beside them, and its next state is without them.
+  journal.table = JournalTable::Resume(absl::MakeSpan(journal.bytes), *read);
+  EXPECT_EQ(journal.table.free_slots(), 10u);
+  ASSERT_TRUE(journal.table.Append(
+      {Erase<journal::Lease>(LeaseId{7}), PutExposure(5, 1), PutExposure(6, 1)}));
+  read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->passed, 3u);
+  EXPECT_TRUE(read->image.leases.empty());
+  EXPECT_EQ(read->image.exposures.size(), 2u);
+  journal.table.Rewrite(journal.Place(1, 1), read->image);
+  read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->passed, 0u);
+  EXPECT_EQ(read->objects, 4u);
+}
+
+TEST(JournalVersions, WhatMayNotBePassedOverIsRefused) {
+  Journal journal(1);
+  {
+    const NextVersion next(0);
+    journal.table.Rewrite(journal.Place(1, 1), SomeImage());
+  }
+  ExpectRefused(
+      journal.bytes, absl::StatusCode::kFailedPrecondition,
+      "something in the journal that only version 2 of it can say, which gpumemd " GPUMEM_VERSION
+      " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 1");
+  // Bytes that no earlier version has used are damage in a record without a newer version's mark.
+  journal.table.Rewrite(journal.Place(1, 1), SomeImage());
+  uint8_t* const record = &journal.bytes[journal.SlotAt(2)];
+  record[kJournalRecordBytes - 1] = 7;
+  const uint64_t before = journal::Load<uint64_t>(record);
+  const uint64_t checksum = journal::ChecksumOfRecord(record);
+  std::memcpy(record, &checksum, sizeof checksum);
+  uint8_t* const stage = &journal.bytes[journal.Stage()];
+  auto head = journal::Load<journal::StageHead>(stage);
+  head.sum += checksum - before;
+  std::memcpy(stage, &head, sizeof head);
+  head.checksum = journal::ChecksumOfRecord(stage);
+  std::memcpy(stage, &head, sizeof head);
+  ExpectRefused(journal.bytes, absl::StatusCode::kDataLoss,
+                "a record that no daemon of its version writes (slot 2)");
+}
+
+}  // namespace
+}  // namespace gpumemd
