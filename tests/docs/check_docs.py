@@ -175,7 +175,7 @@ def check(place, block, before, known, machine):
             elif (mark == "systemd") == machine:
                 place.run(command)
     elif machine:
-        pass  # tried by whoever runs without
+        pass  # tried by the run without systemd
     elif block.language in ("cpp", "cuda") and not block.hidden:
         save(place, block, block.text)
         check_cpp(place, block, before)

@@ -522,7 +522,7 @@ def copy_into(to: Array, source: Array) -> None:
     gpu = (to if not to.place.on_host else source).place.dlpack_device()[1]
     other = source.place.dlpack_device()[1] if not source.place.on_host else gpu
     if other != gpu:
-        _cuda.synchronize(other)  # its work may still be writing what is to be copied
+        _cuda.synchronize(other)  # its work may still be writing the source
     _cuda.copy(gpu, to.ptr + low, source.ptr + low, high - low)
 
 

@@ -233,7 +233,7 @@ def test_hooks_are_those_of_the_thread(adapter, cupy, pool):
             assert in_force.wait(60)
             before = hooks.asked
             for _ in range(100):
-                cupy.cuda.alloc(MIB)  # here none is in force, and nobody is asked
+                cupy.cuda.alloc(MIB)  # no hook is in force in this thread
             assert hooks.asked == before
             ident = thread.ident
             over.set()
@@ -253,7 +253,7 @@ def test_hooks_are_those_of_the_thread(adapter, cupy, pool):
 def test_an_exception_on_its_way_stays(adapter, cupy, pool):
     class Hook(cupy.cuda.memory_hook.MemoryHook):
         def free_preprocess(self, **_):
-            raise RuntimeError("of the hook")  # nobody can be told
+            raise RuntimeError("of the hook")  # has no caller to reach
 
         free_postprocess = alloc_preprocess = alloc_postprocess = lambda self, **_: None
         malloc_preprocess = malloc_postprocess = alloc_preprocess
