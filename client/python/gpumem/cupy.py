@@ -7,7 +7,7 @@
     with gpumem.cupy.using(gpumem.connect().pool(limit=1 << 30)):
         y = cupy.ones(10)               # and these, of this thread, in a pool of their own
 
-The functions that CuPy calls for each array are in C (extension/cupy.cc behind
+The functions that CuPy calls for each array are in C (extension/cupy_blocks.cc behind
 cupy.cuda.CFunctionAllocator). A block is for work on CuPy's current stream at the time when the
 array is made. It is freed on that stream, as with CuPy's own pool: wait for the work of other
 streams that use the memory first.
