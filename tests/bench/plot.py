@@ -209,7 +209,7 @@ def draw_traces(rows, path):
     groups = {}
     for (name, _), row in rows.items():
         parts = name.split("/")
-        if parts[0] == "PoolTrace" and parts[2] != "python":  # which asks nobody
+        if parts[0] == "PoolTrace" and parts[2] != "python":  # the empty call
             groups.setdefault(parts[1], {})[parts[2]] = row["ns_per_op"]
     if not groups:
         return

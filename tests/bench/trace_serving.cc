@@ -1,6 +1,6 @@
 // The allocations of an inference server with continuous batching, for a model of 8 billion
-// parameters (Llama 3 8B's shapes: 32 layers, width 4096, 32 query and 8 key-value heads of 128,
-// inner width 14336, vocabulary 128256) in bfloat16.
+// parameters in bfloat16. Its shapes are those of Llama 3 8B: 32 layers, width 4096, 32 query and
+// 8 key-value heads of 128, inner width 14336, vocabulary 128256.
 //
 // - The weights are allocated one tensor at a time and live to the end.
 // - Requests arrive as a Poisson process, 0.45 a step. Prompts are log-normal with a median of 400

@@ -31,7 +31,7 @@ void TestErrors(void) {
   CHECK(strstr(gpumem_last_error(), "/tmp/no-such-folder") != NULL);
   EXPECT(GPUMEM_NOT_FOUND, gpumem_last_denial(&denial));
 
-  /* Each thread has its own. */
+  /* Each thread has a last error. */
   strncpy(words, gpumem_last_error(), sizeof(words) - 1);
   CHECK(pthread_create(&thread, NULL, InAnotherThread, NULL) == 0);
   CHECK(pthread_join(thread, NULL) == 0);

@@ -212,7 +212,7 @@ void TestDaemonGone(void) {
   CHECK(told.draining == 1 && told.ended == GPUMEM_UNAVAILABLE);
   pthread_mutex_unlock(&told.mutex);
   EXPECT(GPUMEM_UNAVAILABLE, gpumem_client_connect(NULL, &other));
-  /* What is leased goes on serving. */
+  /* Leased memory stays usable. */
   memset(kept.data, 1, kept.bytes);
   OK(gpumem_pool_allocate(pool, kMiB, NULL, &block));
   memset(block.data, 2, block.bytes);

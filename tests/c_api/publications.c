@@ -28,7 +28,7 @@ static void Fill(gpumem_client* client, int first, gpumem_segment** segments) {
   }
 }
 
-/* In a process of its own: what it publishes outlives it. */
+/* Runs in a separate process: the publication outlives it. */
 static void PublishAndEnd(void) {
   static const char metadata[] = {'a', 0, 'b'};
   const struct gpumem_publish_options options = {.struct_size = sizeof(options),
@@ -89,7 +89,7 @@ void TestPublications(void) {
   CHECK(waitpid(publisher, &status, 0) == publisher && WIFEXITED(status) &&
         WEXITSTATUS(status) == 0);
 
-  /* Its publisher is gone, and it belongs to nobody here; another tenant may have it, too. */
+  /* The publication outlives its publisher, and another tenant may attach. */
   blue = ConnectAs("blue");
   green = ConnectAs("green");
   CHECK(Leased(blue) == kSegments * 2 * (uint64_t)kMiB);
@@ -104,7 +104,7 @@ void TestPublications(void) {
   CHECK(Leased(green) == 0); /* charged once, to blue */
   EXPECT(GPUMEM_PERMISSION_DENIED, gpumem_client_unpublish(green, "blue/weights", &version));
 
-  /* The next version: who waits for it gets it, and who has the one before keeps that. */
+  /* The next version goes to those that wait for it. Those that hold the one before keep it. */
   Fill(blue, 20, segments);
   publish.access = GPUMEM_PUBLICATION_ACCESS_TENANT;
   publish.ephemeral = 1;

@@ -20,7 +20,7 @@ void TestWaiting(void) {
   pthread_t thread;
   int cancelled = 1;
 
-  /* All that there is; what is there is not waited for. */
+  /* Takes all free memory. Free memory is granted without a wait. */
   acquire.wait_ms = GPUMEM_UNLIMITED;
   OK(gpumem_client_acquire(client, &acquire, &all));
   acquire.bytes = 2 * kMiB;

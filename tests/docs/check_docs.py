@@ -175,7 +175,7 @@ def check(place, block, before, known, machine):
             elif (mark == "systemd") == machine:
                 place.run(command)
     elif machine:
-        pass  # tried by whoever runs without
+        pass  # tried by the run without systemd
     elif block.language in ("cpp", "cuda") and not block.hidden:
         save(place, block, block.text)
         check_cpp(place, block, before)
@@ -198,7 +198,8 @@ def install_library(place, headers, library, script):
     for name in ("libgpumem.so", "libgpumem.so.1"):
         os.symlink(os.path.abspath(library), os.path.join(lib, name))
     # The very function that makes the release's file.
-    make = f"eval \"$(sed -n '/^pkg_config_file() {{/,/^}}/p' {script})\"; pkg_config_file 0 '${{pcfiledir}}/../..' lib"
+    files = os.path.join(os.path.dirname(os.path.abspath(script)), "deploy/release/files.sh")
+    make = f"source {files}; pkg_config_file 0 '${{pcfiledir}}/../..' lib"
     code, text = run(["bash", "-c", make], os.getcwd())
     assert code == 0, text
     with open(os.path.join(lib, "pkgconfig/gpumem.pc"), "w", encoding="utf-8") as file:

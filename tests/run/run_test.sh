@@ -19,6 +19,10 @@ fail() {
 make_folders() {
   mkdir -p "$WORK"/{checkout/common,bin,empty,home} "$WORK/toolkit/include" "$WORK/gpu/proc/driver/nvidia"
   install -m 755 "$RUN" "$WORK/checkout/run"
+  local sourced
+  for sourced in third_party/bazel/machine.sh deploy/release/{files,dist,deb,image}.sh; do
+    install -m 644 -D "${RUN%/*}/$sourced" "$WORK/checkout/$sourced"
+  done
   echo '#define GPUMEM_VERSION "0.1.0"' >"$WORK/checkout/common/version.h"
   echo '#define CUDA_VERSION 13000' >"$WORK/toolkit/include/cuda.h"
   touch "$WORK/gpu/proc/driver/nvidia/version"
@@ -112,5 +116,10 @@ run gpu empty image --host-only
 echo " This build: CUDA 13.0." >"$WORK/description"
 run gpu empty image
 ! says "CUDA toolkit" || fail "image of packages with CUDA is refused"
+
+# From any directory, and by a link.
+ln -s "$WORK/checkout/run" "$WORK/bin/gpumem-run"
+(cd / && "$WORK/bin/gpumem-run" help) >"$WORK/output" 2>&1 || fail "help by a link fails"
+says "usage: ./run COMMAND" || fail "help by a link shows no usage"
 
 echo "run_test: ok"

@@ -30,9 +30,9 @@ class Puppet {
   //   store NAME TEXT         stores a new file with this text: a status, "OK"
   //   store-again NAME NEW    the same file by another name: a status
   //   store-many PREFIX N     N new files, by PREFIX and a number from 0: a status
-  //   remove NAME, remove-many PREFIX N, barrier, check-room, ready WORDS: a status
-  //   pack NAME TEXT, pack-many PREFIX N, unpack NAME, unpack-many PREFIX N
-  //                           the same in crates (FdCrates), which it adopts at its start
+  //   remove NAME, remove-many PREFIX N, barrier, check-room, ready WORDS   a status
+  //   pack NAME TEXT, pack-many PREFIX N, unpack NAME, unpack-many PREFIX N   the same in
+  //                           crates (FdCrates), which it adopts at its start
   //   close NAME              of the descriptors that it was handed or has stored
   //   lost                    waits until the manager is gone, and says why
   //   capacity                of the store, 0: unknown

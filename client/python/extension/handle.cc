@@ -138,13 +138,14 @@ PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
 
 PyMethodDef methods[] = {
     {"close", Close, METH_VARARGS,
-     "close(defer=False): end it; while views are left refused or, with defer, put off"},
+     "close(defer=False): destroys it; raises while it has views, or defers to the last view"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef properties[] = {
-    {"closed", GetClosed, nullptr, "whether it has ended, or ends with its last view", nullptr},
-    {"views", GetViews, nullptr, "how many look at its memory", nullptr},
-    {"stream", GetStream, SetStream, "of a block: on which it is freed", nullptr},
+    {"closed", GetClosed, nullptr, "True if it is destroyed, or will be with its last view",
+     nullptr},
+    {"views", GetViews, nullptr, "how many views its memory has", nullptr},
+    {"stream", GetStream, SetStream, "of a block: the stream on which it is freed", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
@@ -154,7 +155,7 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
                        {Py_tp_methods, methods},
                        {Py_tp_getset, properties},
                        {Py_tp_new, reinterpret_cast<void*>(Refuse)},
-                       {Py_tp_doc, const_cast<char*>("a handle of the C library")},
+                       {Py_tp_doc, const_cast<char*>("an object of the C library")},
                        {0, nullptr}};
 
 PyType_Spec spec = {"gpumem._gpumem.Handle", sizeof(Handle), 0,

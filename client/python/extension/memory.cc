@@ -212,13 +212,13 @@ PyObject* GetContiguous(PyObject* self, void* fortran) {
 }
 
 PyGetSetDef properties[] = {
-    {"ptr", GetPointer, nullptr, "the address: a device pointer, or an ordinary one", nullptr},
-    {"nbytes", GetBytes, nullptr, "bytes", nullptr},
-    {"readonly", GetReadonly, nullptr, "whether it was mapped without the right to write", nullptr},
-    {"on_host", GetHost, nullptr, "whether the CPU can use the address", nullptr},
-    {"c_contiguous", GetContiguous, nullptr, "whether the last index runs fastest, without gaps",
+    {"ptr", GetPointer, nullptr, "the address, of the device or of the CPU", nullptr},
+    {"nbytes", GetBytes, nullptr, "the size in bytes", nullptr},
+    {"readonly", GetReadonly, nullptr, "True if it is mapped read-only", nullptr},
+    {"on_host", GetHost, nullptr, "True if the CPU can use the address", nullptr},
+    {"c_contiguous", GetContiguous, nullptr, "True if the last index runs fastest, without gaps",
      nullptr},
-    {"f_contiguous", GetContiguous, nullptr, "whether the first index runs fastest, without gaps",
+    {"f_contiguous", GetContiguous, nullptr, "True if the first index runs fastest, without gaps",
      &memory_type},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -228,7 +228,7 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
                        {Py_tp_getset, properties},
                        {kGetBufferSlot, reinterpret_cast<void*>(GetBuffer)},
                        {kReleaseBufferSlot, reinterpret_cast<void*>(ReleaseBuffer)},
-                       {Py_tp_doc, const_cast<char*>("bytes that a handle keeps")},
+                       {Py_tp_doc, const_cast<char*>("memory that a handle keeps alive")},
                        {0, nullptr}};
 
 PyType_Spec spec = {"gpumem._gpumem.Memory", sizeof(Memory), 0,

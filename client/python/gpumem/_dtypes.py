@@ -16,7 +16,7 @@ _LITTLE = "<" if sys.byteorder == "little" else ">"
 class DType:
     """One type of elements."""
 
-    name: str  # "float32"; a typestr where it has no name
+    name: str  # "float32"; the typestr of a type without a name
     itemsize: int  # bytes
     typestr: Optional[str]  # of the array interface; None: it has none
     format: Optional[str]  # of the struct module, as buffers have it; None: none

@@ -1,24 +1,30 @@
-"""client/include/gpumem/gpumem.h for Python (client/python/extension): one function for one.
+"""The C API (client/include/gpumem/gpumem.h) for Python: one function for each of its functions.
 
-Numbers are as there: milliseconds, bytes, enumerations, addresses. Errors are gpumem.errors'.
+Numbers are those of the C API: milliseconds, bytes, enumerations, addresses. A failed call raises
+the exception of gpumem.errors for its status. The source is client/python/extension.
 """
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 __version__: str
 
 class Handle:
-    """A handle of the C library. It ends with its object, or by close(): not while something looks
-    at its memory (`views`)."""
+    """An object of the C library, such as a client, a segment or a pool. close() destroys it, and
+    so does the end of this Python object.
 
-    stream: int
+    `views` counts the arrays, memoryviews, DLPack capsules and blocks that use its memory. While
+    there are views, close() raises FailedPreconditionError. close(defer=True) succeeds: the last
+    view then destroys the object.
+    """
+
+    stream: int  # of a block: the stream on which it is freed
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool: ...  # True if it is destroyed, or will be with its last view
     @property
     def views(self) -> int: ...
     def close(self, defer: bool = ...) -> None: ...
 
 class Memory:
-    """Bytes that a handle keeps, with the buffer protocol where the CPU can use them."""
+    """Memory that a handle keeps alive. Has the buffer protocol if the CPU can use the memory."""
 
     def __init__(self, keep: Optional[Handle], pointer: int, nbytes: int, readonly: bool,
                  host: bool, counted: bool, format: Optional[str], itemsize: int,
@@ -120,12 +126,13 @@ def dlpack_export(memory: Memory, device_type: int, device_id: int, code: int, b
 def dlpack_import(capsule: Any, /) -> Tuple[Handle, int, int, int, int, int, int,
                                             Tuple[int, ...], Optional[Tuple[int, ...]], bool]: ...
 
-# gpumem.cupy: (state, param, malloc, free) for cupy.cuda.CFunctionAllocator. Without a stream,
-# they work as cudaMalloc and cudaFree.
+# Returns (state, param, malloc, free), the arguments of cupy.cuda.CFunctionAllocator. Without
+# `current_stream`, malloc and free work as cudaMalloc and cudaFree.
 def cupy_state(pool: Optional[Handle], device: int, current_stream: Any,
                get_memory_hooks: Optional[Callable[[], Any]], on_refusal: Callable[..., None],
                on_new_stream: Optional[Callable[[int, List[int]], List[int]]],
                with_hooks: Optional[Callable[..., Any]],
                on_free: Optional[Callable[..., None]], /
                ) -> Tuple[Any, int, int, int]: ...
+# Returns the allocator for cupy.cuda.set_allocator. `make` is CFunctionAllocator.malloc.
 def cupy_allocator(state: Any, make: Callable[[int], Any], /) -> Callable[[int], Any]: ...

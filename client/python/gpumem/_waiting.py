@@ -35,7 +35,7 @@ class Token:
 
     def __init__(self) -> None:
         self._handle = _gpumem.token_new()
-        self._after: Set["weakref.ref[Token]"] = set()  # what is cancelled with it
+        self._after: Set["weakref.ref[Token]"] = set()  # tokens that its cancellation cancels, too
 
     @property
     def handle(self) -> _gpumem.Handle:
@@ -192,7 +192,7 @@ async def call_async(work: Callable[[Token], T]) -> T:
         try:
             loop.call_soon_threadsafe(done.set)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits
+            pass  # the loop is closed: no task waits
 
     running = _Call(work, token, tell)
     try:

@@ -95,7 +95,7 @@ class Notices:
             try:
                 loop.call_soon_threadsafe(notices.put_nowait, notice)
             except RuntimeError:
-                pass  # the loop is closed: nobody listens
+                pass  # the loop is closed: no task listens
 
         self._notices = notices
         self._watch = await call_async(lambda token: Watch(self._client, any=tell))

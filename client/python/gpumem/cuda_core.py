@@ -76,7 +76,7 @@ class _Keeper(_Resource):
 def buffer(memory: Memory) -> Any:
     """Returns a segment or block as cuda.core.Buffer, which keeps it: no copy. The end of the
     buffer frees nothing by itself; the memory goes back when the last reference is gone."""
-    view = memory.array()  # counts as a look at the memory, so that nobody closes it under it
+    view = memory.array()  # counts as a view: close() is refused while the buffer lives
     try:
         return _core.Buffer.from_handle(memory.ptr, memory.nbytes, owner=view)
     except TypeError:  # of a version before there were owners

@@ -7,7 +7,7 @@
     with gpumem.cupy.using(gpumem.connect().pool(limit=1 << 30)):
         y = cupy.ones(10)               # and these, of this thread, in a pool of their own
 
-The functions that CuPy calls for each array are in C (extension/cupy.cc behind
+The functions that CuPy calls for each array are in C (extension/cupy_blocks.cc behind
 cupy.cuda.CFunctionAllocator). A block is for work on CuPy's current stream at the time when the
 array is made. It is freed on that stream, as with CuPy's own pool: wait for the work of other
 streams that use the memory first.
@@ -48,7 +48,7 @@ from .segment import Layout, Ticket
 
 __all__ = ["MemoryPool", "PinnedMemoryPool", "share", "unuse", "use", "using"]
 
-_LEGACY_AND_PER_THREAD = (0, 1, 2)  # streams that CUDA has of its own
+_LEGACY_AND_PER_THREAD = (0, 1, 2)  # CUDA's built-in streams
 
 
 def _current_stream() -> int:
@@ -238,7 +238,7 @@ def _refuse(pool_of: Callable[[], Pool], size: int, error: Exception, attempt: i
     if attempt == 1 and isinstance(error, ResourceExhaustedError):
         gc.collect()  # arrays in cycles
         return
-    denial = getattr(error, "denial", None)  # none where it is the pool's own limit
+    denial = getattr(error, "denial", None)  # none if the pool's limit refused it
     pool = pool_of()
     refused = _memory.OutOfMemoryError(
         size, pool.stats().reserved_bytes if denial is None else denial.used,

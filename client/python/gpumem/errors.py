@@ -47,13 +47,13 @@ class Denial:
 
     cause: Cause
     tenant: str
-    device: str  # its UUID; "" where it is no device's
+    device: str  # its UUID; "" if no device is concerned
     asked: int
     used: int
     limit: int
     help: str  # what would help, in words
-    limited_tenant: str  # whose limit it is, where that is not `tenant` but one that it is under
-    holders: Tuple[Holder, ...]  # of what is used, the largest first; a few
+    limited_tenant: str  # the tenant above `tenant` whose limit it is; "": the latter
+    holders: Tuple[Holder, ...]  # a few users of the memory, the largest first
 
     @property
     def requested(self) -> int:

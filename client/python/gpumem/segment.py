@@ -143,9 +143,13 @@ class Segment(Memory):
     """A lease on one driver allocation on one device, mapped into this process. Made by
     Client.acquire() and Client.open().
 
-    ptr, size and nbytes (bytes), device (UUID), kind, backend, readonly, on_host, lease_id,
-    segment_id, reused (it holds old bytes of the tenant; else zeros), registered (of pinned memory:
-    GPUs can use it, too), revocable (it may be taken back). Any thread may use it.
+    Attributes: ptr, size and nbytes (bytes), device (UUID), kind, backend, readonly, on_host,
+    lease_id, segment_id, and
+    - reused: it holds old bytes of the tenant; else zeros
+    - registered: pinned memory that GPUs can use, too
+    - revocable: the daemon may take it back
+
+    Any thread may use it.
     """
 
     def __init__(self, handle: _gpumem.Handle, readonly: bool = False) -> None:

@@ -31,7 +31,7 @@ class Quota:
     max_waiting: Optional[int]
     priority: int
     revocable: bool  # all of its leases are
-    parent: str  # under whose quota it is, too; "": nobody's
+    parent: str  # the tenant whose quota includes it; "": none
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def main():
     for again in range(PROCESSES):
         if again > 0 and time.monotonic() - began > LONGEST_S * again / PROCESSES:
             break
-        for name in parts:  # each in a process of its own, since allocators are chosen for good
+        for name in parts:  # each in a separate process, since allocators are chosen for good
             done = subprocess.run([sys.executable, __file__, "--be", name], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True, check=False, timeout=100)
             for line in done.stdout.splitlines():

@@ -61,7 +61,7 @@ class Part:
         self.seconds = 0.0
         self.failures = []  # (test, why)
         self.skips = []
-        self.lines = []  # of its own, printed as they are
+        self.lines = []  # printed as they are
         self.note = ""
 
     def fail(self, test, why):

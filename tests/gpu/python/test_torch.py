@@ -147,7 +147,7 @@ def test_a_shared_tensor_needs_no_live_producer():
     shared.unshare()
     with pytest.raises(gpumem.NotFoundError):
         shared.open()
-    assert tensor[20].item() == 20  # who has it, keeps it
+    assert tensor[20].item() == 20  # a holder keeps it
 
 
 def test_non_contiguous_tensors(name):

@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2153,SC2164  # ROOT and `set -e` are of `run`
+# ./run deb: Debian packages in dist/deb/. Sourced by `run`.
+
+# Debian packages (deploy/debian): debhelper packs what Bazel has built.
+run_deb() {
+  require_cuda
+  setup "${DEB_PACKAGES[@]}"
+  ensure_home
+  local version
+  version=$(version)
+  [[ $(dpkg-parsechangelog -l "$ROOT/deploy/debian/changelog" -S Version) == "$version"-* ]] ||
+    die "deploy/debian/changelog says nothing of version $version (common/version.h)"
+
+  bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
+    //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so
+  local bin work
+  bin=$(bazel_bin --config=dist-deb)
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064  # of now
+  trap "rm -rf '$work'" EXIT
+  cp -r "$ROOT/deploy/debian" "$work/debian"
+  umask 022
+  deb_root "$work/gpumem/root" "$bin" "$version"
+  mv "$work/debian" "$work/gpumem/"
+  (cd "$work/gpumem" && dpkg-buildpackage -b -us -uc >"$work/log" 2>&1) ||
+    { cat "$work/log" >&2 && die "the packages could not be made"; }
+
+  rm -rf "$DIST/deb"
+  mkdir -p "$DIST/deb"
+  install -m 644 "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo "$DIST/deb/"
+  "$ROOT/tests/deb/deb_test.sh" "$DIST/deb"
+  "$bin/daemon/gpumemd" --version | sed 's/^/deb: /'
+  (cd "$DIST/deb" && du -h -- *.deb)
+}
+
+# deb_root ROOT BIN VERSION: the packages' files, laid out below ROOT.
+deb_root() {
+  local root=$1 bin=$2 lib page package
+  lib=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+  mkdir -p "$root"/usr/{bin,sbin,include/gpumem,share/{gpumem,man/man{1,5,8}}} \
+    "$root/usr/lib/"{sysusers,tmpfiles}.d "$root/lib/systemd/system" "$root/$lib/pkgconfig"
+  install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$root/usr/sbin/"
+  install "$bin/client/cli/gpumemctl" "$root/usr/bin/"
+  install_library "$bin" "$root/$lib"
+  install_headers "$root/usr/include/gpumem"
+  pkg_config_file "$3" /usr "${lib#usr/}" >"$root/$lib/pkgconfig/gpumem.pc"
+
+  cd "$ROOT/deploy"
+  install -D -m 644 gpumemd.toml "$root/etc/gpumem/gpumemd.toml"
+  # Unchanged: to compare with, and to begin again from.
+  install -m 644 gpumemd.toml "$root/usr/share/gpumem/"
+  install -m 644 systemd/gpumemd* "$root/lib/systemd/system/"
+  install -m 644 systemd/sysusers.conf "$root/usr/lib/sysusers.d/gpumemd.conf"
+  install -m 644 systemd/tmpfiles.conf "$root/usr/lib/tmpfiles.d/gpumemd.conf"
+  install -D -m 644 -t "$root/usr/share/doc/gpumemd/examples" systemd/drop-ins/*
+  install -D -m 644 -t "$root/usr/share/gpumem/prometheus" prometheus/*
+  rm "$root"/usr/share/gpumem/prometheus/*_test.yml
+  install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
+
+  deb_generated "$root" "$bin/client/cli/gpumemctl_reference"
+  for page in man/*.[58]; do
+    install -m 644 "$page" "$root/usr/share/man/man${page##*.}/"
+  done
+  # The terms of the libraries that are headers or archives alone: they are inside.
+  for package in gpumemd gpumem-tools libgpumem1; do
+    install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
+  done
+  cd "$ROOT"
+}
+
+# Files that gpumemctl itself generates: its man page, and completion for shells.
+deb_generated() {
+  local share=$1/usr/share reference=$2
+  mkdir -p "$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+  "$reference" man >"$share/man/man1/gpumemctl.1"
+  "$reference" bash >"$share/bash-completion/completions/gpumemctl"
+  "$reference" zsh >"$share/zsh/vendor-completions/_gpumemctl"
+  "$reference" fish >"$share/fish/vendor_completions.d/gpumemctl.fish"
+}

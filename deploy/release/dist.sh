@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# ./run dist: a release in dist/. Sourced by `run`.
+
+run_dist() {
+  require_cuda
+  setup "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}"
+  ensure_home
+  local version
+  version=$(version)
+  rm -rf "$DIST"
+  mkdir -p "$DIST"/{bin,etc,include/gpumem,lib/gpumem/c++,lib/pkgconfig,licenses}
+
+  dist_programs
+  dist_library "$version"
+  dist_bundled_libraries
+  install -m 644 "$ROOT/deploy/gpumemd.toml" "$DIST/etc/"
+  install -D -m 644 -t "$DIST/share/gpumem/prometheus" "$ROOT"/deploy/prometheus/*
+  install -D -m 644 -t "$DIST/share/gpumem/grafana" "$ROOT"/deploy/grafana/*
+  install -m 644 "$ROOT/LICENSE" "$DIST/"
+  dist_licenses
+
+  local name=gpumem-$version-linux-x86_64
+  tar -C "$DIST" --sort=name --owner=0 --group=0 --transform="s,^\.,$name," \
+    --create . | gzip -9n >"$ROOT/$name.tar.gz.new"
+  mv "$ROOT/$name.tar.gz.new" "$DIST/$name.tar.gz"
+  dist_wheel "$version"
+
+  "$ROOT/tests/dist/dist_test.sh" "$DIST"
+  "$DIST/bin/gpumemd" --version | sed 's/^/dist: /'
+  du -sh "$DIST" | awk '{print "dist: " $1 " in " $2}'
+}
+
+# The daemon, its keeper and the operator's tool contain all libraries. The others would contain the
+# same again, and take Debian's shared libraries from lib/gpumem instead.
+dist_programs() {
+  bazel build --config=dist-static //daemon:gpumemd //daemon/keeper:gpumem-keeper \
+    //client/cli:gpumemctl
+  local bin
+  bin=$(bazel_bin --config=dist-static)
+  install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$bin/client/cli/gpumemctl" \
+    "$DIST/bin/"
+
+  bazel build --config=dist-bundled //client:libgpumem.so \
+    //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \
+    //tests/gpu:gpumem_gpu_test
+  bin=$(bazel_bin --config=dist-bundled)
+  install "$bin/tests/bench/gpumem_bench" "$bin/tests/demo/gpumem_demo" \
+    "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
+  install -D "$ROOT/tests/foreign/foreign.py" "$DIST/share/gpumem/foreign.py"
+  install "$ROOT/tests/gpu/frameworks.py" "$DIST/share/gpumem/frameworks.py"
+  install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*
+  install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*
+  install_library "$bin" "$DIST/lib"
+}
+
+# The public headers, as <gpumem/...>, and the pkg-config file.
+dist_library() {
+  install_headers "$DIST/include/gpumem"
+  # shellcheck disable=SC2016  # pkg-config's variable
+  pkg_config_file "$1" '${pcfiledir}/../..' lib >"$DIST/lib/pkgconfig/gpumem.pc"
+}
+
+# Copies the shared libraries that programs and library need, but for the C library's.
+dist_bundled_libraries() {
+  local path paths
+  paths=$(ldd "$DIST"/bin/* "$DIST/lib/libgpumem.so" | awk '$2 == "=>" {print $3}' | sort -u)
+  for path in $paths; do
+    case ${path##*/} in
+      libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.*) ;;
+      libstdc++.so.* | libgcc_s.so.*) install -m 644 "$path" "$DIST/lib/gpumem/c++/" ;;
+      *) install -m 644 "$path" "$DIST/lib/gpumem/" ;;
+    esac
+  done
+}
+
+# dist_wheel VERSION: the Python package, with the client library and its libraries inside.
+dist_wheel() {
+  bazel build --config=dist-bundled //client/python:site
+  local bin path
+  local -a libraries=()
+  bin=$(bazel_bin --config=dist-bundled)
+  for path in $(ldd "$DIST/lib/libgpumem.so" | awk '$2 == "=>" {print $3}' | sort -u); do
+    path=$DIST/lib/gpumem/${path##*/}
+    [[ ! -e $path ]] || libraries+=("$path")
+  done
+  "$ROOT/client/python/make_wheel.sh" "$bin/client/python/site" "$1" "$DIST" "$DIST/licenses" \
+    "${libraries[@]}"
+}
+
+# The libraries that the release contains.
+dist_licenses() {
+  local package
+  local -a libraries=(libc-ares-dev libfmt-dev libre2-dev zlib1g-dev libstdc++6)
+  for package in "${BUILD_PACKAGES[@]}"; do
+    case $package in
+      libpython3-dev) ;; # nothing of it is inside
+      lib* | *-dev) libraries+=("$package") ;;
+    esac
+  done
+  install_licenses "$DIST/licenses" "${libraries[@]}"
+}
