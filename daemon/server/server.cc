@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -134,12 +133,13 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       device_notices_(devices.notices),
       audit_(std::move(audit)),
       event_streams_(&audit_->ring()),
+      observer_(audit_->sink()),
       manager_(manager),
       store_(config_.state_dir),
       continuity_(std::move(continuity)),
-      broker_(std::make_unique<Broker>(
-          BrokerOptionsOf(config_, std::move(devices), this, continuity_.get(), audit_->sink(),
-                          manager_, [this](const BrokerLoad& load) { Pulse(load); }))),
+      broker_(std::make_unique<Broker>(BrokerOptionsOf(
+          config_, std::move(devices), &observer_, continuity_.get(), audit_->sink(), manager_,
+          [this](const BrokerLoad& load) { Pulse(load); }))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {
@@ -265,8 +265,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     }
   }
 
-  hub_ = std::make_unique<WatchHub>(broker_.get());
-  hub_for_observer_.Set(hub_.get());
+  hub_.Own(std::make_unique<WatchHub>(broker_.get()));
   grpc::EnableDefaultHealthCheckService(true);
   // For operators; but gRPC's library adds it to every server as soon as it is linked.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -279,15 +278,14 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     }
     builder.RegisterService(broker_service_.get());
   });
-  sessions_ = std::make_unique<SessionServer>(
+  sessions_.Own(std::make_unique<SessionServer>(
       std::move(listeners_.session), broker_.get(), config_.rules,
       [this](SessionId ended) { hub_->SessionEnded(ended); },
       SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
                            .audit = audit_->sink(),
                            .connect_api = [this](uid_t uid, const std::string& tenant) {
                              return api_servers_->Connect(uid, tenant);
-                           }});
-  sessions_for_observer_.Set(sessions_.get());
+                           }}));
   const auto known = broker_->ListSessions("");
   for (const SessionView& view : *known) {
     auto survivor = survivors_.find(view.id);
@@ -404,7 +402,6 @@ Server::~Server() {
   Failpoint("stop-no-files");
   monitor_.reset();
   // The broker's threads still run for a while.
-  sessions_for_observer_.Clear();
   sessions_.reset();
   Failpoint("stop-closed");
   api_servers_.reset();
@@ -413,7 +410,6 @@ Server::~Server() {
   // With it the devices, which keep sockets of their own in the runtime folder. Until it is gone
   // a device may have news for the hub.
   broker_.reset();
-  hub_for_observer_.Clear();
   hub_.reset();
   if (serves_) Audit(std::move(stopped_));
 }
@@ -614,65 +610,6 @@ void Server::Pulse(const BrokerLoad& load) {
   if (line.empty() || !told.ok()) return;
   absl::MutexLock lock(&mutex_);
   told_status_ = std::move(line);
-}
-
-void Server::SessionForgotten(SessionId session) {
-  sessions_for_observer_.With([&](SessionServer& sessions) { sessions.Forget(session); });
-}
-
-void Server::QuotaChanged(absl::string_view tenant) {
-  hub_for_observer_.With([&](WatchHub& hub) { hub.QuotaChanged(tenant); });
-}
-
-void Server::DrainingChanged(bool) {
-  hub_for_observer_.With([](WatchHub& hub) { hub.DrainingChanged(); });
-}
-
-void Server::SegmentsLost(SessionId session) {
-  hub_for_observer_.With([&](WatchHub& hub) { hub.SegmentsLost(session); });
-}
-
-void Server::Pressed(const Pressure& pressure) {
-  hub_for_observer_.With([&](WatchHub& hub) { hub.Pressed(pressure); });
-}
-
-void Server::Revoked(SessionId session) {
-  hub_for_observer_.With([&](WatchHub& hub) { hub.Revoked(session); });
-}
-
-void Server::EndProcess(SessionId session, bool kill) {
-  absl::StatusOr<SessionServer::Recognition> who;
-  absl::Status sent;
-  const bool there = sessions_for_observer_.With([&](SessionServer& sessions) {
-    who = sessions.WhoIs(session);
-    sent = sessions.Signal(session, kill ? SIGKILL : SIGTERM);
-  });
-  if (!there) return;
-  AuditRecord record{
-      .event = AuditEvent::kSignalled,
-      .session = session,
-      .signal = kill ? "SIGKILL" : "SIGTERM",
-      .why = absl::StrCat("it did not give up in time what is taken back",
-                          sent.ok() ? "" : absl::StrCat("; in vain: ", sent.message()))};
-  if (who.ok()) {
-    record.tenant = who->match.tenant;
-    record.pid = who->peer.pid;
-    record.uid = who->peer.uid;
-  }
-  Audit(std::move(record));
-  spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
-               who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
-                                       " (session ", ToInt(session), ")")
-                        : absl::StrCat("the process of session ", ToInt(session)),
-               kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
-               sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
-}
-
-void Server::ContextLost(const std::string& device_uuid, size_t segments) {
-  spdlog::warn(
-      "the context process on {} has ended: {} segments of kinds mempool and ipc are lost; their "
-      "holders are told, and the next request starts another",
-      device_uuid, segments);
 }
 
 }  // namespace gpumemd
