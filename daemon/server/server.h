@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "daemon/restart/inherit.h"
 #include "daemon/restart/override_store.h"
 #include "daemon/server/listeners.h"
+#include "daemon/server/load_report.h"
 #include "daemon/server/metrics_endpoint.h"
 #include "daemon/server/observer_relay.h"
 #include "daemon/server/part_relay.h"
@@ -89,7 +91,7 @@ class Server final {
   std::string Summary() const;
   // Returns one line for the service manager's status: "2 devices, 12 sessions, 3.2 GiB charged, 1
   // waiting".
-  std::string StatusLine() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string StatusLine() const { return load_.Line(); }
 
  private:
   Server(Config config, Devices devices, Reloading reloading,
@@ -99,8 +101,6 @@ class Server final {
   // Takes over the state of the previous daemon.
   absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
-  // Reports to the service manager that the broker lives.
-  void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartMonitor();
   // Starts the metrics. A failure causes a notice only: memory is served without metrics, too.
   void StartMetrics();
@@ -120,10 +120,7 @@ class Server final {
   Config in_force_ ABSL_GUARDED_BY(reload_mutex_);
   mutable absl::Mutex mutex_;
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
-  const size_t device_count_;                        // but for pinned memory
-  BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last pulse
-  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last status sent to the manager
-  std::vector<std::string> device_notices_;          // changed by Listen alone
+  std::vector<std::string> device_notices_;  // changed by Listen alone
 
   const std::unique_ptr<AuditLog> audit_;
   EventStreams event_streams_;
@@ -137,7 +134,8 @@ class Server final {
   Listeners listeners_;     // their files; the sockets themselves are passed on
   OverrideStore store_;
   const std::unique_ptr<ContinuityStore> continuity_;  // null: nothing survives this process
-  std::map<SessionId, Survivor> survivors_;            // until they are watched
+  LoadReport load_;
+  std::map<SessionId, Survivor> survivors_;  // until they are watched
   std::unique_ptr<Broker> broker_;
   std::unique_ptr<QuotaControl> quotas_;
   RelayedPart<WatchHub> hub_{observer_.hub()};
