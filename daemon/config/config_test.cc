@@ -2,10 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <string>
 
 #include "absl/status/status.h"
@@ -176,55 +173,6 @@ default = true
   EXPECT_THAT(config->notices, IsEmpty());
 }
 
-TEST(ConfigTest, ATenantsLimitGoesBeforeTheDefaultsOfADevice) {
-  absl::StatusOr<Config> config = Parse(R"(
-[[tenant]]
-name = "own"
-limit = "3GiB"
-[[tenant]]
-name = "inherits"
-[tenant_defaults]
-limit = "2GiB"
-device = [{uuid = "GPU-1", limit = "1GiB"}]
-[[rule]]
-tenant = "own"
-uid = 1
-[[rule]]
-tenant = "inherits"
-default = true
-)");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_THAT(QuotaOf(*config, "own").device_limits, IsEmpty());
-  EXPECT_EQ(QuotaOf(*config, "own").limit, SizeLimit{.bytes = 3 * kGiB});
-  EXPECT_EQ(QuotaOf(*config, "inherits"), config->tenant_defaults);
-  EXPECT_EQ(QuotaOf(*config, "nobody"), config->tenant_defaults);
-}
-
-TEST(ConfigTest, ResolvesPercentagesOnEachDevice) {
-  QuotaConfig quota{.limit = SizeLimit{.percent = 50},
-                    .device_limits = {{"B", {.percent = 10}}, {"gone", {.bytes = 1}}},
-                    .total_limit_bytes = 7,
-                    .max_segments = 1,
-                    .max_sessions = 2,
-                    .max_in_flight = 3,
-                    .max_retained = SizeLimit{.percent = 25},
-                    .release = ReleasePolicy::kOnExit};
-  std::vector<DeviceInfo> devices = {{.uuid = "A", .capacity_bytes = 1001},
-                                     {.uuid = "B", .capacity_bytes = 2000}};
-  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.device_limits = {{"A", 500}, {"B", 200}},
-                                                 .total_limit_bytes = 7,
-                                                 .max_segments = 1,
-                                                 .max_sessions = 2,
-                                                 .max_in_flight = 3,
-                                                 .device_max_retained = {{"A", 250}, {"B", 500}},
-                                                 .release = ReleasePolicy::kOnExit}));
-  EXPECT_EQ(ResolveQuota({.limit = SizeLimit{.bytes = 5}, .max_retained = SizeLimit{.bytes = 6}},
-                         devices),
-            (Quota{.limit_bytes = 5, .max_retained_bytes = 6}));
-  EXPECT_EQ(ResolveQuota({}, devices), Quota{});
-  EXPECT_EQ(SizeLimit{.percent = 100}.Of(141'000'000'000), 141'000'000'000u);
-}
-
 TEST(ConfigTest, NotesWhatIsHardlyMeant) {
   absl::StatusOr<Config> config = Parse(R"(
 [[tenant]]
@@ -293,43 +241,6 @@ slurm_job = "*"
   // user-7 is the tenant of processes with an ambiguous cgroup and uid 7.
   EXPECT_THAT(config->notices,
               ElementsAre("tenant \"jobs\" is configured, but no rule makes anybody it"));
-}
-
-TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
-  const std::vector<DeviceInfo> devices = {
-      {.uuid = "GPU-1", .capacity_bytes = 1000, .kinds = {Kind::kVmm, Kind::kIpc}},
-      {.uuid = "PINNED-0", .capacity_bytes = 400, .kinds = {Kind::kPinned}}};
-  // Limits for devices do not apply to it, and its limit applies to no device.
-  QuotaConfig quota{.limit = SizeLimit{.percent = 50}};
-  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.device_limits = {{"GPU-1", 500}}}));
-  quota = {.pinned_limit = SizeLimit{.percent = 25}};
-  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 100}));
-  quota = {.pinned_limit = SizeLimit{.bytes = 7}};
-  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 7}));
-  quota = {.pinned_limit = SizeLimit{.bytes = 0}};
-  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.pinned_limit_bytes = 0}));
-  // Its retained bytes count like a device's.
-  quota = {.max_retained = SizeLimit{.percent = 10}};
-  EXPECT_EQ(ResolveQuota(quota, devices),
-            (Quota{.device_max_retained = {{"GPU-1", 100}, {"PINNED-0", 40}}}));
-  // On a node that has none of it, bytes are still bytes, and a share is one of nothing.
-  const auto gpu_alone = absl::MakeConstSpan(devices).first(1);
-  quota = {.pinned_limit = SizeLimit{.bytes = 7}};
-  EXPECT_EQ(ResolveQuota(quota, gpu_alone), (Quota{.pinned_limit_bytes = 7}));
-  quota = {.pinned_limit = SizeLimit{.percent = 25}};
-  EXPECT_EQ(ResolveQuota(quota, gpu_alone), Quota{});
-}
-
-TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
-  EXPECT_EQ(PinnedCapacity(Parse("").value(), 16 * kGiB).value(), 4 * kGiB);
-  EXPECT_EQ(PinnedCapacity(Parse("[pinned]\ncapacity = \"0\"").value(), 16 * kGiB).value(), 0u);
-  EXPECT_EQ(PinnedCapacity(Parse("[pinned]\ncapacity = 0").value(), 16 * kGiB).value(), 0u);
-  const Config config = Parse("[pinned]\ncapacity = \"16GiB\"").value();
-  EXPECT_EQ(PinnedCapacity(config, 16 * kGiB).value(), 16 * kGiB);
-  EXPECT_EQ(PinnedCapacity(config, 12 * kGiB).status(),
-            absl::InvalidArgumentError(
-                "the configuration wants 16.00 GiB of pinned memory, and this machine has 12.00 "
-                "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 
 TEST(ConfigTest, WhereTheAuditGoes) {
@@ -421,46 +332,6 @@ TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().group("root"), 0u);
   EXPECT_EQ(SystemNames().user("no-such-user-here"), std::nullopt);
   EXPECT_EQ(SystemNames().group("no-such-group-here"), std::nullopt);
-}
-
-TEST(LoadConfigFileTest, TheExampleIsValid) {
-  absl::StatusOr<Config> config = LoadConfigFile("deploy/gpumemd.toml");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->file, "deploy/gpumemd.toml");
-  EXPECT_EQ(config->tenant_defaults.limit, SizeLimit{.percent = 50});
-  EXPECT_EQ(config->tenant_defaults.pinned_limit, SizeLimit{.percent = 50});
-  EXPECT_EQ(config->pinned_capacity, SizeLimit{.percent = 25});
-  EXPECT_THAT(config->notices, IsEmpty());
-}
-
-// The commented-out examples must not rot: without the '#' they are valid as well.
-TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
-  std::ifstream file("deploy/gpumemd.toml");
-  std::string text;
-  for (std::string line; std::getline(file, line);) {
-    bool example = line.size() > 1 && line[0] == '#' && line[1] != ' ';
-    text += (example ? line.substr(1) : line) + "\n";
-  }
-  absl::StatusOr<Config> config =
-      ParseConfig(text, "example",
-                  {.user = [](const std::string&) { return uid_t{1}; },
-                   .group = [](const std::string&) { return gid_t{1}; }});
-  ASSERT_TRUE(config.ok()) << config.status() << "\n" << text;
-  EXPECT_EQ(config->runtime_dir, "/run/gpumem");
-  EXPECT_EQ(config->admin_gid, 1u);
-  ASSERT_THAT(config->tenants, SizeIs(3));
-  EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
-  EXPECT_EQ(QuotaOf(*config, "nightly").parent, "training");
-  EXPECT_THAT(config->rules, SizeIs(5));
-}
-
-TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {
-  absl::Status missing = LoadConfigFile("/no/such/file.toml").status();
-  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.message()),
-              testing::HasSubstr("cannot read the configuration /no/such/file.toml"));
-  EXPECT_FALSE(LoadConfigFile("/").ok());
-  EXPECT_EQ(LoadConfigFile("/dev/zero").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "daemon/core/failpoint.h"
 #include "spdlog/spdlog.h"
 
@@ -18,13 +17,8 @@ constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 constexpr char kMetadataKind = 'm';
 
-// Places of the store that are not for memory: two journals, two listening sockets, a probe, and
-// one to spare.
-constexpr uint64_t kOtherPlaces = 6;
-// A manager that answers later does not hold up further segments.
-constexpr absl::Duration kAnswerTime = absl::Seconds(2);
-// For how long its refusal of a crate holds; and how often the log tells that it is full.
-constexpr std::chrono::seconds kRefusalHolds(1), kTellEvery(60);
+// How often the log tells that the store is full.
+constexpr std::chrono::seconds kTellEvery(60);
 
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
@@ -93,7 +87,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     it->file_ = std::move(adopted->file);
   }
 
-  absl::StatusOr<std::vector<NamedFd>> packed = it->crates_.Adopt(inherited);
+  absl::StatusOr<std::vector<NamedFd>> packed = it->places_.Adopt(inherited);
   if (!packed.ok()) return packed.status();
   std::vector<NamedFd> directly;
   for (NamedFd& each : inherited) {
@@ -106,15 +100,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     }
   }
 
-  if (store->keeper_pid() != 0) {
-    const uint64_t capacity = store->capacity().value_or(0);
-    const uint64_t places = capacity - std::min(capacity, kOtherPlaces);
-    it->direct_room_ = places - places / 16 * 2;  // crates have the others: two places, 32 segments
-  }
-  {
-    absl::MutexLock lock(&it->mutex_);
-    for (const NamedFd& each : directly) it->direct_.insert(each.name);
-  }
+  for (const NamedFd& each : directly) it->places_.AdoptDirect(each.name);
   std::vector<NamedFd> found = *std::move(packed);
   std::move(directly.begin(), directly.end(), std::back_inserter(found));
   for (NamedFd& each : found) {
@@ -179,7 +165,7 @@ void ContinuityStore::CheckRoom() {
   if (absl::IsResourceExhausted(room) && inherits_) {
     // It has kept the descriptors of the previous daemon.
     absl::MutexLock lock(&mutex_);
-    if (!HasPlace()) NoteFull(room);
+    if (!places_.HasPlace()) NoteFull(room);
   } else if (absl::IsResourceExhausted(room)) {
     Tell(&memory_trouble_,
          "The service manager keeps no descriptors for this daemon: when it dies, all memory is "
@@ -195,7 +181,7 @@ bool ContinuityStore::keeps_memory() const {
 
 bool ContinuityStore::SeenToKeep() const {
   if (!inherits_) {
-    room_asked_.WaitForNotificationWithTimeout(kAnswerTime);
+    room_asked_.WaitForNotificationWithTimeout(StorePlaces::kAnswerTime);
     if (!seen_to_keep_) return false;
   }
   return keeps_memory();
@@ -263,62 +249,7 @@ void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
   }
 }
 
-uint64_t ContinuityStore::used_places() const {
-  absl::MutexLock lock(&mutex_);
-  return kOtherPlaces + direct_.size() + 2 * crates_.crates();
-}
-
-bool ContinuityStore::HasPlace() const { return direct_.size() < direct_room_ || !crates_.full(); }
-
-ContinuityStore::Outcome ContinuityStore::CheckPlacesOfACrate() {
-  const std::optional<uint64_t> capacity = store_->capacity();
-  if (capacity && kOtherPlaces + direct_room_ + 2 * (crates_.crates() + 1) > *capacity) {
-    return {.status = absl::ResourceExhaustedError(absl::StrCat(
-                "all ", *capacity, " places of the service manager's store are taken")),
-            .full = true};
-  }
-  // The announced capacity may be wrong: the unit's beside FileDescriptorStoreMax=, or of an older
-  // systemd none. Three places: both ends of the crate, and the probe of the next one.
-  const absl::Status room = store_->CheckRoomNow(3, kAnswerTime);
-  // One that is busy: its word has to do.
-  if (absl::IsDeadlineExceeded(room) && capacity) return {};
-  return {.status = room, .full = absl::IsResourceExhausted(room)};
-}
-
-ContinuityStore::Outcome ContinuityStore::MakeRoom() {
-  absl::MutexLock lock(&crates_mutex_);
-  // Another has made one meanwhile, or something was let go.
-  if (!crates_.full()) return {};
-  if (!no_crate_.status.ok() && std::chrono::steady_clock::now() < ask_again_) return no_crate_;
-  no_crate_ = CheckPlacesOfACrate();
-  if (no_crate_.status.ok()) no_crate_.status = crates_.AddCrate(kAnswerTime);
-  ask_again_ = std::chrono::steady_clock::now() + kRefusalHolds;
-  return no_crate_;
-}
-
-bool ContinuityStore::TakeDirectPlace(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  if (direct_.size() >= direct_room_) return false;
-  direct_.insert(name);
-  return true;
-}
-
-ContinuityStore::Outcome ContinuityStore::Put(const std::string& name, int fd) {
-  if (TakeDirectPlace(name)) {
-    const absl::Status stored = store_->Store(name, fd);
-    if (stored.ok()) return {};
-    absl::MutexLock lock(&mutex_);
-    direct_.erase(name);
-    return {.status = stored};
-  }
-  while (true) {
-    const absl::StatusOr<bool> stored = crates_.StoreInRoom(name, fd);
-    if (!stored.ok() || *stored) return {.status = stored.status()};
-    if (Outcome made = MakeRoom(); !made.status.ok()) return made;
-  }
-}
-
-void ContinuityStore::Note(const std::string& name, const Outcome& outcome) {
+void ContinuityStore::Note(const std::string& name, const StorePlaces::Outcome& outcome) {
   absl::MutexLock lock(&mutex_);
   if (outcome.status.ok()) {
     full_ = false;
@@ -373,47 +304,31 @@ size_t ContinuityStore::unkept() const {
 }
 
 void ContinuityStore::LetGo(absl::Span<const std::string> names) {
-  absl::Status removed;
-  std::vector<std::string> direct;
-  bool places = false;
-  for (const std::string& name : names) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (unkept_.erase(name) > 0) {
-        if (unkept_.empty()) why_unkept_.clear();
-        continue;
-      }
-      if (direct_.contains(name)) {
-        direct.push_back(name);
-        continue;
+  std::vector<std::string> kept;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& name : names) {
+      if (unkept_.erase(name) == 0) {
+        kept.push_back(name);
+      } else if (unkept_.empty()) {
+        why_unkept_.clear();
       }
     }
-    const absl::Status one = crates_.Remove(name);
-    places |= one.ok();
-    if (!absl::IsNotFound(one)) removed.Update(one);
   }
-  if (!direct.empty()) {
-    const absl::Status gone = store_->RemoveAndWait(direct);
-    removed.Update(gone);
-    if (gone.ok()) {
-      absl::MutexLock lock(&mutex_);
-      for (const std::string& name : direct) direct_.erase(name);
-      places = true;
-    }
-  }
-  if (places) {
+  const StorePlaces::Removal removed = places_.Remove(kept);
+  if (removed.freed) {
     absl::MutexLock lock(&mutex_);
     full_ = false;
   }
-  if (removed.ok() || store_->lost()) return;
+  if (removed.status.ok() || store_->lost()) return;
   Tell(&removal_trouble_,
        absl::StrCat("Memory could not be taken out of the service manager's store (",
-                    removed.message(), "): it is not free, though it counts so."));
+                    removed.status.message(), "): it is not free, though it counts so."));
 }
 
 absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
   const std::string name = NameOf(segment);
-  const Outcome outcome = Put(name, fd);
+  const StorePlaces::Outcome outcome = places_.Put(name, fd);
   if (outcome.full && when_full_ == WhenStoreFull::kRefuse) {
     absl::MutexLock lock(&mutex_);
     NoteFull(outcome.status);
@@ -434,7 +349,7 @@ void ContinuityStore::LetGo(absl::Span<const SegmentId> segments) {
 
 void ContinuityStore::Keep(PublicationId publication, int fd) {
   const std::string name = NameOf(publication);
-  Note(name, Put(name, fd));
+  Note(name, places_.Put(name, fd));
 }
 
 void ContinuityStore::LetGo(PublicationId publication) { LetGo({NameOf(publication)}); }

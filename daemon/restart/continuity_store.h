@@ -1,12 +1,8 @@
 // State that survives the daemon: the journal, and the descriptors of the segments' memory, both in
 // the service manager's FD store.
 //
-// The journal is one descriptor of the store. With systemd as the manager, the segments'
-// descriptors lie in crates (fd_crates.h). gpumem-keeper takes each one directly, while it has
-// places. If the store fails, the daemon continues, and the log and `gpumemctl status` say that its
-// next death will cost memory.
-// A manager silently drops descriptors for which it has no place. So places are counted if their
-// number is known, and the manager is asked for them before each new crate.
+// The journal is one descriptor of the store; StorePlaces has the others. If the store fails, the
+// daemon continues, and the log and `gpumemctl status` say that its next death will cost memory.
 #pragma once
 
 #include <atomic>
@@ -25,10 +21,10 @@
 #include "absl/synchronization/notification.h"
 #include "common/unique_fd.h"
 #include "daemon/core/broker/continuity.h"
-#include "daemon/restart/fd_store/fd_crates.h"
 #include "daemon/restart/fd_store/fd_name.h"
 #include "daemon/restart/fd_store/fd_store.h"
 #include "daemon/restart/journal_file.h"
+#include "daemon/restart/store_places.h"
 
 namespace gpumemd {
 
@@ -78,7 +74,7 @@ class ContinuityStore final : public Continuity {
   // places: capacity of the store; 0: unknown. used_places: those that this daemon uses, by its
   // count.
   uint64_t places() const { return store_->capacity().value_or(0); }
-  uint64_t used_places() const ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t used_places() const { return places_.used(); }
 
   absl::Status Begin(const JournalImage& image) override;
   void Write(absl::Span<const journal::Change> batch) override;
@@ -89,23 +85,13 @@ class ContinuityStore final : public Continuity {
 
  private:
   ContinuityStore(FdStore* store, WhenStoreFull when_full)
-      : store_(store), when_full_(when_full), crates_(*store) {}
+      : store_(store), when_full_(when_full), places_(*store) {}
   // Makes this daemon's journal.
   absl::Status CreateJournal(const JournalIdentity& identity, std::string* name);
   void CheckRoom() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The result of keeping a descriptor.
-  struct Outcome {
-    absl::Status status;  // OK: it is
-    bool full = false;    // it is not kept: the store has no place for it
-  };
-  Outcome Put(const std::string& name, int fd) ABSL_LOCKS_EXCLUDED(crates_mutex_, mutex_);
-  bool TakeDirectPlace(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes a crate if all are full.
-  Outcome MakeRoom() ABSL_LOCKS_EXCLUDED(crates_mutex_);
-  Outcome CheckPlacesOfACrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(crates_mutex_);
-  bool HasPlace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Remembers the facts of it that concern an operator.
-  void Note(const std::string& name, const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Remembers the facts of an outcome that concern an operator.
+  void Note(const std::string& name, const StorePlaces::Outcome& outcome)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteFull(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FullNotice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string UnkeptNotice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -115,15 +101,7 @@ class ContinuityStore final : public Continuity {
 
   FdStore* const store_;
   const WhenStoreFull when_full_;
-  // Held from the question whether there are places for a crate until the crate is made. Not needed
-  // for a descriptor that fits into an existing crate.
-  absl::Mutex crates_mutex_;
-  Outcome no_crate_ ABSL_GUARDED_BY(crates_mutex_);  // of the last question; valid until then:
-  std::chrono::steady_clock::time_point ask_again_ ABSL_GUARDED_BY(crates_mutex_);
-  FdCrates crates_;
-  // Number of descriptors that go to the manager directly. Crates hold the rest, and need places of
-  // it, too.
-  uint64_t direct_room_ = 0;
+  StorePlaces places_;
   // Names that are released once the state is in this daemon's journal.
   std::vector<std::string> old_journals_, strange_;
   // A journal without state yet. The destructor removes it from the store: repeated failed starts
@@ -140,7 +118,6 @@ class ContinuityStore final : public Continuity {
   std::atomic<bool> seen_to_keep_ = false;
 
   mutable absl::Mutex mutex_;
-  absl::flat_hash_set<std::string> direct_ ABSL_GUARDED_BY(mutex_);  // names that went directly
   std::string manager_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string journal_trouble_ ABSL_GUARDED_BY(mutex_);
   std::string memory_trouble_ ABSL_GUARDED_BY(mutex_);

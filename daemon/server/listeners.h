@@ -18,19 +18,15 @@
 #include "common/unique_fd.h"
 #include "daemon/config/config.h"
 #include "daemon/restart/fd_store/fd_store.h"
+#include "daemon/server/runtime_dir.h"
 
 namespace gpumemd {
 
-// Removes the files of daemon-made sockets, and the runtime folder if this or an earlier daemon
-// made it; the manager's files stay. Before Serves(), it removes only what it made itself: a failed
-// start removes nothing else.
-//
-// A daemon marks a folder that it made with a file in it, kMadeMark. Clients that come after the
-// last daemon would otherwise wait for another.
+// Removes the files of daemon-made sockets, and the runtime folder as RuntimeDir does; the
+// manager's files stay. Before Serves(), it removes only what it made itself: a failed start
+// removes nothing else.
 class Listeners {
  public:
-  static constexpr char kMadeMark[] = ".made-by-gpumemd";
-
   // Makes the runtime folder, if it is missing, and those sockets that are not in `handed_over`.
   // `kept`: an earlier daemon has made those handed over (KeepIn).
   //   ALREADY_EXISTS       another daemon serves there
@@ -71,8 +67,7 @@ class Listeners {
   std::vector<std::string> kept_files_;            // made by an earlier daemon; until Serves()
   std::vector<std::pair<std::string, int>> made_;  // names and sockets, until KeepIn
   bool kept_ = false;                              // the store has all sockets of files_
-  std::string folder_;                             // empty: not to be removed
-  std::string kept_folder_;                        // made by an earlier daemon
+  RuntimeDir dir_;                                 // removed after the files
 };
 
 }  // namespace gpumemd

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/unix_channel.h"
+#include "daemon/server/runtime_dir.h"
 
 namespace gpumemd {
 namespace {
@@ -63,7 +64,7 @@ class ListenersTest : public ::testing::Test {
     std::vector<std::string> names;
     if (!std::filesystem::exists(config_.runtime_dir)) return names;
     for (const auto& entry : std::filesystem::directory_iterator(config_.runtime_dir)) {
-      if (entry.path().filename() == Listeners::kMadeMark) continue;
+      if (entry.path().filename() == RuntimeDir::kMadeMark) continue;
       names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());

@@ -3,6 +3,10 @@
 // Thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <memory>
+#include <utility>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
@@ -36,6 +40,36 @@ class PartRelay {
  private:
   mutable absl::Mutex mutex_;
   Part* part_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// Owns a part that a relay calls. Destroys it only after the relay was cleared.
+template <typename Part>
+class RelayedPart {
+ public:
+  // `relay` outlives this.
+  explicit RelayedPart(PartRelay<Part>* relay) : relay_(relay) {}
+  ~RelayedPart() { reset(); }
+  RelayedPart(const RelayedPart&) = delete;
+  RelayedPart& operator=(const RelayedPart&) = delete;
+
+  // Takes ownership of the part, which is called at once. Requires that there is none.
+  void Own(std::unique_ptr<Part> part) {
+    part_ = std::move(part);
+    relay_->Set(part_.get());
+  }
+  // Blocks until no call is in progress, and destroys the part.
+  void reset() {
+    relay_->Clear();
+    part_.reset();
+  }
+
+  Part* get() const { return part_.get(); }
+  Part* operator->() const { return part_.get(); }
+  bool operator==(std::nullptr_t) const { return part_ == nullptr; }
+
+ private:
+  PartRelay<Part>* const relay_;
+  std::unique_ptr<Part> part_;
 };
 
 }  // namespace gpumemd

@@ -47,6 +47,34 @@ TEST(PartRelayTest, ClearWaitsForACallInProgress) {
   EXPECT_TRUE(done_before_clear);
 }
 
+TEST(PartRelayTest, APartIsDestroyedOnlyAfterItsCallHasEnded) {
+  PartRelay<std::atomic<bool>> relay;
+  absl::Notification called, may_end;
+  bool set_in_time = false;
+  RelayedPart<std::atomic<bool>> part(&relay);
+  EXPECT_TRUE(part == nullptr);
+  part.Own(std::make_unique<std::atomic<bool>>(false));
+  EXPECT_FALSE(part->load());
+  std::thread caller([&] {
+    relay.With([&](std::atomic<bool>& it) {
+      called.Notify();
+      may_end.WaitForNotification();
+      it = true;
+      set_in_time = true;
+    });
+  });
+  called.WaitForNotification();
+  std::thread owner([&] {
+    part.reset();
+    EXPECT_TRUE(set_in_time);
+  });
+  may_end.Notify();
+  caller.join();
+  owner.join();
+  EXPECT_TRUE(part == nullptr);
+  EXPECT_FALSE(relay.With([](std::atomic<bool>&) {}));
+}
+
 // As the broker's threads do while the daemon is put together and taken apart.
 TEST(PartRelayTest, PartsComeAndGoUnderCalls) {
   PartRelay<std::atomic<int>> relay;

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,9 @@
 #include "daemon/restart/inherit.h"
 #include "daemon/restart/override_store.h"
 #include "daemon/server/listeners.h"
+#include "daemon/server/load_report.h"
 #include "daemon/server/metrics_endpoint.h"
+#include "daemon/server/observer_relay.h"
 #include "daemon/server/part_relay.h"
 #include "daemon/transport/api_servers.h"
 #include "daemon/transport/grpc_listener.h"
@@ -48,7 +51,7 @@ struct Reloading {
 };
 
 // Serves from Start() until it is destroyed. Thread-safe.
-class Server final : private BrokerObserver {
+class Server final {
  public:
   // Opens the devices, makes the runtime folder and its sockets, and serves. On return memory was
   // made, shared and given back on each device; a device that cannot do that is an error, unless it
@@ -67,7 +70,7 @@ class Server final : private BrokerObserver {
   // Admits nothing new, waits up to the configured drain time for the calls in flight, says
   // Goodbye, and removes the sockets. Clients keep their mappings; with a store, their sessions
   // continue with the next daemon. After HandOver() it refuses nothing.
-  ~Server() override;
+  ~Server();
 
   // Leaves calls that arrive during the shutdown to the next daemon. Has no effect without a store
   // that is seen to keep descriptors, since no daemon can take over then.
@@ -88,7 +91,7 @@ class Server final : private BrokerObserver {
   std::string Summary() const;
   // Returns one line for the service manager's status: "2 devices, 12 sessions, 3.2 GiB charged, 1
   // waiting".
-  std::string StatusLine() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string StatusLine() const { return load_.Line(); }
 
  private:
   Server(Config config, Devices devices, Reloading reloading,
@@ -98,8 +101,6 @@ class Server final : private BrokerObserver {
   // Takes over the state of the previous daemon.
   absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
-  // Reports to the service manager that the broker lives.
-  void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartMonitor();
   // Starts the metrics. A failure causes a notice only: memory is served without metrics, too.
   void StartMetrics();
@@ -111,16 +112,6 @@ class Server final : private BrokerObserver {
   absl::StatusOr<gpumem::v1::ReloadResponse> TryReload()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
 
-  // BrokerObserver
-  void SessionForgotten(SessionId session) override;
-  void QuotaChanged(absl::string_view tenant) override;
-  void DrainingChanged(bool draining) override;
-  void SegmentsLost(SessionId session) override;
-  void Pressed(const Pressure& pressure) override;
-  void Revoked(SessionId session) override;
-  void EndProcess(SessionId session, bool kill) override;
-  void ContextLost(const std::string& device_uuid, size_t segments) override;
-
   const Config config_;  // as it was at the start; what Reload may change is not read here
   const Backend backend_;
   const absl::Time started_;
@@ -129,10 +120,7 @@ class Server final : private BrokerObserver {
   Config in_force_ ABSL_GUARDED_BY(reload_mutex_);
   mutable absl::Mutex mutex_;
   std::vector<std::string> notices_ ABSL_GUARDED_BY(mutex_);
-  const size_t device_count_;                        // but for pinned memory
-  BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last pulse
-  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last status sent to the manager
-  std::vector<std::string> device_notices_;          // changed by Listen alone
+  std::vector<std::string> device_notices_;  // changed by Listen alone
 
   const std::unique_ptr<AuditLog> audit_;
   EventStreams event_streams_;
@@ -140,19 +128,18 @@ class Server final : private BrokerObserver {
   bool serves_ = false;
   bool hands_over_ = false;
 
-  // In the order of construction; each may use those above it. The broker's threads call its
-  // observer before the hub and the sessions are made and until after they have ended.
+  // In the order of construction; each may use those above it.
+  ObserverRelay observer_;
   FdStore* const manager_;  // null: there is none
   Listeners listeners_;     // their files; the sockets themselves are passed on
-  PartRelay<WatchHub> hub_for_observer_;
-  PartRelay<SessionServer> sessions_for_observer_;
   OverrideStore store_;
   const std::unique_ptr<ContinuityStore> continuity_;  // null: nothing survives this process
-  std::map<SessionId, Survivor> survivors_;            // until they are watched
+  LoadReport load_;
+  std::map<SessionId, Survivor> survivors_;  // until they are watched
   std::unique_ptr<Broker> broker_;
   std::unique_ptr<QuotaControl> quotas_;
-  std::unique_ptr<WatchHub> hub_;
-  std::unique_ptr<SessionServer> sessions_;
+  RelayedPart<WatchHub> hub_{observer_.hub()};
+  RelayedPart<SessionServer> sessions_{observer_.sessions()};
   std::shared_ptr<ProcessMemory> process_memory_;  // null if there is no source of counts
   std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
   std::unique_ptr<BrokerService> broker_service_;

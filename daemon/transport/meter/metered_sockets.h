@@ -15,7 +15,8 @@
 //              with EPOLLET gRPC is notified once, and EPOLL_CTL_MOD notifies it again.
 //   close      ends the metering.
 //
-// A gRPC that reads or waits by other means would not be metered. api_servers_test fails then.
+// A gRPC that reads or waits by other means would not be metered. api_servers_flood_test fails
+// then.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,117 @@
+// The server's reloads: what a configuration file may change while the daemon runs.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/server/server.h"
+#include "daemon/transport/peer/peer.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+// True if the daemon may end processes: for revocable memory, or for memory past the broker.
+bool EndsProcesses(const Config& config) {
+  return config.unbrokered.reaction == UnbrokeredReaction::kTerminate ||
+         config.tenant_defaults.revocable ||
+         std::any_of(config.tenants.begin(), config.tenants.end(),
+                     [](const TenantConfig& tenant) { return tenant.quota.revocable; });
+}
+
+}  // namespace
+
+void Server::ApplyTenants(const Config& config) {
+  const std::vector<DeviceInfo> devices = DeviceInfos();
+  std::map<std::string, Quota> quotas;
+  for (const TenantConfig& tenant : config.tenants) {
+    quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
+  }
+  const std::vector<std::string> skipped =
+      quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
+  for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
+  broker_->SetHoldersShown(config.privacy.holders);
+  if (sessions_ != nullptr) sessions_->SetRules(config.rules);
+
+  std::vector<std::string> notices = device_notices_;
+  for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, devices)}) {
+    notices.insert(notices.end(), more.begin(), more.end());
+  }
+  if (const bool ends_processes = EndsProcesses(config); ends_processes && !MaySignalOthers()) {
+    notices.emplace_back(
+        "Memory can be taken back from its holders' processes only where they give it up: this "
+        "daemon may not end processes of other users. It needs the capability CAP_KILL; with "
+        "systemd, the drop-in kill.conf gives it.");
+    spdlog::warn("{}", notices.back());
+  }
+  absl::MutexLock lock(&mutex_);
+  notices_ = std::move(notices);
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<AuditOperator>& by) {
+  absl::MutexLock lock(&reload_mutex_);
+  audit_->Reopen();
+  absl::StatusOr<gpumem::v1::ReloadResponse> outcome = TryReload();
+  if (!outcome.ok()) {
+    spdlog::error("reload: {}; the configuration in force stays",
+                  std::string(outcome.status().message()));
+    Audit({.event = AuditEvent::kReloadRefused,
+           .why = std::string(outcome.status().message()),
+           .by = by});
+    return outcome;
+  }
+  Audit({.event = AuditEvent::kReloaded,
+         .config = outcome->config_file(),
+         .by = by,
+         .changes = {outcome->changes().begin(), outcome->changes().end()}});
+  spdlog::info("reloaded {}{}", outcome->config_file(),
+               outcome->changes().empty() ? ": nothing is different" : "");
+  for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
+  return outcome;
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
+  if (reloading_.load == nullptr) {
+    return absl::FailedPreconditionError(
+        "there is no configuration file to read again: the daemon was started without one "
+        "(--config)");
+  }
+  absl::StatusOr<Config> loaded = reloading_.load();
+  if (!loaded.ok()) return loaded.status();
+  const Config& config = *loaded;
+  if (absl::Status kept = CheckGuarantees(config, DeviceInfos()); !kept.ok()) return kept;
+  ApplyTenants(config);
+  if (reloading_.done != nullptr) reloading_.done(config);
+  if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
+  const auto fixed = [](const Config& c) {
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
+                    c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
+                    c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
+  };
+  gpumem::v1::ReloadResponse response;
+  response.set_config_file(config.file);
+  for (std::string& change : ConfigChanges(in_force_, config)) {
+    response.add_changes(std::move(change));
+  }
+  in_force_ = config;
+  absl::MutexLock lock(&mutex_);
+  if (fixed(config) != fixed(config_)) {
+    notices_.emplace_back(
+        "the configuration file changes what only a restart can apply (folders, backend, bounds, "
+        "sockets, host devices, pinned memory, [metrics], [audit], or a time or when_store_full of "
+        "[daemon]); the values of the last start hold");
+    spdlog::warn("{}", notices_.back());
+  }
+  for (const std::string& notice : notices_) response.add_notices(notice);
+  for (const std::string& notice : quotas_->Skipped()) response.add_notices(notice);
+  return response;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,165 @@
+// The server's sockets, sessions and gRPC services, and the limits of these.
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/server/server.h"
+#include "daemon/transport/peer/peer.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+// The largest request is a Publish of 1 MiB of metadata and 4096 leases. Operators' are small.
+constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
+constexpr int kMaxAdminRequestBytes = 64 * 1024;
+constexpr int kMaxStreamsPerConnection = 256;
+constexpr int kReadChunkBytes = 8 * 1024;
+constexpr int kHandshakeTimeoutMs = 5000;
+// For the services that keep a thread for each call: Admin and, from gRPC, reflection.
+constexpr int kMaxThreads = 64;
+// Memory quota of gRPC for all operators; and for the sessions of one uid and tenant, of which some
+// 50 can publish at a time with the largest request.
+constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
+constexpr size_t kMaxApiTransportBytes = size_t{64} << 20;
+
+// `transport_bytes` are this server's alone.
+void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_bytes,
+               int max_request_bytes) {
+  grpc::ResourceQuota quota(name);
+  quota.Resize(transport_bytes).SetMaxThreads(kMaxThreads);
+  builder.SetResourceQuota(quota);
+  // Not one for each core, which may be more than there may be threads.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetMaxReceiveMessageSize(max_request_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+}
+
+}  // namespace
+
+absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
+  const bool kept = manager_ != nullptr && manager_->keeper_pid() != 0;
+  absl::StatusOr<Listeners> listeners = Listeners::Open(config_, std::move(handed_over), kept);
+  if (!listeners.ok()) return listeners.status();
+  listeners_ = *std::move(listeners);
+  if (kept) {
+    if (absl::Status stored = listeners_.KeepIn(*manager_); !stored.ok()) {
+      spdlog::warn(
+          "gpumem-keeper does not keep the sockets ({}): no connection waits in them while "
+          "a daemon is started again",
+          std::string(stored.message()));
+    }
+  }
+  if (!listeners_.notices.empty()) {
+    device_notices_.insert(device_notices_.end(), listeners_.notices.begin(),
+                           listeners_.notices.end());
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& notice : listeners_.notices) {
+      spdlog::warn("{}", notice);
+      notices_.push_back(notice);
+    }
+  }
+
+  hub_.Own(std::make_unique<WatchHub>(broker_.get()));
+  grpc::EnableDefaultHealthCheckService(true);
+  // For operators; but gRPC's library adds it to every server as soon as it is linked.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  api_servers_ = std::make_unique<ApiServers>([this](grpc::ServerBuilder& builder) {
+    SetLimits(builder, "api", kMaxApiTransportBytes, kMaxRequestBytes);
+    // Whatever a peer has sent, others have their turn after so much of it.
+    for (const char* chunk : {GRPC_ARG_TCP_READ_CHUNK_SIZE, GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE,
+                              GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE}) {
+      builder.AddChannelArgument(chunk, kReadChunkBytes);
+    }
+    builder.RegisterService(broker_service_.get());
+  });
+  sessions_.Own(std::make_unique<SessionServer>(
+      std::move(listeners_.session), broker_.get(), config_.rules,
+      [this](SessionId ended) { hub_->SessionEnded(ended); },
+      SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
+                           .audit = audit_->sink(),
+                           .connect_api = [this](uid_t uid, const std::string& tenant) {
+                             return api_servers_->Connect(uid, tenant);
+                           }}));
+  const auto known = broker_->ListSessions("");
+  for (const SessionView& view : *known) {
+    auto survivor = survivors_.find(view.id);
+    if (survivor == survivors_.end()) continue;
+    sessions_->Adopt(view.id, std::move(survivor->second.peer), survivor->second.match);
+  }
+  survivors_.clear();
+  broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
+  admin_service_ = std::make_unique<AdminService>(
+      broker_.get(), quotas_.get(),
+      AdminService::Hooks{
+          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
+          .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
+          .audit = audit_->sink(),
+          .events = &event_streams_});
+
+  const auto healthy = [](grpc::Server& server) {
+    server.GetHealthCheckService()->SetServingStatus(true);
+    server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
+  };
+  // Also if the socket's mode would admit others.
+  const auto admits = [group = config_.admin_gid](int socket, const PeerIdentity& peer) {
+    if (peer.uid != 0 && peer.uid != geteuid() && !(group && Matches({.gid = *group}, peer))) {
+      return absl::PermissionDeniedError(
+          "the admin socket is for root, the daemon's user and its admin group");
+    }
+    // Root in a container is not therefore an operator of the machine.
+    return CheckPidNamespace(socket);
+  };
+  admin_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.admin),
+      [service = admin_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "admin", kMaxAdminTransportBytes, kMaxAdminRequestBytes);
+        builder.RegisterService(service);
+      },
+      healthy,
+      GrpcListenerOptions{
+          .admits = admits,
+          .on_connected =
+              [this](uint64_t connection, int socket, const PeerIdentity& peer) {
+                admin_peers_.Connected(connection, socket, peer);
+              },
+          .on_ended = [this](uint64_t connection) { admin_peers_.Ended(connection); },
+          .on_refused =
+              [this](const PeerIdentity& peer, const absl::Status& why) {
+                Audit({.event = AuditEvent::kRefused,
+                       .pid = peer.pid,
+                       .uid = peer.uid,
+                       .call = "admin",
+                       .why = std::string(why.message())});
+              }});
+  sessions_->Start();
+  if (absl::Status started = StartMonitor(); !started.ok()) return started;
+  StartMetrics();
+  admin_listener_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartMonitor() {
+  if (process_memory_ == nullptr) return absl::OkStatus();
+  auto monitor =
+      UnbrokeredMonitor::Start(broker_.get(), process_memory_,
+                               {.config = config_.unbrokered,
+                                .audit = audit_->sink(),
+                                .process_of = [sessions = sessions_.get()](SessionId id) {
+                                  return sessions->ProcessOf(id);
+                                }});
+  if (!monitor.ok()) return monitor.status();
+  monitor_ = *std::move(monitor);
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd
