@@ -6,26 +6,24 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "common/grpc_status.h"
 #include "common/unix_channel.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
+#include "tests/system/testing/api_fixture.h"
 
 namespace gpumem {
 namespace {
 
-using testing::AttackTest;
+using testing::Api;
 using testing::CallBroker;
 using testing::CallBytes;
 using testing::Child;
@@ -42,79 +40,6 @@ constexpr const char* kMethodsWithToken[] = {
     "GetUsage", "Publish", "Attach", "Unpublish", "ListPublications"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
-
-class Api : public AttackTest {
- protected:
-  void SetUp() override {
-    AttackTest::SetUp();
-    broker_ = NewBroker();
-    session_ = std::make_unique<WireSession>(Session("bad"));
-  }
-  // Held memory would linger: this process lives on.
-  void TearDown() override {
-    for (const auto& [token, lease] : held_) EXPECT_OK(Release({lease}, token));
-    session_.reset();
-    broker_.reset();
-    AttackTest::TearDown();
-  }
-
-  const std::string& token() const { return session_->token(); }
-
-  static v1::AcquireRequest AcquireOf(uint64_t bytes, uint32_t count = 1) {
-    v1::AcquireRequest request;
-    request.set_bytes(bytes);
-    request.set_count(count);
-    return request;
-  }
-  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request,
-                                              const std::string& token) {
-    auto response = CallBroker(*broker_, &Stub::Acquire, request, token);
-    if (response.ok()) {
-      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
-    }
-    return response;
-  }
-  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request) {
-    return Acquire(request, token());
-  }
-  uint64_t AcquireOne() {
-    auto response = Acquire(AcquireOf(1));
-    EXPECT_OK(response);
-    return response.ok() ? response->leases(0).lease_id() : 0;
-  }
-  absl::Status Release(const std::vector<uint64_t>& leases, const std::string& token) {
-    v1::ReleaseRequest request;
-    request.mutable_lease_ids()->Add(leases.begin(), leases.end());
-    return CallBroker(*broker_, &Stub::Release, request, token).status();
-  }
-  absl::StatusOr<std::string> Share(uint64_t lease, const std::string& token,
-                                    v1::TicketScope scope = v1::TICKET_SCOPE_TENANT) {
-    v1::ShareRequest request;
-    request.set_lease_id(lease);
-    request.set_scope(scope);
-    auto response = CallBroker(*broker_, &Stub::Share, request, token);
-    if (!response.ok()) return response.status();
-    return response->ticket();
-  }
-  absl::Status Open(const std::vector<std::string>& tickets, const std::string& token) {
-    v1::OpenRequest request;
-    for (const std::string& ticket : tickets) request.add_tickets(ticket);
-    auto response = CallBroker(*broker_, &Stub::Open, request, token);
-    if (response.ok()) {
-      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
-    }
-    return response.status();
-  }
-  v1::Usage Usage() {
-    auto usage = CallBroker(*broker_, &Stub::GetUsage, v1::GetUsageRequest(), token());
-    EXPECT_OK(usage);
-    return usage.ok() ? usage->usage() : v1::Usage();
-  }
-
-  std::unique_ptr<Stub> broker_;
-  std::unique_ptr<WireSession> session_;
-  std::vector<std::pair<std::string, uint64_t>> held_;  // token and lease
-};
 
 // --- Tokens --------------------------------------------------------------------------
 
@@ -351,87 +276,6 @@ TEST_F(Api, UnknownMethodsAreUnimplemented) {
     SCOPED_TRACE(method);
     EXPECT_STATUS(CallBytes(channel, method, "", token()), kUnimplemented, "");
   }
-}
-
-// --- Calls in flight -----------------------------------------------------------------
-
-// max_in_flight of the tenant is 8.
-TEST_F(Api, WatchesAreBoundedAndNoCallsInFlight) {
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::Event>>> watches;
-  v1::Event event;
-  for (int i = 0; i < 64; ++i) {
-    contexts.push_back(testing::ContextWith(token(), absl::Minutes(2)));
-    watches.push_back(broker_->Watch(contexts.back().get(), v1::WatchRequest()));
-    ASSERT_TRUE(watches.back()->Read(&event));
-    EXPECT_EQ(event.quota_changed().quota().max_in_flight(), 8u);
-  }
-  const auto one_more = [&](const std::string& token) {
-    const auto context = testing::ContextWith(token, absl::Minutes(2));
-    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-    const bool heard = watch->Read(&event);
-    if (heard) context->TryCancel();
-    return std::pair(heard, FromGrpcStatus(watch->Finish()));
-  };
-  EXPECT_STATUS(one_more(token()).second, kResourceExhausted, "watches");
-  EXPECT_TRUE(one_more(Session("bad").token()).first) << "of the session, not of the tenant";
-  EXPECT_OK(Acquire(AcquireOf(1)));
-  contexts[0]->TryCancel();
-  EXPECT_TRUE(Eventually([&] { return one_more(token()).first; }));
-  for (auto& context : contexts) context->TryCancel();
-  for (auto& watch : watches) {
-    EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  }
-  EXPECT_TRUE(Eventually([&] { return Usage().in_flight() == 1; }));  // the question itself
-}
-
-TEST_F(Api, AWatchEndsWithItsSession) {
-  auto session = std::make_unique<WireSession>(Session("bad"));
-  const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
-  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-  v1::Event event;
-  ASSERT_TRUE(watch->Read(&event));
-  ASSERT_TRUE(watch->Read(&event));
-  EXPECT_TRUE(event.has_draining()) << "with the quota all that there is to tell";
-  session.reset();
-  EXPECT_FALSE(watch->Read(&event));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
-}
-
-TEST_F(Api, AWatchRacingTheEndOfItsSessionEndsToo) {
-  for (int i = 0; i < 100; ++i) {
-    auto session = std::make_unique<WireSession>(Session("bad"));
-    const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
-    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-    session.reset();
-    v1::Event event;
-    while (watch->Read(&event)) {
-    }
-    EXPECT_THAT(watch->Finish().error_code(),
-                ::testing::AnyOf(grpc::StatusCode::CANCELLED, grpc::StatusCode::UNAUTHENTICATED));
-  }
-}
-
-TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
-  const auto context = testing::ContextWith(token(), absl::Minutes(2));
-  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-  auto admin = v1::Admin::NewStub(admin_channel_);
-  v1::SetQuotaRequest change;
-  change.set_tenant("bad");
-  constexpr uint32_t kLast = 3000;
-  for (uint32_t i = 0; i <= kLast; ++i) {
-    change.mutable_quota()->set_max_segments(i);
-    v1::GetQuotaResponse response;
-    ASSERT_TRUE(admin->SetQuota(testing::ContextWith().get(), change, &response).ok());
-  }
-  ExpectBystanderWorks();
-  // It can still catch up: first the queued events, and in the end the present state.
-  v1::Event event;
-  while (event.quota_changed().quota().max_segments() != kLast && watch->Read(&event)) {
-  }
-  EXPECT_EQ(event.quota_changed().quota().max_segments(), kLast);
-  context->TryCancel();
-  watch->Finish();
 }
 
 // --- Roles of other processes --------------------------------------------------------
