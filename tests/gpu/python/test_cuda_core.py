@@ -156,7 +156,7 @@ def test_external_memory(device, client):
         _, ancillary, _, _ = carrier.recvmsg(1, socket.CMSG_SPACE(4))
         wanted = cudart.cudaExternalMemoryHandleDesc()
         wanted.type = cudart.cudaExternalMemoryHandleType.cudaExternalMemoryHandleTypeOpaqueFd
-        wanted.handle.fd = array.array("i", ancillary[0][2])[0]  # CUDA's from here on
+        wanted.handle.fd = array.array("i", ancillary[0][2])[0]  # CUDA owns it once imported
         wanted.size = int(sys.argv[1])
         memory = ok(cudart.cudaImportExternalMemory(wanted))
         part = cudart.cudaExternalMemoryBufferDesc()
