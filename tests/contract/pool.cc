@@ -160,10 +160,8 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
   absl::StatusOr<Block> block;
   while ((block = pool->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
   EXPECT_EQ(blocks.size(), limit / granule_);
-  EXPECT_STATUS(block, kResourceExhausted, "limit");
-  const auto denial = GetDenial(block.status());
-  ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->tenant, kSmall);
+  EXPECT_DENIED(block, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(block.status()).tenant, kSmall);
   EXPECT_EQ(pool->MemGetInfo()->free_bytes, 0u);
   for (const Block& one : blocks) EXPECT_OK(pool->Free(one, nullptr));
   EXPECT_EQ(pool->MemGetInfo()->free_bytes, limit);
@@ -180,7 +178,7 @@ TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
   std::vector<Block> blocks;
   absl::StatusOr<Block> block;
   while ((block = gives->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
-  EXPECT_STATUS(block, kResourceExhausted, "limit");
+  EXPECT_DENIED(block, kDeviceLimit);
   for (const Block& one : blocks) EXPECT_OK(gives->Free(one, nullptr));
   const uint64_t had = gives->Stats().reserved_bytes;
   auto wants = MakePool({.wait = absl::Seconds(30)}, kSmall);

@@ -16,6 +16,7 @@
 #include "common/unix_channel.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 #include "tests/system/testing/api_fixture.h"
@@ -100,24 +101,23 @@ TEST_F(Api, LeasesOfOthersAreUnknownToASession) {
   const uint64_t lease = AcquireOne();
   for (const char* tenant : {"bad", "other"}) {
     WireSession stranger = Session(tenant);
-    EXPECT_STATUS(Release({lease}, stranger.token()), kNotFound,
-                  absl::StrCat("has no lease ", lease));
-    EXPECT_STATUS(Share(lease, stranger.token()), kNotFound, absl::StrCat("has no lease ", lease));
+    EXPECT_STATUS(Release({lease}, stranger.token()), kNotFound, absl::StrCat("lease ", lease));
+    EXPECT_STATUS(Share(lease, stranger.token()), kNotFound, absl::StrCat("lease ", lease));
   }
   EXPECT_OK(Share(lease, token()));
   for (uint64_t unknown : {uint64_t{0}, lease + 1000, UINT64_MAX}) {
-    EXPECT_STATUS(Release({unknown}, token()), kNotFound, absl::StrCat("no lease ", unknown));
-    EXPECT_STATUS(Share(unknown, token()), kNotFound, absl::StrCat("no lease ", unknown));
+    EXPECT_STATUS(Release({unknown}, token()), kNotFound, absl::StrCat("lease ", unknown));
+    EXPECT_STATUS(Share(unknown, token()), kNotFound, absl::StrCat("lease ", unknown));
   }
 }
 
 TEST_F(Api, ReleaseIsAllOrNothingAndCountsALeaseOnce) {
   const uint64_t one = AcquireOne(), two = AcquireOne();
-  EXPECT_STATUS(Release({one, two, 4711}, token()), kNotFound, "no lease 4711");
+  EXPECT_STATUS(Release({one, two, 4711}, token()), kNotFound, "4711");
   EXPECT_EQ(Usage().devices(0).leased_bytes(), 4 * kMiB);
   EXPECT_OK(Release({one, one, one}, token()));
   EXPECT_EQ(Usage().devices(0).leased_bytes(), 2 * kMiB);
-  EXPECT_STATUS(Release({two, one}, token()), kNotFound, absl::StrCat("no lease ", one));
+  EXPECT_STATUS(Release({two, one}, token()), kNotFound, absl::StrCat("lease ", one));
   EXPECT_OK(Release({two}, token()));
   EXPECT_OK(Release({}, token()));
   held_.clear();
@@ -126,15 +126,17 @@ TEST_F(Api, ReleaseIsAllOrNothingAndCountsALeaseOnce) {
 // --- Sizes, counts, devices, kinds ---------------------------------------------------
 
 TEST_F(Api, SizesThatNoDeviceHasAreRefused) {
-  EXPECT_STATUS(Acquire(AcquireOf(0)), kInvalidArgument, "0 bytes");
+  EXPECT_STATUS(Acquire(AcquireOf(0)), kInvalidArgument, "");
   for (uint64_t bytes : {kCapacity + 1, uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - kMiB}) {
     for (uint32_t count : {1u, 2u, 253u}) {
-      EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "is more than device");
+      EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "");
     }
   }
   // The device has so much, but the tenant may not have it.
-  EXPECT_STATUS(Acquire(AcquireOf(kCapacity)), kResourceExhausted, "its limit there is 64.00 MiB");
-  EXPECT_STATUS(Acquire(AcquireOf(kCapacity, 253)), kResourceExhausted, "limit");
+  const absl::Status denied = Acquire(AcquireOf(kCapacity)).status();
+  EXPECT_DENIED(denied, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(denied).limit, 64 * kMiB);
+  EXPECT_DENIED(Acquire(AcquireOf(kCapacity, 253)), kDeviceLimit);
   auto smallest = Acquire(AcquireOf(1));
   ASSERT_OK(smallest);
   EXPECT_EQ(smallest->leases(0).size_bytes(), 2 * kMiB);
@@ -151,7 +153,8 @@ TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
   for (const auto& [bits, count] : {std::pair(54, 2u), std::pair(54, 253u), std::pair(53, 128u)}) {
     const auto refused =
         CallBroker(*broker, &Stub::Acquire, AcquireOf(uint64_t{1} << bits, count), session.token());
-    EXPECT_STATUS(refused, kResourceExhausted, "the device has 16.00 PiB to hand out");
+    EXPECT_DENIED(refused, kCapacity);
+    EXPECT_EQ(testing::DenialIn(refused.status()).limit, uint64_t{1} << 54);
     const auto usage = CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), session.token());
     ASSERT_OK(usage);
     EXPECT_EQ(usage->usage().devices(0).peak_bytes(), 0u) << "some of it was charged";
@@ -160,10 +163,11 @@ TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
 
 TEST_F(Api, CountsBeyondOneMessageAreRefused) {
   for (uint32_t count : {254u, 65536u, UINT32_MAX}) {
-    EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument,
-                  absl::StrCat("makes 1 to 253 segments; this asks for ", count));
+    EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument, absl::StrCat(count));
   }
-  EXPECT_STATUS(Acquire(AcquireOf(1, 253)), kResourceExhausted, "64.00 MiB");
+  const absl::Status denied = Acquire(AcquireOf(1, 253)).status();
+  EXPECT_DENIED(denied, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(denied).limit, 64 * kMiB);
   EXPECT_EQ(Usage().charged_bytes(), 0u);
   auto one = Acquire(AcquireOf(1, 0));
   ASSERT_OK(one);
@@ -173,17 +177,17 @@ TEST_F(Api, CountsBeyondOneMessageAreRefused) {
 TEST_F(Api, UnknownDevicesAndKindsAreRefusedByName) {
   v1::AcquireRequest request = AcquireOf(1);
   request.set_device_uuid("GPU-0");
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"GPU-0\"");
+  EXPECT_STATUS(Acquire(request), kNotFound, "\"GPU-0\"");
   // The answer has to fit whatever was asked.
   request.set_device_uuid(std::string(60000, 'u'));
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"uuuu");
+  EXPECT_STATUS(Acquire(request), kNotFound, "\"uuuu");
   request.set_device_uuid("\n\r%\x01");
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device");
+  EXPECT_STATUS(Acquire(request), kNotFound, "");
   request = AcquireOf(1);
   request.set_kind(static_cast<v1::Kind>(77));
-  EXPECT_STATUS(Acquire(request), kUnimplemented, "kind 77");
+  EXPECT_STATUS(Acquire(request), kUnimplemented, "77");
   EXPECT_STATUS(Share(AcquireOne(), token(), static_cast<v1::TicketScope>(77)), kInvalidArgument,
-                "ticket scope 77");
+                "77");
 }
 
 // --- Tickets -------------------------------------------------------------------------
@@ -191,19 +195,17 @@ TEST_F(Api, UnknownDevicesAndKindsAreRefusedByName) {
 TEST_F(Api, TicketsThatAreNoneAreRefusedAndNothingIsOpened) {
   auto ticket = Share(AcquireOne(), token());
   ASSERT_OK(ticket);
-  EXPECT_STATUS(Open({}, token()), kInvalidArgument, "1 to 253 tickets; this has 0");
-  EXPECT_STATUS(Open(std::vector<std::string>(254, *ticket), token()), kInvalidArgument,
-                "1 to 253 tickets; this has 254");
+  EXPECT_STATUS(Open({}, token()), kInvalidArgument, "253");
+  EXPECT_STATUS(Open(std::vector<std::string>(254, *ticket), token()), kInvalidArgument, "254");
   for (size_t size : {size_t{0}, size_t{31}, size_t{33}, size_t{60000}}) {
     EXPECT_STATUS(Open({*ticket, std::string(size, 't')}, token()), kInvalidArgument,
-                  absl::StrCat("a ticket is 32 bytes; this has ", size));
+                  absl::StrCat(size));
   }
-  EXPECT_STATUS(Open({*ticket, std::string(32, 't')}, token()), kNotFound,
-                "no lease stands behind this ticket");
+  EXPECT_STATUS(Open({*ticket, std::string(32, 't')}, token()), kNotFound, "");
   // A token is no ticket.
-  EXPECT_STATUS(Open({token()}, token()), kNotFound, "no lease stands behind this ticket");
+  EXPECT_STATUS(Open({token()}, token()), kNotFound, "");
   WireSession stranger = Session("other");
-  EXPECT_STATUS(Open({*ticket}, stranger.token()), kPermissionDenied, "not for tenant other");
+  EXPECT_STATUS(Open({*ticket}, stranger.token()), kPermissionDenied, "other");
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
   EXPECT_OK(Open(std::vector<std::string>(253, *ticket), token()));
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
@@ -240,13 +242,13 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
     for (const char* method : {"Acquire", "ListDevices"}) {
       if (bytes[0] == '\x0a' && bytes[1] == '\x01' && method[0] == 'L') continue;
       EXPECT_STATUS(CallBytes(channel, Method(method), bytes, token()), kInvalidArgument,
-                    absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+                    absl::StrCat("gpumem.v1.", method, "Request"));
     }
   }
   for (const char* method : {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch",
                              "Publish", "Attach", "Unpublish", "ListPublications"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
-                  absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+                  absl::StrCat("gpumem.v1.", method, "Request"));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/grpc_status.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 #include "tests/system/testing/api_fixture.h"
@@ -42,7 +43,9 @@ TEST_F(Api, WatchesAreBoundedAndNoCallsInFlight) {
     if (heard) context->TryCancel();
     return std::pair(heard, FromGrpcStatus(watch->Finish()));
   };
-  EXPECT_STATUS(one_more(token()).second, kResourceExhausted, "watches");
+  const absl::Status denied = one_more(token()).second;
+  EXPECT_DENIED(denied, kDaemonLimit);
+  EXPECT_EQ(testing::DenialIn(denied).limit, watches.size());
   EXPECT_TRUE(one_more(Session("bad").token()).first) << "of the session, not of the tenant";
   EXPECT_OK(Acquire(AcquireOf(1)));
   contexts[0]->TryCancel();

