@@ -148,7 +148,7 @@ TEST_P(PoolContract, SharedBlocksAreTheSameMemoryAndMapTheirSegmentOnce) {
   EXPECT_STATUS(OpenBlock(*other, "gmt_x"), kInvalidArgument, "gmb_");
 }
 
-TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
+TEST_P(PoolContract, TheQuotaLimitsThePoolAndMemGetInfoShowsIt) {
   auto pool = MakePool({.grow_bytes = granule_}, kSmall);
   ASSERT_NE(pool, nullptr);
   const uint64_t limit = kind() == Kind::kPinned ? kSmallPinnedLimit : SmallLimit(backend());
@@ -171,7 +171,7 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
   }
 }
 
-TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
+TEST_P(PoolContract, UnderPressureAPoolGivesFreeMemoryToAnotherSession) {
   if (kept_by_pool()) GTEST_SKIP() << "what CUDA keeps of a memory pool helps nobody";
   auto gives = MakePool({.grow_bytes = granule_}, kSmall);
   ASSERT_NE(gives, nullptr);
@@ -192,7 +192,7 @@ TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
   EXPECT_OK(wants->Free(*block, nullptr));
 }
 
-TEST_P(PoolContract, APoolMayKeepWhatItHas) {
+TEST_P(PoolContract, APoolCanBeToldToGiveNothingUnderPressure) {
   auto keeps = MakePool({.grow_bytes = granule_, .gives_under_pressure = false}, kSmall);
   ASSERT_NE(keeps, nullptr);
   std::vector<Block> blocks;
@@ -205,7 +205,7 @@ TEST_P(PoolContract, APoolMayKeepWhatItHas) {
   EXPECT_EQ(keeps->Stats().reserved_bytes, blocks.size() * granule_);
 }
 
-TEST_P(PoolContract, WithoutADaemonWhatIsLeasedGoesOn) {
+TEST_P(PoolContract, APoolWorksOnWithItsLeasesWithoutADaemon) {
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);
   auto client = Client::Connect(

@@ -177,7 +177,7 @@ TEST_F(UnbrokeredOnGpu, WhatAProcessTakesIsSeenAndWhatItMapsIsNot) {
   }
 }
 
-TEST_F(UnbrokeredOnGpu, WhatIsKeptAfterItsReleaseIsTheProcesssOwn) {
+TEST_F(UnbrokeredOnGpu, MemoryStillImportedAfterItsReleaseIsUnbrokered) {
   const Child child = Start("team");
   ASSERT_TRUE(Eventually([&] { return UnbrokeredOf(child) > 0; }));
   const uint64_t context = Settled(child);
@@ -190,7 +190,7 @@ TEST_F(UnbrokeredOnGpu, WhatIsKeptAfterItsReleaseIsTheProcesssOwn) {
   EXPECT_GE(kept, context + kGiB - kTolerance);
 }
 
-TEST_F(UnbrokeredOnGpu, WhoHasNoSessionIsForeign) {
+TEST_F(UnbrokeredOnGpu, AProcessWithoutASessionIsForeign) {
   const Child stranger = Start("");
   ASSERT_EQ(Tell(stranger, "take,512"), "OK");
   EXPECT_TRUE(Eventually([&] { return ForeignBytesOf(stranger) >= 512 * kMiB; }));

@@ -150,7 +150,7 @@ TEST_F(Admin, AnOrdinaryUserIsAWorkerAndNoOperator) {
   EXPECT_EQ(VisitAs(kNobody, kNobody), "session OK, api OK, admin PERMISSION_DENIED");
 }
 
-TEST_F(Admin, TheSocketsModeAloneLetsNobodyIn) {
+TEST_F(Admin, TheSocketsModeAloneMakesNoOperator) {
   if (!testing::CanBeOtherUsers()) GTEST_SKIP() << "being another user takes root";
   auto daemon = testing::DaemonProcess::Start(
       {.config = "[daemon]\nadmin_socket_mode = \"0666\"\nadmin_group = \"daemon\"\n"});

@@ -77,7 +77,7 @@ TEST_F(Api, TokensThatNameNoLiveSessionAreRefusedByEveryMethod) {
   EXPECT_OK(CallBroker(*broker_, &Stub::ListDevices, v1::ListDevicesRequest(), ""));
 }
 
-TEST_F(Api, AThiefOfATokenGetsNoDescriptor) {
+TEST_F(Api, AStolenTokenBringsNoDescriptor) {
   Child thief = Child::Self({"--role", "thief", daemon_->runtime_dir()});
   ASSERT_OK(SendMessage(thief.channel(), token(), {}, absl::Now() + kAnswerTime));
   auto word = ReceiveMessage(thief.channel(), absl::Now() + kAnswerTime);
@@ -192,7 +192,7 @@ TEST_F(Api, UnknownDevicesAndKindsAreRefusedByName) {
 
 // --- Tickets -------------------------------------------------------------------------
 
-TEST_F(Api, TicketsThatAreNoneAreRefusedAndNothingIsOpened) {
+TEST_F(Api, InvalidTicketsAreRefusedAndNothingIsOpened) {
   auto ticket = Share(AcquireOne(), token());
   ASSERT_OK(ticket);
   EXPECT_STATUS(Open({}, token()), kInvalidArgument, "253");
@@ -211,7 +211,7 @@ TEST_F(Api, TicketsThatAreNoneAreRefusedAndNothingIsOpened) {
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
 }
 
-TEST_F(Api, OpeningOneSegmentForEverComesToAnEnd) {
+TEST_F(Api, TheLeasesOfASessionAreBounded) {
   auto ticket = Share(AcquireOne(), token());
   ASSERT_OK(ticket);
   ASSERT_OK(session_->Receive());
@@ -234,7 +234,7 @@ TEST_F(Api, OpeningOneSegmentForEverComesToAnEnd) {
 
 // --- Messages ------------------------------------------------------------------------
 
-TEST_F(Api, WhatDoesNotParseIsNamed) {
+TEST_F(Api, RequestsThatDoNotParseAreRefusedByType) {
   const auto channel = OtherChannel();
   // Cut off, of another wire type, no UTF-8 in a string, an unending varint.
   for (const std::string& bytes : {std::string("\x0a\x05x"), std::string("\xff\xff\xff\xff\xff"),

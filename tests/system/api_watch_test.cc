@@ -26,7 +26,7 @@ using testing::Eventually;
 using testing::WireSession;
 
 // max_in_flight of the tenant is 8.
-TEST_F(Api, WatchesAreBoundedAndNoCallsInFlight) {
+TEST_F(Api, WatchesAreBoundedAndDoNotCountAsCallsInFlight) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::Event>>> watches;
   v1::Event event;
@@ -84,7 +84,7 @@ TEST_F(Api, AWatchRacingTheEndOfItsSessionEndsToo) {
   }
 }
 
-TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
+TEST_F(Api, AWatcherThatNeverReadsBlocksNoOtherClient) {
   const auto context = testing::ContextWith(token(), absl::Minutes(2));
   auto watch = broker_->Watch(context.get(), v1::WatchRequest());
   auto admin = v1::Admin::NewStub(admin_channel_);

@@ -138,7 +138,7 @@ TEST_F(AuditTest, AFileThatWasMovedAwayIsFollowedByAnotherAfterAReload) {
   EXPECT_THAT(audit_.Of("started"), IsEmpty());
 }
 
-TEST_F(AuditTest, ItsOwnBeginningAndEnd) {
+TEST_F(AuditTest, TheDaemonsStartAndStop) {
   Start();
   EXPECT_EQ(audit_.One("started")["backend"], "host");
   EXPECT_THAT(audit_.One("started")["config"].get<std::string>(), HasSubstr("gpumemd.toml"));

@@ -132,7 +132,7 @@ TEST_F(AuditTest, WhoIsAdmittedByNoRuleIsRefused) {
   EXPECT_THAT(audit_.Of("session-opened"), IsEmpty());
 }
 
-TEST_F(AuditTest, MemoryThatIsTakenBackByForce) {
+TEST_F(AuditTest, ARevocationSignalsADeafHolder) {
   Start();
   Child deaf = Role("deaf", "low", 60);
   const pid_t pid = deaf.pid();
@@ -157,7 +157,7 @@ TEST_F(AuditTest, MemoryThatIsTakenBackByForce) {
   Stop();
 }
 
-TEST_F(AuditTest, MemoryThatNobodyWantsBackAnyMore) {
+TEST_F(AuditTest, ARevocationEndsWhenItsWaiterGivesUp) {
   // The holder would be killed some time after the waiter has gone.
   Start(absl::StrReplaceAll(kAuditConfig,
                             {{"revocation_grace = \"50ms\"", "revocation_grace = \"500ms\""}}));
@@ -230,7 +230,7 @@ TEST_F(AuditTest, ThereIsNoSecretInIt) {
   }
 }
 
-TEST_F(AuditTest, WhatACrashCostAndWhatNot) {
+TEST_F(AuditTest, AfterACrashEndedAndResumedSessionsAreTold) {
   auto kept = KeptDaemon::Start({.config = audit_.Config()});
   ASSERT_TRUE(kept.ok()) << kept.status();
   const auto role = [&](const std::string& name, const std::string& tenant) {
@@ -267,7 +267,7 @@ TEST_F(AuditTest, WhatACrashCostAndWhatNot) {
   audit_.Check();
 }
 
-TEST_F(AuditTest, WhatACrashTookFromOthers) {
+TEST_F(AuditTest, MemoryLostInACrashIsTold) {
   auto kept = KeptDaemon::Start({.config = audit_.Config()});
   ASSERT_TRUE(kept.ok()) << kept.status();
   auto team = Client::Connect({.runtime_dir = (*kept)->runtime_dir(), .tenant = "team"});

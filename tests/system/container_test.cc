@@ -225,7 +225,7 @@ TEST_F(ContainerTest, AMountOfTheSocketItselfLeadsToTheNextDaemon) {
   EXPECT_EQ(host_->Exec("red", {Inside("gpumemctl"), "whoami"}).code, 0);
 }
 
-TEST_F(ContainerTest, WithThePodEndsWhatItKept) {
+TEST_F(ContainerTest, PublicationsEndWithTheDaemonsPod) {
   ASSERT_TRUE(StartDaemon(DaemonSpec()));
   Worker red = StartWorker("red", kRed);
   ASSERT_EQ(red.Ask("connect"), "OK") << Log();

@@ -169,7 +169,7 @@ TEST_F(EndToEnd, ASegmentIsZeroUnlessItSaysThatItIsReused) {
   EXPECT_TRUE(std::all_of(bytes, bytes + other->size(), [](char b) { return b == 0; }));
 }
 
-TEST_F(EndToEnd, RetainedMemoryOfOthersGivesWay) {
+TEST_F(EndToEnd, RetainedMemoryIsEvictedForAnotherTenant) {
   Start(absl::StrCat("[host]\ndevice_bytes = \"64MiB\"\n", Tenant("a"), Tenant("b")));
   auto a = Connect("a"), b = Connect("b");
   ASSERT_OK(a->Acquire({.bytes = 40 * kMiB}));  // released at once: retained
@@ -178,7 +178,7 @@ TEST_F(EndToEnd, RetainedMemoryOfOthersGivesWay) {
   EXPECT_EQ(UsageOf(*a).charged_bytes, 0u);
 }
 
-TEST_F(EndToEnd, UnderPressureOnlyThoseGiveWhoseMemoryIsFreeThen) {
+TEST_F(EndToEnd, UnderPressureOnlyPoolsWhoseReleaseFreesMemoryGive) {
   Start(absl::StrCat("[host]\ndevice_bytes = \"64MiB\"\n[tenant_defaults]\nmax_retained = 0\n",
                      Tenant("a"), Tenant("b", "release = \"on-exit\"\n"), Tenant("c")));
   // Two pools fill the device, and need nothing of it.

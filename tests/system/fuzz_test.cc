@@ -32,7 +32,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 using Fuzz = testing::AttackTest;
 
-TEST_F(Fuzz, NothingThatIsSaidBreaksTheDaemon) {
+TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
   const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 8000);
   const uint64_t seed = FromEnvironment("GPUMEM_FUZZ_SEED", 1);
   // Other processes: the memory held at the end of one goes with it, and makes room for the next.

@@ -81,7 +81,7 @@ TEST_F(KeeperTest, HundredsComeBackEachByItsName) {
   }
 }
 
-TEST_F(KeeperTest, TheLastWordsOfTheDyingCount) {
+TEST_F(KeeperTest, MessagesSentJustBeforeADeathCount) {
   Run({});
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("store early x"), "OK");
@@ -100,7 +100,7 @@ TEST_F(KeeperTest, TheLastWordsOfTheDyingCount) {
   for (int i = 0; i < late; ++i) EXPECT_EQ(puppet.Ask(absl::StrCat("read late", i)), "y");
 }
 
-TEST_F(KeeperTest, KeepsCratesToo) {
+TEST_F(KeeperTest, CratesOutliveTheService) {
   Run({});
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("pack-many s 40"), "OK");
@@ -110,7 +110,7 @@ TEST_F(KeeperTest, KeepsCratesToo) {
   EXPECT_EQ(puppet.Ask("read s39"), "39");
 }
 
-TEST_F(KeeperTest, TheServiceGetsNothingElse) {
+TEST_F(KeeperTest, TheServiceInheritsNothingButTheStore) {
   const UniqueFd inherited_by_mistake(memfd_create("gpumem-mistake", 0));  // across exec
   Run({"--max-fds", "7"}, {},
       {{"LISTEN_FDS", "3"}, {"LISTEN_PID", "1"}, {"LISTEN_FDNAMES", "a:b:c"}});
@@ -195,7 +195,7 @@ TEST_F(KeeperTest, HostileMessagesChangeNothing) {
   EXPECT_EQ(NextAfterKill(puppet).Ask("names"), "kept.");
 }
 
-TEST_F(KeeperTest, OnlyItsUserComesNearTheSocket) {
+TEST_F(KeeperTest, OnlyItsUserMayEnterTheSocketsFolder) {
   Run({});
   (void)Next();
   const std::filesystem::path folder = std::filesystem::path(NotifySocket()).parent_path();

@@ -137,7 +137,7 @@ TEST_F(KeeperTest, TheServiceOutlivesTheKeeperAndIsTold) {
   puppet.Exit(0);
 }
 
-TEST_F(KeeperTest, WordsAboutTheStateGoToItsOwnManager) {
+TEST_F(KeeperTest, StateNotificationsAreForwardedToTheKeepersManager) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const std::string path = folder_ + "/manager";

@@ -154,7 +154,7 @@ std::string ReportOf(const std::string& what, const std::string& rounds) {
 
 class PidReuseTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PidReuseTest, NobodyIsTakenForWhoHadHisNumber) {
+TEST_P(PidReuseTest, AProcessIsNotTakenForTheFormerOneOfItsPid) {
   const char* wanted = std::getenv("GPUMEM_PID_REUSES");
   const std::string report = ReportOf(GetParam(), wanted != nullptr ? wanted : "1000");
   if (absl::StartsWith(report, "skip: ")) GTEST_SKIP() << report.substr(strlen("skip: "));

@@ -28,7 +28,7 @@ using testing::kMiB;
 using ::testing::Not;
 using testing::QuotaTest;
 
-TEST_F(QuotaTest, AReloadTellsWhatIsDifferentAndKeepsWhatWasSet) {
+TEST_F(QuotaTest, AReloadReportsItsChangesAndKeepsOverrides) {
   auto same = Reload();
   ASSERT_OK(same);
   EXPECT_EQ(same->config_file(), ConfigFile());
@@ -50,7 +50,7 @@ TEST_F(QuotaTest, AReloadTellsWhatIsDifferentAndKeepsWhatWasSet) {
   EXPECT_EQ(Get("team").quota().limit_bytes(), 31 * kMiB);
 }
 
-TEST_F(QuotaTest, AReloadWithAMistakeIsRefusedWhole) {
+TEST_F(QuotaTest, AReloadWithAMistakeChangesNothing) {
   const std::string before = Get("team").quota().ShortDebugString();
   // One that the text shows, and one that only the device does.
   for (const auto& [bad, why] :
@@ -86,7 +86,7 @@ TEST_F(QuotaTest, WithoutAFileThereIsNothingToReload) {
   EXPECT_STATUS(Reload(), kFailedPrecondition, "");
 }
 
-TEST_F(QuotaTest, WhatNoLongerMakesSenseIsSkippedAndToldOf) {
+TEST_F(QuotaTest, AnOverrideThatTheFileRulesOutIsSkippedAndReported) {
   v1::SetQuotaRequest request = For("team");
   request.mutable_quota()->set_guarantee_bytes(32 * kMiB);
   ASSERT_OK(Set(request));

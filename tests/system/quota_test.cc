@@ -36,7 +36,7 @@ using testing::QuotaTest;
 
 // --- Over a restart ------------------------------------------------------------------
 
-TEST_F(QuotaTest, WhatIsSetIsThereAfterARestartAndTheRestFollowsTheFile) {
+TEST_F(QuotaTest, OverridesSurviveARestartAndOtherFieldsFollowTheFile) {
   v1::SetQuotaRequest request = For("team");
   request.mutable_quota()->set_limit_bytes(16 * kMiB);
   request.mutable_quota()->set_guarantee_bytes(8 * kMiB);
@@ -75,7 +75,7 @@ TEST_F(QuotaTest, WhatIsSetIsThereAfterARestartAndTheRestFollowsTheFile) {
   EXPECT_THAT(team.overridden(), IsEmpty());
 }
 
-TEST_F(QuotaTest, WhatWasAnsweredSurvivesAKill) {
+TEST_F(QuotaTest, AnAnsweredChangeSurvivesAKill) {
   for (uint64_t limit = 1; limit <= 5; ++limit) {
     ASSERT_OK(SetLimit("team", limit * kMiB));
     daemon_->child().Signal(SIGKILL);
@@ -85,7 +85,7 @@ TEST_F(QuotaTest, WhatWasAnsweredSurvivesAKill) {
   }
 }
 
-TEST_F(QuotaTest, AUsersOwnTenantKeepsItWhetherItIsThereOrNot) {
+TEST_F(QuotaTest, AUserTenantKeepsItsOverrideWithoutSessions) {
   const std::string tenant = absl::StrCat("user-", getuid());
   {
     auto client = daemon_->Connect(tenant);
@@ -110,7 +110,7 @@ TEST_F(QuotaTest, OperatorsSeeWhatIsOverridden) {
 
 // --- Refusals -------------------------------------------------------------------------
 
-TEST_F(QuotaTest, WhatCannotBeKeptIsRefusedAndChangesNothing) {
+TEST_F(QuotaTest, QuotasThatCannotBeKeptAreRefusedAndChangeNothing) {
   v1::SetQuotaRequest request = For("other");
   request.mutable_quota()->set_guarantee_bytes(40 * kMiB);
   ASSERT_OK(Set(request));
@@ -129,7 +129,7 @@ TEST_F(QuotaTest, WhatCannotBeKeptIsRefusedAndChangesNothing) {
   EXPECT_EQ(Get("team").quota().ShortDebugString(), before);
 }
 
-TEST_F(QuotaTest, WhatCannotBeWrittenDownIsNotChanged) {
+TEST_F(QuotaTest, AChangeThatCannotBeStoredIsNotMade) {
   // A folder in the way, since root may write anywhere.
   std::filesystem::create_directories(daemon_->state_dir() + "/overrides.txt.new");
   EXPECT_STATUS(SetLimit("team", kMiB), kFailedPrecondition, OverridesFile());
@@ -139,7 +139,7 @@ TEST_F(QuotaTest, WhatCannotBeWrittenDownIsNotChanged) {
   EXPECT_OK(SetLimit("team", kMiB));
 }
 
-TEST_F(QuotaTest, ABrokenFileIsKeptAsideAndToldOf) {
+TEST_F(QuotaTest, ABrokenOverridesFileIsKeptAsideAndReported) {
   ASSERT_OK(SetLimit("team", kMiB));
   std::ofstream(OverridesFile(), std::ios::app) << "overrides {";
   ASSERT_OK(daemon_->Restart());
@@ -167,7 +167,7 @@ TEST_F(QuotaTest, TwoDaemonsDoNotShareAStateFolder) {
 
 // --- Holders -------------------------------------------------------------------------
 
-TEST_F(QuotaTest, ALimitBelowWhatIsUsedBreaksNoHolder) {
+TEST_F(QuotaTest, ALimitBelowTheUsageRevokesNothing) {
   auto client = daemon_->Connect("team");
   ASSERT_OK(client);
   auto held = (*client)->Acquire({.bytes = 24 * kMiB});

@@ -38,7 +38,7 @@ TEST_F(SessionSocket, OtherProtocolVersionsAreRefusedBothBeingNamed) {
   }
 }
 
-TEST_F(SessionSocket, WhatIsNoHelloIsRefused) {
+TEST_F(SessionSocket, AFirstMessageOtherThanHelloIsRefused) {
   EXPECT_STATUS(AnswerTo("\xff\xff\xff\xff"), kInvalidArgument, "must be a Hello");
   EXPECT_STATUS(AnswerTo("GET / HTTP/1.1\r\n\r\n"), kInvalidArgument, "must be a Hello");
   // Cut off in the middle.
@@ -61,7 +61,7 @@ TEST_F(SessionSocket, PacketsOverTheLimitAreRefused) {
   EXPECT_STATUS(AnswerTo(hello), kDataLoss, "larger than 65536");
 }
 
-TEST_F(SessionSocket, FieldsOfLaterVersionsAreNoMistake) {
+TEST_F(SessionSocket, UnknownFieldsAreAccepted) {
   v1::Hello hello = HelloOf("bad");
   hello.GetReflection()->MutableUnknownFields(&hello)->AddVarint(1000, 1);
   EXPECT_OK(AnswerTo(hello));
@@ -90,7 +90,7 @@ TEST_F(SessionSocket, ATenantThatNoRuleAllowsIsRefusedAndThoseAllowedAreNamed) {
   EXPECT_STATUS(AnswerTo(HelloOf("../../good")), kPermissionDenied, "");
 }
 
-TEST_F(SessionSocket, WhomNoRuleMatchesIsRefused) {
+TEST_F(SessionSocket, AProcessThatNoRuleMatchesIsRefused) {
   auto daemon = testing::DaemonProcess::Start(
       {.config = "[[tenant]]\nname = \"z\"\n[[rule]]\ntenant = \"z\"\nuid = 4000000\n"});
   ASSERT_TRUE(daemon.ok()) << daemon.status();
@@ -143,7 +143,7 @@ TEST_F(SessionSocket, AMessageAfterWelcomeEndsTheSession) {
   }
 }
 
-TEST_F(SessionSocket, TwoHellosAtOnceAreOneTooMany) {
+TEST_F(SessionSocket, ASecondHelloEndsTheSession) {
   WireSession session = Connect();
   const std::string hello = HelloOf("bad").SerializeAsString();
   ASSERT_OK(session.Send(hello));

@@ -64,7 +64,7 @@ TEST_F(SessionSocket, ASilentClientIsDroppedInTime) {
 }
 
 // Has no assertion: TearDown fails if a session, a byte or a descriptor is left.
-TEST_F(SessionSocket, ThoseWhoConnectAndCloseLeaveNothing) {
+TEST_F(SessionSocket, ClientsThatConnectAndCloseLeaveNothing) {
   const std::string hello = HelloOf("bad").SerializeAsString();
   for (int i = 0; i < 300; ++i) {
     WireSession session = Connect();
@@ -73,7 +73,7 @@ TEST_F(SessionSocket, ThoseWhoConnectAndCloseLeaveNothing) {
   }
 }
 
-TEST_F(SessionSocket, TwoThousandSilentClientsKeepNobodyOut) {
+TEST_F(SessionSocket, TwoThousandSilentClientsKeepNoOtherOut) {
   std::vector<WireSession> silent;
   for (int i = 0; i < 2000; ++i) silent.push_back(Connect());
   WireSession session = Session();
@@ -82,7 +82,7 @@ TEST_F(SessionSocket, TwoThousandSilentClientsKeepNobodyOut) {
   EXPECT_STATUS(silent[0].Answer(), kResourceExhausted, "have not said Hello");
 }
 
-TEST_F(SessionSocket, ThoseWhoSpeakGetInAmongManyWhoDoNot) {
+TEST_F(SessionSocket, ClientsThatSayHelloAreWelcomedAmongManySilentOnes) {
   std::vector<WireSession> many;
   const std::string hello = HelloOf("bad").SerializeAsString();
   for (int i = 0; i < 1000; ++i) {
