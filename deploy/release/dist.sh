@@ -47,7 +47,7 @@ dist_programs() {
   install "$bin/tests/bench/gpumem_bench" "$bin/tests/demo/gpumem_demo" \
     "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
   install -D "$ROOT/tests/foreign/foreign.py" "$DIST/share/gpumem/foreign.py"
-  install "$ROOT/tests/gpu/frameworks.py" "$DIST/share/gpumem/frameworks.py"
+  install -t "$DIST/share/gpumem" "$ROOT"/tests/gpu/{frameworks,framework_parts,gpumem_library}.py
   install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*
   install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*
   install_library "$bin" "$DIST/lib"

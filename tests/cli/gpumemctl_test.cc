@@ -277,7 +277,7 @@ TEST_F(GpumemctlTest, ExitCodes) {
   EXPECT_EQ(error.AsJson()["error"]["denial"], nullptr);
 }
 
-TEST_F(GpumemctlTest, DrainingAdmitsNobodyUntilResumed) {
+TEST_F(GpumemctlTest, DrainingAdmitsNoSessionUntilResumed) {
   EXPECT_EQ(Run({"drain", "--json"}).AsJson()["draining"], true);
   EXPECT_EQ(Run({"whoami"}).code, 3);
   EXPECT_THAT(Run({"status"}).text, HasSubstr("draining"));

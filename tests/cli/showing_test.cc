@@ -136,7 +136,7 @@ TEST_F(ShowingTest, TopStaysWhileTheDaemonIsAway) {
   EXPECT_EQ(top->Wait(Soon()), 0);
 }
 
-TEST_F(ShowingTest, ColoursAreLeftOutWhereNobodyWantsThem) {
+TEST_F(ShowingTest, ColoursAreLeftOutOnRequest) {
   const auto last_look = [&](const std::vector<std::string>& more,
                              const std::map<std::string, std::string>& environment) {
     std::vector<std::string> arguments = {"top", "--iterations", "1"};
@@ -313,7 +313,7 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   EXPECT_EQ(Run({"events", "--event", "explosion"}).code, 1);
 }
 
-TEST_F(ShowingTest, WhoFollowsEventsDoesNotKeepTheDaemon) {
+TEST_F(ShowingTest, FollowingEventsDoesNotDelayAStop) {
   std::unique_ptr<Process> follower = Start({"events", "--follow", "--past"});
   ASSERT_THAT(follower->ReadLine(Soon()).value_or(""), HasSubstr("started"));
   daemon_->Signal(SIGTERM);

@@ -24,6 +24,7 @@
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "tests/contract/actor.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 

@@ -24,10 +24,9 @@ TEST_P(KindContract, TheLastByteFitsAndOneMoreDoesNot) {
     EXPECT_EQ(Charged(kSmall), used + granule_);
   }
   const auto refused = client->Acquire({.bytes = 1, .kind = kind()});
-  EXPECT_STATUS(refused, kResourceExhausted, "limit");
+  EXPECT_DENIED(refused, kDeviceLimit);
   const auto denial = GetDenial(refused.status());
   ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->cause, Denial::Cause::kDeviceLimit);
   EXPECT_EQ(denial->tenant, kSmall);
   EXPECT_EQ(denial->device_uuid, device.device_uuid());
   EXPECT_EQ(denial->asked, granule_);
@@ -52,11 +51,11 @@ TEST_P(KindContract, TheLastByteFitsAndOneMoreDoesNot) {
       EXPECT_TRUE(segment->reused());
       held.push_back(*std::move(segment));
     }
-    EXPECT_STATUS(client->Acquire({.bytes = 1, .kind = kind()}), kResourceExhausted, "limit");
+    EXPECT_DENIED(client->Acquire({.bytes = 1, .kind = kind()}), kDeviceLimit);
     return;
   }
   EXPECT_TRUE(EventuallyCharged(granule_, kSmall));
-  EXPECT_STATUS(client->Acquire({.bytes = limit, .kind = kind()}), kResourceExhausted, "limit");
+  EXPECT_DENIED(client->Acquire({.bytes = limit, .kind = kind()}), kDeviceLimit);
   ASSERT_OK(opener->Release("opened"));
   EXPECT_OK(client->Acquire({.bytes = limit, .kind = kind()}));
 }
@@ -74,7 +73,7 @@ TEST_P(KindContract, HostMemoryAndDeviceMemoryAreLimitedApart) {
     const bool made = !DeviceFor(same).device_uuid().empty();
     const bool on_one_device = DeviceFor(same).device_uuid() == all->device_uuid();
     if (!made || !on_one_device) continue;
-    EXPECT_STATUS(client->Acquire({.bytes = 1, .kind = same}), kResourceExhausted, "limit");
+    EXPECT_DENIED(client->Acquire({.bytes = 1, .kind = same}), kDeviceLimit);
   }
   const auto usage = client->GetUsage();
   ASSERT_OK(usage);

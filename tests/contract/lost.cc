@@ -13,7 +13,7 @@ namespace {
 
 using testing::Eventually;
 
-TEST_P(ContextSegments, ItIsThereWhileItIsNeeded) {
+TEST_P(ContextSegments, TheContextProcessRunsWhileItHasMemory) {
   EXPECT_EQ(ContextPid(), 0);
   const auto holder = StartActor(Identity::kSameUser, kKeeper);
   const Wish wish = {.kind = kind(), .bytes = bytes_};
@@ -133,7 +133,7 @@ TEST_P(ContextSegments, LostMemoryIsNeverReused) {
   EXPECT_FALSE(next->reused());
 }
 
-TEST_P(ContextSegments, TheDaemonTakesItAlongWhateverHappens) {
+TEST_P(ContextSegments, TheContextProcessEndsWithAKilledDaemon) {
   // A separate daemon, which is killed.
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);

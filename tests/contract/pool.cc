@@ -148,7 +148,7 @@ TEST_P(PoolContract, SharedBlocksAreTheSameMemoryAndMapTheirSegmentOnce) {
   EXPECT_STATUS(OpenBlock(*other, "gmt_x"), kInvalidArgument, "gmb_");
 }
 
-TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
+TEST_P(PoolContract, TheQuotaLimitsThePoolAndMemGetInfoShowsIt) {
   auto pool = MakePool({.grow_bytes = granule_}, kSmall);
   ASSERT_NE(pool, nullptr);
   const uint64_t limit = kind() == Kind::kPinned ? kSmallPinnedLimit : SmallLimit(backend());
@@ -160,10 +160,8 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
   absl::StatusOr<Block> block;
   while ((block = pool->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
   EXPECT_EQ(blocks.size(), limit / granule_);
-  EXPECT_STATUS(block, kResourceExhausted, "limit");
-  const auto denial = GetDenial(block.status());
-  ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->tenant, kSmall);
+  EXPECT_DENIED(block, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(block.status()).tenant, kSmall);
   EXPECT_EQ(pool->MemGetInfo()->free_bytes, 0u);
   for (const Block& one : blocks) EXPECT_OK(pool->Free(one, nullptr));
   EXPECT_EQ(pool->MemGetInfo()->free_bytes, limit);
@@ -173,14 +171,14 @@ TEST_P(PoolContract, AQuotaStandsInTheWayAndIsSeen) {
   }
 }
 
-TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
+TEST_P(PoolContract, UnderPressureAPoolGivesFreeMemoryToAnotherSession) {
   if (kept_by_pool()) GTEST_SKIP() << "what CUDA keeps of a memory pool helps nobody";
   auto gives = MakePool({.grow_bytes = granule_}, kSmall);
   ASSERT_NE(gives, nullptr);
   std::vector<Block> blocks;
   absl::StatusOr<Block> block;
   while ((block = gives->Allocate(granule_, nullptr)).ok()) blocks.push_back(*block);
-  EXPECT_STATUS(block, kResourceExhausted, "limit");
+  EXPECT_DENIED(block, kDeviceLimit);
   for (const Block& one : blocks) EXPECT_OK(gives->Free(one, nullptr));
   const uint64_t had = gives->Stats().reserved_bytes;
   auto wants = MakePool({.wait = absl::Seconds(30)}, kSmall);
@@ -194,7 +192,7 @@ TEST_P(PoolContract, WhatOnePoolHasFreeAnotherSessionGets) {
   EXPECT_OK(wants->Free(*block, nullptr));
 }
 
-TEST_P(PoolContract, APoolMayKeepWhatItHas) {
+TEST_P(PoolContract, APoolCanBeToldToGiveNothingUnderPressure) {
   auto keeps = MakePool({.grow_bytes = granule_, .gives_under_pressure = false}, kSmall);
   ASSERT_NE(keeps, nullptr);
   std::vector<Block> blocks;
@@ -207,7 +205,7 @@ TEST_P(PoolContract, APoolMayKeepWhatItHas) {
   EXPECT_EQ(keeps->Stats().reserved_bytes, blocks.size() * granule_);
 }
 
-TEST_P(PoolContract, WithoutADaemonWhatIsLeasedGoesOn) {
+TEST_P(PoolContract, APoolWorksOnWithItsLeasesWithoutADaemon) {
   auto mortal = testing::DaemonProcess::Start({.backend = GetParam().backend});
   ASSERT_OK(mortal);
   auto client = Client::Connect(

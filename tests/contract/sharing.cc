@@ -25,7 +25,7 @@ TEST_P(SharingSegments, WhatOneWritesTheOthersRead) {
   EXPECT_EQ(Charged(), bytes_) << "shared bytes are charged once";
 }
 
-TEST_P(SharingSegments, ItLastsUntilTheLastHolderReleasesInWhateverOrder) {
+TEST_P(SharingSegments, LastsUntilItsLastHolderReleasesInAnyOrder) {
   maker_ = StartActor();
   const auto first = Opener(), second = Opener();
   std::vector<std::string> order = {"first", "made", "second"};  // sorted
@@ -89,7 +89,7 @@ TEST_P(SharingSegments, ATicketEndsWithTheLeaseThatMintedIt) {
   EXPECT_EQ(Charged(), bytes_);
 }
 
-TEST_P(SharingSegments, AnothersTenantsTicketIsRefused) {
+TEST_P(SharingSegments, TheTicketOfAnotherTenantIsRefused) {
   ASSERT_NO_FATAL_FAILURE(Make());
   const auto stranger = StartActor(Identity::kSameUser, kOther);
   EXPECT_STATUS(stranger->Open("stolen", ticket_), kPermissionDenied, "tenant");
@@ -107,7 +107,7 @@ TEST_P(SharingSegments, AnothersTenantsTicketIsRefused) {
 }
 
 // The other way round: the other one makes it, and this user opens it.
-TEST_P(SharingWithOthers, ItWorksInBothDirections) {
+TEST_P(SharingWithOthers, MakerAndOpenerReadEachOthersWrites) {
   maker_ = StartActor(identity());
   ASSERT_OK(maker_->Acquire("made", {.kind = kind(), .bytes = bytes_}));
   EXPECT_OK(maker_->ExpectZero("made"));

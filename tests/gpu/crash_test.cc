@@ -89,7 +89,7 @@ class GpuCrash : public ::testing::Test {
   std::string gpu_;
 };
 
-TEST_F(GpuCrash, VmmGoesOnAndIsSharedAnew) {
+TEST_F(GpuCrash, VmmMemoryAndItsTicketAreKept) {
   auto segment = client_->Acquire({.bytes = kBytes});
   ASSERT_TRUE(segment.ok()) << segment.status();
   ASSERT_EQ(Set(gpu_, segment->data(), 7), absl::OkStatus());
@@ -115,7 +115,7 @@ TEST_F(GpuCrash, VmmGoesOnAndIsSharedAnew) {
 }
 
 // CUDA's own rule: the memory dies with its context, except for processes that have it open.
-TEST_F(GpuCrash, IpcIsLostToWhoDoesNotHaveItAndStaysWithWhoHas) {
+TEST_F(GpuCrash, IpcMemoryStaysWithItsHoldersAndCannotBeShared) {
   auto segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc});
   ASSERT_TRUE(segment.ok()) << segment.status();
   ASSERT_EQ(Set(gpu_, segment->data(), 9), absl::OkStatus());

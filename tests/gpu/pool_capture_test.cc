@@ -121,7 +121,7 @@ TEST_P(PoolCapture, WhatTheCapturedStreamFreedBeforeIsNotToBeHadUntilItEnds) {
   EXPECT_OK(pool->Free(*block, captured_));
 }
 
-TEST_P(PoolCapture, WhatOthersHaveFreedServesInItsStead) {
+TEST_P(PoolCapture, MemoryFreedOnOtherStreamsIsUsedInstead) {
   const auto pool = MakePool(3, {.allow_opportunistic = false});
   ASSERT_NE(pool, nullptr);
   const auto block = pool->Allocate(kBlock, captured_);

@@ -203,7 +203,7 @@ TEST_F(PoolStreams, AForgottenStreamsMemoryGoesToTheNext) {
   EXPECT_OK(gpu_->Check(first, 2, kBlock));
 }
 
-TEST_F(PoolStreams, AForgottenStreamsMemoryIsEverybodysWhenItsWorkIsDone) {
+TEST_F(PoolStreams, AForgottenStreamsMemoryIsForAnyStreamOnceItsWorkIsDone) {
   const auto pool = MakePool(1, {.allow_internal_dependencies = false});
   ASSERT_NE(pool, nullptr);
   void* const old = gpu_->NewStream();

@@ -22,6 +22,7 @@
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 
@@ -176,7 +177,7 @@ TEST_F(UnbrokeredOnGpu, WhatAProcessTakesIsSeenAndWhatItMapsIsNot) {
   }
 }
 
-TEST_F(UnbrokeredOnGpu, WhatIsKeptAfterItsReleaseIsTheProcesssOwn) {
+TEST_F(UnbrokeredOnGpu, MemoryStillImportedAfterItsReleaseIsUnbrokered) {
   const Child child = Start("team");
   ASSERT_TRUE(Eventually([&] { return UnbrokeredOf(child) > 0; }));
   const uint64_t context = Settled(child);
@@ -189,7 +190,7 @@ TEST_F(UnbrokeredOnGpu, WhatIsKeptAfterItsReleaseIsTheProcesssOwn) {
   EXPECT_GE(kept, context + kGiB - kTolerance);
 }
 
-TEST_F(UnbrokeredOnGpu, WhoHasNoSessionIsForeign) {
+TEST_F(UnbrokeredOnGpu, AProcessWithoutASessionIsForeign) {
   const Child stranger = Start("");
   ASSERT_EQ(Tell(stranger, "take,512"), "OK");
   EXPECT_TRUE(Eventually([&] { return ForeignBytesOf(stranger) >= 512 * kMiB; }));
@@ -205,8 +206,7 @@ TEST_F(UnbrokeredOnGpu, ItsTenantIsDeniedWhatIsNewUntilItIsGone) {
   EXPECT_OK((*colleague)->Acquire({.bytes = 2 * kMiB}));
   ASSERT_EQ(Tell(child, "take,2048"), "OK");
   ASSERT_TRUE(Eventually([&] { return !(*colleague)->Acquire({.bytes = 2 * kMiB}).ok(); }));
-  EXPECT_STATUS((*colleague)->Acquire({.bytes = 2 * kMiB}), kResourceExhausted,
-                "without asking gpumemd");
+  EXPECT_DENIED((*colleague)->Acquire({.bytes = 2 * kMiB}), kUnbrokered);
   EXPECT_OK((*other)->Acquire({.bytes = 2 * kMiB}));
   ASSERT_EQ(Tell(child, "free"), "OK");
   EXPECT_TRUE(Eventually([&] { return (*colleague)->Acquire({.bytes = 2 * kMiB}).ok(); }));

@@ -99,6 +99,8 @@ class Arena : public ::testing::Test {
   double MostP99() const;
   double MostMs() const;
   bool IsServedInTime(const Latencies& latencies) const;
+  // Returns the waits as they are shown at the end.
+  static nlohmann::json FiguresOf(const Latencies& latencies);
   // Seconds; < 0 where the daemon does not say.
   double LongestLockHold() const;
   bool DaemonLives() const;

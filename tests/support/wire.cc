@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/denial.h"
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 
@@ -87,8 +88,10 @@ absl::Status WireSession::Answer() {
   absl::StatusOr<v1::ServerMessage> message = Receive(&fds);
   if (!message.ok()) return message.status();
   if (message->has_refusal()) {
-    return absl::Status(static_cast<absl::StatusCode>(message->refusal().code()),
-                        message->refusal().message());
+    absl::Status refused(static_cast<absl::StatusCode>(message->refusal().code()),
+                         message->refusal().message());
+    if (message->refusal().has_denial()) AttachDenial(message->refusal().denial(), &refused);
+    return refused;
   }
   if (message->has_goodbye()) return absl::CancelledError(message->goodbye().reason());
   if (!message->has_welcome()) return absl::InternalError(message->ShortDebugString());

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/grpc_status.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -97,7 +98,7 @@ absl::StatusOr<Response> CallBroker(v1::Broker::Stub& stub,
   Response response;
   const grpc::Status status = (stub.*method)(ContextWith(token).get(), request, &response);
   if (status.ok()) return response;
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return FromGrpcStatus(status);
 }
 
 // A stream socket, connected; for bytes that are no gRPC.

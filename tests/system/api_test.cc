@@ -6,26 +6,25 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "common/grpc_status.h"
 #include "common/unix_channel.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
+#include "tests/system/testing/api_fixture.h"
 
 namespace gpumem {
 namespace {
 
-using testing::AttackTest;
+using testing::Api;
 using testing::CallBroker;
 using testing::CallBytes;
 using testing::Child;
@@ -42,79 +41,6 @@ constexpr const char* kMethodsWithToken[] = {
     "GetUsage", "Publish", "Attach", "Unpublish", "ListPublications"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
-
-class Api : public AttackTest {
- protected:
-  void SetUp() override {
-    AttackTest::SetUp();
-    broker_ = NewBroker();
-    session_ = std::make_unique<WireSession>(Session("bad"));
-  }
-  // Held memory would linger: this process lives on.
-  void TearDown() override {
-    for (const auto& [token, lease] : held_) EXPECT_OK(Release({lease}, token));
-    session_.reset();
-    broker_.reset();
-    AttackTest::TearDown();
-  }
-
-  const std::string& token() const { return session_->token(); }
-
-  static v1::AcquireRequest AcquireOf(uint64_t bytes, uint32_t count = 1) {
-    v1::AcquireRequest request;
-    request.set_bytes(bytes);
-    request.set_count(count);
-    return request;
-  }
-  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request,
-                                              const std::string& token) {
-    auto response = CallBroker(*broker_, &Stub::Acquire, request, token);
-    if (response.ok()) {
-      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
-    }
-    return response;
-  }
-  absl::StatusOr<v1::AcquireResponse> Acquire(const v1::AcquireRequest& request) {
-    return Acquire(request, token());
-  }
-  uint64_t AcquireOne() {
-    auto response = Acquire(AcquireOf(1));
-    EXPECT_OK(response);
-    return response.ok() ? response->leases(0).lease_id() : 0;
-  }
-  absl::Status Release(const std::vector<uint64_t>& leases, const std::string& token) {
-    v1::ReleaseRequest request;
-    request.mutable_lease_ids()->Add(leases.begin(), leases.end());
-    return CallBroker(*broker_, &Stub::Release, request, token).status();
-  }
-  absl::StatusOr<std::string> Share(uint64_t lease, const std::string& token,
-                                    v1::TicketScope scope = v1::TICKET_SCOPE_TENANT) {
-    v1::ShareRequest request;
-    request.set_lease_id(lease);
-    request.set_scope(scope);
-    auto response = CallBroker(*broker_, &Stub::Share, request, token);
-    if (!response.ok()) return response.status();
-    return response->ticket();
-  }
-  absl::Status Open(const std::vector<std::string>& tickets, const std::string& token) {
-    v1::OpenRequest request;
-    for (const std::string& ticket : tickets) request.add_tickets(ticket);
-    auto response = CallBroker(*broker_, &Stub::Open, request, token);
-    if (response.ok()) {
-      for (const v1::Lease& lease : response->leases()) held_.emplace_back(token, lease.lease_id());
-    }
-    return response.status();
-  }
-  v1::Usage Usage() {
-    auto usage = CallBroker(*broker_, &Stub::GetUsage, v1::GetUsageRequest(), token());
-    EXPECT_OK(usage);
-    return usage.ok() ? usage->usage() : v1::Usage();
-  }
-
-  std::unique_ptr<Stub> broker_;
-  std::unique_ptr<WireSession> session_;
-  std::vector<std::pair<std::string, uint64_t>> held_;  // token and lease
-};
 
 // --- Tokens --------------------------------------------------------------------------
 
@@ -151,7 +77,7 @@ TEST_F(Api, TokensThatNameNoLiveSessionAreRefusedByEveryMethod) {
   EXPECT_OK(CallBroker(*broker_, &Stub::ListDevices, v1::ListDevicesRequest(), ""));
 }
 
-TEST_F(Api, AThiefOfATokenGetsNoDescriptor) {
+TEST_F(Api, AStolenTokenBringsNoDescriptor) {
   Child thief = Child::Self({"--role", "thief", daemon_->runtime_dir()});
   ASSERT_OK(SendMessage(thief.channel(), token(), {}, absl::Now() + kAnswerTime));
   auto word = ReceiveMessage(thief.channel(), absl::Now() + kAnswerTime);
@@ -175,24 +101,23 @@ TEST_F(Api, LeasesOfOthersAreUnknownToASession) {
   const uint64_t lease = AcquireOne();
   for (const char* tenant : {"bad", "other"}) {
     WireSession stranger = Session(tenant);
-    EXPECT_STATUS(Release({lease}, stranger.token()), kNotFound,
-                  absl::StrCat("has no lease ", lease));
-    EXPECT_STATUS(Share(lease, stranger.token()), kNotFound, absl::StrCat("has no lease ", lease));
+    EXPECT_STATUS(Release({lease}, stranger.token()), kNotFound, absl::StrCat("lease ", lease));
+    EXPECT_STATUS(Share(lease, stranger.token()), kNotFound, absl::StrCat("lease ", lease));
   }
   EXPECT_OK(Share(lease, token()));
   for (uint64_t unknown : {uint64_t{0}, lease + 1000, UINT64_MAX}) {
-    EXPECT_STATUS(Release({unknown}, token()), kNotFound, absl::StrCat("no lease ", unknown));
-    EXPECT_STATUS(Share(unknown, token()), kNotFound, absl::StrCat("no lease ", unknown));
+    EXPECT_STATUS(Release({unknown}, token()), kNotFound, absl::StrCat("lease ", unknown));
+    EXPECT_STATUS(Share(unknown, token()), kNotFound, absl::StrCat("lease ", unknown));
   }
 }
 
 TEST_F(Api, ReleaseIsAllOrNothingAndCountsALeaseOnce) {
   const uint64_t one = AcquireOne(), two = AcquireOne();
-  EXPECT_STATUS(Release({one, two, 4711}, token()), kNotFound, "no lease 4711");
+  EXPECT_STATUS(Release({one, two, 4711}, token()), kNotFound, "4711");
   EXPECT_EQ(Usage().devices(0).leased_bytes(), 4 * kMiB);
   EXPECT_OK(Release({one, one, one}, token()));
   EXPECT_EQ(Usage().devices(0).leased_bytes(), 2 * kMiB);
-  EXPECT_STATUS(Release({two, one}, token()), kNotFound, absl::StrCat("no lease ", one));
+  EXPECT_STATUS(Release({two, one}, token()), kNotFound, absl::StrCat("lease ", one));
   EXPECT_OK(Release({two}, token()));
   EXPECT_OK(Release({}, token()));
   held_.clear();
@@ -201,15 +126,17 @@ TEST_F(Api, ReleaseIsAllOrNothingAndCountsALeaseOnce) {
 // --- Sizes, counts, devices, kinds ---------------------------------------------------
 
 TEST_F(Api, SizesThatNoDeviceHasAreRefused) {
-  EXPECT_STATUS(Acquire(AcquireOf(0)), kInvalidArgument, "0 bytes");
+  EXPECT_STATUS(Acquire(AcquireOf(0)), kInvalidArgument, "");
   for (uint64_t bytes : {kCapacity + 1, uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - kMiB}) {
     for (uint32_t count : {1u, 2u, 253u}) {
-      EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "is more than device");
+      EXPECT_STATUS(Acquire(AcquireOf(bytes, count)), kInvalidArgument, "");
     }
   }
   // The device has so much, but the tenant may not have it.
-  EXPECT_STATUS(Acquire(AcquireOf(kCapacity)), kResourceExhausted, "its limit there is 64.00 MiB");
-  EXPECT_STATUS(Acquire(AcquireOf(kCapacity, 253)), kResourceExhausted, "limit");
+  const absl::Status denied = Acquire(AcquireOf(kCapacity)).status();
+  EXPECT_DENIED(denied, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(denied).limit, 64 * kMiB);
+  EXPECT_DENIED(Acquire(AcquireOf(kCapacity, 253)), kDeviceLimit);
   auto smallest = Acquire(AcquireOf(1));
   ASSERT_OK(smallest);
   EXPECT_EQ(smallest->leases(0).size_bytes(), 2 * kMiB);
@@ -226,7 +153,8 @@ TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
   for (const auto& [bits, count] : {std::pair(54, 2u), std::pair(54, 253u), std::pair(53, 128u)}) {
     const auto refused =
         CallBroker(*broker, &Stub::Acquire, AcquireOf(uint64_t{1} << bits, count), session.token());
-    EXPECT_STATUS(refused, kResourceExhausted, "the device has 16.00 PiB to hand out");
+    EXPECT_DENIED(refused, kCapacity);
+    EXPECT_EQ(testing::DenialIn(refused.status()).limit, uint64_t{1} << 54);
     const auto usage = CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), session.token());
     ASSERT_OK(usage);
     EXPECT_EQ(usage->usage().devices(0).peak_bytes(), 0u) << "some of it was charged";
@@ -235,10 +163,11 @@ TEST_F(Api, SizesTimesCountsDoNotWrapAround) {
 
 TEST_F(Api, CountsBeyondOneMessageAreRefused) {
   for (uint32_t count : {254u, 65536u, UINT32_MAX}) {
-    EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument,
-                  absl::StrCat("makes 1 to 253 segments; this asks for ", count));
+    EXPECT_STATUS(Acquire(AcquireOf(1, count)), kInvalidArgument, absl::StrCat(count));
   }
-  EXPECT_STATUS(Acquire(AcquireOf(1, 253)), kResourceExhausted, "64.00 MiB");
+  const absl::Status denied = Acquire(AcquireOf(1, 253)).status();
+  EXPECT_DENIED(denied, kDeviceLimit);
+  EXPECT_EQ(testing::DenialIn(denied).limit, 64 * kMiB);
   EXPECT_EQ(Usage().charged_bytes(), 0u);
   auto one = Acquire(AcquireOf(1, 0));
   ASSERT_OK(one);
@@ -248,43 +177,41 @@ TEST_F(Api, CountsBeyondOneMessageAreRefused) {
 TEST_F(Api, UnknownDevicesAndKindsAreRefusedByName) {
   v1::AcquireRequest request = AcquireOf(1);
   request.set_device_uuid("GPU-0");
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"GPU-0\"");
+  EXPECT_STATUS(Acquire(request), kNotFound, "\"GPU-0\"");
   // The answer has to fit whatever was asked.
   request.set_device_uuid(std::string(60000, 'u'));
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device \"uuuu");
+  EXPECT_STATUS(Acquire(request), kNotFound, "\"uuuu");
   request.set_device_uuid("\n\r%\x01");
-  EXPECT_STATUS(Acquire(request), kNotFound, "no device");
+  EXPECT_STATUS(Acquire(request), kNotFound, "");
   request = AcquireOf(1);
   request.set_kind(static_cast<v1::Kind>(77));
-  EXPECT_STATUS(Acquire(request), kUnimplemented, "kind 77");
+  EXPECT_STATUS(Acquire(request), kUnimplemented, "77");
   EXPECT_STATUS(Share(AcquireOne(), token(), static_cast<v1::TicketScope>(77)), kInvalidArgument,
-                "ticket scope 77");
+                "77");
 }
 
 // --- Tickets -------------------------------------------------------------------------
 
-TEST_F(Api, TicketsThatAreNoneAreRefusedAndNothingIsOpened) {
+TEST_F(Api, InvalidTicketsAreRefusedAndNothingIsOpened) {
   auto ticket = Share(AcquireOne(), token());
   ASSERT_OK(ticket);
-  EXPECT_STATUS(Open({}, token()), kInvalidArgument, "1 to 253 tickets; this has 0");
-  EXPECT_STATUS(Open(std::vector<std::string>(254, *ticket), token()), kInvalidArgument,
-                "1 to 253 tickets; this has 254");
+  EXPECT_STATUS(Open({}, token()), kInvalidArgument, "253");
+  EXPECT_STATUS(Open(std::vector<std::string>(254, *ticket), token()), kInvalidArgument, "254");
   for (size_t size : {size_t{0}, size_t{31}, size_t{33}, size_t{60000}}) {
     EXPECT_STATUS(Open({*ticket, std::string(size, 't')}, token()), kInvalidArgument,
-                  absl::StrCat("a ticket is 32 bytes; this has ", size));
+                  absl::StrCat(size));
   }
-  EXPECT_STATUS(Open({*ticket, std::string(32, 't')}, token()), kNotFound,
-                "no lease stands behind this ticket");
+  EXPECT_STATUS(Open({*ticket, std::string(32, 't')}, token()), kNotFound, "");
   // A token is no ticket.
-  EXPECT_STATUS(Open({token()}, token()), kNotFound, "no lease stands behind this ticket");
+  EXPECT_STATUS(Open({token()}, token()), kNotFound, "");
   WireSession stranger = Session("other");
-  EXPECT_STATUS(Open({*ticket}, stranger.token()), kPermissionDenied, "not for tenant other");
+  EXPECT_STATUS(Open({*ticket}, stranger.token()), kPermissionDenied, "other");
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
   EXPECT_OK(Open(std::vector<std::string>(253, *ticket), token()));
   EXPECT_EQ(Usage().charged_bytes(), 2 * kMiB);
 }
 
-TEST_F(Api, OpeningOneSegmentForEverComesToAnEnd) {
+TEST_F(Api, TheLeasesOfASessionAreBounded) {
   auto ticket = Share(AcquireOne(), token());
   ASSERT_OK(ticket);
   ASSERT_OK(session_->Receive());
@@ -307,7 +234,7 @@ TEST_F(Api, OpeningOneSegmentForEverComesToAnEnd) {
 
 // --- Messages ------------------------------------------------------------------------
 
-TEST_F(Api, WhatDoesNotParseIsNamed) {
+TEST_F(Api, RequestsThatDoNotParseAreRefusedByType) {
   const auto channel = OtherChannel();
   // Cut off, of another wire type, no UTF-8 in a string, an unending varint.
   for (const std::string& bytes : {std::string("\x0a\x05x"), std::string("\xff\xff\xff\xff\xff"),
@@ -315,13 +242,13 @@ TEST_F(Api, WhatDoesNotParseIsNamed) {
     for (const char* method : {"Acquire", "ListDevices"}) {
       if (bytes[0] == '\x0a' && bytes[1] == '\x01' && method[0] == 'L') continue;
       EXPECT_STATUS(CallBytes(channel, Method(method), bytes, token()), kInvalidArgument,
-                    absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+                    absl::StrCat("gpumem.v1.", method, "Request"));
     }
   }
   for (const char* method : {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch",
                              "Publish", "Attach", "Unpublish", "ListPublications"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
-                  absl::StrCat("does not parse as a gpumem.v1.", method, "Request"));
+                  absl::StrCat("gpumem.v1.", method, "Request"));
   }
 }
 
@@ -351,87 +278,6 @@ TEST_F(Api, UnknownMethodsAreUnimplemented) {
     SCOPED_TRACE(method);
     EXPECT_STATUS(CallBytes(channel, method, "", token()), kUnimplemented, "");
   }
-}
-
-// --- Calls in flight -----------------------------------------------------------------
-
-// max_in_flight of the tenant is 8.
-TEST_F(Api, WatchesAreBoundedAndNoCallsInFlight) {
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::Event>>> watches;
-  v1::Event event;
-  for (int i = 0; i < 64; ++i) {
-    contexts.push_back(testing::ContextWith(token(), absl::Minutes(2)));
-    watches.push_back(broker_->Watch(contexts.back().get(), v1::WatchRequest()));
-    ASSERT_TRUE(watches.back()->Read(&event));
-    EXPECT_EQ(event.quota_changed().quota().max_in_flight(), 8u);
-  }
-  const auto one_more = [&](const std::string& token) {
-    const auto context = testing::ContextWith(token, absl::Minutes(2));
-    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-    const bool heard = watch->Read(&event);
-    if (heard) context->TryCancel();
-    return std::pair(heard, FromGrpcStatus(watch->Finish()));
-  };
-  EXPECT_STATUS(one_more(token()).second, kResourceExhausted, "watches");
-  EXPECT_TRUE(one_more(Session("bad").token()).first) << "of the session, not of the tenant";
-  EXPECT_OK(Acquire(AcquireOf(1)));
-  contexts[0]->TryCancel();
-  EXPECT_TRUE(Eventually([&] { return one_more(token()).first; }));
-  for (auto& context : contexts) context->TryCancel();
-  for (auto& watch : watches) {
-    EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  }
-  EXPECT_TRUE(Eventually([&] { return Usage().in_flight() == 1; }));  // the question itself
-}
-
-TEST_F(Api, AWatchEndsWithItsSession) {
-  auto session = std::make_unique<WireSession>(Session("bad"));
-  const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
-  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-  v1::Event event;
-  ASSERT_TRUE(watch->Read(&event));
-  ASSERT_TRUE(watch->Read(&event));
-  EXPECT_TRUE(event.has_draining()) << "with the quota all that there is to tell";
-  session.reset();
-  EXPECT_FALSE(watch->Read(&event));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
-}
-
-TEST_F(Api, AWatchRacingTheEndOfItsSessionEndsToo) {
-  for (int i = 0; i < 100; ++i) {
-    auto session = std::make_unique<WireSession>(Session("bad"));
-    const auto context = testing::ContextWith(session->token(), absl::Minutes(2));
-    auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-    session.reset();
-    v1::Event event;
-    while (watch->Read(&event)) {
-    }
-    EXPECT_THAT(watch->Finish().error_code(),
-                ::testing::AnyOf(grpc::StatusCode::CANCELLED, grpc::StatusCode::UNAUTHENTICATED));
-  }
-}
-
-TEST_F(Api, AWatcherThatNeverReadsHoldsUpNobody) {
-  const auto context = testing::ContextWith(token(), absl::Minutes(2));
-  auto watch = broker_->Watch(context.get(), v1::WatchRequest());
-  auto admin = v1::Admin::NewStub(admin_channel_);
-  v1::SetQuotaRequest change;
-  change.set_tenant("bad");
-  constexpr uint32_t kLast = 3000;
-  for (uint32_t i = 0; i <= kLast; ++i) {
-    change.mutable_quota()->set_max_segments(i);
-    v1::GetQuotaResponse response;
-    ASSERT_TRUE(admin->SetQuota(testing::ContextWith().get(), change, &response).ok());
-  }
-  ExpectBystanderWorks();
-  // It can still catch up: first the queued events, and in the end the present state.
-  v1::Event event;
-  while (event.quota_changed().quota().max_segments() != kLast && watch->Read(&event)) {
-  }
-  EXPECT_EQ(event.quota_changed().quota().max_segments(), kLast);
-  context->TryCancel();
-  watch->Finish();
 }
 
 // --- Roles of other processes --------------------------------------------------------

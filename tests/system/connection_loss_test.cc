@@ -76,7 +76,7 @@ class ConnectionLoss : public ::testing::Test {
   std::unique_ptr<Client> client_;
 };
 
-TEST_F(ConnectionLoss, CallsGoOnWithAnother) {
+TEST_F(ConnectionLoss, CallsGoOnOverANewConnection) {
   auto held = client_->Acquire({.bytes = kMiB});
   ASSERT_OK(held);
   static_cast<char*>(held->data())[0] = 42;
@@ -102,7 +102,7 @@ TEST_F(ConnectionLoss, CallsGoOnWithAnother) {
   EXPECT_EQ(usage->devices.front().leased_bytes, held->size());
 }
 
-TEST_F(ConnectionLoss, WhoWaitsGoesOnWaiting) {
+TEST_F(ConnectionLoss, AWaitingRequestGoesOnOverANewConnection) {
   auto all = client_->Acquire({.bytes = 64 * kMiB});
   ASSERT_OK(all);
   absl::StatusOr<Segment> waited = absl::UnknownError("not yet");
@@ -150,7 +150,7 @@ TEST_F(ConnectionLoss, NothingIsGrantedTwiceUnderLoad) {
   }));
 }
 
-TEST_F(ConnectionLoss, AWatchGoesOn) {
+TEST_F(ConnectionLoss, AWatchGoesOnOverANewConnection) {
   std::atomic<int> told = 0, ended = 0;
   auto watch = client_->StartWatch({.quota_changed = [&](const Quota&) { ++told; },
                                     .ended = [&](const absl::Status&) { ++ended; }});

@@ -63,7 +63,7 @@ class CrashUnderSystemd : public ::testing::Test {
   std::string runtime_dir_;
 };
 
-TEST_F(CrashUnderSystemd, ItsFdStoreKeepsSessionsAndPublications) {
+TEST_F(CrashUnderSystemd, TheFdStoreKeepsSessionsAndPublications) {
   StartDaemon("FileDescriptorStoreMax=64");
   EXPECT_EQ(machine_->Property("gpumemd", "StatusText").find("1 host device, "), 0u);
   const auto worker = Role("live-through");
@@ -73,7 +73,7 @@ TEST_F(CrashUnderSystemd, ItsFdStoreKeepsSessionsAndPublications) {
   EXPECT_EQ(late.code, 0) << late.output << Log();
 }
 
-TEST_F(CrashUnderSystemd, StoppedItKeepsNothing) {
+TEST_F(CrashUnderSystemd, AStopDropsPublications) {
   StartDaemon("FileDescriptorStoreMax=64");
   EXPECT_EQ(Role("publish").code, 0) << Log();
   EXPECT_EQ(machine_->Systemctl({"stop", "gpumemd"}).code, 0);
@@ -81,7 +81,7 @@ TEST_F(CrashUnderSystemd, StoppedItKeepsNothing) {
   EXPECT_NE(Role("attach").code, 0);
 }
 
-TEST_F(CrashUnderSystemd, AUnitWithoutAStoreIsToldOf) {
+TEST_F(CrashUnderSystemd, AUnitWithoutAStoreIsReported) {
   StartDaemon("");
   // It finds out a moment after its start.
   EXPECT_TRUE(testing::Eventually([&] {

@@ -127,7 +127,7 @@ TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
   EXPECT_EQ(segment->Release(), absl::OkStatus());
 }
 
-TEST_F(CrashTest, WhoDiesWithTheDaemonIsReclaimed) {
+TEST_F(CrashTest, MemoryOfAProcessThatDiesWithTheDaemonIsReclaimed) {
   Start();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir()});
   ASSERT_EQ(Hear(holder.channel()), "holding");

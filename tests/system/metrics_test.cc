@@ -103,7 +103,7 @@ TEST_F(Metrics, AreOffByDefault) {
   EXPECT_EQ(url_, "");
 }
 
-TEST_F(Metrics, SayWhatClientsDid) {
+TEST_F(Metrics, CountWhatClientsDid) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   EXPECT_THAT(url_, ::testing::MatchesRegex("http://127\\.0\\.0\\.1:[1-9][0-9]*/metrics"));
   auto client = daemon_->Connect("a");
@@ -141,7 +141,7 @@ TEST_F(Metrics, SayWhatClientsDid) {
   EXPECT_GT(Value("process_open_fds"), 10);
 }
 
-TEST_F(Metrics, WhoWaitsIsSeenAndThenCounted) {
+TEST_F(Metrics, WaitingRequestsAreShownAndThenCounted) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   auto holder = daemon_->Connect("a");
   ASSERT_OK(holder);
@@ -159,7 +159,7 @@ TEST_F(Metrics, WhoWaitsIsSeenAndThenCounted) {
   ExpectSoon("gpumem_acquire_seconds_count{kind=\"vmm\",waited=\"true\"}", 1);
 }
 
-TEST_F(Metrics, WhatTheDeadLeaveIsReclaimed) {
+TEST_F(Metrics, MemoryOfKilledHoldersIsCountedAsReclaimed) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   const std::string reclaimed =
       absl::StrCat("gpumem_reclaimed_bytes_total{device=\"", kDevice, "\"}");
@@ -186,7 +186,7 @@ TEST_F(Metrics, TenantsBeyondTheBoundAreOne) {
   EXPECT_THAT(Page(), Not(HasSubstr("tenant=\"a\"")));
 }
 
-TEST_F(Metrics, OnAUnixSocketForThoseWhoMay) {
+TEST_F(Metrics, AreServedOnAUnixSocketWithItsMode) {
   char dir[] = "/tmp/gpumem-test-XXXXXX";
   ASSERT_NE(mkdtemp(dir), nullptr);
   const std::string path = absl::StrCat(dir, "/m.sock");
@@ -219,7 +219,7 @@ TEST_F(Metrics, ADaemonThatCannotServeThemServesItsTenants) {
   EXPECT_OK(daemon_->Connect("a"));
 }
 
-TEST_F(Metrics, OnVersion6OfIp) {
+TEST_F(Metrics, AreServedOverIpv6) {
   Start("listen = \"[::1]:0\"");
   if (url_.empty()) {  // a machine without it
     EXPECT_THAT(daemon_->Log(), HasSubstr("Metrics are not served: cannot listen on ::1"));
@@ -229,7 +229,7 @@ TEST_F(Metrics, OnVersion6OfIp) {
 }
 
 // 17 for each tenant, 10 more for each of its devices, as docs/metrics.md promises.
-TEST_F(Metrics, TheirNumberIsWhatIsPromised) {
+TEST_F(Metrics, TheNumberOfSeriesIsAsDocumented) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   auto client = daemon_->Connect("a");
   ASSERT_OK(client);

@@ -226,7 +226,7 @@ std::vector<PanelQuery> QueriesOf(const json& dashboard) {
   return queries;
 }
 
-TEST_F(PrometheusTest, PromtoolHasNothingToSayOfThePage) {
+TEST_F(PrometheusTest, PromtoolAcceptsThePage) {
   StartDaemon();
   auto client = daemon_->Connect("train");
   ASSERT_OK(client);
@@ -243,7 +243,7 @@ TEST_F(PrometheusTest, PromtoolHasNothingToSayOfThePage) {
   EXPECT_NE(Promtool("check metrics", page + "gpumem_more 1\ngpumem_more 1\n").first, 0);
 }
 
-TEST_F(PrometheusTest, AlertsFireOnWhatTheySay) {
+TEST_F(PrometheusTest, EveryAlertHasATestInWhichItFires) {
   const auto [checked, complaint] = Promtool(absl::StrCat("check rules ", kAlerts));
   EXPECT_EQ(checked, 0) << complaint;
   const auto [tested, failures] = Promtool("test rules deploy/prometheus/gpumem-alerts_test.yml");
@@ -314,7 +314,7 @@ TEST_F(PrometheusTest, EveryPanelOfTheDashboardShowsSomething) {
 }
 
 // All metrics in queries of the documentation and of alerts still exist.
-TEST_F(PrometheusTest, WhatIsAskedForIsThere) {
+TEST_F(PrometheusTest, EverySeriesOfAlertsDocsAndDashboardIsServed) {
   StartDaemon();
   auto answer = HttpGet(url_);
   ASSERT_OK(answer);

@@ -162,7 +162,7 @@ tenant = "owner"
 uid = 0
 )toml";
 
-TEST_F(ServiceCrashTest, WithoutACapabilityItEndsNobodyAndSaysSo) {
+TEST_F(ServiceCrashTest, WithoutTheCapabilityItEndsNoHolderAndReportsIt) {
   Start({.config = kRevocation});
   if (IsSkipped()) return;
   EXPECT_THAT(service_->Log(), HasSubstr("kill.conf"));  // already at the start
@@ -173,7 +173,7 @@ TEST_F(ServiceCrashTest, WithoutACapabilityItEndsNobodyAndSaysSo) {
   EXPECT_THAT(service_->Log(), HasSubstr("CAP_KILL"));
 }
 
-TEST_F(ServiceCrashTest, WithTheDropInItEndsThem) {
+TEST_F(ServiceCrashTest, WithTheDropInItEndsRevokedHolders) {
   std::stringstream drop_in;
   drop_in << std::ifstream("deploy/systemd/drop-ins/kill.conf").rdbuf();
   const std::string text = drop_in.str();

@@ -83,7 +83,7 @@ TEST_F(ServiceTest, StartsAsItsOwnUserWithoutAnyRight) {
   EXPECT_THAT(log, Not(HasSubstr("warning: ")));
 }
 
-TEST_F(ServiceTest, StatusSaysWhatMatters) {
+TEST_F(ServiceTest, TheStatusTextShowsDevicesSessionsAndMemory) {
   Install();
   if (IsSkipped()) return;
   Start();
@@ -176,7 +176,7 @@ TEST_F(ServiceTest, ReloadTakesOverAndRefusesMistakes) {
   EXPECT_EQ(service_->Property("NRestarts"), "0");
 }
 
-TEST_F(ServiceTest, WhoeverConnectsStartsIt) {
+TEST_F(ServiceTest, AConnectionStartsIt) {
   Install();
   if (IsSkipped()) return;
   const auto listening =
@@ -188,7 +188,7 @@ TEST_F(ServiceTest, WhoeverConnectsStartsIt) {
   EXPECT_EQ(service_->Property("ActiveState"), "active");
 }
 
-TEST_F(ServiceTest, WhoConnectsWhileItIsAwayWaits) {
+TEST_F(ServiceTest, AConnectionDuringARestartWaits) {
   // Long enough away that the client does find no daemon.
   Install({.service_lines = "RestartSec=1s"});
   if (IsSkipped()) return;
@@ -200,7 +200,7 @@ TEST_F(ServiceTest, WhoConnectsWhileItIsAwayWaits) {
   EXPECT_EQ(service_->Property("NRestarts"), "1");
 }
 
-TEST_F(ServiceTest, StopEndsItAndStoppingTheSocketsKeepsItSo) {
+TEST_F(ServiceTest, AStoppedServiceStartsAgainUnlessItsSocketsAreStopped) {
   Install();
   if (IsSkipped()) return;
   Start();
@@ -216,7 +216,7 @@ TEST_F(ServiceTest, StopEndsItAndStoppingTheSocketsKeepsItSo) {
   EXPECT_EQ(service_->Property("ActiveState"), "inactive");
 }
 
-TEST_F(ServiceTest, StopsAlsoWhileOthersConnectAllTheTime) {
+TEST_F(ServiceTest, StopsWhileClientsKeepConnecting) {
   Install();
   if (IsSkipped()) return;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -242,7 +242,7 @@ TEST_F(ServiceTest, ADaemonThatCannotStartSaysWhyAndTheSocketsStay) {
   EXPECT_EQ(service_->Role({"use"}).code, 0);
 }
 
-TEST_F(ServiceTest, ItsUnitsAreAsSystemdWantsThem) {
+TEST_F(ServiceTest, SystemdAnalyzeAcceptsItsUnits) {
   Install();
   if (IsSkipped()) return;
   // It wants to write to /tmp, where the units are.

@@ -73,7 +73,7 @@ class SharingTest : public ::testing::Test {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-TEST_F(SharingTest, WhatADeadProcessHeldGoesToWhoWaits) {
+TEST_F(SharingTest, MemoryOfADeadProcessGoesToAWaiter) {
   Start(Tenant("a") + Tenant("b"));
   Child holder = Holder("hold", "a", 64);
   auto b = Connect("b");
@@ -123,7 +123,7 @@ TEST_F(SharingTest, AGuaranteeIsObtainedThoughARevocableHolderDoesNotListen) {
   EXPECT_EQ(deaf.Wait(), 128 + SIGKILL);
 }
 
-TEST_F(SharingTest, AGuaranteeIsObtainedFromWhoGivesUpInTime) {
+TEST_F(SharingTest, AGuaranteeIsObtainedFromAHolderThatReleasesInTime) {
   Start(Tenant("owner", "guarantee = \"48MiB\"\n") + Tenant("b"));
   Child polite = Holder("polite", "b", 16);
   auto owner = Connect("owner"), b = Connect("b");
@@ -138,7 +138,7 @@ TEST_F(SharingTest, AGuaranteeIsObtainedFromWhoGivesUpInTime) {
   EXPECT_EQ(polite.Wait(), 128 + SIGTERM) << "it was ended before";
 }
 
-TEST_F(SharingTest, WhatIsFirmStays) {
+TEST_F(SharingTest, FirmMemoryIsNotRevoked) {
   Start(Tenant("owner", "guarantee = \"48MiB\"\n") + Tenant("b"));
   Child firm = Holder("hold", "b", 16);
   auto owner = Connect("owner"), b = Connect("b");

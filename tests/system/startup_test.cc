@@ -68,7 +68,7 @@ class Startup : public ::testing::Test {
   std::string dir_;
 };
 
-TEST_F(Startup, CheckConfigSaysWhatItThinks) {
+TEST_F(Startup, CheckConfigAcceptsAGoodFileAndNamesTheLineOfAMistake) {
   const std::string good =
       WriteConfig("[[tenant]]\nname = \"a\"\n[[rule]]\ntenant = \"a\"\ndefault = true\n");
   const Outcome fine = Run({"--check-config", "--config", good});
@@ -157,7 +157,7 @@ TEST_F(Startup, AFolderThatAnybodyMayWriteToIsRefused) {
   EXPECT_THAT(refused.output, HasSubstr("choose a shorter folder"));
 }
 
-TEST_F(Startup, WhatStandsInASocketsPlaceIsNotRemoved) {
+TEST_F(Startup, AFileAtTheSocketsPathIsNotRemoved) {
   const std::string run = dir_ + "/run";
   ASSERT_EQ(mkdir(run.c_str(), 0755), 0);
   std::ofstream(run + "/admin.sock") << "a file of others";

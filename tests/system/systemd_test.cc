@@ -121,7 +121,7 @@ TEST_F(SystemdTest, HundredsComeBackAndGo) {
   EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("s499"));
 }
 
-TEST_F(SystemdTest, ThousandsInCratesTroubleNobody) {
+TEST_F(SystemdTest, ThreeThousandDescriptorsInCratesComeBack) {
   Start("FileDescriptorStoreMax=200");
   Puppet puppet = Next();
   absl::Time start = absl::Now();
@@ -141,7 +141,7 @@ TEST_F(SystemdTest, ThousandsInCratesTroubleNobody) {
   EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("j1", "s2999"));
 }
 
-TEST_F(SystemdTest, TheLastWordsOfTheDyingCount) {
+TEST_F(SystemdTest, MessagesSentJustBeforeADeathCount) {
   Start("FileDescriptorStoreMax=100");
   Puppet puppet = Next();
   for (int i = 0; i < 10; ++i) {
@@ -151,7 +151,7 @@ TEST_F(SystemdTest, TheLastWordsOfTheDyingCount) {
   }
 }
 
-TEST_F(SystemdTest, AFullStoreDropsWithoutAWordAndCheckRoomKnows) {
+TEST_F(SystemdTest, AFullStoreDropsSilentlyAndCheckRoomReportsIt) {
   Start("FileDescriptorStoreMax=2");
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("store a x"), "OK");
@@ -164,7 +164,7 @@ TEST_F(SystemdTest, AFullStoreDropsWithoutAWordAndCheckRoomKnows) {
   EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("b"));
 }
 
-TEST_F(SystemdTest, AServiceWithoutAStoreCanTell) {
+TEST_F(SystemdTest, CheckRoomReportsAUnitWithoutAStore) {
   Start("");
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("store a x"), "OK");
@@ -180,7 +180,7 @@ TEST_F(SystemdTest, OneFileIsStoredOnce) {
   EXPECT_THAT(Names(NextAfterKill(puppet)), ::testing::ElementsAre("a"));
 }
 
-TEST_F(SystemdTest, TheUnitCanSayHowManyFit) {
+TEST_F(SystemdTest, TheUnitSetsTheStoresCapacity) {
   Start("FileDescriptorStoreMax=10");
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("capacity"), machine_->version() >= 254 ? "10" : "0");
@@ -208,7 +208,7 @@ TEST_F(SystemdTest, OnlyTheServicesMainProcessIsHeard) {
   EXPECT_EQ(Stored(), 1);
 }
 
-TEST_F(SystemdTest, ARestartKeepsAndAStopLetsGo) {
+TEST_F(SystemdTest, ARestartKeepsTheStoreAndAStopEmptiesIt) {
   Start("FileDescriptorStoreMax=10");
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("store a x"), "OK");
@@ -221,7 +221,7 @@ TEST_F(SystemdTest, ARestartKeepsAndAStopLetsGo) {
   EXPECT_THAT(Names(Next()), ::testing::IsEmpty());
 }
 
-TEST_F(SystemdTest, SystemdMayRunItselfAnew) {
+TEST_F(SystemdTest, StoredDescriptorsSurviveDaemonReexec) {
   Start("FileDescriptorStoreMax=10");
   Puppet puppet = Next();
   EXPECT_EQ(puppet.Ask("store a x"), "OK");

@@ -20,6 +20,7 @@
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/expect_denial.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/wire.h"
 
@@ -151,10 +152,12 @@ TEST_F(Unbrokered, DeniesTheTenantWhatIsNewUntilItIsGone) {
   Use({{worker.pid(), 150 * kMiB}});
   ASSERT_TRUE(Eventually([&] { return !(*colleague)->Acquire({.bytes = 2 * kMiB}).ok(); }));
   const absl::Status denied = (*colleague)->Acquire({.bytes = 2 * kMiB}).status();
-  EXPECT_STATUS(denied, kResourceExhausted, "tenant team asked for 2.00 MiB; its processes use ");
-  EXPECT_STATUS(denied, kResourceExhausted, absl::StrCat("50.00 MiB on ", device_));
-  ASSERT_TRUE(GetDenial(denied).has_value());
-  EXPECT_EQ(GetDenial(denied)->used, 50 * kMiB);
+  EXPECT_DENIED(denied, kUnbrokered);
+  const Denial denial = testing::DenialIn(denied);
+  EXPECT_EQ(denial.tenant, "team");
+  EXPECT_EQ(denial.asked, 2 * kMiB);
+  EXPECT_EQ(denial.used, 50 * kMiB);
+  EXPECT_EQ(denial.device_uuid, device_);
   EXPECT_OK((*other)->Acquire({.bytes = 2 * kMiB}));
   EXPECT_OK(held->Release());
   Use({{worker.pid(), 90 * kMiB}});

@@ -178,7 +178,7 @@ class UpgradeTest : public ::testing::Test {
 
 constexpr char kPassed[] = "records of which this gpumemd does not understand all";
 
-TEST_F(UpgradeTest, ANewerOneThatUsesNothingNewCanBeTakenBack) {
+TEST_F(UpgradeTest, ADowngradeKeepsAJournalWithoutNewRecords) {
   daemon_->SetNextJournal("nothing");
   Become("gpumemd_next");
   Become("gpumemd");
@@ -186,7 +186,7 @@ TEST_F(UpgradeTest, ANewerOneThatUsesNothingNewCanBeTakenBack) {
   EXPECT_EQ(*client_->Publish("ended", absl::MakeConstSpan(&segment_, 1), {}), 4u);
 }
 
-TEST_F(UpgradeTest, WhatMayBePassedOverIs) {
+TEST_F(UpgradeTest, OptionalRecordsOfANewerDaemonAreSkipped) {
   daemon_->SetNextJournal("optional");
   Become("gpumemd_next");
   EXPECT_THAT(daemon_->Log(), Not(HasSubstr(kPassed)));
@@ -200,13 +200,13 @@ TEST_F(UpgradeTest, WhatMayBePassedOverIs) {
   EXPECT_EQ(Count(daemon_->Log(), kPassed), 2u);
 }
 
-TEST_F(UpgradeTest, WhatMayNotIsRefusedAndKept) {
+TEST_F(UpgradeTest, RequiredRecordsOfANewerDaemonAreRefusedAndKept) {
   daemon_->SetNextJournal("needed");
   Become("gpumemd_next");
   ExpectRefusedUntilTheNewerOneIsBack("only version 2 of it can say, which gpumemd ");
 }
 
-TEST_F(UpgradeTest, ANewFormIsANewFileAndNoWayBack) {
+TEST_F(UpgradeTest, AJournalOfANewerFormIsRefusedAndKept) {
   daemon_->SetNextJournal("form");
   Become("gpumemd_next");
   ExpectRefusedUntilTheNewerOneIsBack("the journal is of form 3, which gpumemd ");

@@ -14,6 +14,18 @@ def client():
 
 
 @pytest.fixture
+def device():
+    """GPU 0 of cuda.core, as the current device."""
+    try:
+        from cuda.core import Device
+    except ImportError:
+        from cuda.core.experimental import Device
+    device = Device(0)
+    device.set_current()
+    return device
+
+
+@pytest.fixture
 def name(client):
     """An unused name for a publication; unpublished at the end."""
     import gpumem

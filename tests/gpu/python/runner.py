@@ -32,7 +32,8 @@ name = "python"
 tenant = "python"
 default = true
 """
-TESTS = ("test_arrays", "test_cupy", "test_numba", "test_torch_use", "test_torch", "test_cuda_core")
+TESTS = ("test_arrays", "test_cupy", "test_numba", "test_torch_use", "test_torch", "test_cuda_core",
+         "test_cuda_runtime")
 EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel")
 NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",
              "cudadrv.test_cuda_array_slicing", "cudadrv.test_cuda_auto_context",

@@ -1,4 +1,4 @@
-#include "tests/system/container_worker.h"
+#include "tests/system/testing/container_worker.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

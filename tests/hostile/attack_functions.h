@@ -1,0 +1,34 @@
+// The attacks by their functions; FindAttack has their names.
+#pragma once
+
+#include "tests/hostile/attacks.h"
+
+namespace gpumem::hostile {
+
+// --- HTTP/2 (http2_attacks.cc) -------------------------------------------------------------------
+
+Tally HalfSent(const Orders& orders);
+Tally SettingsFlood(const Orders& orders);
+Tally PingFlood(const Orders& orders);
+Tally RapidReset(const Orders& orders);
+Tally CallStorm(const Orders& orders);
+
+// --- Calls (call_attacks.cc) ---------------------------------------------------------------------
+
+Tally LeaseFlood(const Orders& orders);
+Tally AttachMany(const Orders& orders);
+Tally ReleaseFlood(const Orders& orders);
+Tally ReconcileFlood(const Orders& orders);
+Tally Wait(const Orders& orders);
+Tally ReleaseSlowly(const Orders& orders);
+
+// --- Sessions (session_attacks.cc) ---------------------------------------------------------------
+
+Tally BadGreetings(const Orders& orders);
+Tally TakeSessions(const Orders& orders);
+Tally Resume(const Orders& orders);
+Tally NeverRead(const Orders& orders);
+Tally SayNothing(const Orders& orders);
+Tally Garbage(const Orders& orders);
+
+}  // namespace gpumem::hostile
