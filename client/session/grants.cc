@@ -1,0 +1,240 @@
+// The calls of a session whose answer is leases and a Delivery: Acquire, Open and Attach.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/session/interrupt.h"
+#include "client/session/lease_book.h"
+#include "client/session/session.h"
+#include "client/session/session_calls.h"
+#include "client/session/waiting_call.h"
+#include "common/failpoint.h"
+
+namespace gpumem::internal {
+namespace {
+
+// How often a thread that waits for memory handles the session's pending work and calls `look`.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
+// How often it reads the socket if the daemon may wait for that: a Delivery of many messages does
+// not fit into the socket's buffer.
+constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
+
+absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
+
+std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
+  std::vector<uint64_t> ids;
+  for (const v1::Lease& lease : leases) ids.push_back(lease.lease_id());
+  return ids;
+}
+
+// Returns the end of a request's wait.
+absl::Time WaitEnds(uint64_t wait_ms) {
+  if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return absl::InfiniteFuture();
+  }
+  return absl::Now() + absl::Milliseconds(static_cast<int64_t>(wait_ms));
+}
+
+}  // namespace
+
+Grant::Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> connection,
+             std::vector<v1::Lease> leases)
+    : session_(std::move(session)),
+      connection_(std::move(connection)),
+      leases_(std::move(leases)) {}
+
+Grant::~Grant() {
+  // The memory must be unmapped here before its lease ends.
+  fds_.clear();
+  if (session_ != nullptr) session_->Forget(IdsOf(leases_));
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method, Request request,
+                                            int count, absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) return connection.status();
+    Deliveries::Call call(&(*connection)->deliveries());
+    absl::StatusOr<Grant> grant = TakeGrant(
+        *connection, call, booked, Call(**connection, method, request, deadline), count, deadline);
+    if (!HasEnded(**connection, grant.status())) return grant;
+  }
+}
+
+template <typename Response>
+absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
+                                         LeaseBook::Request& request,
+                                         const absl::StatusOr<Response>& response, int count,
+                                         absl::Time deadline) {
+  if (!response.ok()) return response.status();
+  absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
+  // The memory did not come, and never will over this connection: it must be requested again.
+  if (absl::IsUnavailable(fds.status())) return fds.status();
+  Grant grant(shared_from_this(), connection,
+              {response->leases().begin(), response->leases().end()});
+  request.Granted(IdsOf(grant.leases()));
+  if (!fds.ok()) return fds.status();
+  if (response->leases_size() != count || fds->size() != grant.leases().size()) {
+    return absl::InternalError(absl::StrCat("asked for ", count, " segments, the daemon granted ",
+                                            response->leases_size(), " and sent the memory of ",
+                                            fds->size(), "; this is a defect of gpumem"));
+  }
+  grant.set_fds(*std::move(fds));
+  return grant;
+}
+
+absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::Time deadline) {
+  return CallForGrant(&v1::Broker::Stub::Acquire, request,
+                      static_cast<int>(std::max(request.count(), 1u)), deadline);
+}
+
+absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {
+  return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline);
+}
+
+absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, absl::Time deadline,
+                                              const Disturbance& disturbance) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  const absl::Time wait_ends = WaitEnds(asked.wait_ms());
+  v1::AcquireRequest request = asked;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    absl::StatusOr<Grant> grant = [&] {
+      Deliveries::Call call(&(*connection)->deliveries(), /*waits=*/true);
+      absl::StatusOr<v1::AcquireResponse> response =
+          CallWaiting(**connection, &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance,
+                      /*waits=*/true);
+      // It was sent before the answer: the end of a long wait does not limit how long it may take.
+      return TakeGrant(*connection, call, booked, response,
+                       static_cast<int>(std::max(request.count(), 1u)),
+                       std::min(deadline, Deadline(std::nullopt)));
+    }();
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (!HasEnded(**connection, grant.status())) return grant;
+    if (wait_ends == absl::InfiniteFuture()) continue;
+    // Part of the wait is over already.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max<int64_t>(0, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
+  }
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  const bool waits = asked.wait_for_version() > 0;
+  const absl::Time wait_ends =
+      asked.wait_ms() > 0 ? WaitEnds(asked.wait_ms()) : absl::InfiniteFuture();
+  v1::AttachRequest request = asked;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    v1::AttachResponse answer;
+    absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
+      Deliveries::Call call(&(*connection)->deliveries(), waits);
+      Failpoint("client-attach-asks");
+      absl::StatusOr<v1::AttachResponse> response = CallWaiting(
+          **connection, &v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
+      Failpoint("client-attach-heard");
+      const int count = response.ok() ? response->leases_size() : 0;
+      absl::StatusOr<Grant> granted = TakeGrant(*connection, call, booked, response, count,
+                                                std::min(deadline, Deadline(std::nullopt)));
+      if (response.ok()) answer = *std::move(response);
+      return granted;
+    }();
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (grant.ok()) {
+      answer.clear_leases();
+      return Attached{*std::move(grant), std::move(answer)};
+    }
+    if (!HasEnded(**connection, grant.status())) return grant.status();
+    if (wait_ends == absl::InfiniteFuture()) continue;
+    // Part of the wait is over already; 0 would mean without limit.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
+  }
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
+                                              AsyncMethod<Request, Response> method,
+                                              const Request& request, absl::Time deadline,
+                                              const Disturbance& disturbance, bool waits) {
+  Interrupt* const interrupt = disturbance.interrupt.get();
+  bool gave_up = false;
+  const auto look = [&] {
+    if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
+    PayOwed(connection, absl::Now() + kPatience);
+    gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
+              (disturbance.look && disturbance.look());
+    if (gave_up) return absl::ZeroDuration();
+    if (!waits || connection.deliveries().HasPart()) return kReadEvery;
+    return disturbance.look ? kOwnLookEvery : kLookEvery;
+  };
+  grpc::ClientContext context;
+  connection.SetUp(context, deadline);
+  Response response;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+  const grpc::Status status = WaitForAnswer(
+      context,
+      [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
+        reader = (connection.stub().*method)(&context, request, queue);
+        reader->Finish(&response, end, tag);
+        Failpoint("client-call-sent");
+      },
+      interrupt, look);
+  if (status.ok()) return response;
+  if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && !connection.ended()) {
+    return Cancelled();
+  }
+  return Explain(connection, status, deadline);
+}
+
+void Session::SettleCancelled(Connection& connection) {
+  // Once the daemon, which already knows of the cancellation, has answered another call, its
+  // Delivery is here. It is given back.
+  v1::GetUsageResponse usage;
+  connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
+                  absl::Now() + kPatience);
+  Forget({});
+}
+
+absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance& disturbance,
+                                                              absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  while (true) {
+    absl::StatusOr<ConnectionPtr> connection =
+        reconnector_.Get(std::min(deadline, absl::Now() + kOwnLookEvery));
+    if (connection.ok()) {
+      PayOwed(**connection, std::min(deadline, absl::Now() + kPatience));
+      return connection;
+    }
+    if (!MayComeBack(connection.status()) || absl::Now() >= deadline) return connection;
+    if ((disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) ||
+        (disturbance.look && disturbance.look())) {
+      return Cancelled();
+    }
+  }
+}
+
+}  // namespace gpumem::internal
