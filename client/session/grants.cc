@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -103,76 +104,64 @@ absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time d
   return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline);
 }
 
-absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& asked, absl::Time deadline,
-                                              const Disturbance& disturbance) {
+template <typename Request, typename Response>
+absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
+    AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
+    const Disturbance& disturbance,
+    absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const Interrupt* const interrupt = disturbance.interrupt.get();
-  const absl::Time wait_ends = WaitEnds(asked.wait_ms());
-  v1::AcquireRequest request = asked;
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
     const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
     if (!connection.ok()) return connection.status();
     if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    absl::StatusOr<Response> response = absl::UnknownError("");
     absl::StatusOr<Grant> grant = [&] {
-      Deliveries::Call call(&(*connection)->deliveries(), /*waits=*/true);
-      absl::StatusOr<v1::AcquireResponse> response =
-          CallWaiting(**connection, &v1::Broker::Stub::AsyncAcquire, request, deadline, disturbance,
-                      /*waits=*/true);
+      Deliveries::Call call(&(*connection)->deliveries(), wait.is_long);
+      response = CallWaiting(**connection, method, request, deadline, disturbance, wait.is_long);
+      const int count = response.ok() ? heard(*response) : 0;
       // It was sent before the answer: the end of a long wait does not limit how long it may take.
-      return TakeGrant(*connection, call, booked, response,
-                       static_cast<int>(std::max(request.count(), 1u)),
+      return TakeGrant(*connection, call, booked, response, count,
                        std::min(deadline, Deadline(std::nullopt)));
     }();
+    if (grant.ok()) return Answered<Response>{*std::move(grant), *std::move(response)};
     if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
-    if (!HasEnded(**connection, grant.status())) return grant;
-    if (wait_ends == absl::InfiniteFuture()) continue;
+    if (!HasEnded(**connection, grant.status())) return grant.status();
+    if (wait.ends == absl::InfiniteFuture()) continue;
     // Part of the wait is over already.
     request.set_wait_ms(static_cast<uint64_t>(
-        std::max<int64_t>(0, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
+        std::max(wait.least_ms, absl::ToInt64Milliseconds(wait.ends - absl::Now()))));
   }
 }
 
-absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& asked,
+absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
+                                              absl::Time deadline, const Disturbance& disturbance) {
+  const int count = static_cast<int>(std::max(request.count(), 1u));
+  absl::StatusOr<Answered<v1::AcquireResponse>> answered = CallWaitingForGrant(
+      &v1::Broker::Stub::AsyncAcquire, request,
+      {.is_long = true, .ends = WaitEnds(request.wait_ms()), .least_ms = 0}, deadline, disturbance,
+      [count](const v1::AcquireResponse&) { return count; });
+  if (!answered.ok()) return answered.status();
+  return std::move(answered->grant);
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& request,
                                                   absl::Time deadline,
                                                   const Disturbance& disturbance) {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  const Interrupt* const interrupt = disturbance.interrupt.get();
-  const bool waits = asked.wait_for_version() > 0;
-  const absl::Time wait_ends =
-      asked.wait_ms() > 0 ? WaitEnds(asked.wait_ms()) : absl::InfiniteFuture();
-  v1::AttachRequest request = asked;
-  LeaseBook::Request booked(&book_);
-  request.set_request_id(booked.id());
-  while (true) {
-    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
-    if (!connection.ok()) return connection.status();
-    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
-    v1::AttachResponse answer;
-    absl::StatusOr<Grant> grant = [&]() -> absl::StatusOr<Grant> {
-      Deliveries::Call call(&(*connection)->deliveries(), waits);
-      Failpoint("client-attach-asks");
-      absl::StatusOr<v1::AttachResponse> response = CallWaiting(
-          **connection, &v1::Broker::Stub::AsyncAttach, request, deadline, disturbance, waits);
-      Failpoint("client-attach-heard");
-      const int count = response.ok() ? response->leases_size() : 0;
-      absl::StatusOr<Grant> granted = TakeGrant(*connection, call, booked, response, count,
-                                                std::min(deadline, Deadline(std::nullopt)));
-      if (response.ok()) answer = *std::move(response);
-      return granted;
-    }();
-    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
-    if (grant.ok()) {
-      answer.clear_leases();
-      return Attached{*std::move(grant), std::move(answer)};
-    }
-    if (!HasEnded(**connection, grant.status())) return grant.status();
-    if (wait_ends == absl::InfiniteFuture()) continue;
-    // Part of the wait is over already; 0 would mean without limit.
-    request.set_wait_ms(static_cast<uint64_t>(
-        std::max<int64_t>(1, absl::ToInt64Milliseconds(wait_ends - absl::Now()))));
-  }
+  Failpoint("client-attach-asks");
+  const absl::Time ends =
+      request.wait_ms() > 0 ? WaitEnds(request.wait_ms()) : absl::InfiniteFuture();
+  absl::StatusOr<Attached> attached =
+      CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, request,
+                          {.is_long = request.wait_for_version() > 0, .ends = ends, .least_ms = 1},
+                          deadline, disturbance, [](const v1::AttachResponse& response) {
+                            Failpoint("client-attach-heard");
+                            return response.leases_size();
+                          });
+  if (attached.ok()) attached->response.clear_leases();
+  return attached;
 }
 
 template <typename Request, typename Response>
