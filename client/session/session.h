@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -98,11 +99,13 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
                                               absl::Time deadline);
-  // The leases are not in the response, but in the Grant. Waits as AcquireWaiting.
-  struct Attached {
+  template <typename Response>
+  struct Answered {
     Grant grant;
-    v1::AttachResponse response;
+    Response response;
   };
+  // The leases are not in the response, but in the Grant. Waits as AcquireWaiting.
+  using Attached = Answered<v1::AttachResponse>;
   absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
                                   const Disturbance& disturbance);
   absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
@@ -195,6 +198,19 @@ class Session : public std::enable_shared_from_this<Session> {
                                        AsyncMethod<Request, Response> method,
                                        const Request& request, absl::Time deadline,
                                        const Disturbance& disturbance, bool waits);
+  struct Wait {
+    bool is_long = false;                      // `waits` of CallWaiting
+    absl::Time ends = absl::InfiniteFuture();  // a repeated request waits for the rest only
+    int64_t least_ms = 0;                      // of a repeated request whose wait is over
+  };
+  // As CallForGrant, for calls that may wait or can be cancelled (AcquireWaiting). Calls `heard`
+  // with the answer, before the Delivery; it returns the number of leases that the answer must
+  // have.
+  template <typename Request, typename Response>
+  absl::StatusOr<Answered<Response>> CallWaitingForGrant(
+      AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
+      const Disturbance& disturbance,
+      absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard);
   // Gives back what a cancelled call may have been granted at the last moment.
   void SettleCancelled(Connection& connection);
 

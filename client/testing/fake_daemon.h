@@ -151,8 +151,14 @@ class FakeDaemon {
     bool handed_out = false;
   };
 
+  // Returns the session's token.
+  static std::string TokenOf(uint64_t session);
+  // True if the lease's memory is a descriptor.
+  static bool HasFd(const v1::Lease& lease);
+
   std::vector<v1::Device> Devices() const;
   v1::ServerMessage Welcome(uint64_t session) const;
+  std::unique_ptr<grpc::Service> MakeService();
   void Serve();
   void Accept();
   void Meet(UniqueFd socket);
@@ -165,7 +171,7 @@ class FakeDaemon {
   const Script script_;
   std::string runtime_dir_;
   UniqueFd listener_;
-  std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   std::thread acceptor_;
   std::atomic<uint64_t> next_delivery_{1};

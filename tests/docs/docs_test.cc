@@ -65,8 +65,8 @@ Result Try(const std::string& document) {
   for (const char* each : {"daemon", "daemon/keeper", "client/cli"}) {
     args.insert(args.end(), {"--programs", each});
   }
-  for (const char* each : {"client", "gpumem", "pool", "publication"}) {
-    args.insert(args.end(), {"--header", absl::StrCat("client/include/gpumem/", each, ".h")});
+  for (const auto& each : fs::directory_iterator("client/include/gpumem")) {
+    args.insert(args.end(), {"--header", each.path()});
   }
   args.insert(args.end(), {"--library", "client/libgpumem.so", "--run-script", "run", document});
   const int code = testing::Child(args).Wait();

@@ -1,0 +1,83 @@
+/* Devices, and what the tenant uses of them. Part of gpumem.h; see types.h. */
+#ifndef GPUMEM_GPUMEM_DEVICE_H_
+#define GPUMEM_GPUMEM_DEVICE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpumem_client.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gpumem_device_list gpumem_device_list;
+
+struct gpumem_device {
+  size_t struct_size;
+  const char* uuid;
+  const char* name;
+  const char* pci_bus_id;
+  int32_t backend; /* enum gpumem_backend */
+  uint64_t capacity_bytes;
+  uint64_t charged_bytes;
+  uint64_t granularity_bytes;
+  uint64_t pool_granularity_bytes; /* of kind mempool if it differs, else 0 */
+  uint64_t driver_free_bytes;      /* 0: unknown */
+  const int32_t* kinds;            /* enum gpumem_kind; the first is the default */
+  size_t kind_count;
+  size_t peer_count;
+};
+struct gpumem_peer {
+  size_t struct_size;
+  const char* uuid;
+  int32_t access;
+  int32_t native_atomics;
+  int32_t performance_rank; /* 0: the fastest link of the node */
+};
+/* Writes a snapshot of the devices. `count` may be null. */
+int gpumem_client_list_devices(gpumem_client* client, gpumem_device_list** devices, size_t* count);
+int gpumem_device_list_get(const gpumem_device_list* devices, size_t index,
+                           struct gpumem_device* device);
+int gpumem_device_list_get_peer(const gpumem_device_list* devices, size_t index, size_t peer_index,
+                                struct gpumem_peer* peer);
+int gpumem_device_list_destroy(gpumem_device_list* devices);
+
+typedef struct gpumem_usage gpumem_usage;
+
+struct gpumem_tenant_usage {
+  size_t struct_size;
+  const char* tenant;
+  uint64_t charged_bytes;
+  uint32_t segments;
+  uint32_t sessions;
+  size_t device_count;
+  uint64_t waiting; /* requests that wait for memory */
+};
+struct gpumem_device_usage {
+  size_t struct_size;
+  const char* device_uuid;
+  uint64_t leased_bytes;
+  uint64_t retained_bytes;
+  uint64_t lingering_bytes;
+  uint64_t charged_bytes;
+  uint64_t limit_bytes;
+  uint64_t peak_bytes;
+  uint64_t guarantee_bytes;
+  uint64_t borrowed_bytes; /* held above the guarantee */
+  uint64_t waiting_bytes;  /* for which requests wait */
+  uint64_t waiting;        /* requests that wait */
+  uint64_t revocable_bytes;
+};
+/* Writes a snapshot of what the client's tenant holds. */
+int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);
+int gpumem_usage_get_tenant(const gpumem_usage* usage, struct gpumem_tenant_usage* tenant);
+int gpumem_usage_get_device(const gpumem_usage* usage, size_t index,
+                            struct gpumem_device_usage* device);
+int gpumem_usage_destroy(gpumem_usage* usage);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* GPUMEM_GPUMEM_DEVICE_H_ */
