@@ -12,27 +12,10 @@ namespace {
 // The keys that differ, as the file names them.
 std::vector<std::string> Differences(const QuotaConfig& a, const QuotaConfig& b) {
   std::vector<std::string> keys;
-  const auto compare = [&](const char* key, const auto& one, const auto& other) {
-    if (one != other) keys.emplace_back(key);
-  };
-  compare("limit", a.limit, b.limit);
-  compare("guarantee", a.guarantee, b.guarantee);
-  compare("device", std::tie(a.device_limits, a.device_guarantees),
-          std::tie(b.device_limits, b.device_guarantees));
-  compare("total_limit", a.total_limit_bytes, b.total_limit_bytes);
-  compare("pinned_limit", a.pinned_limit, b.pinned_limit);
-  compare("max_segments", a.max_segments, b.max_segments);
-  compare("max_sessions", a.max_sessions, b.max_sessions);
-  compare("max_in_flight", a.max_in_flight, b.max_in_flight);
-  compare("max_waiting", a.max_waiting, b.max_waiting);
-  compare("max_publications", a.max_publications, b.max_publications);
-  compare("max_retained", a.max_retained, b.max_retained);
-  compare("priority", a.priority, b.priority);
-  compare("kind", a.kind, b.kind);
-  compare("scrub", a.scrub, b.scrub);
-  compare("revocable", a.revocable, b.revocable);
-  compare("parent", a.parent, b.parent);
-  compare("release", a.release, b.release);
+  ForEachQuotaKey([&](const char* key, auto member, auto) {
+    const bool told = !keys.empty() && keys.back() == key;  // "device" is there twice
+    if (a.*member != b.*member && !told) keys.emplace_back(key);
+  });
   return keys;
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
+#include "common/quota_keys.h"
 #include "common/unique_fd.h"
 #include "daemon/config/audit.h"
 #include "daemon/config/forms.h"
@@ -158,36 +160,44 @@ void ReadUnbrokered(const toml::value& table, Mistakes* mistakes, UnbrokeredConf
   reader.Finish();
 }
 
+// FormOf(): returns the form of a quota's key, by the type of its value.
+
+Form<SizeLimit> FormOf(const gpumem::QuotaKey& key, const std::optional<SizeLimit>&) {
+  return SizeLimitForm(key.share_of);
+}
+Form<uint64_t> FormOf(const gpumem::QuotaKey&, const std::optional<uint64_t>&) {
+  return BytesForm();
+}
+Form<uint32_t> FormOf(const gpumem::QuotaKey&, const std::optional<uint32_t>&) {
+  return CountForm(0, std::numeric_limits<uint32_t>::max());
+}
+Form<int32_t> FormOf(const gpumem::QuotaKey& key, const int32_t&) {
+  return IntegerForm(key.least, key.most);
+}
+Form<bool> FormOf(const gpumem::QuotaKey&, const bool&) { return BoolForm(); }
+Form<std::string> FormOf(const gpumem::QuotaKey&, const std::string&) { return ParentForm(); }
+Form<Kind> FormOf(const gpumem::QuotaKey&, const std::optional<Kind>&) {
+  return OneOfForm<Kind>({{"vmm", Kind::kVmm},
+                          {"mempool", Kind::kMempool},
+                          {"ipc", Kind::kIpc},
+                          {"pinned", Kind::kPinned}});
+}
+Form<ReleasePolicy> FormOf(const gpumem::QuotaKey&, const ReleasePolicy&) {
+  return OneOfForm<ReleasePolicy>(
+      {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}});
+}
+
 // Reads the keys that [tenant_defaults] and [[tenant]] share. `quota` holds the inherited values.
 void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes, QuotaConfig* quota,
                TenantConfig::Lines* lines) {
-  const auto count = CountForm(0, std::numeric_limits<uint32_t>::max());
   // The tenant's own limit is meant for all its devices, those in the defaults included.
   if (reader->Find("limit") != nullptr) quota->device_limits.clear();
-  reader->Read("limit", SizeLimitForm("the device"), &quota->limit);
-  reader->Read("total_limit", BytesForm(), &quota->total_limit_bytes);
-  reader->Read("pinned_limit", SizeLimitForm("the pinned capacity"), &quota->pinned_limit);
-  reader->Read("max_segments", count, &quota->max_segments);
-  reader->Read("max_sessions", count, &quota->max_sessions);
-  reader->Read("max_in_flight", count, &quota->max_in_flight);
-  reader->Read("max_retained", SizeLimitForm("the device"), &quota->max_retained);
-  reader->Read("guarantee", SizeLimitForm("the device"), &quota->guarantee);
-  reader->Read("priority", IntegerForm(-1000, 1000), &quota->priority);
-  reader->Read("max_waiting", count, &quota->max_waiting);
-  reader->Read("max_publications", count, &quota->max_publications);
-  reader->Read("kind",
-               OneOfForm<Kind>({{"vmm", Kind::kVmm},
-                                {"mempool", Kind::kMempool},
-                                {"ipc", Kind::kIpc},
-                                {"pinned", Kind::kPinned}}),
-               &quota->kind);
-  reader->Read("scrub", BoolForm(), &quota->scrub);
-  reader->Read("revocable", BoolForm(), &quota->revocable);
-  reader->Read("parent", ParentForm(), &quota->parent);
-  reader->Read("release",
-               OneOfForm<ReleasePolicy>(
-                   {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}}),
-               &quota->release);
+  ForEachQuotaKey([&](const char* key, auto member, auto) {
+    auto& value = quota->*member;
+    if constexpr (!std::is_same_v<decltype(value), std::map<std::string, SizeLimit>&>) {
+      reader->Read(key, FormOf(*gpumem::FindQuotaKey(key), value), &value);
+    }
+  });
   lines->limit = LineOf(reader, "limit");
   lines->guarantee = LineOf(reader, "guarantee");
   lines->parent = LineOf(reader, "parent");

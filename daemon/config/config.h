@@ -58,6 +58,31 @@ struct QuotaConfig {
   bool operator==(const QuotaConfig&) const = default;
 };
 
+// Calls visit(KEY, MEMBER, QUOTA_MEMBER) for each member of a QuotaConfig, in the order of a
+// reload's changes. KEY is its name in the file and in common/quota_keys.h; QUOTA_MEMBER is the
+// member of a Quota that it becomes. "device" is there twice, since [[tenant.device]] has both.
+template <typename Visit>
+constexpr void ForEachQuotaKey(Visit visit) {
+  visit("limit", &QuotaConfig::limit, &Quota::limit_bytes);
+  visit("guarantee", &QuotaConfig::guarantee, &Quota::guarantee_bytes);
+  visit("device", &QuotaConfig::device_limits, &Quota::device_limits);
+  visit("device", &QuotaConfig::device_guarantees, &Quota::device_guarantees);
+  visit("total_limit", &QuotaConfig::total_limit_bytes, &Quota::total_limit_bytes);
+  visit("pinned_limit", &QuotaConfig::pinned_limit, &Quota::pinned_limit_bytes);
+  visit("max_segments", &QuotaConfig::max_segments, &Quota::max_segments);
+  visit("max_sessions", &QuotaConfig::max_sessions, &Quota::max_sessions);
+  visit("max_in_flight", &QuotaConfig::max_in_flight, &Quota::max_in_flight);
+  visit("max_waiting", &QuotaConfig::max_waiting, &Quota::max_waiting);
+  visit("max_publications", &QuotaConfig::max_publications, &Quota::max_publications);
+  visit("max_retained", &QuotaConfig::max_retained, &Quota::max_retained_bytes);
+  visit("priority", &QuotaConfig::priority, &Quota::priority);
+  visit("kind", &QuotaConfig::kind, &Quota::kind);
+  visit("scrub", &QuotaConfig::scrub, &Quota::scrub);
+  visit("revocable", &QuotaConfig::revocable, &Quota::revocable);
+  visit("parent", &QuotaConfig::parent, &Quota::parent);
+  visit("release", &QuotaConfig::release, &Quota::release);
+}
+
 struct TenantConfig {
   std::string name;
   QuotaConfig quota;  // complete: missing fields are taken from tenant_defaults

@@ -6,6 +6,19 @@
 #include "daemon/config/config.h"
 
 namespace gpumemd {
+namespace {
+
+// Sets the member of a Quota as far as it does not depend on the devices.
+template <typename T>
+void Resolve(const T& value, T* out) {
+  *out = value;
+}
+void Resolve(const std::optional<SizeLimit>& size, std::optional<uint64_t>* out) {
+  if (size && !size->percent) *out = size->bytes;
+}
+void Resolve(const std::map<std::string, SizeLimit>&, std::map<std::string, uint64_t>*) {}
+
+}  // namespace
 
 uint64_t SizeLimit::Of(uint64_t whole_bytes) const {
   if (!percent) return bytes;
@@ -24,28 +37,10 @@ absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_by
 }
 
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices) {
-  Quota quota{.total_limit_bytes = config.total_limit_bytes,
-              .max_segments = config.max_segments,
-              .max_sessions = config.max_sessions,
-              .max_in_flight = config.max_in_flight,
-              .max_waiting = config.max_waiting,
-              .max_publications = config.max_publications,
-              .priority = config.priority,
-              .kind = config.kind,
-              .scrub = config.scrub,
-              .revocable = config.revocable,
-              .release = config.release,
-              .parent = config.parent};
-  if (config.limit && !config.limit->percent) quota.limit_bytes = config.limit->bytes;
-  if (config.guarantee && !config.guarantee->percent) {
-    quota.guarantee_bytes = config.guarantee->bytes;
-  }
-  if (config.max_retained && !config.max_retained->percent) {
-    quota.max_retained_bytes = config.max_retained->bytes;
-  }
-  if (config.pinned_limit && !config.pinned_limit->percent) {
-    quota.pinned_limit_bytes = config.pinned_limit->bytes;
-  }
+  Quota quota;
+  ForEachQuotaKey([&](const char*, auto member, auto quota_member) {
+    Resolve(config.*member, &(quota.*quota_member));
+  });
   for (const DeviceInfo& device : devices) {
     if (config.max_retained && config.max_retained->percent) {
       quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);

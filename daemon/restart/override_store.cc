@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/quota_proto.h"
 #include "proto/gpumem/v1/state.pb.h"
 
 namespace gpumemd {
@@ -59,11 +60,16 @@ absl::StatusOr<Overrides> Parse(const std::string& text) {
   parser.SetRecursionLimit(kMostLevels);
   if (!parser.ParseFromString(text, &state)) return absl::InvalidArgumentError(error.text());
   Overrides overrides;
-  for (const v1::QuotaOverride& override : state.overrides()) {
-    if (absl::Status right = CheckRemembered(override); !right.ok()) return right;
-    if (!overrides.emplace(override.tenant(), override).second) {
+  for (const v1::QuotaOverride& proto : state.overrides()) {
+    absl::StatusOr<QuotaOverride> override = FromProto(proto);
+    if (!override.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tenant \"", override.tenant(), "\" is there twice"));
+          absl::StrCat(override.status().message(), " (tenant \"", proto.tenant(), "\")"));
+    }
+    if (absl::Status right = CheckRemembered(proto.tenant(), *override); !right.ok()) return right;
+    if (!overrides.emplace(proto.tenant(), *std::move(override)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tenant \"", proto.tenant(), "\" is there twice"));
     }
   }
   return overrides;
@@ -160,7 +166,8 @@ absl::Status OverrideStore::Read() {
 absl::Status OverrideStore::Save(const Overrides& overrides) {
   if (!usable_.ok()) return usable_;
   v1::State state;
-  for (const auto& [tenant, override] : overrides) *state.add_overrides() = override;
+  for (const auto& [tenant, override] : overrides)
+    *state.add_overrides() = ToProto(tenant, override);
   std::string text;
   if (!google::protobuf::TextFormat::PrintToString(state, &text)) {
     return absl::FailedPreconditionError("the overrides cannot be written as text");

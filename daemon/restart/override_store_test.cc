@@ -28,11 +28,9 @@ class OverrideStoreTest : public testing::Test {
   ~OverrideStoreTest() override { fs::remove_all(parent_); }
 
   static Overrides One(const std::string& tenant, uint64_t limit) {
-    gpumem::v1::QuotaOverride override;
-    override.set_tenant(tenant);
-    override.mutable_quota()->set_limit_bytes(limit);
-    override.add_clear("max_sessions");
-    return {{tenant, override}};
+    return {
+        {tenant,
+         {.set = {"limit_bytes"}, .values = {.limit_bytes = limit}, .clear = {"max_sessions"}}}};
   }
   std::string Text(const std::string& name) const {
     std::stringstream text;
@@ -61,12 +59,12 @@ TEST_F(OverrideStoreTest, WhatIsSavedIsThereAgain) {
   EXPECT_EQ(found.st_mode & 07777, 0700u);
   ASSERT_EQ(stat((dir_ + "/overrides.txt").c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 07777, 0600u);
-  EXPECT_THAT(Text("overrides.txt"), HasSubstr("tenant: \"user-1\""));
+  EXPECT_THAT(Text("overrides.txt"),
+              HasSubstr("overrides {\n  tenant: \"user-1\"\n  quota {\n    limit_bytes: 2\n  }\n"
+                        "  clear: \"max_sessions\"\n}\n"));
   OverrideStore store(dir_);
   EXPECT_THAT(store.notices(), IsEmpty());
-  ASSERT_EQ(store.remembered().size(), 1u);
-  EXPECT_EQ(store.remembered().at("user-1").SerializeAsString(),
-            One("user-1", 2).at("user-1").SerializeAsString());
+  EXPECT_EQ(store.remembered(), One("user-1", 2));
 }
 
 TEST_F(OverrideStoreTest, ABrokenFileIsKeptAsideAndToldOf) {
@@ -75,6 +73,7 @@ TEST_F(OverrideStoreTest, ABrokenFileIsKeptAsideAndToldOf) {
         "overrides { quota { limit_bytes: 1 } }",
         "overrides { tenant: \"a\" quota { max_in_flight: 0 } }",
         "overrides { tenant: \"a\" quota { parent: \"b\" } }",
+        "overrides { tenant: \"a\" quota { release: RELEASE_POLICY_UNSPECIFIED } }",
         "overrides { tenant: \"a\" clear: \"scrub\" }\noverrides { tenant: \"a\" }", "\xff"}) {
     Write(broken);
     OverrideStore store(dir_);

@@ -6,28 +6,21 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/bytes.h"
 
 namespace gpumem::cli {
+
+std::string OptionOf(const QuotaKey& key) { return absl::StrReplaceAll(key.key, {{"_", "-"}}); }
+
 const std::map<std::string, std::string>& LimitFields() {
-  static const auto& fields =
-      *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
-                                              {"total-limit", "total_limit_bytes"},
-                                              {"pinned-limit", "pinned_limit_bytes"},
-                                              {"max-segments", "max_segments"},
-                                              {"max-sessions", "max_sessions"},
-                                              {"max-in-flight", "max_in_flight"},
-                                              {"max-retained", "max_retained_bytes"},
-                                              {"device", "devices"},
-                                              {"guarantee", "guarantee_bytes"},
-                                              {"device-guarantee", "guarantees"},
-                                              {"priority", "priority"},
-                                              {"max-waiting", "max_waiting"},
-                                              {"max-publications", "max_publications"},
-                                              {"scrub", "scrub"},
-                                              {"revocable", "revocable"},
-                                              {"kind", "kind"},
-                                              {"release", "release"}};
+  static const auto& fields = *[] {
+    auto* map = new std::map<std::string, std::string>;
+    for (const QuotaKey& key : kQuotaKeys) {
+      if (key.unit != QuotaUnit::kTenant) map->emplace(OptionOf(key), key.field);
+    }
+    return map;
+  }();
   return fields;
 }
 

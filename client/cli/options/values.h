@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/quota_keys.h"
 #include "gpumem/client.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
@@ -28,6 +29,8 @@ struct DeviceBytes {
 };
 absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text);  // "0=10GiB"
 
+// Returns the name of the option of gpumemctl quota set for a key: "total-limit".
+std::string OptionOf(const QuotaKey& key);
 // The settable fields of a Quota: option names ("total-limit") to field names
 // ("total_limit_bytes").
 const std::map<std::string, std::string>& LimitFields();

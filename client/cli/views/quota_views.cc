@@ -6,12 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/views.h"
+#include "common/quota_keys.h"
 
 namespace gpumem::cli {
 namespace {
+
+using google::protobuf::FieldDescriptor;
 
 constexpr char kNone[] = "-";
 constexpr char kNoLimit[] = "none";
@@ -24,10 +28,12 @@ class Marks {
       : unseen_(overridden.begin(), overridden.end()), overridden_(unseen_) {}
 
   // Returns `cell`, marked if one of these fields is overridden.
-  std::string operator()(std::string cell, std::initializer_list<const char*> fields) {
-    for (const char* field : fields) unseen_.erase(field);
-    const bool any = std::any_of(fields.begin(), fields.end(),
-                                 [&](const char* field) { return overridden_.contains(field); });
+  std::string operator()(std::string cell, std::initializer_list<absl::string_view> fields) {
+    bool any = false;
+    for (absl::string_view field : fields) {
+      unseen_.erase(std::string(field));
+      any |= overridden_.contains(std::string(field));
+    }
     return any ? cell + "*" : cell;
   }
 
@@ -42,10 +48,6 @@ class Marks {
 
 std::string ByteLimit(bool present, uint64_t bytes, bool exact) {
   return present ? Size(bytes, exact) : kNoLimit;
-}
-
-std::string CountLimit(bool present, uint32_t count) {
-  return present ? absl::StrCat(count) : kNoLimit;
 }
 
 // "3 of 16", or "3" where there is no limit.
@@ -123,12 +125,82 @@ std::vector<Placed> AsTree(const v1::ListTenantsResponse& response) {
   return placed;
 }
 
-std::string KindWord(const v1::Quota& quota) {
-  return quota.has_kind() && quota.kind() != v1::KIND_UNSPECIFIED ? Word(quota.kind())
-                                                                  : "the device's default";
+const FieldDescriptor* FieldOf(const google::protobuf::Message& message, absl::string_view name) {
+  return message.GetDescriptor()->FindFieldByName(std::string(name));
 }
 
-std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
+// Returns the value of a key as QuotaView shows it.
+std::string ValueText(const v1::Quota& quota, const QuotaKey& key, bool exact) {
+  const auto& reflection = *quota.GetReflection();
+  const FieldDescriptor* field = FieldOf(quota, key.field);
+  switch (key.unit) {
+    case QuotaUnit::kBytes:
+      return ByteLimit(reflection.HasField(quota, field), reflection.GetUInt64(quota, field),
+                       exact);
+    case QuotaUnit::kCount:
+      return reflection.HasField(quota, field) ? absl::StrCat(reflection.GetUInt32(quota, field))
+                                               : kNoLimit;
+    case QuotaUnit::kNumber:
+      return absl::StrCat(reflection.GetInt32(quota, field));
+    case QuotaUnit::kSwitch:
+      return reflection.GetBool(quota, field) ? "yes" : "no";
+    case QuotaUnit::kKind: {
+      const auto kind = static_cast<v1::Kind>(reflection.GetEnumValue(quota, field));
+      return kind == v1::KIND_UNSPECIFIED ? "the device's default" : Word(kind);
+    }
+    case QuotaUnit::kRelease:
+      return reflection.GetEnumValue(quota, field) == v1::RELEASE_POLICY_ON_EXIT ? "on-exit"
+                                                                                 : "trust";
+    case QuotaUnit::kTenant: {
+      const std::string tenant = reflection.GetString(quota, field);
+      return tenant.empty() ? kNone : tenant;
+    }
+    case QuotaUnit::kDeviceBytes:
+      break;
+  }
+  return kByDevice;
+}
+
+// Returns the usage that a key limits. Requires that the key has one.
+uint64_t Used(const v1::Usage& usage, const QuotaKey& key) {
+  const FieldDescriptor* field = FieldOf(usage, key.usage);
+  if (field->is_repeated()) return PinnedBytes(usage);  // the pinned limit, over its devices
+  return key.unit == QuotaUnit::kBytes ? usage.GetReflection()->GetUInt64(usage, field)
+                                       : usage.GetReflection()->GetUInt32(usage, field);
+}
+
+// Limits with a row: those of a usage, then the others.
+void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, Marks* marks,
+               Table* table) {
+  for (const bool with_usage : {true, false}) {
+    for (const QuotaKey& key : kQuotaKeys) {
+      const bool bytes = key.unit == QuotaUnit::kBytes;
+      if (key.row.empty() || key.usage.empty() == with_usage) continue;
+      if (!bytes && key.unit != QuotaUnit::kCount) continue;
+      const uint64_t used = with_usage ? Used(usage, key) : 0;
+      if (key.hidden_if_unused && used == 0 &&
+          !quota.GetReflection()->HasField(quota, FieldOf(quota, key.field))) {
+        continue;
+      }
+      table->AddRow({std::string(key.row),
+                     !with_usage ? ""
+                     : bytes     ? Size(used, exact)
+                                 : absl::StrCat(used),
+                     (*marks)(ValueText(quota, key, exact), {key.field})});
+    }
+  }
+}
+
+// Settings with a row, by unit.
+void AddSettings(const v1::Quota& quota, bool exact, Marks* marks, Table* table) {
+  for (const QuotaUnit unit : {QuotaUnit::kTenant, QuotaUnit::kNumber, QuotaUnit::kKind,
+                               QuotaUnit::kSwitch, QuotaUnit::kRelease}) {
+    for (const QuotaKey& key : kQuotaKeys) {
+      if (key.unit != unit || key.row.empty()) continue;
+      table->AddRow({std::string(key.row), (*marks)(ValueText(quota, key, exact), {key.field})});
+    }
+  }
+}
 
 }  // namespace
 
@@ -259,43 +331,11 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
   const v1::Usage& usage = response.usage();
   Marks marks(response.overridden());
   Table counts({{"TENANT " + usage.tenant()}, {"USED", Align::kRight}, {"LIMIT", Align::kRight}});
-  const auto bytes_row = [&](const char* what, const std::string& used, bool limited,
-                             uint64_t limit, const char* field) {
-    counts.AddRow({what, used, marks(ByteLimit(limited, limit, exact), {field})});
-  };
-  const auto count_row = [&](const char* what, uint32_t used, bool limited, uint32_t limit,
-                             const char* field) {
-    counts.AddRow({what, absl::StrCat(used), marks(CountLimit(limited, limit), {field})});
-  };
-  bytes_row("bytes on all devices", Size(usage.charged_bytes(), exact),
-            quota.has_total_limit_bytes(), quota.total_limit_bytes(), "total_limit_bytes");
-  bytes_row("bytes of pinned host memory", Size(PinnedBytes(usage), exact),
-            quota.has_pinned_limit_bytes(), quota.pinned_limit_bytes(), "pinned_limit_bytes");
-  count_row("segments", usage.segments(), quota.has_max_segments(), quota.max_segments(),
-            "max_segments");
-  count_row("sessions", usage.sessions(), quota.has_max_sessions(), quota.max_sessions(),
-            "max_sessions");
-  count_row("calls in flight", usage.in_flight(), quota.has_max_in_flight(), quota.max_in_flight(),
-            "max_in_flight");
-  count_row("requests that wait", usage.waiting(), quota.has_max_waiting(), quota.max_waiting(),
-            "max_waiting");
-  if (usage.publications() > 0 || quota.has_max_publications()) {
-    count_row("publications", usage.publications(), quota.has_max_publications(),
-              quota.max_publications(), "max_publications");
-  }
-  bytes_row("retained bytes on each device", "", quota.has_max_retained_bytes(),
-            quota.max_retained_bytes(), "max_retained_bytes");
+  AddLimits(quota, usage, exact, &marks, &counts);
   counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});
 
   Table settings({{"SETTING"}, {""}});
-  settings.AddRow({"under tenant", quota.parent().empty() ? kNone : quota.parent()});
-  settings.AddRow({"priority", marks(absl::StrCat(quota.priority()), {"priority"})});
-  settings.AddRow({"kind", marks(KindWord(quota), {"kind"})});
-  settings.AddRow({"scrub", marks(YesNo(quota.scrub()), {"scrub"})});
-  settings.AddRow({"revocable", marks(YesNo(quota.revocable()), {"revocable"})});
-  settings.AddRow(
-      {"release",
-       marks(quota.release() == v1::RELEASE_POLICY_ON_EXIT ? "on-exit" : "trust", {"release"})});
+  AddSettings(quota, exact, &marks, &settings);
 
   // Empty columns are dropped.
   const bool guaranteed = HasGuarantee(quota);

@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "client/cli/views/views.h"
 #include "client/cli/views/views_samples.h"
+#include "common/quota_keys.h"
 
 namespace gpumem::cli {
 namespace {
@@ -75,6 +79,19 @@ TEST(ViewsTest, Quota) {
       "DEVICE             CHARGED     LIMIT  USED     LEASED  RETAINED  LINGERING      PEAK\n"
       "0 HOST-00000000  64.00 MiB  4.00 GiB    2%  64.00 MiB       0 B        0 B  1.00 GiB\n"
       "3 PINNED          2.00 MiB  1.00 GiB   <1%        0 B  2.00 MiB        0 B  2.00 MiB\n");
+}
+
+TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
+  v1::GetQuotaResponse response;
+  response.mutable_quota()->set_max_publications(1);
+  const std::string view = "\n" + QuotaView(response, {}, false);
+  for (const QuotaKey& key : kQuotaKeys) {
+    if (key.row.empty()) continue;
+    const std::string row = absl::StrCat("\n", key.row, "  ");
+    const size_t found = view.find(row);
+    ASSERT_NE(found, std::string::npos) << key.row;
+    EXPECT_EQ(view.find(row, found + 1), std::string::npos) << key.row;
+  }
 }
 
 TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {

@@ -8,8 +8,6 @@
 
 namespace gpumemd {
 
-namespace v1 = gpumem::v1;
-
 QuotaControl::QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Overrides overrides,
                            Save save)
     : broker_(broker),
@@ -22,13 +20,11 @@ const Quota& QuotaControl::BaseOf(const std::string& tenant) const {
   return configured == tenants_.end() ? defaults_ : configured->second;
 }
 
-absl::StatusOr<v1::QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
+absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
   // A tenant whose override is skipped need not exist.
   if (auto known = overrides_.find(tenant); known != overrides_.end()) return known->second;
   if (absl::Status found = broker_->GetTenant(tenant).status(); !found.ok()) return found;
-  v1::QuotaOverride none;
-  none.set_tenant(tenant);
-  return none;
+  return QuotaOverride();
 }
 
 std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> tenants,
@@ -86,31 +82,30 @@ std::vector<std::string> QuotaControl::TellSkipped() const {
   return sentences;
 }
 
-absl::StatusOr<QuotaControl::Outcome> QuotaControl::Set(const v1::SetQuotaRequest& request) {
-  if (absl::Status right = CheckRequest(request); !right.ok()) return right;
+absl::StatusOr<QuotaControl::Outcome> QuotaControl::Set(const std::string& tenant,
+                                                        const QuotaOverride& change) {
+  if (absl::Status right = CheckChange(change); !right.ok()) return right;
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<v1::QuotaOverride> changed = Known(request.tenant());
+  absl::StatusOr<QuotaOverride> changed = Known(tenant);
   if (!changed.ok()) return changed.status();
-  Merge(request, &*changed);
-  // A device of an earlier override may be gone by now; the devices of this request must exist.
-  v1::QuotaOverride only;
+  Merge(change, &*changed);
+  // A device of an earlier override may be gone by now; the devices of this change must exist.
   Quota asked;
-  Merge(request, &only);
-  Apply(only, &asked);
-  return Replace(request.tenant(), *changed, asked);
+  Apply(change, &asked);
+  return Replace(tenant, *changed, asked);
 }
 
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Unset(const std::string& tenant,
                                                           absl::Span<const std::string> fields) {
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<v1::QuotaOverride> changed = Known(tenant);
+  absl::StatusOr<QuotaOverride> changed = Known(tenant);
   if (!changed.ok()) return changed.status();
   if (absl::Status removed = Remove(fields, &*changed); !removed.ok()) return removed;
   return Replace(tenant, *changed, {});
 }
 
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& tenant,
-                                                            const v1::QuotaOverride& changed,
+                                                            const QuotaOverride& changed,
                                                             const Quota& asked) {
   Quota quota = BaseOf(tenant);
   Apply(changed, &quota);

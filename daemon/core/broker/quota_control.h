@@ -43,7 +43,7 @@ class QuotaControl {
 
   // Statuses as gpumem.v1.Admin.SetQuota and UnsetQuota. If saving fails, returns its status and
   // changes nothing.
-  absl::StatusOr<Outcome> Set(const gpumem::v1::SetQuotaRequest& request)
+  absl::StatusOr<Outcome> Set(const std::string& tenant, const QuotaOverride& change)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Outcome> Unset(const std::string& tenant, absl::Span<const std::string> fields)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -56,12 +56,11 @@ class QuotaControl {
   // Returns the configuration's quota of the tenant.
   const Quota& BaseOf(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the tenant's override; NOT_FOUND if there is no such tenant.
-  absl::StatusOr<gpumem::v1::QuotaOverride> Known(const std::string& tenant) const
+  absl::StatusOr<QuotaOverride> Known(const std::string& tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces the tenant's override with `changed`; an empty one ends it.
-  absl::StatusOr<Outcome> Replace(const std::string& tenant,
-                                  const gpumem::v1::QuotaOverride& changed, const Quota& asked)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Outcome> Replace(const std::string& tenant, const QuotaOverride& changed,
+                                  const Quota& asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Broker* const broker_;
   const std::vector<DeviceInfo> devices_;

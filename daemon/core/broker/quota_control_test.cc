@@ -10,7 +10,6 @@
 namespace gpumemd {
 namespace {
 
-namespace v1 = gpumem::v1;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -44,17 +43,11 @@ class QuotaControlTest : public testing::Test {
 
   Quota Of(const std::string& tenant) { return broker_->GetTenant(tenant)->quota; }
 
-  static v1::SetQuotaRequest Limit(const std::string& tenant, uint64_t bytes) {
-    v1::SetQuotaRequest request;
-    request.set_tenant(tenant);
-    request.mutable_quota()->set_limit_bytes(bytes);
-    return request;
+  static QuotaOverride Limit(uint64_t bytes) {
+    return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
   }
-  static v1::SetQuotaRequest Guarantee(const std::string& tenant, uint64_t bytes) {
-    v1::SetQuotaRequest request;
-    request.set_tenant(tenant);
-    request.mutable_quota()->set_guarantee_bytes(bytes);
-    return request;
+  static QuotaOverride Guarantee(uint64_t bytes) {
+    return {.set = {"guarantee_bytes"}, .values = {.guarantee_bytes = bytes}};
   }
 
   std::string uuid_;
@@ -66,7 +59,7 @@ class QuotaControlTest : public testing::Test {
 
 TEST_F(QuotaControlTest, WhatIsSetGoesBeforeTheConfigurationFieldByField) {
   control_->Configure({{"team", {.limit_bytes = 10, .max_segments = 3}}}, {});
-  absl::StatusOr<QuotaControl::Outcome> set = control_->Set(Limit("team", 20));
+  absl::StatusOr<QuotaControl::Outcome> set = control_->Set("team", Limit(20));
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->tenant.quota, (Quota{.limit_bytes = 20, .max_segments = 3}));
   EXPECT_THAT(set->overridden, ElementsAre("limit_bytes"));
@@ -89,11 +82,11 @@ TEST_F(QuotaControlTest, WhatIsSetGoesBeforeTheConfigurationFieldByField) {
 
 TEST_F(QuotaControlTest, ATenantThatIsNotThereYetIsRemembered) {
   control_->Configure({}, {.limit_bytes = 10});
-  EXPECT_TRUE(absl::IsNotFound(control_->Set(Limit("user-1", 20)).status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->Set("user-1", Limit(20)).status()));
   EXPECT_TRUE(absl::IsNotFound(control_->Unset("user-1", {}).status()));
   auto session = broker_->OpenSession("user-1", {});
   ASSERT_TRUE(session.ok());
-  ASSERT_TRUE(control_->Set(Limit("user-1", 20)).ok());
+  ASSERT_TRUE(control_->Set("user-1", Limit(20)).ok());
   broker_->SocketClosed(session->id);
   broker_->ProcessGone(session->id);
   EXPECT_EQ(Of("user-1").limit_bytes, 20u);
@@ -107,12 +100,7 @@ TEST_F(QuotaControlTest, ATenantThatIsNotThereYetIsRemembered) {
 }
 
 TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
-  Start({{"user-1", [] {
-            v1::QuotaOverride override;
-            override.set_tenant("user-1");
-            override.mutable_quota()->set_limit_bytes(20);
-            return override;
-          }()}});
+  Start({{"user-1", Limit(20)}});
   control_->Configure({}, {.limit_bytes = 10});
   absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("user-1", {"limit_bytes"});
   ASSERT_TRUE(unset.ok()) << unset.status();
@@ -123,9 +111,9 @@ TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
 
 TEST_F(QuotaControlTest, WhatCannotBeWrittenIsNotChanged) {
   control_->Configure({{"team", {.limit_bytes = 10}}}, {});
-  ASSERT_TRUE(control_->Set(Limit("team", 20)).ok());
+  ASSERT_TRUE(control_->Set("team", Limit(20)).ok());
   disk_fails_ = true;
-  EXPECT_EQ(control_->Set(Limit("team", 30)).status(), absl::InternalError("disk full"));
+  EXPECT_EQ(control_->Set("team", Limit(30)).status(), absl::InternalError("disk full"));
   EXPECT_EQ(control_->Unset("team", {}).status(), absl::InternalError("disk full"));
   EXPECT_EQ(Of("team").limit_bytes, 20u);
   control_->Configure({{"team", {.limit_bytes = 10}}}, {});
@@ -135,28 +123,27 @@ TEST_F(QuotaControlTest, WhatCannotBeWrittenIsNotChanged) {
 TEST_F(QuotaControlTest, GuaranteesThatCannotBeKeptAreRefused) {
   control_->Configure({{"a", {.guarantee_bytes = 40 * kMiB}}, {"b", {.limit_bytes = 30 * kMiB}}},
                       {});
-  EXPECT_EQ(control_->Set(Guarantee("b", 25 * kMiB)).status(),
+  EXPECT_EQ(control_->Set("b", Guarantee(25 * kMiB)).status(),
             absl::FailedPreconditionError(absl::StrCat(
                 "the guarantees of all tenants add up to 65.00 MiB on ", uuid_,
                 ", which is more than the device's 64.00 MiB (a 40.00 MiB, b 25.00 MiB); lower one "
                 "of them")));
-  EXPECT_EQ(control_->Set(Guarantee("b", 31 * kMiB)).status().code(),
+  EXPECT_EQ(control_->Set("b", Guarantee(31 * kMiB)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(control_->Set(Guarantee("b", 24 * kMiB)).ok());
-  EXPECT_EQ(control_->Set(Limit("a", 39 * kMiB)).status().code(),
+  EXPECT_TRUE(control_->Set("b", Guarantee(24 * kMiB)).ok());
+  EXPECT_EQ(control_->Set("a", Limit(39 * kMiB)).status().code(),
             absl::StatusCode::kInvalidArgument);
   // Undoing a change must not break guarantees given since, either.
-  ASSERT_TRUE(control_->Set(Guarantee("a", 30 * kMiB)).ok());
-  v1::SetQuotaRequest more = Guarantee("b", 30 * kMiB);
-  ASSERT_TRUE(control_->Set(more).ok());
+  ASSERT_TRUE(control_->Set("a", Guarantee(30 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set("b", Guarantee(30 * kMiB)).ok());
   EXPECT_EQ(control_->Unset("a", {}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Of("a").guarantee_bytes, 30 * kMiB);
 }
 
 TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembered) {
   control_->Configure({{"a", {}}, {"b", {}}}, {});
-  ASSERT_TRUE(control_->Set(Guarantee("b", 40 * kMiB)).ok());
-  ASSERT_TRUE(control_->Set(Limit("a", 50 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set("b", Guarantee(40 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set("a", Limit(50 * kMiB)).ok());
   const std::vector<std::string> said =
       control_->Configure({{"a", {.guarantee_bytes = 30 * kMiB}}, {"b", {}}}, {});
   ASSERT_THAT(said, SizeIs(1));
@@ -173,8 +160,8 @@ TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOr
   const std::map<std::string, Quota> tenants = {{"a", {.guarantee_bytes = 10 * kMiB}},
                                                 {"b", {.guarantee_bytes = 50 * kMiB}}};
   control_->Configure(tenants, {});
-  ASSERT_TRUE(control_->Set(Guarantee("b", 10 * kMiB)).ok());
-  ASSERT_TRUE(control_->Set(Guarantee("a", 50 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set("b", Guarantee(10 * kMiB)).ok());
+  ASSERT_TRUE(control_->Set("a", Guarantee(50 * kMiB)).ok());
   EXPECT_THAT(control_->Configure(tenants, {}), IsEmpty());
   EXPECT_EQ(Of("a").guarantee_bytes, 50 * kMiB);
   EXPECT_EQ(Of("b").guarantee_bytes, 10 * kMiB);
@@ -182,20 +169,19 @@ TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOr
 
 TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
   control_->Configure({{"a", {}}}, {});
-  v1::SetQuotaRequest request = Limit("a", kMiB);
-  request.mutable_quota()->add_devices()->set_device_uuid("GPU-9");
-  EXPECT_TRUE(absl::IsNotFound(control_->Set(request).status()));
-  request = Limit("a", kMiB);
-  request.mutable_quota()->add_guarantees()->set_device_uuid("GPU-9");
-  EXPECT_TRUE(absl::IsNotFound(control_->Set(request).status()));
+  QuotaOverride change = Limit(kMiB);
+  change.set.insert("devices");
+  change.values.device_limits["GPU-9"] = 0;
+  EXPECT_TRUE(absl::IsNotFound(control_->Set("a", change).status()));
+  change = Limit(kMiB);
+  change.set.insert("guarantees");
+  change.values.device_guarantees["GPU-9"] = 0;
+  EXPECT_TRUE(absl::IsNotFound(control_->Set("a", change).status()));
   EXPECT_EQ(Of("a"), Quota());
   // An override whose device is gone by now does not block other changes.
-  v1::QuotaOverride gone;
-  gone.set_tenant("a");
-  gone.mutable_quota()->add_devices()->set_device_uuid("GPU-9");
-  Start({{"a", gone}});
+  Start({{"a", {.set = {"devices"}, .values = {.device_limits = {{"GPU-9", 0}}}}}});
   control_->Configure({{"a", {}}}, {});
-  EXPECT_TRUE(control_->Set(Limit("a", 2 * kMiB)).ok());
+  EXPECT_TRUE(control_->Set("a", Limit(2 * kMiB)).ok());
 }
 
 }  // namespace

@@ -53,4 +53,30 @@ struct Quota {
   bool operator==(const Quota&) const = default;
 };
 
+// Calls visit(FIELD, MEMBER) for each member of a Quota, in the order of the audit's changes. FIELD
+// is its name in common/quota_keys.h. The name "max_retained_bytes" is there twice: its bytes on
+// single devices come from percentages of the configuration, and the protocol does not have them.
+template <typename Visit>
+constexpr void ForEachQuotaField(Visit visit) {
+  visit("limit_bytes", &Quota::limit_bytes);
+  visit("devices", &Quota::device_limits);
+  visit("total_limit_bytes", &Quota::total_limit_bytes);
+  visit("pinned_limit_bytes", &Quota::pinned_limit_bytes);
+  visit("max_segments", &Quota::max_segments);
+  visit("max_sessions", &Quota::max_sessions);
+  visit("max_in_flight", &Quota::max_in_flight);
+  visit("max_waiting", &Quota::max_waiting);
+  visit("max_publications", &Quota::max_publications);
+  visit("max_retained_bytes", &Quota::max_retained_bytes);
+  visit("max_retained_bytes", &Quota::device_max_retained);
+  visit("guarantee_bytes", &Quota::guarantee_bytes);
+  visit("guarantees", &Quota::device_guarantees);
+  visit("priority", &Quota::priority);
+  visit("kind", &Quota::kind);
+  visit("scrub", &Quota::scrub);
+  visit("revocable", &Quota::revocable);
+  visit("release", &Quota::release);
+  visit("parent", &Quota::parent);
+}
+
 }  // namespace gpumemd

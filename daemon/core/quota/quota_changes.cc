@@ -55,25 +55,9 @@ class Changes {
 
 std::vector<std::string> QuotaChanges(const Quota& from, const Quota& to) {
   Changes changes;
-  changes.Compare("limit_bytes", from.limit_bytes, to.limit_bytes);
-  changes.Compare("devices", from.device_limits, to.device_limits);
-  changes.Compare("total_limit_bytes", from.total_limit_bytes, to.total_limit_bytes);
-  changes.Compare("pinned_limit_bytes", from.pinned_limit_bytes, to.pinned_limit_bytes);
-  changes.Compare("max_segments", from.max_segments, to.max_segments);
-  changes.Compare("max_sessions", from.max_sessions, to.max_sessions);
-  changes.Compare("max_in_flight", from.max_in_flight, to.max_in_flight);
-  changes.Compare("max_waiting", from.max_waiting, to.max_waiting);
-  changes.Compare("max_publications", from.max_publications, to.max_publications);
-  changes.Compare("max_retained_bytes", from.max_retained_bytes, to.max_retained_bytes);
-  changes.Compare("max_retained_bytes", from.device_max_retained, to.device_max_retained);
-  changes.Compare("guarantee_bytes", from.guarantee_bytes, to.guarantee_bytes);
-  changes.Compare("guarantees", from.device_guarantees, to.device_guarantees);
-  changes.Compare("priority", from.priority, to.priority);
-  changes.Compare("kind", from.kind, to.kind);
-  changes.Compare("scrub", from.scrub, to.scrub);
-  changes.Compare("revocable", from.revocable, to.revocable);
-  changes.Compare("release", from.release, to.release);
-  changes.Compare("parent", from.parent, to.parent);
+  ForEachQuotaField([&](absl::string_view field, auto member) {
+    changes.Compare(field, from.*member, to.*member);
+  });
   return changes.found;
 }
 

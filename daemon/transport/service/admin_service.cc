@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/core/quota/quota_changes.h"
+#include "daemon/core/quota_proto.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/unary_call.h"
 #include "spdlog/spdlog.h"
@@ -138,7 +139,9 @@ grpc::Status AdminService::GetQuota(grpc::ServerContext*, const v1::GetQuotaRequ
 grpc::Status AdminService::SetQuota(grpc::ServerContext* context,
                                     const v1::SetQuotaRequest* request,
                                     v1::GetQuotaResponse* response) {
-  absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Set(*request);
+  absl::StatusOr<QuotaOverride> change = FromProto(*request);
+  if (!change.ok()) return ToAnswer(change.status());
+  absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Set(request->tenant(), *change);
   if (!changed.ok()) return ToAnswer(changed.status());
   spdlog::info("quota of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
   Audit(context, {.event = AuditEvent::kQuotaSet,

@@ -56,38 +56,6 @@ v1::Lease ToProto(const LeaseView& lease) {
   return proto;
 }
 
-v1::Quota ToProto(const Quota& quota) {
-  v1::Quota proto;
-  if (quota.limit_bytes) proto.set_limit_bytes(*quota.limit_bytes);
-  if (quota.total_limit_bytes) proto.set_total_limit_bytes(*quota.total_limit_bytes);
-  if (quota.pinned_limit_bytes) proto.set_pinned_limit_bytes(*quota.pinned_limit_bytes);
-  if (quota.max_segments) proto.set_max_segments(*quota.max_segments);
-  if (quota.max_sessions) proto.set_max_sessions(*quota.max_sessions);
-  if (quota.max_in_flight) proto.set_max_in_flight(*quota.max_in_flight);
-  if (quota.max_retained_bytes) proto.set_max_retained_bytes(*quota.max_retained_bytes);
-  for (const auto& [uuid, limit] : quota.device_limits) {
-    v1::DeviceLimit& device = *proto.add_devices();
-    device.set_device_uuid(uuid);
-    device.set_limit_bytes(limit);
-  }
-  if (quota.guarantee_bytes) proto.set_guarantee_bytes(*quota.guarantee_bytes);
-  for (const auto& [uuid, bytes] : quota.device_guarantees) {
-    v1::DeviceGuarantee& device = *proto.add_guarantees();
-    device.set_device_uuid(uuid);
-    device.set_guarantee_bytes(bytes);
-  }
-  if (quota.max_waiting) proto.set_max_waiting(*quota.max_waiting);
-  if (quota.max_publications) proto.set_max_publications(*quota.max_publications);
-  proto.set_priority(quota.priority);
-  proto.set_scrub(quota.scrub);
-  proto.set_revocable(quota.revocable);
-  if (quota.kind) proto.set_kind(ToProto(*quota.kind));
-  proto.set_release(quota.release == ReleasePolicy::kOnExit ? v1::RELEASE_POLICY_ON_EXIT
-                                                            : v1::RELEASE_POLICY_TRUST);
-  proto.set_parent(quota.parent);
-  return proto;
-}
-
 v1::Usage ToProto(const TenantView& tenant) {
   v1::Usage proto;
   proto.set_tenant(tenant.name);

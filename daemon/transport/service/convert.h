@@ -9,7 +9,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/kind_proto.h"
 #include "daemon/core/ledger/inspect/views.h"
-#include "daemon/core/quota/quota.h"
+#include "daemon/core/quota_proto.h"
 #include "proto/gpumem/v1/admin.pb.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
@@ -18,7 +18,6 @@ namespace gpumemd {
 gpumem::v1::Backend ToProto(Backend backend);
 gpumem::v1::Device ToProto(const Broker::DeviceView& device);
 gpumem::v1::Lease ToProto(const LeaseView& lease);
-gpumem::v1::Quota ToProto(const Quota& quota);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
 gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);

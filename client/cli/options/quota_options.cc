@@ -1,0 +1,134 @@
+#include "client/cli/options/quota_options.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/options/parsed_options.h"
+#include "client/cli/options/values.h"
+#include "common/bytes.h"
+#include "common/quota_keys.h"
+
+namespace gpumem::cli {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+void AddSwitch(CLI::App* set, const QuotaKey& key, const FieldDescriptor* field, v1::Quota* quota) {
+  const std::string name = OptionOf(key);
+  const auto take = [=](bool on) { quota->GetReflection()->SetBool(quota, field, on); };
+  CLI::Option* on = set->add_flag_callback(
+      "--" + name, [=] { take(true); }, std::string(key.help));
+  // Otherwise "--scrub=false" would be accepted without effect.
+  on->disable_flag_override();
+  set->add_flag_callback(
+         "--no-" + name, [=] { take(false); }, std::string(key.help_off))
+      ->disable_flag_override()
+      ->excludes(on);
+}
+
+// Adds the option of quota set for a key, in the form of its unit.
+void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
+  const FieldDescriptor* field = v1::Quota::descriptor()->FindFieldByName(std::string(key.field));
+  const Reflection* reflection = quota->GetReflection();
+  const std::string option = "--" + OptionOf(key);
+  const std::string help(key.help);
+  switch (key.unit) {
+    case QuotaUnit::kBytes:
+      AddParsed(
+          set, option, [](const std::string& text) { return ParseBytes(text); },
+          [=](uint64_t bytes) { reflection->SetUInt64(quota, field, bytes); }, help)
+          ->type_name("BYTES");
+      return;
+    case QuotaUnit::kDeviceBytes:
+      AddSeveral(
+          set, option, ParseDeviceBytes,
+          [=](const DeviceBytes& of) {
+            Message* entry = reflection->AddMessage(quota, field);
+            const auto& type = *entry->GetDescriptor();
+            entry->GetReflection()->SetString(entry, type.field(0), of.device);
+            entry->GetReflection()->SetUInt64(entry, type.field(1), of.bytes);
+          },
+          help)
+          ->type_name("DEVICE=BYTES");
+      return;
+    case QuotaUnit::kCount:
+      set->add_option_function<uint32_t>(
+             option, [=](uint32_t count) { reflection->SetUInt32(quota, field, count); }, help)
+          ->type_name("N");
+      return;
+    case QuotaUnit::kNumber:
+      set->add_option_function<int32_t>(
+             option, [=](int32_t number) { reflection->SetInt32(quota, field, number); }, help)
+          ->type_name("N");
+      return;
+    case QuotaUnit::kSwitch:
+      AddSwitch(set, key, field, quota);
+      return;
+    case QuotaUnit::kKind:
+      AddParsed(
+          set, option, ParseWireKind,
+          [=](v1::Kind kind) { reflection->SetEnumValue(quota, field, kind); }, help)
+          ->type_name("vmm|mempool|ipc|pinned");
+      return;
+    case QuotaUnit::kRelease:
+      AddParsed(
+          set, option, ParseRelease,
+          [=](v1::ReleasePolicy policy) { reflection->SetEnumValue(quota, field, policy); }, help)
+          ->type_name("trust|on-exit");
+      return;
+    case QuotaUnit::kTenant:
+      AddParsed(
+          set, option,
+          [](const std::string&) -> absl::StatusOr<std::string> {
+            return absl::InvalidArgumentError(
+                "the tenant that another one is under is said in the configuration (parent = …); "
+                "write it there, then gpumemctl reload");
+          },
+          [](const std::string&) {}, help)
+          ->group("");  // hidden: it exists to report this error
+      return;
+  }
+}
+
+}  // namespace
+
+void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
+  v1::SetQuotaRequest& request = command->request;
+  set->add_option_function<std::string>(
+         "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+      ->required();
+  for (const QuotaKey& key : kQuotaKeys) AddKey(set, key, request.mutable_quota());
+  AddSeveral(
+      set, "--clear", ParseLimitName,
+      [&request](const std::string& field) { request.add_clear(field); },
+      absl::StrCat("Let there be none, whatever the configuration says (", LimitNames(), ")"))
+      ->type_name("LIMIT");
+  set->parse_complete_callback([&request] {
+    if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
+      throw CLI::ValidationError("quota set",
+                                 "nothing to change: name a limit, such as --limit 40GiB");
+    }
+  });
+}
+
+void AddQuotaUnsetOptions(CLI::App* unset, QuotaUnsetCommand* command) {
+  v1::UnsetQuotaRequest& request = command->request;
+  unset
+      ->add_option_function<std::string>(
+          "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+      ->required();
+  for (const auto& [option, field] : LimitFields()) {
+    unset
+        ->add_flag_callback(
+            "--" + option, [&request, field = field] { request.add_fields(field); },
+            "Only what --" + option + " changed, and others that are named")
+        ->disable_flag_override();
+  }
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,25 @@
+// Quotas and operators' changes of them as the protocol names them.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/quota/overrides.h"
+#include "daemon/core/quota/quota.h"
+#include "proto/gpumem/v1/admin.pb.h"
+#include "proto/gpumem/v1/broker.pb.h"
+#include "proto/gpumem/v1/state.pb.h"
+
+namespace gpumemd {
+
+gpumem::v1::Quota ToProto(const Quota& quota);
+
+// Returns the change, without the checks of overrides.h.
+//   INVALID_ARGUMENT  this daemon does not know the kind or the release policy
+absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::SetQuotaRequest& request);
+
+// As above, for the override of a tenant.
+absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::QuotaOverride& override);
+gpumem::v1::QuotaOverride ToProto(const std::string& tenant, const QuotaOverride& override);
+
+}  // namespace gpumemd

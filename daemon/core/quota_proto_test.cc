@@ -1,0 +1,126 @@
+#include "daemon/core/quota_proto.h"
+
+#include <gtest/gtest.h>
+
+#include "common/quota_keys.h"
+
+namespace gpumemd {
+namespace {
+
+namespace v1 = gpumem::v1;
+using gpumem::kQuotaKeys;
+using gpumem::QuotaKey;
+using gpumem::QuotaUnit;
+
+QuotaOverride EveryField() {
+  QuotaOverride override{.values = {.limit_bytes = 1,
+                                    .device_limits = {{"GPU-1", 7}, {"GPU-2", 0}},
+                                    .total_limit_bytes = 2,
+                                    .pinned_limit_bytes = 8,
+                                    .max_segments = 3,
+                                    .max_sessions = 4,
+                                    .max_in_flight = 5,
+                                    .max_waiting = 12,
+                                    .max_publications = 13,
+                                    .max_retained_bytes = 6,
+                                    .guarantee_bytes = 9,
+                                    .device_guarantees = {{"GPU-1", 10}},
+                                    .priority = -11,
+                                    .kind = Kind::kIpc,
+                                    .scrub = true,
+                                    .revocable = true,
+                                    .release = ReleasePolicy::kOnExit}};
+  for (const QuotaKey& key : kQuotaKeys) {
+    if (key.unit != QuotaUnit::kTenant) override.set.emplace(key.field);
+  }
+  return override;
+}
+
+TEST(QuotaProto, EveryFieldGoesThereAndBack) {
+  QuotaOverride override = EveryField();
+  const v1::QuotaOverride proto = ToProto("team", override);
+  EXPECT_EQ(proto.tenant(), "team");
+  EXPECT_EQ(proto.quota().limit_bytes(), 1u);
+  EXPECT_EQ(proto.quota().total_limit_bytes(), 2u);
+  EXPECT_EQ(proto.quota().max_segments(), 3u);
+  EXPECT_EQ(proto.quota().max_sessions(), 4u);
+  EXPECT_EQ(proto.quota().max_in_flight(), 5u);
+  EXPECT_EQ(proto.quota().max_retained_bytes(), 6u);
+  ASSERT_EQ(proto.quota().devices_size(), 2);
+  EXPECT_EQ(proto.quota().devices(0).device_uuid(), "GPU-1");
+  EXPECT_EQ(proto.quota().devices(0).limit_bytes(), 7u);
+  EXPECT_EQ(proto.quota().pinned_limit_bytes(), 8u);
+  EXPECT_EQ(proto.quota().guarantee_bytes(), 9u);
+  ASSERT_EQ(proto.quota().guarantees_size(), 1);
+  EXPECT_EQ(proto.quota().guarantees(0).device_uuid(), "GPU-1");
+  EXPECT_EQ(proto.quota().guarantees(0).guarantee_bytes(), 10u);
+  EXPECT_EQ(proto.quota().priority(), -11);
+  EXPECT_EQ(proto.quota().max_waiting(), 12u);
+  EXPECT_EQ(proto.quota().max_publications(), 13u);
+  EXPECT_TRUE(proto.quota().scrub());
+  EXPECT_TRUE(proto.quota().revocable());
+  EXPECT_EQ(proto.quota().kind(), v1::KIND_IPC);
+  EXPECT_EQ(proto.quota().release(), v1::RELEASE_POLICY_ON_EXIT);
+  absl::StatusOr<QuotaOverride> back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, override);
+
+  v1::SetQuotaRequest request;
+  *request.mutable_quota() = ToProto(override.values);
+  absl::StatusOr<QuotaOverride> change = FromProto(request);
+  ASSERT_TRUE(change.ok()) << change.status();
+  EXPECT_EQ(*change, override);
+}
+
+TEST(QuotaProto, OnlyPresentFieldsAreSet) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_max_segments(0);
+  request.mutable_quota()->set_scrub(false);
+  request.mutable_quota()->set_kind(v1::KIND_UNSPECIFIED);
+  request.mutable_quota()->set_parent("team");
+  request.add_clear("limits");
+  request.add_clear("devices");
+  const QuotaOverride change{.set = {"max_segments", "scrub", "kind", "parent"},
+                             .values = {.max_segments = 0, .parent = "team"},
+                             .clear = {"limits", "devices"}};
+  ASSERT_TRUE(FromProto(request).ok());
+  EXPECT_EQ(*FromProto(request), change);
+  // The device's default is a value of its own.
+  EXPECT_TRUE(ToProto("team", change).quota().has_kind());
+  EXPECT_FALSE(ToProto("team", change).quota().has_priority());
+  EXPECT_EQ(*FromProto(ToProto("team", change)), change);
+  EXPECT_EQ(*FromProto(v1::SetQuotaRequest()), QuotaOverride());
+}
+
+TEST(QuotaProto, ALaterEntryOfADeviceReplacesTheEarlier) {
+  v1::SetQuotaRequest request;
+  for (const uint64_t bytes : {1, 2}) {
+    v1::DeviceLimit& device = *request.mutable_quota()->add_devices();
+    device.set_device_uuid("GPU-1");
+    device.set_limit_bytes(bytes);
+  }
+  ASSERT_TRUE(FromProto(request).ok());
+  EXPECT_EQ(*FromProto(request),
+            (QuotaOverride{.set = {"devices"}, .values = {.device_limits = {{"GPU-1", 2}}}}));
+}
+
+TEST(QuotaProto, RefusesUnknownValues) {
+  v1::SetQuotaRequest kind;
+  kind.mutable_quota()->set_kind(static_cast<v1::Kind>(77));
+  EXPECT_EQ(FromProto(kind).status(),
+            absl::InvalidArgumentError("this daemon does not know segments of kind 77; it knows "
+                                       "VMM, MEMPOOL, IPC and PINNED"));
+  v1::SetQuotaRequest release;
+  release.mutable_quota()->set_release(v1::RELEASE_POLICY_UNSPECIFIED);
+  EXPECT_EQ(FromProto(release).status(),
+            absl::InvalidArgumentError(
+                "a release policy is RELEASE_POLICY_TRUST or RELEASE_POLICY_ON_EXIT"));
+}
+
+TEST(QuotaProto, PercentagesOfRetainedBytesAreNotTold) {
+  EXPECT_EQ(ToProto(Quota{.device_max_retained = {{"GPU-1", 1}}}).SerializeAsString(),
+            ToProto(Quota()).SerializeAsString());
+}
+
+}  // namespace
+}  // namespace gpumemd
