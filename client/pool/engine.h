@@ -121,7 +121,7 @@ class Engine {
   // Returns the timeline of a stream that is not being captured.
   absl::StatusOr<Timeline*> Known(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // --- Thread caches (engine.cc) -----------------------------------------------
+  // --- Thread caches (engine.cc, engine_collection.cc) -------------------------
   // Blocks freed on one stream, on their way back to the heaps.
   struct Kept {
     Timeline* timeline = nullptr;
