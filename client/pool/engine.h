@@ -219,6 +219,7 @@ class Engine {
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // --- Settings (engine_statistics.cc) ---------------------------------------------
   void SetThreshold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Waiting (engine_waiting.cc) -------------------------------------------------
