@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "client/pool/engine.h"
-#include "client/pool/testing/fakes.h"
+#include "client/pool/testing/fake_gpu.h"
+#include "client/pool/testing/fake_segments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,7 +11,7 @@
 
 #include "client/pool/size_class.h"
 #include "client/pool/testing/engine_fixture.h"
-#include "client/pool/testing/fakes.h"
+#include "client/pool/testing/fake_segments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
