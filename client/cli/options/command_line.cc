@@ -6,14 +6,14 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/options/parsed_options.h"
+#include "client/cli/options/pool_options.h"
+#include "client/cli/options/quota_options.h"
 #include "client/cli/options/showing_options.h"
 #include "client/cli/options/values.h"
 #include "client/cli/options/worker_options.h"
-#include "common/bytes.h"
 #include "common/version.h"
 
 namespace gpumem::cli {
@@ -49,8 +49,6 @@ Exit codes:
   6  no such tenant, device, pool, ticket, publication or file
   7  the memory that was held was taken back (hold --revocable)
   8  what is in memory is not what was published (verify, fetch))";
-
-absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
 
 class Parser {
  public:
@@ -213,114 +211,7 @@ class Parser {
         "What is set goes before the configuration, also after a restart or a reload; what is\n"
         "not set follows the configuration. A limit below what is used takes nothing away: the\n"
         "tenant gets nothing more until it is below.");
-    set->add_option_function<std::string>(
-           "TENANT", [this](const std::string& name) { quota_set_.request.set_tenant(name); },
-           "The tenant")
-        ->required();
-    v1::Quota* limits = quota_set_.request.mutable_quota();
-    auto add_bytes = [&](const char* name, void (v1::Quota::*setter)(uint64_t), const char* help) {
-      AddParsed(
-          set, name, ParseSize, [=](uint64_t bytes) { (limits->*setter)(bytes); }, help)
-          ->type_name("BYTES");
-    };
-    auto add_count = [&](const char* name, void (v1::Quota::*setter)(uint32_t), const char* help) {
-      set->add_option_function<uint32_t>(
-             name, [=](uint32_t count) { (limits->*setter)(count); }, help)
-          ->type_name("N");
-    };
-    add_bytes("--limit", &v1::Quota::set_limit_bytes, "Bytes on any one device");
-    add_bytes("--total-limit", &v1::Quota::set_total_limit_bytes, "Bytes over all devices");
-    add_bytes("--pinned-limit", &v1::Quota::set_pinned_limit_bytes,
-              "Bytes of pinned host memory, which no other limit in bytes counts");
-    add_bytes("--max-retained", &v1::Quota::set_max_retained_bytes,
-              "Released bytes on any one device that stay with the tenant for reuse");
-    add_count("--max-segments", &v1::Quota::set_max_segments, "Segments at one time");
-    add_count("--max-sessions", &v1::Quota::set_max_sessions, "Sessions at one time");
-    add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls being answered at one time");
-    AddSeveral(
-        set, "--device", ParseDeviceBytes,
-        [limits](const DeviceBytes& of) {
-          v1::DeviceLimit& limit = *limits->add_devices();
-          limit.set_device_uuid(of.device);
-          limit.set_limit_bytes(of.bytes);
-        },
-        "Bytes on one device")
-        ->type_name("DEVICE=BYTES");
-    AddQuotaSettings(set, limits);
-    AddSeveral(
-        set, "--clear", ParseLimitName,
-        [this](const std::string& field) { quota_set_.request.add_clear(field); },
-        absl::StrCat("Let there be none, whatever the configuration says (", LimitNames(), ")"))
-        ->type_name("LIMIT");
-    set->parse_complete_callback([this] {
-      const v1::SetQuotaRequest& request = quota_set_.request;
-      if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
-        throw CLI::ValidationError("quota set",
-                                   "nothing to change: name a limit, such as --limit 40GiB");
-      }
-    });
-  }
-
-  // The settings of quota set that are not limits.
-  static void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
-    AddParsed(
-        set, "--guarantee", ParseSize, [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
-        "Bytes on any one GPU that the tenant can always get")
-        ->type_name("BYTES");
-    AddSeveral(
-        set, "--device-guarantee", ParseDeviceBytes,
-        [quota](const DeviceBytes& of) {
-          v1::DeviceGuarantee& guarantee = *quota->add_guarantees();
-          guarantee.set_device_uuid(of.device);
-          guarantee.set_guarantee_bytes(of.bytes);
-        },
-        "The same on one GPU")
-        ->type_name("DEVICE=BYTES");
-    set->add_option_function<int32_t>(
-           "--priority", [=](int32_t priority) { quota->set_priority(priority); },
-           "Among those that wait: the higher first (-1000 to 1000)")
-        ->type_name("N");
-    set->add_option_function<uint32_t>(
-           "--max-waiting", [=](uint32_t count) { quota->set_max_waiting(count); },
-           "Requests that wait for memory at one time")
-        ->type_name("N");
-    set->add_option_function<uint32_t>(
-           "--max-publications", [=](uint32_t count) { quota->set_max_publications(count); },
-           "Publications at one time")
-        ->type_name("N");
-    const auto add_switch = [&](const std::string& name, void (v1::Quota::*setter)(bool),
-                                const char* yes, const char* no) {
-      CLI::Option* on = set->add_flag_callback(
-          "--" + name, [=] { (quota->*setter)(true); }, yes);
-      // Otherwise "--scrub=false" would be accepted without effect.
-      on->disable_flag_override();
-      set->add_flag_callback(
-             "--no-" + name, [=] { (quota->*setter)(false); }, no)
-          ->disable_flag_override()
-          ->excludes(on);
-    };
-    add_switch("scrub", &v1::Quota::set_scrub, "Never reuse memory with what was in it before",
-               "Reuse memory inside the tenant as it is");
-    add_switch("revocable", &v1::Quota::set_revocable, "All leases may be taken back",
-               "Only leases that are asked for so may be taken back");
-    AddParsed(
-        set, "--parent",
-        [](const std::string&) -> absl::StatusOr<std::string> {
-          return absl::InvalidArgumentError(
-              "the tenant that another one is under is said in the configuration (parent = …); "
-              "write it there, then gpumemctl reload");
-        },
-        [](const std::string&) {}, "")
-        ->group("");  // hidden: it exists to report this error
-    AddParsed(
-        set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
-        "Of requests that name none")
-        ->type_name("vmm|mempool|ipc|pinned");
-    AddParsed(
-        set, "--release", ParseRelease,
-        [=](v1::ReleasePolicy policy) { quota->set_release(policy); },
-        "Whether who releases memory is believed, or it stays charged until the process is gone")
-        ->type_name("trust|on-exit");
+    AddQuotaSetOptions(set, &quota_set_);
   }
 
   void AddQuotaUnset(CLI::App* quota) {
@@ -328,19 +219,7 @@ class Parser {
                           "Examples:\n  gpumemctl quota unset training            all of it\n"
                           "  gpumemctl quota unset training --limit    the limit alone\n"
                           "The quota is again as the configuration says.");
-    v1::UnsetQuotaRequest& request = quota_unset_.request;
-    unset
-        ->add_option_function<std::string>(
-            "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
-            "The tenant")
-        ->required();
-    for (const auto& [option, field] : LimitFields()) {
-      unset
-          ->add_flag_callback(
-              "--" + option, [&request, field = field] { request.add_fields(field); },
-              "Only what --" + option + " changed, and others that are named")
-          ->disable_flag_override();
-    }
+    AddQuotaUnsetOptions(unset, &quota_unset_);
   }
 
   void AddPool() {
@@ -354,68 +233,20 @@ class Parser {
             "Example: gpumemctl pool list --tenant training\n"
             "RESERVED is taken from the device, USED by segments. The driver keeps what\n"
             "is unused up to THRESHOLD, and reserves no more than MAX.");
-    list->add_option("--tenant", pool_list_.tenant, "Only this tenant's")->type_name("NAME");
-    list->add_option(
-            "--device", pool_list_.device,
-            "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
-        ->type_name("INDEX|UUID");
+    AddPoolListOptions(list, &pool_list_);
 
-    v1::SetPoolRequest& change = pool_set_.request;
     CLI::App* set =
         Add(pool, "set", &pool_set_, "Change a pool's attributes, until the daemon ends.",
             "Examples:\n  gpumemctl pool set training --release-threshold 4GiB\n"
             "  gpumemctl pool set training --device 1 --reuse-opportunistic off --reset-peaks\n"
             "The attributes are CUDA's (cudaMemPoolAttr). They hold at once, and for the tenant's\n"
             "later pools on the device.");
-    AddPoolName(set, change.mutable_tenant(), change.mutable_device_uuid());
-    AddParsed(
-        set, "--release-threshold", ParseSize,
-        [&change](uint64_t bytes) { change.set_release_threshold_bytes(bytes); },
-        "Reserved bytes up to which the driver keeps what is unused")
-        ->type_name("BYTES");
-    auto add_switch = [&](const char* name, void (v1::SetPoolRequest::*setter)(bool),
-                          const char* help) {
-      AddParsed(
-          set, name, ParseSwitch, [=, &change](bool on) { (change.*setter)(on); }, help)
-          ->type_name("on|off");
-    };
-    add_switch("--reuse-follow-event-dependencies",
-               &v1::SetPoolRequest::set_reuse_follow_event_dependencies,
-               "Reuse what another stream freed, where an event orders the two");
-    add_switch("--reuse-opportunistic", &v1::SetPoolRequest::set_reuse_allow_opportunistic,
-               "Reuse what another stream freed, where that is already done");
-    add_switch("--reuse-internal-dependencies",
-               &v1::SetPoolRequest::set_reuse_allow_internal_dependencies,
-               "Reuse what another stream will have freed, and wait for it");
-    set->add_flag_callback(
-        "--reset-peaks", [&change] { change.set_reset_peaks(true); },
-        "Let both peaks start again from the present values");
-    set->parse_complete_callback([&change] {
-      if (!change.has_release_threshold_bytes() && !change.has_reuse_follow_event_dependencies() &&
-          !change.has_reuse_allow_opportunistic() &&
-          !change.has_reuse_allow_internal_dependencies() && !change.reset_peaks()) {
-        throw CLI::ValidationError(
-            "pool set", "nothing to change: name an attribute, such as --release-threshold 1GiB");
-      }
-    });
+    AddPoolSetOptions(set, &pool_set_);
 
-    v1::TrimPoolRequest& cut = pool_trim_.request;
     CLI::App* trim = Add(pool, "trim", &pool_trim_,
                          "Give reserved bytes that no segment uses back to the driver.",
                          "Example: gpumemctl pool trim training --to 1GiB");
-    AddPoolName(trim, cut.mutable_tenant(), cut.mutable_device_uuid());
-    AddParsed(
-        trim, "--to", ParseSize, [&cut](uint64_t bytes) { cut.set_keep_bytes(bytes); },
-        "Let the pool keep this much (default: what its segments use)")
-        ->type_name("BYTES");
-  }
-
-  static void AddPoolName(CLI::App* app, std::string* tenant, std::string* device) {
-    app->add_option("TENANT", *tenant, "The tenant")->required();
-    app->add_option("--device", *device,
-                    "The device: its place in the daemon's list (gpumemctl devices), or its UUID "
-                    "(default: the first on which the tenant has a pool)")
-        ->type_name("INDEX|UUID");
+    AddPoolTrimOptions(trim, &pool_trim_);
   }
 
   void AddChangingCommands() {

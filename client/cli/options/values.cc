@@ -49,6 +49,8 @@ absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
       absl::StrCat(duration.status().message(), ", and not \"forever\""));
 }
 
+absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
+
 absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
   absl::StatusOr<uint64_t> bytes = ParseBytes(text);
   if (bytes.ok() && *bytes == 0) {
