@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/cli/doctor/collect.h"
+#include "client/cli/doctor/findings_view.h"
 #include "client/cli/text/table.h"
 
 namespace gpumem::cli {
