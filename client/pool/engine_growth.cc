@@ -242,6 +242,21 @@ absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
   return bytes;
 }
 
+bool Engine::HasAny(absl::Span<const uint64_t> ids) const {
+  if (!CheckProcess().ok()) return false;
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(segments_.begin(), segments_.end(), [ids](const auto& entry) {
+    return std::find(ids.begin(), ids.end(), entry.second.id) != ids.end();
+  });
+}
+
+void Engine::GiveAll() {
+  if (!CheckProcess().ok()) return;
+  caching_ = false;
+  SetThreshold(0);
+  FreeAllBlocks(std::nullopt).IgnoreError();
+}
+
 absl::StatusOr<BlockTicket> Engine::Share(void* data) {
   const absl::StatusOr<Block> block = Find(data);
   if (!block.ok()) return absl::InvalidArgumentError(block.status().message());
