@@ -223,6 +223,7 @@ class Engine {
   // --- Allocating from the heaps, and waiting (engine_allocation.cc) ---------------
   absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  class Allocation;
   struct Wanted {
     uint64_t bytes = 0;
     uint64_t rounded = 0;

@@ -20,95 +20,175 @@ bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
 
 }  // namespace
 
+// One call of AllocateFromHeaps. If the heaps lack memory, it takes the steps that may provide
+// some, the cheapest first, and begins again after each. A step is taken once; all of them may be
+// taken again when the program or a wait provided memory.
+class Engine::Allocation {
+ public:
+  Allocation(Engine& engine, uint64_t bytes, uint64_t rounded, Stream stream)
+      : engine_(engine),
+        deadline_(absl::Now() + engine.options_.wait),
+        wanted_{.bytes = bytes, .rounded = rounded, .stream = stream} {}
+
+  absl::StatusOr<Block> Run() ABSL_LOCKS_EXCLUDED(engine_.mutex_);
+
+ private:
+  // Releases the engine's lock for a scope.
+  class ABSL_SCOPED_LOCKABLE Unlocked {
+   public:
+    explicit Unlocked(absl::Mutex* mutex) ABSL_UNLOCK_FUNCTION(mutex) : mutex_(mutex) {
+      mutex_->Unlock();
+    }
+    ~Unlocked() ABSL_UNLOCK_FUNCTION() { mutex_->Lock(); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+   private:
+    absl::Mutex* const mutex_;
+  };
+
+  // Puts back the large blocks that this thread caches: they may adjoin free memory.
+  void JoinOwnLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+
+  // The steps. Each returns true if it was taken: memory may have become available. They release
+  // the lock meanwhile.
+  bool CollectOwnCache() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // Only if the threads cache much: otherwise it is not worth to disturb them.
+  bool CollectLargeCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  bool CollectAllCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // For a block of any stream: blocks until the streams' work is done.
+  bool SynchronizeStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // Gives free segments back, so that the daemon may grant `refusal` after all.
+  bool ReleaseFreeSegments(const absl::Status& refusal)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // Blocks while another thread holds blocks that it is about to put back.
+  bool AwaitPutBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // True if the program's callback asks to try again.
+  bool AskProgram() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // True if waiting can help: more memory may be granted before the deadline.
+  bool MayWait(const absl::Status& refusal) const;
+
+  Engine& engine_;
+  const absl::Time deadline_;
+  Wanted wanted_;
+  // The steps taken since memory last became available.
+  struct Taken {
+    bool own_cache = false;
+    bool all_caches = false;
+    bool streams = false;
+    bool segments = false;
+    bool put_back = false;
+  };
+  Taken taken_;
+};
+
 absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
   const uint64_t rounded = RoundedBytes(bytes);
   if (rounded < bytes || !gpumem::RoundUp(rounded, source_->granularity()).ok()) {
     return absl::InvalidArgumentError("no device has that many bytes");
   }
-  const absl::Time deadline = absl::Now() + options_.wait;
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<Timeline*> timeline = order_.Get(stream);
+  return Allocation(*this, bytes, rounded, stream).Run();
+}
+
+absl::StatusOr<Block> Engine::Allocation::Run() {
+  absl::MutexLock lock(&engine_.mutex_);
+  absl::StatusOr<Timeline*> timeline = engine_.order_.Get(wanted_.stream);
   if (!timeline.ok()) return timeline.status();
-  if (!IsSmall(rounded) && !large_.HasCloseFit(rounded, *timeline)) {
-    // Blocks in this thread's cache may adjoin free memory.
-    mutex_.Unlock();
-    CollectOwnLarge(stream);
-    mutex_.Lock();
-  }
-  // The attempts since memory last became available.
-  bool collected_own = false, collected = false, waited = false, shrunk = false, settled = false;
+  wanted_.timeline = *timeline;
+  JoinOwnLarge();
   while (true) {
-    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
-    if (!std::exchange(collected_own, true)) {
-      mutex_.Unlock();
-      CollectOwn();
-      mutex_.Lock();
-      continue;
+    if (Chunk* const chunk = engine_.TakeFor(wanted_.rounded, wanted_.timeline)) {
+      return engine_.HandOut(chunk, wanted_.bytes, wanted_.stream);
     }
-    // Disturbing other threads is worthwhile only if they cache much.
-    const auto collect = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      collected = true;
-      mutex_.Unlock();
-      CollectKept(nullptr, /*forget=*/false);
-      mutex_.Lock();
-    };
-    if (!collected && !growing_ && KeptBytes() > reserved_bytes_ / kKeptPart) {
-      collect();
-      continue;
-    }
-    absl::Status grown = Grow(rounded, *timeline);
-    if (grown.ok()) continue;
-    if (!collected) {
-      collect();
-      continue;
-    }
+    if (CollectOwnCache() || CollectLargeCaches()) continue;
+    const absl::Status grown = engine_.Grow(wanted_.rounded, wanted_.timeline);
+    if (grown.ok() || CollectAllCaches()) continue;
     // Memory may have returned meanwhile.
-    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
-    if (policy_.allow_internal_dependencies) {
-      if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
-        return HandOut(chunk, bytes, stream);
+    if (Block block = engine_.TakeOrNone(wanted_); block.data != nullptr) return block;
+    if (SynchronizeStreams() || ReleaseFreeSegments(grown) || AwaitPutBack()) continue;
+    if (AskProgram()) {
+      taken_ = {};
+      continue;
+    }
+    if (MayWait(grown)) {
+      if (Block block = engine_.Await(wanted_, grown, deadline_); block.data != nullptr) {
+        return block;
       }
-    }
-    if ((*timeline)->stream() == AnyStream() && !std::exchange(waited, true)) {
-      mutex_.Unlock();
-      WaitForOwners(nullptr).IgnoreError();  // of all streams that permit it
-      mutex_.Lock();
-      PollAll(nullptr, Polled::kAll);
+      taken_ = {};
       continue;
     }
-    if (absl::IsResourceExhausted(grown) && !std::exchange(shrunk, true)) {
-      const std::vector<Segment> released = Shrink(0);
-      mutex_.Unlock();
-      ReleaseAll(released).IgnoreError();
-      mutex_.Lock();
-      continue;  // even without a release: polling has joined free memory
-    }
-    if (moving_.load(std::memory_order_relaxed) > 0 && !std::exchange(settled, true)) {
-      // Another thread holds blocks that it is about to put back.
-      const auto none_moves = [this] { return moving_.load(std::memory_order_relaxed) == 0; };
-      mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
-      continue;
-    }
-    if (const auto callback = out_of_memory_) {
-      mutex_.Unlock();
-      const bool again = callback(bytes);
-      mutex_.Lock();
-      if (again) {
-        collected_own = collected = waited = shrunk = settled = false;
-        continue;
-      }
-    }
-    if (absl::Now() < deadline &&
-        (absl::IsResourceExhausted(grown) || absl::IsUnavailable(grown))) {
-      const Wanted wanted = {
-          .bytes = bytes, .rounded = rounded, .stream = stream, .timeline = *timeline};
-      if (Block block = Await(wanted, grown, deadline); block.data != nullptr) return block;
-      collected_own = collected = waited = shrunk = settled = false;
-      continue;
-    }
-    ++counts_.out_of_memory;
+    ++engine_.counts_.out_of_memory;
     return grown;
   }
+}
+
+void Engine::Allocation::JoinOwnLarge() {
+  if (IsSmall(wanted_.rounded) || engine_.large_.HasCloseFit(wanted_.rounded, wanted_.timeline)) {
+    return;
+  }
+  const Unlocked unlocked(&engine_.mutex_);
+  engine_.CollectOwnLarge(wanted_.stream);
+}
+
+bool Engine::Allocation::CollectOwnCache() {
+  if (std::exchange(taken_.own_cache, true)) return false;
+  const Unlocked unlocked(&engine_.mutex_);
+  engine_.CollectOwn();
+  return true;
+}
+
+bool Engine::Allocation::CollectLargeCaches() {
+  if (taken_.all_caches || engine_.growing_ ||
+      engine_.KeptBytes() <= engine_.reserved_bytes_ / kKeptPart) {
+    return false;
+  }
+  return CollectAllCaches();
+}
+
+bool Engine::Allocation::CollectAllCaches() {
+  if (std::exchange(taken_.all_caches, true)) return false;
+  const Unlocked unlocked(&engine_.mutex_);
+  engine_.CollectKept(nullptr, /*forget=*/false);
+  return true;
+}
+
+bool Engine::Allocation::SynchronizeStreams() {
+  if (wanted_.timeline->stream() != AnyStream() || std::exchange(taken_.streams, true)) {
+    return false;
+  }
+  {
+    const Unlocked unlocked(&engine_.mutex_);
+    engine_.WaitForOwners(nullptr).IgnoreError();  // of all streams that permit it
+  }
+  engine_.PollAll(nullptr, Polled::kAll);
+  return true;
+}
+
+bool Engine::Allocation::ReleaseFreeSegments(const absl::Status& refusal) {
+  if (!absl::IsResourceExhausted(refusal) || std::exchange(taken_.segments, true)) return false;
+  const std::vector<Segment> released = engine_.Shrink(0);
+  const Unlocked unlocked(&engine_.mutex_);
+  engine_.ReleaseAll(released).IgnoreError();
+  return true;  // even without a release: polling has joined free memory
+}
+
+bool Engine::Allocation::AwaitPutBack() {
+  const auto none_moves = [this] { return engine_.moving_.load(std::memory_order_relaxed) == 0; };
+  if (none_moves() || std::exchange(taken_.put_back, true)) return false;
+  engine_.mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
+  return true;
+}
+
+bool Engine::Allocation::AskProgram() {
+  const auto callback = engine_.out_of_memory_;
+  if (!callback) return false;
+  const Unlocked unlocked(&engine_.mutex_);
+  return callback(wanted_.bytes);
+}
+
+bool Engine::Allocation::MayWait(const absl::Status& refusal) const {
+  return absl::Now() < deadline_ &&
+         (absl::IsResourceExhausted(refusal) || absl::IsUnavailable(refusal));
 }
 
 Block Engine::Await(const Wanted& wanted, const absl::Status& refusal, absl::Time deadline) {
