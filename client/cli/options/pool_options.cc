@@ -10,20 +10,16 @@ namespace gpumem::cli {
 namespace {
 
 void AddPoolName(CLI::App* app, std::string* tenant, std::string* device) {
-  app->add_option("TENANT", *tenant, "The tenant")->required();
-  app->add_option("--device", *device,
-                  "The device: its place in the daemon's list (gpumemctl devices), or its UUID "
-                  "(default: the first on which the tenant has a pool)")
+  app->add_option("TENANT", *tenant, "Select the pool of this tenant")->required();
+  app->add_option("--device", *device, "Select this device (default: first with a pool)")
       ->type_name("INDEX|UUID");
 }
 
 }  // namespace
 
 void AddPoolListOptions(CLI::App* list, PoolListCommand* command) {
-  list->add_option("--tenant", command->tenant, "Only this tenant's")->type_name("NAME");
-  list->add_option(
-          "--device", command->device,
-          "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
+  list->add_option("--tenant", command->tenant, "Show only this tenant")->type_name("NAME");
+  list->add_option("--device", command->device, "Show only this device (see gpumemctl devices)")
       ->type_name("INDEX|UUID");
 }
 
@@ -33,7 +29,7 @@ void AddPoolSetOptions(CLI::App* set, PoolSetCommand* command) {
   AddParsed(
       set, "--release-threshold", ParseSize,
       [&change](uint64_t bytes) { change.set_release_threshold_bytes(bytes); },
-      "Reserved bytes up to which the driver keeps what is unused")
+      "Keep unused bytes up to this many reserved")
       ->type_name("BYTES");
   auto add_switch = [&](const char* name, void (v1::SetPoolRequest::*setter)(bool),
                         const char* help) {
@@ -43,15 +39,15 @@ void AddPoolSetOptions(CLI::App* set, PoolSetCommand* command) {
   };
   add_switch("--reuse-follow-event-dependencies",
              &v1::SetPoolRequest::set_reuse_follow_event_dependencies,
-             "Reuse what another stream freed, where an event orders the two");
+             "Reuse other streams' memory ordered by events");
   add_switch("--reuse-opportunistic", &v1::SetPoolRequest::set_reuse_allow_opportunistic,
-             "Reuse what another stream freed, where that is already done");
+             "Reuse other streams' memory if their work is done");
   add_switch("--reuse-internal-dependencies",
              &v1::SetPoolRequest::set_reuse_allow_internal_dependencies,
-             "Reuse what another stream will have freed, and wait for it");
+             "Reuse other streams' memory after a wait");
   set->add_flag_callback(
       "--reset-peaks", [&change] { change.set_reset_peaks(true); },
-      "Let both peaks start again from the present values");
+      "Reset both peaks to the current values");
   set->parse_complete_callback([&change] {
     if (!change.has_release_threshold_bytes() && !change.has_reuse_follow_event_dependencies() &&
         !change.has_reuse_allow_opportunistic() &&
@@ -67,7 +63,7 @@ void AddPoolTrimOptions(CLI::App* trim, PoolTrimCommand* command) {
   AddPoolName(trim, cut.mutable_tenant(), cut.mutable_device_uuid());
   AddParsed(
       trim, "--to", ParseSize, [&cut](uint64_t bytes) { cut.set_keep_bytes(bytes); },
-      "Let the pool keep this much (default: what its segments use)")
+      "Keep this much reserved (default: bytes in use)")
       ->type_name("BYTES");
 }
 

@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 
@@ -16,7 +15,7 @@ namespace {
 void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
   AddParsed(
       set, "--guarantee", ParseSize, [=](uint64_t bytes) { quota->set_guarantee_bytes(bytes); },
-      "Bytes on any one GPU that the tenant can always get")
+      "Guarantee bytes on each GPU")
       ->type_name("BYTES");
   AddSeveral(
       set, "--device-guarantee", ParseDeviceBytes,
@@ -25,19 +24,19 @@ void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
         guarantee.set_device_uuid(of.device);
         guarantee.set_guarantee_bytes(of.bytes);
       },
-      "The same on one GPU")
+      "Guarantee bytes on one GPU")
       ->type_name("DEVICE=BYTES");
   set->add_option_function<int32_t>(
          "--priority", [=](int32_t priority) { quota->set_priority(priority); },
-         "Among those that wait: the higher first (-1000 to 1000)")
+         "Serve higher priorities first (-1000 to 1000)")
       ->type_name("N");
   set->add_option_function<uint32_t>(
          "--max-waiting", [=](uint32_t count) { quota->set_max_waiting(count); },
-         "Requests that wait for memory at one time")
+         "Limit requests that wait for memory")
       ->type_name("N");
   set->add_option_function<uint32_t>(
          "--max-publications", [=](uint32_t count) { quota->set_max_publications(count); },
-         "Publications at one time")
+         "Limit publications")
       ->type_name("N");
   const auto add_switch = [&](const std::string& name, void (v1::Quota::*setter)(bool),
                               const char* yes, const char* no) {
@@ -50,10 +49,10 @@ void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
         ->disable_flag_override()
         ->excludes(on);
   };
-  add_switch("scrub", &v1::Quota::set_scrub, "Never reuse memory with what was in it before",
-             "Reuse memory inside the tenant as it is");
-  add_switch("revocable", &v1::Quota::set_revocable, "All leases may be taken back",
-             "Only leases that are asked for so may be taken back");
+  add_switch("scrub", &v1::Quota::set_scrub, "Never reuse memory with its old contents",
+             "Reuse memory within the tenant as it is");
+  add_switch("revocable", &v1::Quota::set_revocable, "Make all leases revocable",
+             "Make only leases revocable that request it");
   AddParsed(
       set, "--parent",
       [](const std::string&) -> absl::StatusOr<std::string> {
@@ -65,11 +64,11 @@ void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
       ->group("");  // hidden: it exists to report this error
   AddParsed(
       set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
-      "Of requests that name none")
+      "Use this kind for requests that name none")
       ->type_name("vmm|mempool|ipc|pinned");
   AddParsed(
       set, "--release", ParseRelease, [=](v1::ReleasePolicy policy) { quota->set_release(policy); },
-      "Whether who releases memory is believed, or it stays charged until the process is gone")
+      "Trust releases, or charge until process exit")
       ->type_name("trust|on-exit");
 }
 
@@ -78,7 +77,8 @@ void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
 void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
   v1::SetQuotaRequest& request = command->request;
   set->add_option_function<std::string>(
-         "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+         "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
+         "Change this tenant")
       ->required();
   v1::Quota* limits = request.mutable_quota();
   auto add_bytes = [&](const char* name, void (v1::Quota::*setter)(uint64_t), const char* help) {
@@ -91,15 +91,16 @@ void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
            name, [=](uint32_t count) { (limits->*setter)(count); }, help)
         ->type_name("N");
   };
-  add_bytes("--limit", &v1::Quota::set_limit_bytes, "Bytes on any one device");
-  add_bytes("--total-limit", &v1::Quota::set_total_limit_bytes, "Bytes over all devices");
+  add_bytes("--limit", &v1::Quota::set_limit_bytes, "Limit bytes on each device");
+  add_bytes("--total-limit", &v1::Quota::set_total_limit_bytes,
+            "Limit bytes on all devices together");
   add_bytes("--pinned-limit", &v1::Quota::set_pinned_limit_bytes,
-            "Bytes of pinned host memory, which no other limit in bytes counts");
+            "Limit bytes of pinned host memory");
   add_bytes("--max-retained", &v1::Quota::set_max_retained_bytes,
-            "Released bytes on any one device that stay with the tenant for reuse");
-  add_count("--max-segments", &v1::Quota::set_max_segments, "Segments at one time");
-  add_count("--max-sessions", &v1::Quota::set_max_sessions, "Sessions at one time");
-  add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Calls being answered at one time");
+            "Limit retained bytes on each device");
+  add_count("--max-segments", &v1::Quota::set_max_segments, "Limit segments");
+  add_count("--max-sessions", &v1::Quota::set_max_sessions, "Limit sessions");
+  add_count("--max-in-flight", &v1::Quota::set_max_in_flight, "Limit calls in flight");
   AddSeveral(
       set, "--device", ParseDeviceBytes,
       [limits](const DeviceBytes& of) {
@@ -107,13 +108,13 @@ void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
         limit.set_device_uuid(of.device);
         limit.set_limit_bytes(of.bytes);
       },
-      "Bytes on one device")
+      "Limit bytes on one device")
       ->type_name("DEVICE=BYTES");
   AddQuotaSettings(set, limits);
   AddSeveral(
       set, "--clear", ParseLimitName,
       [&request](const std::string& field) { request.add_clear(field); },
-      absl::StrCat("Let there be none, whatever the configuration says (", LimitNames(), ")"))
+      "Clear this setting, even a configured one")
       ->type_name("LIMIT");
   set->parse_complete_callback([&request] {
     if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
@@ -127,13 +128,14 @@ void AddQuotaUnsetOptions(CLI::App* unset, QuotaUnsetCommand* command) {
   v1::UnsetQuotaRequest& request = command->request;
   unset
       ->add_option_function<std::string>(
-          "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+          "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
+          "Reset this tenant")
       ->required();
   for (const auto& [option, field] : LimitFields()) {
     unset
         ->add_flag_callback(
             "--" + option, [&request, field = field] { request.add_fields(field); },
-            "Only what --" + option + " changed, and others that are named")
+            "Undo only this and other named settings")
         ->disable_flag_override();
   }
 }
