@@ -74,7 +74,7 @@ TEST(CommandLineTest, CommandsThatShow) {
   EXPECT_EQ(top.by, TopBy::kProcess);
   EXPECT_EQ(top.sort, TopSort::kAge);
   EXPECT_EQ(top.iterations, 2u);
-  EXPECT_THAT(ErrorOf({"top", "--sort", "age"}), HasSubstr("age is for --by process"));
+  EXPECT_THAT(ErrorOf({"top", "--sort", "age"}), HasSubstr("age needs --by process"));
   EXPECT_NE(ErrorOf({"top", "--by", "x"}), "");
   EXPECT_EQ(Parsed<MapCommand>({"map"}).rows, 4u);
   EXPECT_EQ(Parsed<MapCommand>({"map", "--rows", "8", "--device", "1"}).device, "1");
@@ -88,7 +88,7 @@ TEST(CommandLineTest, CommandsThatShow) {
   EXPECT_EQ(describe.subject, Subject::kLease);
   EXPECT_EQ(describe.name, "33");
   EXPECT_EQ(Parsed<DescribeCommand>({"describe", "tenant", "a"}).subject, Subject::kTenant);
-  EXPECT_THAT(ErrorOf({"describe", "planet", "7"}), HasSubstr("\"planet\" is nothing"));
+  EXPECT_THAT(ErrorOf({"describe", "planet", "7"}), HasSubstr("\"planet\" is not a type"));
   EXPECT_NE(ErrorOf({"describe"}), "");
   EXPECT_NE(ErrorOf({"describe", "lease", "1", "2"}), "");
 }
@@ -130,30 +130,28 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "0s"}),
             "--for: \"0s\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--parent", "lab"}),
-            "--parent: the tenant that another one is under is said in the configuration (parent = "
-            "…); write it there, then gpumemctl reload");
+            "--parent: set the parent of a tenant in the configuration (parent = …), then run "
+            "gpumemctl reload");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--release", "never"}),
             "--release: \"never\" is not a release policy (expected trust or on-exit)");
   EXPECT_NE(ErrorOf({"quota", "set", "t", "--scrub", "--no-scrub"}), "");
   EXPECT_NE(ErrorOf({"quota", "set", "t", "--scrub=false"}), "");
   EXPECT_NE(ErrorOf({"quota", "unset"}), "");
   EXPECT_NE(ErrorOf({"quota", "unset", "t", "--limit=3"}), "");
-  EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: say --bytes SIZE, or --open TICKET");
+  EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: give --bytes SIZE or --open TICKET");
   for (const std::vector<std::string>& of_new_ones : std::vector<std::vector<std::string>>{
            {"--bytes", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
     EXPECT_EQ(ErrorOf({"hold", "--open", "t", of_new_ones[0], of_new_ones[1]}),
-              "--open: --bytes, --kind, --device, --count and --wait are for new segments");
+              "--open: cannot be used with --bytes, --kind, --device, --count or --wait");
   }
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}),
-            "--read-only: only for segments that --open opens");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}), "--read-only: needs --open");
   EXPECT_EQ(ErrorOf({"hold", "--open", "t", "--read-only", "--fill"}),
-            "--fill: not with --read-only");
+            "--fill: cannot be used with --read-only");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--map-device", "0", "--fill"}),
-            "--fill: not with --map-device");
+            "--fill: cannot be used with --map-device");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--kind", "shm"}),
             "--kind: \"shm\" is not a kind (expected one of vmm, mempool, ipc, pinned)");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--show-handle"}),
-            "--show-handle: only segments of --kind ipc have a handle");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--show-handle"}), "--show-handle: needs --kind ipc");
   EXPECT_EQ(ErrorOf({"pool", "set", "--reset-peaks"}), "TENANT is required");
   EXPECT_EQ(ErrorOf({"pool", "set", "t"}),
             "pool set: nothing to change: name an attribute, such as --release-threshold 1GiB");
@@ -161,7 +159,7 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "--reuse-opportunistic: \"yes\" is not a switch (expected on or off)");
   EXPECT_EQ(ErrorOf({"pool", "trim"}), "TENANT is required");
   EXPECT_THAT(ErrorOf({"pool", "trim", "t", "--to", "some"}), HasSubstr("--to: "));
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "0"}), "--bytes: a segment has at least one byte");
+  EXPECT_EQ(ErrorOf({"hold", "--bytes", "0"}), "--bytes: a segment needs at least one byte");
   EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--count", "254"}),
             "--count: Value 254 not in range 1 to 253");
   EXPECT_THAT(ErrorOf({"hold", "--bytes", "lots"}), HasSubstr("--bytes: "));

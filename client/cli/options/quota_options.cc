@@ -57,8 +57,8 @@ void AddQuotaSettings(CLI::App* set, v1::Quota* quota) {
       set, "--parent",
       [](const std::string&) -> absl::StatusOr<std::string> {
         return absl::InvalidArgumentError(
-            "the tenant that another one is under is said in the configuration (parent = …); "
-            "write it there, then gpumemctl reload");
+            "set the parent of a tenant in the configuration (parent = …), then run gpumemctl "
+            "reload");
       },
       [](const std::string&) {}, "")
       ->group("");  // hidden: it exists to report this error

@@ -29,7 +29,7 @@ void AddTopOptions(CLI::App* app, TopCommand* command) {
       ->type_name("N");
   app->parse_complete_callback([command] {
     if (command->sort == TopSort::kAge && command->by != TopBy::kProcess) {
-      throw CLI::ValidationError("--sort", "age is for --by process");
+      throw CLI::ValidationError("--sort", "age needs --by process");
     }
   });
 }
@@ -85,8 +85,8 @@ void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {
            if (it == kSubjects.end()) {
              throw CLI::ValidationError(
                  "describe", "\"" + words.front() +
-                                 "\" is nothing that there is (expected one of tenant, session, "
-                                 "lease, segment, publication, device)");
+                                 "\" is not a type of object (expected tenant, session, lease, "
+                                 "segment, publication or device)");
            }
            command->subject = it->second;
          },

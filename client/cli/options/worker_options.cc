@@ -33,8 +33,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       ->type_name("TICKET")
       ->allow_extra_args(false);
   app->add_flag("--read-only", command->read_only, "Map opened segments read-only");
-  app->add_option("--map-device", command->map_devices,
-                  "Let this GPU use the memory; repeatable")
+  app->add_option("--map-device", command->map_devices, "Let this GPU use the memory; repeatable")
       ->type_name("DEVICE")
       ->allow_extra_args(false);
   app->add_flag("--show-handle", command->show_handle, "Print the CUDA IPC handle (kind ipc)");
@@ -56,14 +55,15 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       if (wrong) throw CLI::ValidationError(option, why);
     };
     refuse(opens && makes, "--open",
-           "--bytes, --kind, --device, --count and --wait are for new segments");
+           "cannot be used with --bytes, --kind, --device, --count or --wait");
     refuse(!opens && command->bytes == 0, "hold",
-           "nothing to hold: say --bytes SIZE, or --open TICKET");
-    refuse(!opens && command->read_only, "--read-only", "only for segments that --open opens");
+           "nothing to hold: give --bytes SIZE or --open TICKET");
+    refuse(!opens && command->read_only, "--read-only", "needs --open");
     refuse(!opens && command->show_handle && command->kind != Kind::kIpc, "--show-handle",
-           "only segments of --kind ipc have a handle");
-    refuse(command->fill && command->read_only, "--fill", "not with --read-only");
-    refuse(command->fill && !command->map_devices.empty(), "--fill", "not with --map-device");
+           "needs --kind ipc");
+    refuse(command->fill && command->read_only, "--fill", "cannot be used with --read-only");
+    refuse(command->fill && !command->map_devices.empty(), "--fill",
+           "cannot be used with --map-device");
   });
 }
 

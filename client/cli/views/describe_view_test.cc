@@ -103,7 +103,7 @@ TEST(FindTest, SaysWhatItMayBe) {
   const absl::Status several = Find(snapshot, Subject::kAny, "33").status();
   EXPECT_TRUE(absl::IsInvalidArgument(several));
   EXPECT_EQ(several.message(),
-            "\"33\" may be several things: say describe lease 33, or describe segment 33");
+            "\"33\" is ambiguous: use describe lease 33, or describe segment 33");
   EXPECT_TRUE(Find(snapshot, Subject::kSegment, "33").ok());
   const absl::Status none = Find(snapshot, Subject::kSegment, "99").status();
   EXPECT_TRUE(absl::IsNotFound(none));
@@ -114,7 +114,7 @@ TEST(FindTest, SaysWhatItMayBe) {
   *snapshot.publications.add_publications() = snapshot.publications.publications(0);
   snapshot.publications.mutable_publications(1)->set_tenant("b");
   EXPECT_EQ(Find(snapshot, Subject::kPublication, "weights").status().message(),
-            "\"weights\" may be several things: say describe publication training/weights, or "
+            "\"weights\" is ambiguous: use describe publication training/weights, or "
             "describe publication b/weights");
 }
 
