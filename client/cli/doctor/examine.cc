@@ -47,23 +47,23 @@ void Examiner::Daemon() {
                     [](const SocketFacts& each) { return each.state == State::kNobodyListens; });
     Say(kArea, Level::kProblem,
         absl::StrCat("there is no daemon at ", facts_.runtime_dir,
-                     stale                      ? ": its sockets are there, and nobody listens"
-                     : facts_.runtime_dir_there ? ": the folder is there, the sockets are not"
-                                                : ": there is no such folder"),
+                     stale                      ? ": its sockets exist, but no process listens"
+                     : facts_.runtime_dir_there ? ": the folder exists, but has no sockets"
+                                                : ": the folder does not exist"),
         absl::StrCat("start one (systemctl start gpumemd, or gpumemd --runtime-dir ",
                      facts_.runtime_dir,
-                     "), or say where it is (--runtime-dir, GPUMEM_RUNTIME_DIR)"));
+                     "), or name its folder (--runtime-dir, GPUMEM_RUNTIME_DIR)"));
     return;
   }
   if (!facts_.daemon) {
     if (StateOf("admin.sock") == State::kOpen) {
       Say(kArea, Level::kProblem,
           absl::StrCat("the daemon at ", facts_.runtime_dir,
-                       " does not tell how it is: ", facts_.admin_error),
-          "look into its log (journalctl -u gpumemd)");
+                       " does not report its state: ", facts_.admin_error),
+          "read its log (journalctl -u gpumemd)");
     } else {
-      Say(kArea, Level::kUnseen, "how the daemon is: this user may not use the admin socket",
-          "sudo gpumemctl doctor, or be a member of its admin group");
+      Say(kArea, Level::kUnseen, "the daemon's state: this user may not use the admin socket",
+          "run sudo gpumemctl doctor, or join the daemon's admin group");
     }
   } else {
     const DaemonFacts& daemon = *facts_.daemon;
@@ -72,20 +72,20 @@ void Examiner::Daemon() {
                      daemon.pid, ", up ", Age(daemon.uptime_ms), ", backend ",
                      daemon.cuda ? "cuda" : "host", ")"));
     if (daemon.draining) {
-      Say(kArea, Level::kWarning, "it is draining: it admits nothing new",
-          "gpumemctl drain --resume, when the maintenance is over");
+      Say(kArea, Level::kWarning, "the daemon is draining: it admits no new sessions or requests",
+          "run gpumemctl drain --resume after the maintenance");
     }
     for (const std::string& notice : daemon.notices) {
-      Say(kArea, Level::kWarning, absl::StrCat("it says: ", notice));
+      Say(kArea, Level::kWarning, absl::StrCat("the daemon reports: ", notice));
     }
   }
   const std::string version = facts_.daemon ? facts_.daemon->version : facts_.worker.version;
   if (version.empty()) return;
   if (version == facts_.cli_version) {
-    Say(kArea, Level::kOk, absl::StrCat("gpumemctl is of the same version, ", version));
+    Say(kArea, Level::kOk, absl::StrCat("gpumemctl has the same version, ", version));
   } else {
     Say(kArea, Level::kWarning,
-        absl::StrCat("gpumemctl is of version ", facts_.cli_version, ", the daemon of ", version),
+        absl::StrCat("gpumemctl has version ", facts_.cli_version, ", the daemon ", version),
         "install both from the same release, and restart the daemon");
   }
 }
@@ -103,10 +103,10 @@ void Examiner::Sockets() {
       case State::kDenied:
         if (socket.name == "admin.sock") {
           Say(kArea, Level::kOk,
-              absl::StrCat(what, " is closed to this user, as it is to all but operators"));
+              absl::StrCat(what, " is closed to this user: it is for operators"));
         } else {
           Say(kArea, Level::kProblem,
-              absl::StrCat(what, " is closed to this user: no worker of theirs gets memory"),
+              absl::StrCat(what, " is closed to this user: its workers get no memory"),
               "be a member of the socket's group, or change session_socket_mode in [daemon] of "
               "the "
               "configuration");
@@ -114,10 +114,10 @@ void Examiner::Sockets() {
         break;
       case State::kMissing:
         Say(kArea, Level::kProblem, absl::StrCat(what, " is missing"),
-            "restart the daemon, and see what deletes files there");
+            "restart the daemon, and find the program that deletes files there");
         break;
       case State::kNobodyListens:
-        Say(kArea, Level::kProblem, absl::StrCat("nobody listens at ", what),
+        Say(kArea, Level::kProblem, absl::StrCat("no process listens at ", what),
             "restart the daemon; another one may have been started in the same folder");
         break;
     }
@@ -126,7 +126,7 @@ void Examiner::Sockets() {
   if (StateOf("session.sock") != State::kOpen) return;
   if (!worker.error.empty()) {
     Say(kArea, Level::kProblem, absl::StrCat("no session for this user: ", worker.error),
-        "gpumemctl whoami says more");
+        "see gpumemctl whoami");
   } else {
     Say(kArea, Level::kOk,
         absl::StrCat("this user's processes are tenant ", worker.tenant, ", by ", worker.rule));
@@ -136,7 +136,7 @@ void Examiner::Sockets() {
 void Examiner::Kept() {
   constexpr char kArea[] = "restart";
   if (!facts_.daemon) {
-    if (AnyOpen()) Say(kArea, Level::kUnseen, "whether memory would outlive the daemon");
+    if (AnyOpen()) Say(kArea, Level::kUnseen, "whether memory outlives the daemon");
     return;
   }
   constexpr char kMorePlaces[] =
@@ -149,34 +149,34 @@ void Examiner::Kept() {
         absl::StrCat("the service manager's store ",
                      facts_.daemon->store_full ? "has no place for " : "did not take ",
                      facts_.daemon->unkept_segments,
-                     " segments and publications: they would be lost with the daemon"),
+                     " segments and publications: a restart of the daemon loses them"),
         kMorePlaces);
   } else if (facts_.daemon->store_full && facts_.daemon->keeps_memory) {
     Say(kArea, Level::kWarning,
-        "the service manager's store is full: it keeps what it has, and has no place for further "
+        "the service manager's store is full: it keeps its content, and has no place for further "
         "segments",
         kMorePlaces);
   }
   if (!facts_.daemon->keeps_memory) {
     if (some_unkept) return;  // reported already
     Say(kArea, Level::kWarning,
-        "nothing keeps the memory over the daemon's death: all segments and publications would "
-        "be lost with it",
+        "nothing keeps the memory when the daemon dies: all segments and publications would be "
+        "lost",
         "run it as a systemd service with FileDescriptorStoreMax=, or by gpumem-keeper -- "
         "gpumemd …");
     return;
   }
   const bool keeper = absl::StrContains(facts_.process.parent, "gpumem-keeper");
   Say(kArea, Level::kOk,
-      absl::StrCat(
-          keeper ? "gpumem-keeper" : "systemd", " keeps the memory over the daemon's death",
-          keeper || facts_.process.unit.empty() ? ""
-                                                : absl::StrCat(" (", facts_.process.unit, ")")));
+      absl::StrCat(keeper ? "gpumem-keeper" : "systemd", " keeps the memory when the daemon dies",
+                   keeper || facts_.process.unit.empty()
+                       ? ""
+                       : absl::StrCat(" (", facts_.process.unit, ")")));
   if (facts_.daemon->generation > 1) {
     Say(kArea, Level::kOk,
         absl::StrCat("this daemon is number ", facts_.daemon->generation,
-                     " on this memory, which has outlived the others (journalctl -u gpumemd says "
-                     "why they ended)"));
+                     " on this memory, which outlived the others (journalctl -u gpumemd has the "
+                     "reasons)"));
   }
   const UnitFacts& unit = facts_.unit;
   if (!unit.store_max || !unit.store_now) return;
@@ -189,7 +189,7 @@ void Examiner::Kept() {
 void Examiner::PastTheBroker() {
   constexpr char kArea[] = "past the broker";
   if (!facts_.daemon) {
-    if (AnyOpen()) Say(kArea, Level::kUnseen, "memory that was not asked of the daemon");
+    if (AnyOpen()) Say(kArea, Level::kUnseen, "memory outside the daemon");
     return;
   }
   const DaemonFacts& daemon = *facts_.daemon;
@@ -199,16 +199,16 @@ void Examiner::PastTheBroker() {
                      daemon.foreign_processes == 1 ? " process uses " : " processes use ",
                      daemon.foreign_bytes == 0 ? "a device" : Size(daemon.foreign_bytes, false),
                      " without a session"),
-        "gpumemctl status names them");
+        "see gpumemctl status");
   }
   if (daemon.unbrokered_bytes > 0) {
     Say(kArea, Level::kWarning,
-        absl::StrCat("processes with a session have taken ", Size(daemon.unbrokered_bytes, false),
-                     " with cudaMalloc and the like"),
-        "gpumemctl ps shows who ([unbrokered] in the configuration says what to do about it)");
+        absl::StrCat("processes with a session have allocated ",
+                     Size(daemon.unbrokered_bytes, false), " with cudaMalloc and the like"),
+        "see gpumemctl ps; [unbrokered] in the configuration sets the reaction");
   }
   if (daemon.foreign_processes == 0 && daemon.unbrokered_bytes == 0) {
-    Say(kArea, Level::kOk, "nobody is seen to use memory that was not asked of the daemon");
+    Say(kArea, Level::kOk, "no process is seen using memory outside the daemon");
   }
 }
 

@@ -21,34 +21,32 @@ void Examiner::Driver() {
   const DriverFacts& driver = facts_.driver;
   if (driver.module.empty() && driver.files.empty()) {
     if (facts_.daemon && facts_.daemon->cuda) {
-      Say(kArea, Level::kProblem,
-          "the daemon uses GPUs, and no NVIDIA driver can be seen from here",
-          "in a container: start it with the GPUs and /dev/nvidia* in it");
+      Say(kArea, Level::kProblem, "the daemon uses GPUs, but no NVIDIA driver is visible here",
+          "in a container: start it with the GPUs and /dev/nvidia*");
     } else if (facts_.daemon) {
-      Say(kArea, Level::kOk, "no NVIDIA driver; the daemon hands out host memory, and needs none");
+      Say(kArea, Level::kOk, "no NVIDIA driver; the daemon uses host memory and needs none");
     } else {
-      Say(kArea, Level::kWarning, "no NVIDIA driver: a daemon here would hand out host memory",
-          "install the driver where there is a GPU");
+      Say(kArea, Level::kWarning, "no NVIDIA driver: a daemon here would use host memory",
+          "install the driver if the machine has a GPU");
     }
     return;
   }
   if (facts_.daemon && !facts_.daemon->cuda && facts_.daemon->cuda_toolkit == "") {
     Say(kArea, Level::kProblem,
-        "the daemon was built without CUDA: it hands out host memory, and never uses the GPU of "
-        "this machine",
-        "install packages that were built with the CUDA toolkit: gpumemd --version says which "
-        "these are");
+        "the daemon was built without CUDA: it uses host memory, and not the GPU of this "
+        "machine",
+        "install packages that were built with the CUDA toolkit (see gpumemd --version)");
   }
   if (!driver.built_in) {
     Say(kArea, Level::kWarning, "this gpumemctl was built without CUDA",
-        "build it where the CUDA toolkit is");
+        "build it on a machine with the CUDA toolkit");
   } else if (!driver.cuda_error.empty()) {
     Say(kArea, Level::kProblem, absl::StrCat("CUDA does not work here: ", driver.cuda_error),
-        "nvidia-smi shows whether the driver works; in a container, /proc has to be mounted");
+        "check the driver with nvidia-smi; in a container, mount /proc");
   }
   if (!driver.nvml_error.empty()) {
     Say(kArea, Level::kProblem, absl::StrCat("NVML does not work here: ", driver.nvml_error),
-        "after an update of the driver: restart the machine, or load its module again");
+        "after an update of the driver: reboot, or reload its module");
   } else {
     Say(kArea, Level::kOk,
         absl::StrCat("driver ", driver.version.empty() ? "of unknown version" : driver.version,
@@ -56,9 +54,9 @@ void Examiner::Driver() {
   }
   if (!driver.module.empty() && !driver.version.empty() && driver.module != driver.version) {
     Say(kArea, Level::kProblem,
-        absl::StrCat("the kernel's module is of version ", driver.module, ", the libraries of ",
+        absl::StrCat("the kernel module has version ", driver.module, ", the libraries ",
                      driver.version),
-        "restart the machine, or load the module again");
+        "reboot, or reload the module");
   }
   for (const GpuFacts& gpu : driver.gpus) {
     if (!gpu.persistent) {
@@ -79,7 +77,7 @@ void Examiner::Driver() {
   }
   if (!closed.empty()) {
     Say(kArea, Level::kProblem, absl::StrCat("this user may not use ", absl::StrJoin(closed, ", ")),
-        "be a member of the files' group, or let the driver make them for all "
+        "join the files' group, or let the driver make them for all users "
         "(NVreg_DeviceFileMode=0666)");
   } else if (!driver.files.empty()) {
     Say(kArea, Level::kOk,
@@ -101,13 +99,13 @@ void Examiner::Files() {
             : absl::StrCat(limit, ", enough to attach to ", facts_.daemon->largest_publication_name,
                            " (", Counted(largest, "segment"), ")"));
   } else if (largest == 0) {
-    Say(kArea, Level::kWarning, absl::StrCat(limit, ", which is few: each segment is one"),
-        "ulimit -n 65536, or LimitNOFILE= in the worker's unit");
+    Say(kArea, Level::kWarning, absl::StrCat(limit, ": too few, since each segment takes one"),
+        "run ulimit -n 65536, or set LimitNOFILE= in the worker's unit");
   } else {
     Say(kArea, Level::kWarning,
         absl::StrCat(limit, ", too few to attach to ", facts_.daemon->largest_publication_name,
-                     " (", Counted(largest, "segment"), ", each of which is one)"),
-        absl::StrCat("ulimit -n ", 2 * needed, ", or LimitNOFILE= in the worker's unit"));
+                     " (", Counted(largest, "segment"), ", one descriptor each)"),
+        absl::StrCat("run ulimit -n ", 2 * needed, ", or set LimitNOFILE= in the worker's unit"));
   }
   if (!facts_.daemon) return;
   const ProcessFacts& process = facts_.process;
@@ -137,9 +135,9 @@ void Examiner::Cgroups() {
       Say(kArea, Level::kWarning,
           absl::StrCat(facts_.cgroups == CgroupLayout::kHybrid ? "hierarchies of v1 beside v2"
                                                                : "hierarchies of v1",
-                       ": where they disagree on a process, rules by unit, container, pod or job "
+                       ": if they disagree on a process, rules by unit, container, pod or job "
                        "do not match it"),
-          "boot with systemd.unified_cgroup_hierarchy=1, where such rules are used");
+          "boot with systemd.unified_cgroup_hierarchy=1 if you use such rules");
       break;
     case CgroupLayout::kUnknown:
       Say(kArea, Level::kUnseen, "the layout: /sys/fs/cgroup cannot be read");
@@ -149,8 +147,8 @@ void Examiner::Cgroups() {
     Say(kArea, Level::kWarning,
         absl::StrCat("the daemon does not know the cgroup of this process (",
                      facts_.worker.cgroup_unknown, "): no rule by cgroup matches it"),
-        "gpumemctl whoami says more; the daemon needs /proc of this process's PID namespace or "
-        "one above it (hostPID)");
+        "see gpumemctl whoami; the daemon needs /proc of this process's PID namespace or of one "
+        "above it (hostPID)");
   }
 }
 

@@ -32,13 +32,13 @@ std::string Describer::Session(uint64_t id) {
     absl::StrAppend(&text, Paragraph("It lingers: it has ended, and its process may still map "
                                      "memory. What it may map stays charged until it is gone."));
   } else if (session.state() == v1::SessionInfo::STATE_AWAY) {
-    absl::StrAppend(&text, Paragraph("It is away: the daemon that it began with is gone, and its "
-                                     "client has not come back. It keeps what it holds."));
+    absl::StrAppend(&text, Paragraph("It is away: the daemon has restarted, and its client has not "
+                                     "reconnected. It keeps what it holds."));
   }
   if (session.unbrokered_bytes() > 0) {
-    absl::StrAppend(
-        &text, Paragraph(absl::StrCat("Its process has taken ", Bytes(session.unbrokered_bytes()),
-                                      " past the broker (cudaMalloc).")));
+    absl::StrAppend(&text, Paragraph(absl::StrCat("Its process has allocated ",
+                                                  Bytes(session.unbrokered_bytes()),
+                                                  " past the broker (cudaMalloc).")));
   }
   std::vector<std::string> leases;
   for (const v1::LeaseInfo& lease : snapshot_.holders.leases()) {

@@ -22,11 +22,12 @@ std::string StateSentence(const v1::SegmentInfo& segment) {
     case v1::SegmentInfo::STATE_PENDING:
       return "It is being created or handed over.";
     case v1::SegmentInfo::STATE_LEASED:
-      return segment.leases() == 0 ? "It is held by what was published, and leased by nobody."
+      return segment.leases() == 0 ? "A publication holds it; no session leases it."
                                    : "It is leased.";
     case v1::SegmentInfo::STATE_RETAINED:
       return absl::StrCat(
-          "It is retained: nobody leases it, and its tenant's next request of this size gets it. "
+          "It is retained: no session leases it, and its tenant's next request of this size gets "
+          "it. "
           "Memory that others need is taken from here first; gpumemctl trim --tenant ",
           segment.tenant(), " gives it back at once.");
     case v1::SegmentInfo::STATE_LINGERING:
@@ -53,8 +54,8 @@ std::string Describer::Segment(uint64_t id) {
     absl::StrAppend(&text, Paragraph("It is revocable: it may be taken back when others need it."));
   }
   if (segment.lost()) {
-    absl::StrAppend(&text, Paragraph("It is lost: the CUDA context that it lived in is gone. Who "
-                                     "has it open keeps it, and nobody can open it any more."));
+    absl::StrAppend(&text, Paragraph("It is lost: its CUDA context is gone. Sessions that have it "
+                                     "open keep it, and no other session can open it."));
   }
   std::vector<std::string> holders;
   std::set<uint64_t> leasing;
@@ -117,9 +118,9 @@ std::string Describer::Publication(const std::string& name) {
                                        : "Sessions of its tenant alone",
                                    " may attach to it. It stays ");
   if (publication.expires_in_ms() > 0) {
-    absl::StrAppend(&about, "for ", Age(publication.expires_in_ms()), " if nobody attaches");
+    absl::StrAppend(&about, "for ", Age(publication.expires_in_ms()), " if no session attaches");
   } else if (publication.expire_after_ms() > 0) {
-    absl::StrAppend(&about, "while somebody is attached, and ", Age(publication.expire_after_ms()),
+    absl::StrAppend(&about, "while a session is attached, and ", Age(publication.expire_after_ms()),
                     " longer");
   } else if (publication.ephemeral()) {
     absl::StrAppend(&about, "as long as its publisher's session");
@@ -152,7 +153,7 @@ std::string Describer::Publication(const std::string& name) {
   for (const auto& [session, leases] : attached) {
     sessions.push_back(absl::StrCat(Who(session), ", ", Counted(leases, "lease")));
   }
-  absl::StrAppend(&text, sessions.empty() ? Paragraph("Nobody is attached.") : "",
+  absl::StrAppend(&text, sessions.empty() ? Paragraph("No session is attached.") : "",
                   List("Attached", sessions));
   return text;
 }
@@ -166,7 +167,7 @@ std::string Describer::Device(const std::string& uuid) {
                    Bytes(holdings.all.held()), " (",
                    Percent(holdings.all.held(), device.capacity_bytes()), ") are held");
   if (holdings.outside > 0) {
-    absl::StrAppend(&about, " and ", Bytes(holdings.outside), " were taken past the broker");
+    absl::StrAppend(&about, " and ", Bytes(holdings.outside), " were allocated past the broker");
   }
   absl::StrAppend(&about, "; ", Bytes(holdings.free), " are free. Sizes are rounded up to ",
                   Bytes(device.granularity_bytes()), ".");
@@ -190,7 +191,7 @@ std::string Describer::Device(const std::string& uuid) {
     }
     tenants.push_back(std::move(line));
   }
-  absl::StrAppend(&text, tenants.empty() ? Paragraph("Nobody holds anything on it.") : "",
+  absl::StrAppend(&text, tenants.empty() ? Paragraph("No tenant holds memory on it.") : "",
                   List("Held by", tenants));
   std::vector<std::string> foreign;
   for (const v1::ForeignProcess& process : snapshot_.status.foreign_processes()) {

@@ -33,7 +33,7 @@ std::string Describer::Who(uint64_t session) const {
 
 std::string Describer::What(uint64_t segment) const {
   const v1::SegmentInfo* info = snapshot_.Segment(segment);
-  if (info == nullptr) return absl::StrCat("segment ", segment, ", which is just gone");
+  if (info == nullptr) return absl::StrCat("segment ", segment, ", which has just gone");
   return absl::StrCat("segment ", segment, " (", Bytes(info->size_bytes()), ", ",
                       Word(info->kind()), ", ", On(info->device_uuid()), ")");
 }
@@ -47,7 +47,7 @@ std::string Describer::Traits(const v1::LeaseInfo& lease) {
                                                                ", version ", lease.version()));
   }
   if (lease.shared()) absl::StrAppend(&text, ", with a ticket for its tenant");
-  if (lease.shared_to_any()) absl::StrAppend(&text, ", with a ticket for anybody");
+  if (lease.shared_to_any()) absl::StrAppend(&text, ", with a ticket for any tenant");
   return text;
 }
 

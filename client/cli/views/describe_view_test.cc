@@ -200,7 +200,7 @@ TEST(DescribeTest, PublicationAndDevice) {
   EXPECT_EQ(Described(Sample(), Subject::kPublication, "weights"),
             "Publication training/weights, version 3: 2 segments, 64.00 MiB, there for 0ms\n"
             "\n"
-            "Sessions of its tenant alone may attach to it. It stays while somebody is attached, "
+            "Sessions of its tenant alone may attach to it. It stays while a session is attached, "
             "and 1m00s longer. Its metadata has 0 B.\n"
             "\n"
             "It was published by session 7 of tenant training (trainer-3, python3, pid 4242).\n"
@@ -215,7 +215,7 @@ TEST(DescribeTest, PublicationAndDevice) {
   EXPECT_THAT(device, AllOf(HasSubstr("Device 0: host memory, HOST-00000000-"),
                             HasSubstr("Waiting for memory of it:\n  session 7")));
   EXPECT_THAT(Described(Sample(), Subject::kDevice, "1"),
-              HasSubstr("Nobody holds anything on it."));
+              HasSubstr("No tenant holds memory on it."));
 }
 
 TEST(DescribeTest, LinesAreBrokenToFit) {
