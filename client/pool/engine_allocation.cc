@@ -50,22 +50,22 @@ class Engine::Allocation {
   // Puts back the large blocks that this thread caches: they may adjoin free memory.
   void JoinOwnLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
 
-  // The steps. Each returns true if it was taken: memory may have become available. They release
+  // The steps. Each returns true if it was taken: memory may have become available. Each releases
   // the lock meanwhile.
   bool CollectOwnCache() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
-  // Only if the threads cache much: otherwise it is not worth to disturb them.
+  // Only if the threads cache much: collecting disturbs them.
   bool CollectLargeCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
   bool CollectAllCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
   // For a block of any stream: blocks until the streams' work is done.
   bool SynchronizeStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
-  // Gives free segments back, so that the daemon may grant `refusal` after all.
+  // Gives free segments back if a quota, the device or the limit refused.
   bool ReleaseFreeSegments(const absl::Status& refusal)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
   // Blocks while another thread holds blocks that it is about to put back.
   bool AwaitPutBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
   // True if the program's callback asks to try again.
   bool AskProgram() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
-  // True if waiting can help: more memory may be granted before the deadline.
+  // True if the refusal may end before the deadline.
   bool MayWait(const absl::Status& refusal) const;
 
   Engine& engine_;
