@@ -16,8 +16,6 @@ constexpr uint64_t kKeptPart = 16;
 // Poll interval for events without notification: the end of GPU work, a raised limit, a daemon.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
-bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
-
 }  // namespace
 
 // One call of AllocateFromHeaps. If the heaps lack memory, it takes the steps that may provide

@@ -6,11 +6,6 @@
 #include "client/pool/size_class.h"
 
 namespace gpumem::internal {
-namespace {
-
-bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
-
-}  // namespace
 
 // --- Taking --------------------------------------------------------------------------
 
