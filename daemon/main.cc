@@ -129,21 +129,21 @@ int Main(int argc, char** argv) {
   app.add_option("--config", flags.config_file, "Read this configuration file (TOML)")
       ->type_name("FILE");
   app.add_option("--backend", flags.backend, "Use this backend")
-      ->check(CLI::IsMember({"auto", "cuda", "host"}))
-      ->type_name("NAME");
+      ->check(CLI::IsMember({"auto", "cuda", "host"}).description(""))
+      ->type_name("auto|cuda|host");
   app.add_option("--runtime-dir", flags.runtime_dir, "Serve sockets in this folder")
       ->type_name("DIR");
   app.add_option("--state-dir", flags.state_dir, "Keep changed quotas in this folder")
       ->type_name("DIR");
-  app.add_option("--host-devices", flags.host_devices, "Offer N devices (host backend)")
-      ->check(CLI::Range(1, 64))
+  app.add_option("--host-devices", flags.host_devices, "Offer N devices, 1 to 64 (host backend)")
+      ->check(CLI::Range(1, 64).description(""))
       ->type_name("N");
   app.add_option("--host-device-bytes", flags.host_device_bytes,
                  "Set the size of each host device, such as 8GiB")
       ->type_name("SIZE");
   app.add_option("--log-level", flags.log_level, "Log messages of this level and above")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
-      ->type_name("LEVEL");
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}).description(""))
+      ->type_name("debug|info|warn|error");
   app.add_flag("--check-config", flags.check_config, "Check the configuration and exit");
   try {
     app.parse(argc, argv);

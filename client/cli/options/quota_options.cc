@@ -114,7 +114,7 @@ void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
   AddSeveral(
       set, "--clear", ParseLimitName,
       [&request](const std::string& field) { request.add_clear(field); },
-      "Clear this setting, even a configured one")
+      "Clear this setting, also if configured")
       ->type_name("LIMIT");
   set->parse_complete_callback([&request] {
     if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {

@@ -10,17 +10,19 @@ namespace gpumem::cli {
 
 void AddTopOptions(CLI::App* app, TopCommand* command) {
   app->add_option("--by", command->by, "Show a line for each of these (default: tenant)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, TopBy>{
-              {"tenant", TopBy::kTenant}, {"process", TopBy::kProcess}, {"device", TopBy::kDevice}},
-          CLI::ignore_case))
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TopBy>{{"tenant", TopBy::kTenant},
+                                                                       {"process", TopBy::kProcess},
+                                                                       {"device", TopBy::kDevice}},
+                                          CLI::ignore_case)
+                      .description(""))
       ->type_name("tenant|process|device");
   app->add_option("--sort", command->sort, "Sort by this (default: size)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, TopSort>{{"size", TopSort::kSize},
                                                                          {"name", TopSort::kName},
                                                                          {"count", TopSort::kCount},
                                                                          {"age", TopSort::kAge}},
-                                          CLI::ignore_case))
+                                          CLI::ignore_case)
+                      .description(""))
       ->type_name("size|name|count|age");
   AddParsed(app, "--interval", ParsePositiveDuration, Into(&command->interval),
             "Refresh at this interval (default: 1s)")
@@ -37,9 +39,9 @@ void AddTopOptions(CLI::App* app, TopCommand* command) {
 void AddMapOptions(CLI::App* app, MapCommand* command) {
   app->add_option("--device", command->device, "Show only this device (see gpumemctl devices)")
       ->type_name("INDEX|UUID");
-  app->add_option("--rows", command->rows, "Draw each device in N lines (default: 4)")
+  app->add_option("--rows", command->rows, "Draw each device in N lines (1-100, default: 4)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100));
+      ->check(CLI::Range(1, 100).description(""));
 }
 
 void AddEventsOptions(CLI::App* app, EventsCommand* command) {

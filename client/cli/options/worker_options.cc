@@ -26,9 +26,9 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
                           ->type_name("vmm|mempool|ipc|pinned");
   AddDevice(app, &command->device);
   CLI::Option* count =
-      app->add_option("--count", command->count, "Allocate this many segments (default: 1)")
+      app->add_option("--count", command->count, "Allocate this many segments (1-253, default: 1)")
           ->type_name("N")
-          ->check(CLI::Range(1, 253));
+          ->check(CLI::Range(1, 253).description(""));
   app->add_option("--open", command->tickets, "Open the segment of this ticket; repeatable")
       ->type_name("TICKET")
       ->allow_extra_args(false);
