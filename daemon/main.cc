@@ -44,14 +44,16 @@ struct Flags {
 };
 
 constexpr char kDescription[] =
-    "gpumemd owns the GPU memory that the processes of this machine share. Workers get and open\n"
-    "segments of it through libgpumem; tenants have quotas; what a process leaves behind when it\n"
-    "dies comes back.\n\n"
-    "With no file and no flags it uses the GPUs if there are any (else host memory), makes each\n"
-    "user a tenant of its own, and serves in /run/gpumem as root, in $XDG_RUNTIME_DIR/gpumem as\n"
-    "anybody else. Quotas that gpumemctl changes are kept in /var/lib/gpumem as root, in\n"
-    "~/.local/state/gpumem as anybody else (systemd: StateDirectory=).\n\n"
-    "Signals: SIGHUP takes over tenants, rules and quotas from the file; SIGTERM and SIGINT stop.\n"
+    "Share the GPU memory of this machine between processes.\n\n"
+    "Workers allocate and open memory segments through libgpumem. Each process\n"
+    "belongs to a tenant, and each tenant has quotas. Memory of dead processes is\n"
+    "reclaimed.\n\n"
+    "Without a configuration file and flags gpumemd uses the GPUs, or host memory if\n"
+    "there are none, and makes each user a tenant.\n"
+    "Sockets: /run/gpumem for root, $XDG_RUNTIME_DIR/gpumem for other users.\n"
+    "Changed quotas: /var/lib/gpumem for root, ~/.local/state/gpumem for other users\n"
+    "(systemd: StateDirectory=).\n\n"
+    "Signals: SIGHUP reloads tenants, rules and quotas; SIGTERM and SIGINT stop.\n"
     "Exit codes: 0 stopped, 1 could not start, 2 wrong flags or configuration.";
 
 // Flags win over the file.
@@ -120,29 +122,29 @@ void RaiseDescriptorLimit() {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app(kDescription, "gpumemd");
+  app.set_help_flag("-h,--help", "Show this help and exit");
   app.set_version_flag("--version",
-                       absl::StrCat("gpumemd ", GPUMEM_VERSION, " (", gpumem::BuiltWith(), ")"));
-  app.add_option("--config", flags.config_file, "Configuration file (TOML)")->type_name("FILE");
-  app.add_option("--backend", flags.backend, "auto, cuda or host")
-      ->check(CLI::IsMember({"auto", "cuda", "host"}))
-      ->type_name("NAME");
-  app.add_option("--runtime-dir", flags.runtime_dir,
-                 "Folder of the sockets; clients find it by GPUMEM_RUNTIME_DIR or --runtime-dir")
+                       absl::StrCat("gpumemd ", GPUMEM_VERSION, " (", gpumem::BuiltWith(), ")"),
+                       "Show the version and exit");
+  app.add_option("--config", flags.config_file, "Read this configuration file (TOML)")
+      ->type_name("FILE");
+  app.add_option("--backend", flags.backend, "Use this backend")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}).description(""))
+      ->type_name("auto|cuda|host");
+  app.add_option("--runtime-dir", flags.runtime_dir, "Serve sockets in this folder")
       ->type_name("DIR");
-  app.add_option("--state-dir", flags.state_dir,
-                 "Folder of what is remembered over restarts: changed quotas")
+  app.add_option("--state-dir", flags.state_dir, "Keep changed quotas in this folder")
       ->type_name("DIR");
-  app.add_option("--host-devices", flags.host_devices, "Devices of the host backend")
-      ->check(CLI::Range(1, 64))
+  app.add_option("--host-devices", flags.host_devices, "Offer N devices, 1 to 64 (host backend)")
+      ->check(CLI::Range(1, 64).description(""))
       ->type_name("N");
   app.add_option("--host-device-bytes", flags.host_device_bytes,
-                 "Memory of each device of the host backend, such as 8GiB")
+                 "Set the size of each host device, such as 8GiB")
       ->type_name("SIZE");
-  app.add_option("--log-level", flags.log_level, "debug, info, warn or error")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
-      ->type_name("LEVEL");
-  app.add_flag("--check-config", flags.check_config,
-               "Check the configuration, say what is wrong with it, and exit");
+  app.add_option("--log-level", flags.log_level, "Log messages of this level and above")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}).description(""))
+      ->type_name("debug|info|warn|error");
+  app.add_flag("--check-config", flags.check_config, "Check the configuration and exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version

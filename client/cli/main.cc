@@ -30,8 +30,7 @@ void PrintError(const absl::Status& status, bool json) {
 int Main(const std::vector<std::string>& arguments) {
   CommandLine line = ParseCommandLine(arguments);
   if (!line.error.empty()) {
-    PrintError(absl::InvalidArgumentError(
-                   absl::StrCat(line.error, " (gpumemctl --help shows what there is)")),
+    PrintError(absl::InvalidArgumentError(absl::StrCat(line.error, " (see gpumemctl --help)")),
                line.global.json);
     return kExitUsage;
   }

@@ -7,8 +7,8 @@
 //   leased segments. The other holds small blocks, in ranges that are large blocks, so that small
 //   blocks do not fragment the space of large ones.
 // - Memory that the heaps lack is leased (engine_growth.cc) or moved from useless places
-//   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_waiting.cc), in
-//   the daemon's queue and for blocks freed here.
+//   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc),
+//   in the daemon's queue and for blocks freed here.
 //
 // Memory freed on another stream is reused in this order, which is that of CUDA's pools. First,
 // memory whose work is known to come first; then, memory whose work is done by now; then the pool
@@ -121,7 +121,7 @@ class Engine {
   // Returns the timeline of a stream that is not being captured.
   absl::StatusOr<Timeline*> Known(Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // --- Thread caches (engine.cc) -----------------------------------------------
+  // --- Thread caches (engine.cc, engine_collection.cc) -------------------------
   // Blocks freed on one stream, on their way back to the heaps.
   struct Kept {
     Timeline* timeline = nullptr;
@@ -158,8 +158,6 @@ class Engine {
   uint64_t KeptBytes() const;
 
   // --- The heaps (engine_heaps.cc) -------------------------------------------------
-  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
-      ABSL_LOCKS_EXCLUDED(mutex_);
   Block HandOut(Chunk* chunk, uint64_t bytes, Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `shrinks`: true if memory above the release threshold is given back; false if it is about to be
   // used.
@@ -219,9 +217,13 @@ class Engine {
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // --- Settings (engine_statistics.cc) ---------------------------------------------
   void SetThreshold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // --- Waiting (engine_waiting.cc) -------------------------------------------------
+  // --- Allocating from the heaps, and waiting (engine_allocation.cc) ---------------
+  absl::StatusOr<Block> AllocateFromHeaps(uint64_t bytes, Stream stream)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  class Allocation;
   struct Wanted {
     uint64_t bytes = 0;
     uint64_t rounded = 0;

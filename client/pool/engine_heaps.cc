@@ -2,114 +2,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/pool/engine.h"
 #include "client/pool/size_class.h"
-#include "common/bytes.h"
 
 namespace gpumem::internal {
-namespace {
-
-// Before the pool grows, thread caches are collected if they hold more than this part of all
-// memory: then the next collection is far enough away.
-constexpr uint64_t kKeptPart = 16;
-
-bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
-
-}  // namespace
 
 // --- Taking --------------------------------------------------------------------------
-
-absl::StatusOr<Block> Engine::AllocateFromHeaps(uint64_t bytes, Stream stream) {
-  const uint64_t rounded = RoundedBytes(bytes);
-  if (rounded < bytes || !gpumem::RoundUp(rounded, source_->granularity()).ok()) {
-    return absl::InvalidArgumentError("no device has that many bytes");
-  }
-  const absl::Time deadline = absl::Now() + options_.wait;
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<Timeline*> timeline = order_.Get(stream);
-  if (!timeline.ok()) return timeline.status();
-  if (!IsSmall(rounded) && !large_.HasCloseFit(rounded, *timeline)) {
-    // Blocks in this thread's cache may adjoin free memory.
-    mutex_.Unlock();
-    CollectOwnLarge(stream);
-    mutex_.Lock();
-  }
-  // The attempts since memory last became available.
-  bool collected_own = false, collected = false, waited = false, shrunk = false, settled = false;
-  while (true) {
-    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
-    if (!std::exchange(collected_own, true)) {
-      mutex_.Unlock();
-      CollectOwn();
-      mutex_.Lock();
-      continue;
-    }
-    // Disturbing other threads is worthwhile only if they cache much.
-    const auto collect = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      collected = true;
-      mutex_.Unlock();
-      CollectKept(nullptr, /*forget=*/false);
-      mutex_.Lock();
-    };
-    if (!collected && !growing_ && KeptBytes() > reserved_bytes_ / kKeptPart) {
-      collect();
-      continue;
-    }
-    absl::Status grown = Grow(rounded, *timeline);
-    if (grown.ok()) continue;
-    if (!collected) {
-      collect();
-      continue;
-    }
-    // Memory may have returned meanwhile.
-    if (Chunk* const chunk = TakeFor(rounded, *timeline)) return HandOut(chunk, bytes, stream);
-    if (policy_.allow_internal_dependencies) {
-      if (Chunk* const chunk = TakeByWaiting(rounded, *timeline, /*coupled_only=*/false)) {
-        return HandOut(chunk, bytes, stream);
-      }
-    }
-    if ((*timeline)->stream() == AnyStream() && !std::exchange(waited, true)) {
-      mutex_.Unlock();
-      WaitForOwners(nullptr).IgnoreError();  // of all streams that permit it
-      mutex_.Lock();
-      PollAll(nullptr, Polled::kAll);
-      continue;
-    }
-    if (absl::IsResourceExhausted(grown) && !std::exchange(shrunk, true)) {
-      const std::vector<Segment> released = Shrink(0);
-      mutex_.Unlock();
-      ReleaseAll(released).IgnoreError();
-      mutex_.Lock();
-      continue;  // even without a release: polling has joined free memory
-    }
-    if (moving_.load(std::memory_order_relaxed) > 0 && !std::exchange(settled, true)) {
-      // Another thread holds blocks that it is about to put back.
-      const auto none_moves = [this] { return moving_.load(std::memory_order_relaxed) == 0; };
-      mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
-      continue;
-    }
-    if (const auto callback = out_of_memory_) {
-      mutex_.Unlock();
-      const bool again = callback(bytes);
-      mutex_.Lock();
-      if (again) {
-        collected_own = collected = waited = shrunk = settled = false;
-        continue;
-      }
-    }
-    if (absl::Now() < deadline &&
-        (absl::IsResourceExhausted(grown) || absl::IsUnavailable(grown))) {
-      const Wanted wanted = {
-          .bytes = bytes, .rounded = rounded, .stream = stream, .timeline = *timeline};
-      if (Block block = Await(wanted, grown, deadline); block.data != nullptr) return block;
-      collected_own = collected = waited = shrunk = settled = false;
-      continue;
-    }
-    ++counts_.out_of_memory;
-    return grown;
-  }
-}
 
 // Releases the lock for a moment.
 Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {

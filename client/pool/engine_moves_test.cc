@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/pool/testing/engine_fixture.h"
-#include "client/pool/testing/fakes.h"
+#include "client/pool/testing/fake_segments.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {

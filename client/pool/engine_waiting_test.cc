@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/pool/testing/engine_fixture.h"
+#include "client/pool/testing/fake_gpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

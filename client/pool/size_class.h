@@ -14,6 +14,9 @@ inline constexpr int kSizeClasses = 72;
 // The size of the ranges that small blocks are cut from.
 inline constexpr uint64_t kSmallRange = uint64_t{2} << 20;
 
+// True if a block of that many bytes comes from the heap of small blocks.
+constexpr bool IsSmall(uint64_t bytes) { return bytes <= kMaxSmallBytes; }
+
 // For 1 to kMaxSmallBytes. Each multiple of 512 up to 8 KiB is a class; then eight per doubling.
 constexpr int SizeClassOf(uint64_t bytes) {
   const uint64_t last = (bytes - 1) / kBlockAlignment;

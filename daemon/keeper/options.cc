@@ -15,27 +15,35 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: gpumem-keeper [OPTIONS] [--] COMMAND [ARGUMENTS]
 
-Runs the daemon, as in `gpumem-keeper -- gpumemd --config FILE`, keeps the descriptors of its
-memory for it, and runs it again with all of them when it dies: for places without systemd, whose
-FD store it speaks the protocol of (sd_notify(3), sd_listen_fds(3)). Keeper and daemon run as the
-same user. In a container it can be process 1.
+Run gpumemd, keep the descriptors of its memory, and restart it with all of them
+when it dies. For places without systemd, such as containers, where it can be
+process 1. Speaks the protocol of systemd's FD store (sd_notify(3),
+sd_listen_fds(3)). Keeper and daemon run as the same user.
 
-  --max-fds N              keep at most so many descriptors (16384; fewer where the limit of open
-                           files is lower)
-  --healthy-after SECONDS  a daemon that dies within this time is restarted later and later, up to
-                           5 seconds later, if it was not ready (READY=1) by then, or if ready ones
-                           die more than 10 times a minute; any other at once (10)
-  --help, --version
+Example: gpumem-keeper -- gpumemd --config FILE
 
-Signals: SIGTERM, SIGINT and SIGHUP are passed on to the daemon. After SIGTERM or SIGINT the keeper
-ends with the daemon, and what it kept is gone; so it does when the daemon ends with 0 by itself.
-SIGUSR1 ends the daemon (SIGTERM) and starts the next one with all that is kept: for an upgrade.
-When the keeper itself is killed, the daemon lives on with nobody to keep its memory.
-$NOTIFY_SOCKET: what the daemon says about its state (READY=1, STATUS=, ...) is passed on there.
-$TMPDIR, $XDG_RUNTIME_DIR, /run or /tmp, the first that can be written: for the daemon's socket.
+  --max-fds N              keep at most N descriptors (default: 16384)
+  --healthy-after SECONDS  delay restarts after earlier deaths (default: 10)
+  --help, --version        show this help or the version, and exit
 
-Exit codes: the daemon's, or 128 and the signal that ended it; 2 for wrong usage, and when the
-daemon ends with 2 (wrong flags or configuration) at its first start; 127 when it cannot be run.
+The limit of open files may lower --max-fds. A restart is delayed more and more,
+up to 5 seconds, if the daemon died within --healthy-after and was not ready
+(READY=1) by then, or if ready daemons die more than 10 times a minute. Other
+restarts are at once.
+
+Signals: SIGTERM, SIGINT and SIGHUP are passed on to the daemon. After SIGTERM
+or SIGINT the keeper ends with the daemon and drops what it kept. The same
+happens if the daemon exits with 0. SIGUSR1 ends the daemon (SIGTERM) and starts
+the next one with everything kept: for an upgrade. If the keeper is killed, the
+daemon continues, but nothing keeps its memory.
+
+Environment: the daemon's notifications (READY=1, STATUS=, ...) are passed on to
+$NOTIFY_SOCKET. The daemon's socket is in the first writable folder of $TMPDIR,
+$XDG_RUNTIME_DIR, /run and /tmp.
+
+Exit codes: the daemon's, or 128 plus the signal that ended it. 2: wrong usage,
+or the daemon exited with 2 (wrong flags or configuration) at its first start.
+127: the daemon cannot be run.
 )";
 
 bool ParseNumber(const char* text, double low, double high, double& number) {

@@ -281,7 +281,7 @@ TEST_F(GpumemctlTest, DrainingAdmitsNoSessionUntilResumed) {
   EXPECT_EQ(Run({"drain", "--json"}).AsJson()["draining"], true);
   EXPECT_EQ(Run({"whoami"}).code, 3);
   EXPECT_THAT(Run({"status"}).text, HasSubstr("draining"));
-  EXPECT_EQ(Run({"drain", "--resume"}).text, "Admitting again.\n");
+  EXPECT_EQ(Run({"drain", "--resume"}).text, "Admitting new sessions and requests again.\n");
   EXPECT_EQ(Run({"whoami"}).code, 0);
 }
 

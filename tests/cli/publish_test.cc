@@ -145,7 +145,7 @@ TEST_F(PublishTest, SaysThatThereIsNothingToCompareWith) {
   ASSERT_EQ(Run({"publish", "m", "--file", a, "--no-checksum"}).code, 0);
   const Answer verified = Run({"verify", "m"});
   EXPECT_EQ(verified.code, 1) << verified.text;
-  EXPECT_THAT(verified.text, HasSubstr("nothing to compare with"));
+  EXPECT_THAT(verified.text, HasSubstr("no checksums to compare with"));
   EXPECT_EQ(Run({"fetch", "m", "--out", dir_ + "/b"}).code, 0);
   EXPECT_EQ(Read(dir_ + "/b"), Read(a));
 }

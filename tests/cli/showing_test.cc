@@ -265,12 +265,12 @@ TEST_F(ShowingTest, DescribeKnowsPublications) {
   EXPECT_THAT(text.text,
               AllOf(StartsWith(absl::StrCat("Publication ", tenant_, "/weights, version 1: 1 ")),
                     HasSubstr("It stays until it is unpublished"), HasSubstr("which has ended"),
-                    HasSubstr("Nobody is attached."), HasSubstr("It holds, in this order:")));
+                    HasSubstr("No session is attached."), HasSubstr("It holds, in this order:")));
   const json about = Run({"describe", tenant_ + "/weights", "--json"}).AsJson();
   ASSERT_EQ(about["segments"].size(), 1u);
   const std::string segment = absl::StrCat(about["segments"][0]["segment_id"].get<uint64_t>());
   EXPECT_THAT(Run({"describe", "segment", segment}).text,
-              AllOf(HasSubstr("leased by nobody"),
+              AllOf(HasSubstr("no session leases it"),
                     HasSubstr(absl::StrCat("publication ", tenant_,
                                            "/weights, version 1, in which it is segment 1 of 1"))));
 }
@@ -336,7 +336,7 @@ TEST_F(ShowingTest, DoctorLooksAtADaemon) {
   const Answer answer = Run({"doctor", "--json"});
   EXPECT_EQ(Levels(answer.AsJson(), "sockets"), std::vector<std::string>(3, "ok")) << answer.text;
   EXPECT_THAT(answer.text, HasSubstr(absl::StrCat("(pid ", daemon_->pid())));
-  EXPECT_THAT(answer.text, HasSubstr("gpumemctl is of the same version"));
+  EXPECT_THAT(answer.text, HasSubstr("gpumemctl has the same version"));
   // No keeper holds this daemon's descriptors.
   EXPECT_THAT(Levels(answer.AsJson(), "restart"), Contains("warning"));
   EXPECT_EQ(answer.AsJson()["problems"], 0) << answer.text;
@@ -367,7 +367,7 @@ TEST_F(ShowingTest, DoctorSaysWhatAnOrdinaryUserCannotSee) {
   std::string text;
   while (auto line = process.ReadLine(Soon())) absl::StrAppend(&text, *line, "\n");
   EXPECT_EQ(process.Wait(Soon()), 0) << text;
-  EXPECT_THAT(text, AllOf(HasSubstr("unseen   how the daemon is"),
+  EXPECT_THAT(text, AllOf(HasSubstr("unseen   the daemon's state"),
                           HasSubstr("this user's processes are tenant user-65534"),
                           HasSubstr("0 problems")));
   WaitUntilNobodyIsThere();

@@ -130,7 +130,7 @@ TEST_F(ContainerTest, NobodyInAnotherContainerIsAnOperator) {
     const auto refused =
         host_->Exec(name, {Inside("gpumemctl"), "quota", "set", "red", "--limit", "200MiB"});
     EXPECT_EQ(refused.code, 4) << refused.output;
-    EXPECT_THAT(refused.output, HasSubstr("for none of them in another container"));
+    EXPECT_THAT(refused.output, HasSubstr("outside containers or in the daemon's container"));
   }
   EXPECT_THAT(Log(), HasSubstr("its process is in another PID namespace, in a container"));
   // One that sees the node's processes, as the daemon's own does, is the node's affair.

@@ -216,9 +216,9 @@ absl::Status Run(const TrimCommand& command, const GlobalOptions& options) {
   if (options.json) {
     Print(Pretty(ToJson(*response)));
   } else if (response->released_segments() == 0) {
-    Print("Nothing to give back.\n");
+    Print("No retained memory to return.\n");
   } else {
-    Print(absl::StrCat("Gave back ", Size(response->released_bytes(), options.exact), " in ",
+    Print(absl::StrCat("Returned ", Size(response->released_bytes(), options.exact), " in ",
                        Counted(response->released_segments(), "segment"), ".\n"));
   }
   return absl::OkStatus();
@@ -234,11 +234,11 @@ absl::Status Run(const DrainCommand& command, const GlobalOptions& options) {
   if (options.json) {
     Print(Pretty(ToJson(*response)));
   } else if (response->draining()) {
-    Print(absl::StrCat(
-        "Draining: nothing new is admitted; sessions that stay: ", response->sessions(),
-        ", segments: ", response->segments(), ". Undo with gpumemctl drain --resume.\n"));
+    Print(absl::StrCat("Draining: no new sessions or requests are admitted; remaining sessions: ",
+                       response->sessions(), ", segments: ", response->segments(),
+                       ". Undo with gpumemctl drain --resume.\n"));
   } else {
-    Print("Admitting again.\n");
+    Print("Admitting new sessions and requests again.\n");
   }
   return absl::OkStatus();
 }

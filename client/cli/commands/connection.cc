@@ -24,10 +24,10 @@ constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 absl::Status AdminRefusal(const std::string& path) {
   return absl::PermissionDeniedError(
-      absl::StrCat("this user may not use ", path,
-                   ": it is for root, the user that runs the daemon, and the members of the "
-                   "daemon's admin group (sudo, or [daemon] admin_group in its configuration), and "
-                   "for none of them in another container than the daemon's"));
+      absl::StrCat("permission denied for ", path,
+                   ": use sudo, or join the group [daemon] admin_group of the configuration. The "
+                   "socket is for root, the daemon's user and that group, outside containers or in "
+                   "the daemon's container"));
 }
 
 absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
@@ -38,7 +38,7 @@ absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
   if (absl::IsUnavailable(fd.status())) {
     return absl::UnavailableError(
         absl::StrCat("no daemon at ", runtime_dir, ": start one with gpumemd --runtime-dir ",
-                     runtime_dir, ", or say where it is with --runtime-dir or GPUMEM_RUNTIME_DIR"));
+                     runtime_dir, ", or name its folder by --runtime-dir or GPUMEM_RUNTIME_DIR"));
   }
   return fd;
 }
@@ -52,13 +52,14 @@ std::optional<absl::Status> Refused(int fd, const std::string& path) {
   std::array<char, 1024> bytes;
   if (poll(&event, 1, 5000) <= 0) return std::nullopt;
   const ssize_t size = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
-  if (size <= 0) return absl::UnavailableError(absl::StrCat("the daemon closed ", path));
+  if (size <= 0)
+    return absl::UnavailableError(absl::StrCat("the daemon closed the connection to ", path));
   const std::optional<absl::Status> why =
       ParseHttp2Refusal({bytes.data(), static_cast<size_t>(size)});
   if (!why) return std::nullopt;
   if (absl::IsPermissionDenied(*why)) return AdminRefusal(path);
-  return absl::Status(why->code(), absl::StrCat("the daemon does not serve this connection to ",
-                                                path, ": ", why->message()));
+  return absl::Status(why->code(), absl::StrCat("the daemon refused the connection to ", path, ": ",
+                                                why->message()));
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
@@ -97,8 +98,8 @@ absl::Status AdminConnection::Reconnect() {
 
 absl::Status MayBeDone(const absl::Status& end) {
   return absl::UnavailableError(
-      absl::StrCat("the daemon ended during the call and may have carried it out or not: look, and "
-                   "repeat it if it has not (",
+      absl::StrCat("the daemon ended during the call; the call may have taken effect: check, and "
+                   "repeat it if not (",
                    end.message(), ")"));
 }
 

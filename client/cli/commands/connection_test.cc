@@ -103,7 +103,7 @@ TEST_F(ConnectionTest, RepeatsACallThatChangesNothing) {
     const absl::Status set =
         Call(**admin, &v1::Admin::Stub::SetQuota, v1::SetQuotaRequest()).status();
     EXPECT_EQ(set.code(), absl::StatusCode::kUnavailable) << set;
-    EXPECT_THAT(std::string(set.message()), HasSubstr("may have carried it out or not"));
+    EXPECT_THAT(std::string(set.message()), HasSubstr("the call may have taken effect"));
     EXPECT_EQ(service.calls, 1);
   }
 }
@@ -114,7 +114,7 @@ TEST_F(ConnectionTest, SaysWhereItFoundNoDaemon) {
                                                    ": start one with gpumemd "
                                                    "--runtime-dir " +
                                                    dir_ +
-                                                   ", or say where it is with "
+                                                   ", or name its folder by "
                                                    "--runtime-dir or GPUMEM_RUNTIME_DIR"));
 }
 
@@ -133,7 +133,7 @@ TEST_F(ConnectionTest, ADaemonWithoutRoomSaysSo) {
     daemon.join();
     EXPECT_EQ(status.code(), why.code());
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::IsPermissionDenied(why) ? "this user may not use"
+                HasSubstr(absl::IsPermissionDenied(why) ? "permission denied for "
                                                         : "1024 connections of uid 5"));
   }
 }

@@ -173,10 +173,11 @@ class LossReport {
       json["segment_ids"] = segments;
       line = OneLine(json);
     } else {
-      line = absl::StrCat("gpumemctl: lost ", segments.size() == 1 ? "segment " : "segments ",
-                          absl::StrJoin(segments, ", "),
-                          ": the CUDA context in the daemon is gone; what is open stays usable, "
-                          "and nobody can open it any more\n");
+      line =
+          absl::StrCat("gpumemctl: lost ", segments.size() == 1 ? "segment " : "segments ",
+                       absl::StrJoin(segments, ", "),
+                       ": its CUDA context in the daemon is gone; open mappings stay usable, and "
+                       "no session can open it again\n");
     }
     std::fputs(line.c_str(), stderr);
   }
@@ -257,7 +258,7 @@ absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const Hold
   if (event == StopSignals::Event::kStop) cancel.Cancel();
   getter.join();
   if (event == StopSignals::Event::kStop) {
-    return absl::CancelledError("stopped by a signal while it waited; nothing is held");
+    return absl::CancelledError("stopped by a signal while waiting; nothing is held");
   }
   return segments;
 }
@@ -272,7 +273,7 @@ void TellEnded(const absl::Status& why, const GlobalOptions& options) {
     line = OneLine(json);
   } else {
     line = absl::StrCat("gpumemctl: ", Printable(why.message()),
-                        "; what is held here stays mapped, and counts for nobody any more\n");
+                        "; held memory stays mapped, and is no longer charged to a tenant\n");
   }
   std::fputs(line.c_str(), stderr);
 }
@@ -301,7 +302,7 @@ class Revocations {
       std::fputs(OneLine(json).c_str(), stderr);
     }
     absl::Status status = absl::AbortedError(
-        "the memory was taken back, since others need what they are guaranteed; it is released");
+        "the daemon revoked the memory for another tenant's guarantee; hold has released it");
     status.SetPayload(kRevokedPayload, absl::Cord());
     return status;
   }

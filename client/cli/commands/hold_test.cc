@@ -104,7 +104,7 @@ TEST_F(HoldTest, WhatIsTakenBackIsReleased) {
   daemon.Tell(event);
   const absl::Status status = RunHold(daemon, {.revocable = true});
   EXPECT_EQ(ExitCodeOf(status), kExitRevoked) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("taken back"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("revoked the memory"));
   EXPECT_THAT(out_, HasSubstr("Released"));
   EXPECT_EQ(daemon.live_leases(), 0u);
 }

@@ -5,6 +5,7 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/doctor/collect.h"
 #include "client/cli/doctor/examine.h"
+#include "client/cli/doctor/findings_view.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"

@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "client/cli/doctor/facts.h"
-#include "client/cli/text/json.h"
-#include "client/cli/text/styled.h"
 
 namespace gpumem::cli {
 
@@ -28,12 +26,5 @@ struct Finding {
 std::vector<Finding> Examine(const Facts& facts);
 
 size_t CountOf(const std::vector<Finding>& findings, Level level);
-
-// For people, in lines of at most `columns` characters.
-std::vector<Line> DoctorView(const std::vector<Finding>& findings, size_t columns);
-
-// {"findings": [{"area", "level", "text", "help"}], "problems", "warnings", "unseen"}; level is
-// "ok", "warning", "problem" or "unseen".
-Json DoctorJson(const std::vector<Finding>& findings);
 
 }  // namespace gpumem::cli

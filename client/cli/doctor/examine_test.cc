@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/cli/doctor/collect.h"
+#include "client/cli/doctor/findings_view.h"
 #include "client/cli/text/table.h"
 
 namespace gpumem::cli {
@@ -73,7 +74,7 @@ TEST(ExamineTest, AHealthyNodeIsOkThroughout) {
   EXPECT_THAT(Text(Healthy()),
               AllOf(HasSubstr("  ok       gpumemd 0.1.0 answers at /run/gpumem (pid 42, up 3m05s, "
                               "backend cuda)\n"),
-                    HasSubstr("systemd keeps the memory over the daemon's death (gpumemd.service)"),
+                    HasSubstr("systemd keeps the memory when the daemon dies (gpumemd.service)"),
                     HasSubstr("the FD store has 10 of 4096 places in use"),
                     HasSubstr("driver 580.159.04, CUDA 13.0"),
                     HasSubstr(" ok, 0 warnings, 0 problems, 0 not seen\n")));
@@ -87,12 +88,12 @@ TEST(ExamineTest, WithoutADaemon) {
     facts.sockets.push_back({.name = name});
   }
   EXPECT_EQ(Problems(facts), 1u) << Text(facts);
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "there is no such folder", "start one"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "the folder does not exist", "start one"));
   EXPECT_TRUE(Finds(facts, Level::kWarning, "no NVIDIA driver"));
   facts.runtime_dir_there = true;
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "the sockets are not"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "has no sockets"));
   facts.sockets[0].state = State::kNobodyListens;
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "nobody listens"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "no process listens"));
 }
 
 TEST(ExamineTest, AsAnOrdinaryUserItSaysWhatItCouldNotSee) {
@@ -101,12 +102,12 @@ TEST(ExamineTest, AsAnOrdinaryUserItSaysWhatItCouldNotSee) {
   facts.daemon.reset();
   facts.process = {};
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
-  EXPECT_TRUE(Finds(facts, Level::kUnseen, "how the daemon is", "sudo gpumemctl doctor"));
-  EXPECT_TRUE(Finds(facts, Level::kUnseen, "whether memory would outlive the daemon"));
-  EXPECT_TRUE(Finds(facts, Level::kUnseen, "memory that was not asked of the daemon"));
+  EXPECT_TRUE(Finds(facts, Level::kUnseen, "the daemon's state", "sudo gpumemctl doctor"));
+  EXPECT_TRUE(Finds(facts, Level::kUnseen, "whether memory outlives the daemon"));
+  EXPECT_TRUE(Finds(facts, Level::kUnseen, "memory outside the daemon"));
   EXPECT_TRUE(Finds(facts, Level::kOk, "admin.sock (0666 root root) is closed to this user"));
   EXPECT_TRUE(Finds(facts, Level::kOk, "this user's processes are tenant user-0, by rule 1"));
-  EXPECT_TRUE(Finds(facts, Level::kOk, "of the same version"));
+  EXPECT_TRUE(Finds(facts, Level::kOk, "has the same version"));
 }
 
 TEST(ExamineTest, TheDaemon) {
@@ -114,9 +115,9 @@ TEST(ExamineTest, TheDaemon) {
   facts.daemon->version = "0.2.0";
   facts.daemon->draining = true;
   facts.daemon->notices = {"the state folder cannot be written"};
-  EXPECT_TRUE(Finds(facts, Level::kWarning, "gpumemctl is of version 0.1.0, the daemon of 0.2.0"));
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "gpumemctl has version 0.1.0, the daemon 0.2.0"));
   EXPECT_TRUE(Finds(facts, Level::kWarning, "draining", "drain --resume"));
-  EXPECT_TRUE(Finds(facts, Level::kWarning, "it says: the state folder"));
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "the daemon reports: the state folder"));
   facts.daemon.reset();
   facts.admin_error = "deadline exceeded";
   EXPECT_TRUE(Finds(facts, Level::kProblem, "deadline exceeded", "journalctl"));
@@ -126,7 +127,7 @@ TEST(ExamineTest, Sockets) {
   Facts facts = Healthy();
   facts.sockets[0].state = State::kDenied;
   facts.sockets[1].state = State::kMissing;
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "no worker of theirs", "session_socket_mode"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "its workers get no memory", "session_socket_mode"));
   EXPECT_TRUE(Finds(facts, Level::kProblem, "admin.sock (0666 root root) is missing"));
   facts = Healthy();
   facts.worker = {.error = "no rule matches"};
@@ -152,16 +153,16 @@ TEST(ExamineTest, TheDriver) {
   facts.driver.gpus = {{.uuid = "GPU-1", .persistent = false},
                        {.uuid = "GPU-2", .unknown = "no such device"}};
   facts.driver.files = {{.path = "/dev/nvidia0", .usable = false, .mode = "0660 root video"}};
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "module is of version 570.1", "load the module"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "module has version 570.1", "reload the module"));
   EXPECT_TRUE(Finds(facts, Level::kWarning, "persistence mode is off for GPU-1", "nvidia-smi -pm"));
   EXPECT_TRUE(Finds(facts, Level::kUnseen, "GPU-2: no such device"));
   EXPECT_TRUE(Finds(facts, Level::kProblem, "/dev/nvidia0 (0660 root video)", "group"));
   facts.driver.cuda_error = "no device";
   facts.driver.nvml_error = "Driver/library version mismatch";
   EXPECT_TRUE(Finds(facts, Level::kProblem, "CUDA does not work here: no device"));
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "NVML does not work here", "restart the machine"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "NVML does not work here", "reboot"));
   facts.driver = {};
-  EXPECT_TRUE(Finds(facts, Level::kProblem, "no NVIDIA driver can be seen"));
+  EXPECT_TRUE(Finds(facts, Level::kProblem, "no NVIDIA driver is visible"));
   facts.daemon->cuda = false;
   EXPECT_TRUE(Finds(facts, Level::kOk, "needs none"));
 }
@@ -186,7 +187,7 @@ TEST(ExamineTest, AFullStore) {
   facts.daemon->store_full = true;
   // If further segments are refused, no data is lost.
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
-  EXPECT_TRUE(Finds(facts, Level::kWarning, "store is full: it keeps what it has",
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "store is full: it keeps its content",
                     "FileDescriptorStoreMax="));
   EXPECT_TRUE(Finds(facts, Level::kOk, "systemd keeps the memory"));
   facts.daemon->unkept_segments = 508;
@@ -207,7 +208,7 @@ TEST(ExamineTest, Descriptors) {
   EXPECT_TRUE(Finds(facts, Level::kOk, "enough to attach to a/llama"));
   facts.files_soft = 20;
   facts.daemon->largest_publication = 0;
-  EXPECT_TRUE(Finds(facts, Level::kWarning, "which is few"));
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "too few, since each segment"));
   facts.process.files_open = 60000;
   EXPECT_TRUE(Finds(facts, Level::kWarning, "the daemon has 60000 of 65536", "LimitNOFILE"));
   facts.process.files_open.reset();

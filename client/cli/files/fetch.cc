@@ -55,8 +55,7 @@ absl::StatusOr<std::vector<ListedFile>> FilesIn(const Attachment& attachment,
   }
   if (!fits) {
     return absl::InvalidArgumentError(
-        "the publication's list of files does not fit its segments: who published it wrote it "
-        "wrongly");
+        "the publication's list of files does not match its segments: publish it again");
   }
   return files;
 }
@@ -142,19 +141,19 @@ absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& 
   if (!IsFolder(out)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the publication has ", files.size(), " files, and ", out,
-                     " is no folder: make it first, or name another with --out"));
+                     " is not a folder: create it, or name another with --out"));
   }
   std::vector<std::string> paths;
   for (const ListedFile& file : files) {
     if (!IsFileName(file.name) || Printable(file.name) != file.name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", Printable(file.name),
-                       "\" has characters that are not written into a folder: nothing is fetched"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", Printable(file.name),
+          "\" has characters that are not allowed in file names: nothing was fetched"));
     }
     if (IsHidden(file.name) && !allow_dotfiles) {
       return absl::InvalidArgumentError(
           absl::StrCat("the publication has a hidden file, ", file.name,
-                       ": nothing is fetched; --allow-dotfiles writes such files, too"));
+                       ": nothing was fetched; use --allow-dotfiles to write such files"));
     }
     paths.push_back(absl::StrCat(out, absl::EndsWith(out, "/") ? "" : "/", file.name));
   }
@@ -177,9 +176,9 @@ absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
         (*reading)->Read(i, [&](absl::string_view bytes) { return (*output)->Write(bytes); });
     if (!checksum.ok()) return checksum.status();
     if (files[i].xxh128.value_or(*checksum) != *checksum) {
-      return Differs(absl::StrCat(files[i].name, " in memory is not what was published (",
-                                  *checksum, ", not ", *files[i].xxh128,
-                                  "): somebody has written to it"));
+      return Differs(absl::StrCat(files[i].name,
+                                  " in memory differs from what was published (checksum ",
+                                  *checksum, ", not ", *files[i].xxh128, "): publish it again"));
     }
     // Closed here: open descriptors for all files could exceed the limit.
     if (auto status = (*output)->Finish(); !status.ok()) return status;
@@ -218,14 +217,15 @@ absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
   Print(options.json ? Pretty(VerifiedJson(read, verified))
                      : VerifiedView(verified, options.exact));
   if (different > 0) {
-    return Differs(absl::StrCat(different, " of ", Counted(verified.size(), "file"),
-                                ": what is in memory is not what was published, since somebody "
-                                "has written to it; publish it again"));
+    return Differs(
+        absl::StrCat(different, " of ", Counted(verified.size(), "file"),
+                     ": the memory differs from what was published: a process has written "
+                     "to it; publish it again"));
   }
   if (unknown > 0) {
     return absl::FailedPreconditionError(
-        "there is nothing to compare with: the publication was made by something else than "
-        "gpumemctl publish, or with --no-checksum");
+        "the publication has no checksums to compare with: publish it by gpumemctl publish, "
+        "without --no-checksum");
   }
   return absl::OkStatus();
 }

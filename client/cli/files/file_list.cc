@@ -37,23 +37,23 @@ bool IsXxh128(absl::string_view text) {
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("the publication's list of files is not well-formed: ", what));
+      absl::StrCat("the publication's list of files is invalid: ", what));
 }
 
 absl::StatusOr<ListedFile> DecodeFile(const Json& json) {
-  if (!json.is_object()) return Malformed("a file that is no object");
+  if (!json.is_object()) return Malformed("a file is not a JSON object");
   const Json name = json.value("name", Json());
   const Json bytes = json.value("bytes", Json());
   const Json xxh128 = json.value("xxh128", Json());
   ListedFile file;
-  if (!name.is_string()) return Malformed("a file without a name");
+  if (!name.is_string()) return Malformed("a file has no name");
   file.name = name.get<std::string>();
-  if (!IsFileName(file.name)) return Malformed("a file with a name that no file can have");
-  if (!bytes.is_number_unsigned()) return Malformed("a file without a size");
+  if (!IsFileName(file.name)) return Malformed("a file has an invalid name");
+  if (!bytes.is_number_unsigned()) return Malformed("a file has no size");
   file.bytes = bytes.get<uint64_t>();
   if (xxh128.is_null()) return file;
   if (!xxh128.is_string() || !IsXxh128(xxh128.get_ref<const std::string&>())) {
-    return Malformed("a checksum that is none");
+    return Malformed("a file has an invalid checksum");
   }
   file.xxh128 = xxh128.get<std::string>();
   return file;
@@ -74,12 +74,12 @@ absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files) {
   for (const ListedFile& file : files) {
     if (!IsFileName(file.name)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", Printable(file.name), "\" is no file's name"));
+          absl::StrCat("\"", Printable(file.name), "\" is not a valid file name"));
     }
     if (!names.insert(file.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("two files are named ", file.name,
-                       ": a publication keeps names without their folders, so rename one"));
+                       ": rename one, since a publication keeps names without folders"));
     }
     Json json = Json::object();
     json["name"] = file.name;
@@ -104,8 +104,8 @@ absl::StatusOr<std::string> EncodeFileList(absl::Span<const ListedFile> files) {
   if (text.size() > kMaxMetadata) {
     return absl::InvalidArgumentError(
         absl::StrCat("the list of ", files.size(), " files has ", text.size(),
-                     " bytes, more than the 1 MiB of a publication's metadata: publish fewer, or "
-                     "give them shorter names"));
+                     " bytes, more than the 1 MiB of a publication's metadata: publish fewer "
+                     "files, or use shorter names"));
   }
   return text;
 }
@@ -122,22 +122,22 @@ absl::StatusOr<std::vector<ListedFile>> DecodeFileList(absl::string_view metadat
           ? json["format"].get<std::string>()
           : "";
   if (!absl::StartsWith(format, kFormats)) {
-    return absl::NotFoundError("the publication says nothing about files");
+    return absl::NotFoundError("the publication has no list of files");
   }
   if (format != kFormat) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the publication's list of files is of a format that this gpumemctl does not "
-                     "know: a newer one does"));
+        absl::StrCat("this gpumemctl does not know the format of the publication's list of files: "
+                     "use a newer gpumemctl"));
   }
   if (too_deep) return Malformed("it is nested too deeply");
   const Json list = json.value("files", Json());
-  if (!list.is_array()) return Malformed("no files");
+  if (!list.is_array()) return Malformed("it has no files");
   std::vector<ListedFile> files;
   std::set<std::string> names;
   for (const Json& each : list) {
     absl::StatusOr<ListedFile> file = DecodeFile(each);
     if (!file.ok()) return file.status();
-    if (!names.insert(file->name).second) return Malformed("two files of one name");
+    if (!names.insert(file->name).second) return Malformed("two files have the same name");
     files.push_back(*std::move(file));
   }
   return files;

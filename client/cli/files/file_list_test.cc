@@ -99,7 +99,7 @@ TEST(FileListTest, RefusesWhatIsNotWellFormed) {
     EXPECT_EQ(DecodeFileList(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
   EXPECT_THAT(DecodeFileList(R"({"format": "gpumem-files/2"})").status().message(),
-              HasSubstr("a newer one does"));
+              HasSubstr("use a newer gpumemctl"));
 }
 
 }  // namespace

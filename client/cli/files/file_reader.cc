@@ -18,17 +18,18 @@ absl::StatusOr<std::unique_ptr<FileReader>> FileReader::Open(const std::string& 
   if (!file.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   struct stat before = {};
   if (fstat(file.get(), &before) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
   }
   if (S_ISDIR(before.st_mode)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is a folder: name the files in it, each with --file"));
   }
   if (!S_ISREG(before.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file"));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
   if (before.st_size == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is empty: there is nothing to publish"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is empty: a published file needs at least one byte"));
   }
   return std::unique_ptr<FileReader>(new FileReader(path, std::move(file), before));
 }
@@ -64,8 +65,8 @@ absl::Status FileReader::Read(uint64_t offset, uint64_t bytes, void* buffer) {
                                               ": ", absl::ErrnoToStatus(errno, "").message()));
     }
     if (got == 0) {
-      return absl::AbortedError(absl::StrCat(
-          path_, " became shorter while it was read: it ends at byte ", offset + done, " now"));
+      return absl::AbortedError(absl::StrCat(path_, " was truncated to ", offset + done,
+                                             " bytes while it was read: try again"));
     }
     done += static_cast<uint64_t>(got);
   }
@@ -80,7 +81,7 @@ absl::Status FileReader::CheckUnchanged() const {
     return absl::OkStatus();
   }
   return absl::AbortedError(
-      absl::StrCat(path_, " was written to while it was read: nothing is published; try it again"));
+      absl::StrCat(path_, " changed while it was read: nothing was published; try again"));
 }
 
 }  // namespace gpumem::cli

@@ -15,7 +15,7 @@ namespace {
 constexpr char kStdout[] = "-";
 
 absl::Status Exists(const std::string& path) {
-  return absl::AlreadyExistsError(absl::StrCat(path, " is there already: --force replaces it"));
+  return absl::AlreadyExistsError(absl::StrCat(path, " exists: use --force to replace it"));
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string
   if (!replace && access(path.c_str(), F_OK) == 0) return Exists(path);
   std::string temporary = absl::StrCat(path, ".gpumemctl-", getpid());
   UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", temporary));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", temporary));
   return std::unique_ptr<OutputFile>(
       new OutputFile(path, std::move(temporary), std::move(fd), replace));
 }
@@ -77,7 +77,7 @@ absl::Status OutputFile::Commit() {
       if (link(temporary_.c_str(), path_.c_str()) == 0) return absl::OkStatus();
     }
     if (errno == EEXIST) return Exists(path_);
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot put ", path_, " in place"));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename a temporary file to ", path_));
   }
   temporary_.clear();
   return absl::OkStatus();

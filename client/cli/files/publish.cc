@@ -98,7 +98,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
         [&](uint64_t done) {
           progress.Show(done);
           return signals.Wait(absl::InfinitePast()) == StopSignals::Event::kStop
-                     ? absl::CancelledError("stopped by a signal; nothing is published")
+                     ? absl::CancelledError("stopped by a signal; nothing was published")
                      : absl::OkStatus();
         },
         command.checksum ? &checksums : nullptr);

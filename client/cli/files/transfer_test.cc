@@ -191,7 +191,7 @@ TEST_P(TransferTest, SeesThatAFileBecameShorter) {
   ASSERT_EQ(truncate(path.c_str(), 5 * kPiece + 1), 0);
   const absl::Status loaded = Load(files_, places_, *staging_, Ignore, nullptr);
   EXPECT_EQ(loaded.code(), absl::StatusCode::kAborted) << loaded;
-  EXPECT_THAT(loaded.message(), HasSubstr("became shorter"));
+  EXPECT_THAT(loaded.message(), HasSubstr("was truncated"));
 }
 
 TEST_P(TransferTest, SeesThatAFileWasWrittenTo) {
@@ -210,7 +210,7 @@ TEST(FileReaderTest, RefusesWhatIsNoFileToLoad) {
   EXPECT_EQ(FileReader::Open(dir + "/none").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(FileReader::Open(dir).status().message(), HasSubstr("is a folder"));
   EXPECT_THAT(FileReader::Open(dir + "/empty").status().message(), HasSubstr("is empty"));
-  EXPECT_THAT(FileReader::Open(dir + "/fifo").status().message(), HasSubstr("no regular file"));
+  EXPECT_THAT(FileReader::Open(dir + "/fifo").status().message(), HasSubstr("not a regular file"));
   fs::remove_all(dir);
 }
 

@@ -6,15 +6,14 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/options/parsed_options.h"
+#include "client/cli/options/pool_options.h"
 #include "client/cli/options/quota_options.h"
 #include "client/cli/options/showing_options.h"
 #include "client/cli/options/values.h"
 #include "client/cli/options/worker_options.h"
-#include "common/bytes.h"
 #include "common/version.h"
 
 namespace gpumem::cli {
@@ -22,58 +21,59 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Examples:
-  gpumemctl devices                       the GPUs and how full they are
-  gpumemctl map                           who holds which part of them
-  gpumemctl events --follow               what happens there
-  gpumemctl doctor                        is all as it should be?
-  gpumemctl quota get                     what I may hold, and what I hold
-  gpumemctl hold --bytes 1GiB --for 10s   be a worker for ten seconds
-  gpumemctl publish llama --file m.bin    load a model once, for every worker
-  gpumemctl segments --json               for programs
+  gpumemctl devices                       list GPUs and their use
+  gpumemctl map                           show who holds which part of them
+  gpumemctl events --follow               watch events
+  gpumemctl doctor                        check this machine and its daemon
+  gpumemctl quota get                     show your limits and usage
+  gpumemctl hold --bytes 1GiB --for 10s   hold memory for ten seconds
+  gpumemctl publish llama --file m.bin    load a model once, for all workers
+  gpumemctl segments --json               print JSON for programs
 
-devices, whoami, hold, quota get without a name, and what is about publications are for
-everybody, and so is doctor, which says what it may not see. The others use the admin
-socket: they are for root, the user that runs the daemon, and the members of the daemon's
-admin group.
+These commands need no privilege: devices, whoami, hold, doctor, publications,
+publish, fetch, verify, unpublish, and quota get without a tenant. The others
+use the admin socket: they are for root, the user that runs the daemon, and the
+members of the daemon's admin group.
 
-With --json the answer is one JSON object on stdout (hold, top and events: one on each line) with
-the protocol's field names; sizes are bytes, durations milliseconds, absent limits null.
-Errors are then {"error": {"code", "message", "denial"}} on stderr.
+Without --runtime-dir the folder of the daemon's sockets is $GPUMEM_RUNTIME_DIR,
+else this user's own, else /run/gpumem.
+
+With --json a command prints one JSON object (hold, top and events: one on each
+line) with the protocol's field names. Sizes are bytes, durations milliseconds,
+absent limits null. Errors are {"error": {"code", "message", "denial"}} on
+stderr.
 
 Exit codes:
-  0  done
-  1  the daemon refused, for a reason not named below; or there is a problem (doctor)
-  2  the command line makes no sense
-  3  no daemon can be reached, or it is going away
-  4  not allowed
-  5  a quota, or the device, has no room
+  0  success
+  1  refused by the daemon for another reason, or doctor found a problem
+  2  invalid command line
+  3  the daemon is unreachable or is shutting down
+  4  permission denied
+  5  a quota or the device is exhausted
   6  no such tenant, device, pool, ticket, publication or file
-  7  the memory that was held was taken back (hold --revocable)
-  8  what is in memory is not what was published (verify, fetch))";
-
-absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
+  7  the held memory was revoked (hold --revocable)
+  8  the memory differs from what was published (verify, fetch))";
 
 class Parser {
  public:
   Parser() {
     app_.name("gpumemctl");
-    app_.description("Shows and changes what gpumemd, the owner of this node's GPU memory, does.");
+    app_.description("Show and change what gpumemd, the owner of this node's GPU memory, does.");
     app_.footer(kFooter);
-    app_.set_version_flag("--version", absl::StrCat("gpumemctl ", GPUMEM_VERSION));
-    app_.set_help_flag("-h,--help", "Show this help and stop");
+    app_.set_version_flag("--version", absl::StrCat("gpumemctl ", GPUMEM_VERSION),
+                          "Show the version and exit");
+    app_.set_help_flag("-h,--help", "Show this help and exit");
     app_.require_subcommand(0, 1);  // none: Parse reports it better than CLI11
     // The options below are also valid after the subcommand.
     app_.fallthrough();
     app_.add_option("--runtime-dir", line_.global.runtime_dir,
-                    "The folder of the daemon's sockets (default: $GPUMEM_RUNTIME_DIR, else this "
-                    "user's own, else /run/gpumem)")
+                    "Find the daemon's sockets in this folder")
         ->take_last()
         ->type_name("DIR");
-    app_.add_flag("--json", line_.global.json, "Answer in JSON");
-    app_.add_flag("--bytes,--exact", line_.global.exact,
-                  "Show sizes in bytes instead of GiB and MiB");
+    app_.add_flag("--json", line_.global.json, "Print JSON");
+    app_.add_flag("--bytes,--exact", line_.global.exact, "Print sizes in bytes");
     app_.add_flag("--no-color", line_.global.no_color,
-                  "No colours (as with NO_COLOR in the environment, or TERM=dumb)");
+                  "Print no colours (as with NO_COLOR or TERM=dumb)");
     AddShowingCommands();
     AddPublications();
     AddQuota();
@@ -111,7 +111,7 @@ class Parser {
                 const std::string& footer) {
     CLI::App* sub = parent->add_subcommand(name, what);
     sub->footer(footer +
-                "\nHere, too: --runtime-dir, --json, --exact, --no-color (gpumemctl --help).");
+                "\nGlobal options: --runtime-dir, --json, --exact, --no-color (gpumemctl --help)");
     // Parents finish after their children: the innermost subcommand is the result.
     sub->final_callback([this, command] {
       if (!make_) make_ = [command] { return Command(*command); };
@@ -120,262 +120,221 @@ class Parser {
   }
 
   void AddShowingCommands() {
-    Add(&app_, "status", &status_, "How the daemon is doing.", "Example: gpumemctl status");
-    Add(&app_, "devices", &devices_,
-        "The devices: kinds, capacity, use, and which GPU reaches which.",
+    Add(&app_, "status", &status_, "Show the state of the daemon.", "Example: gpumemctl status");
+    Add(&app_, "devices", &devices_, "List devices: kinds, capacity, use, peer access.",
         "Example: gpumemctl devices --exact\n"
-        "CONTEXT is the process of the daemon that has a CUDA context on the device: it starts\n"
-        "one for segments of kinds mempool and ipc.\nNeeds no privilege.");
+        "CONTEXT is the daemon's process with a CUDA context on the device. The daemon\n"
+        "starts one for segments of kinds mempool and ipc.\nNeeds no privilege.");
     CLI::App* whoami =
-        Add(&app_, "whoami", &whoami_, "Which tenant the daemon takes me for, and by which rule.",
-            "Example: gpumemctl whoami\nAlso what it knows of this process (uid, groups, cgroup, "
-            "and the unit, container, pod\nor Slurm job that follow from it), and why the rules "
-            "before did not decide.\nNeeds no privilege.");
-    whoami->add_option("--tenant", whoami_.tenant, "Ask to be this tenant")->type_name("NAME");
+        Add(&app_, "whoami", &whoami_, "Show your tenant and the rule that decides it.",
+            "Example: gpumemctl whoami\n"
+            "Shows also the facts that the daemon has about this process (uid, groups,\n"
+            "cgroup, and the unit, container, pod or Slurm job derived from it), and why the\n"
+            "rules before that one did not match.\nNeeds no privilege.");
+    whoami->add_option("--tenant", whoami_.tenant, "Request this tenant")->type_name("NAME");
 
-    CLI::App* ps = Add(&app_, "ps", &ps_, "The sessions: who is connected, and what they hold.",
-                       "Example: gpumemctl ps --tenant training\n"
-                       "A session is \"lingering\" when it has ended but its process may still map "
-                       "memory,\nor has a memory pool open; \"away\" when the daemon that it began "
-                       "with is gone, and its "
-                       "client\nhas not come back for it: it keeps what it holds.");
-    ps->add_option("--tenant", ps_.tenant, "Only this tenant's")->type_name("NAME");
+    CLI::App* ps =
+        Add(&app_, "ps", &ps_, "List sessions and what they hold.",
+            "Example: gpumemctl ps --tenant training\n"
+            "A session is \"lingering\" if it has ended, but its process may still map memory\n"
+            "or have a memory pool open. It is \"away\" if the daemon has restarted and\n"
+            "its client has not reconnected: it keeps what it holds.");
+    ps->add_option("--tenant", ps_.tenant, "Show only this tenant")->type_name("NAME");
 
     CLI::App* segments =
-        Add(&app_, "segments", &segments_, "The segments and who holds them.",
+        Add(&app_, "segments", &segments_, "List segments and their holders.",
             "Example: gpumemctl segments --device 0\n"
-            "A segment is \"lost\" when the CUDA context that it lived in is gone: who has it\n"
-            "open keeps it, and nobody can open it any more.");
-    segments->add_option("--tenant", segments_.tenant, "Only this tenant's")->type_name("NAME");
+            "A segment is \"lost\" if its CUDA context is gone: sessions that have it open\n"
+            "keep it, and no other session can open it.");
+    segments->add_option("--tenant", segments_.tenant, "Show only this tenant")->type_name("NAME");
     segments
-        ->add_option(
-            "--device", segments_.device,
-            "Only on this device: its place in the daemon's list (gpumemctl devices), or its "
-            "UUID")
+        ->add_option("--device", segments_.device, "Show only this device (see gpumemctl devices)")
         ->type_name("INDEX|UUID");
   }
 
   void AddPublications() {
     CLI::App* list =
-        Add(&app_, "publications", &publications_, "The publications that this user may attach to.",
+        Add(&app_, "publications", &publications_, "List publications that you may attach to.",
             "Example: gpumemctl publications\n"
-            "A publication keeps its segments, and stays when its publisher ends, "
-            "unless it is\nephemeral. Who published it is told to its own tenant.\n"
+            "A publication keeps its segments, and outlives its publisher unless it is\n"
+            "ephemeral. Only its own tenant sees the publisher.\n"
             "Needs no privilege.");
-    list->add_option("--of", publications_.of_tenant, "Only this tenant's")->type_name("TENANT");
-    CLI::App* publish = Add(
-        &app_, "publish", &publish_,
-        "Load files into memory under a name, for every worker to attach to.",
-        "Examples:\n  gpumemctl publish llama --file model.safetensors\n"
-        "  gpumemctl publish llama --file shards/*.safetensors --device 1\n"
-        "Each file becomes a segment, in the order given, and the memory stays until it is "
-        "unpublished.\nUnder a name that is there it becomes the next version: both take memory "
-        "until the older\none's last holder ends. Needs no privilege.");
+    list->add_option("--of", publications_.of_tenant, "Show only this tenant")->type_name("TENANT");
+    CLI::App* publish =
+        Add(&app_, "publish", &publish_, "Load files into memory as a publication.",
+            "Examples:\n  gpumemctl publish llama --file model.safetensors\n"
+            "  gpumemctl publish llama --file shards/*.safetensors --device 1\n"
+            "Each file becomes a segment, in the given order. The memory stays until it is\n"
+            "unpublished. An existing name gets a new version: both versions take memory\n"
+            "until the last holder of the older one ends.\n"
+            "DEVICE is a UUID or its beginning, a PCI bus id, an ordinal as this process sees\n"
+            "it (CUDA_VISIBLE_DEVICES), or most-free. The default is the first visible device\n"
+            "that has the kind.\n"
+            "Needs no privilege.");
     AddPublishOptions(publish, &publish_);
-    CLI::App* fetch = Add(&app_, "fetch", &fetch_, "Write what a publication holds to files.",
-                          "Examples:\n  gpumemctl fetch llama --out model.safetensors\n"
-                          "  gpumemctl fetch training/llama --out shards/\n"
-                          "  gpumemctl fetch llama --out - | sha256sum\n"
-                          "Checks it as verify does. Of a publication that gpumemctl did not make, "
-                          "each segment\nis a file. Into a folder no file is written whose name "
-                          "begins with '.', unless\n--allow-dotfiles is given: the publisher chose "
-                          "the names. Needs no privilege.");
+    CLI::App* fetch =
+        Add(&app_, "fetch", &fetch_, "Write the contents of a publication to files.",
+            "Examples:\n  gpumemctl fetch llama --out model.safetensors\n"
+            "  gpumemctl fetch training/llama --out shards/\n"
+            "  gpumemctl fetch llama --out - | sha256sum\n"
+            "Verifies the bytes, too. If gpumemctl did not publish it, each segment becomes a\n"
+            "file. The publisher chose the names: one that begins with '.' is written into\n"
+            "a folder only with --allow-dotfiles.\n"
+            "Needs no privilege.");
     AddFetchOptions(fetch, &fetch_);
     CLI::App* verify =
-        Add(&app_, "verify", &verify_, "Compare the bytes in memory with what was published.",
+        Add(&app_, "verify", &verify_, "Check the memory of a publication for changes.",
             "Example: gpumemctl verify llama\n"
-            "Reads them back from the device and compares their checksums, which xxh128sum also\n"
-            "prints for the files. Needs no privilege.");
+            "Reads the bytes back from the device and compares their checksums. xxh128sum\n"
+            "prints the same checksums for the files.\n"
+            "Needs no privilege.");
     AddVerifyOptions(verify, &verify_);
     CLI::App* unpublish =
-        Add(&app_, "unpublish", &unpublish_, "End a publication; who has it attached keeps it.",
-            "Examples:\n  gpumemctl unpublish weights             my own tenant's\n"
-            "  gpumemctl unpublish training/weights    any tenant's, as an operator");
-    unpublish->add_option("NAME", unpublish_.name, "The publication")->required();
+        Add(&app_, "unpublish", &unpublish_, "End a publication; attached sessions keep it.",
+            "Examples:\n  gpumemctl unpublish weights             of your own tenant\n"
+            "  gpumemctl unpublish training/weights    of any tenant, as an operator");
+    unpublish->add_option("NAME", unpublish_.name, "End this publication ([TENANT/]NAME)")
+        ->required();
   }
 
   void AddQuota() {
-    CLI::App* quota = Add(&app_, "quota", &quota_get_, "Show or change what a tenant may hold.",
-                          "Without a subcommand: the same as gpumemctl quota get.");
+    CLI::App* quota = Add(&app_, "quota", &quota_get_, "Show or change the quota of a tenant.",
+                          "Without a subcommand: same as gpumemctl quota get.");
     quota->require_subcommand(0, 1);
-    CLI::App* get = Add(quota, "get", &quota_get_, "A tenant's limits and what it holds.",
-                        "Examples:\n  gpumemctl quota get            my own; needs no privilege\n"
+    CLI::App* get = Add(quota, "get", &quota_get_, "Show the limits and the usage of a tenant.",
+                        "Examples:\n  gpumemctl quota get            your own; needs no privilege\n"
                         "  gpumemctl quota get training");
-    get->add_option("TENANT", quota_get_.tenant, "The tenant (default: the caller's own)");
-    Add(quota, "list", &quota_list_, "All tenants, one on each line.",
+    get->add_option("TENANT", quota_get_.tenant, "Show this tenant (default: your own)");
+    Add(quota, "list", &quota_list_, "List all tenants with limits and usage.",
         "Example: gpumemctl quota list");
 
     AddQuotaUnset(quota);
-    CLI::App* set = Add(
-        quota, "set", &quota_set_, "Change what a tenant may have, at once and until quota unset.",
-        "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
-        "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
-        "  gpumemctl quota set serving --guarantee 20GiB --priority 10\n"
-        "What is set goes before the configuration, also after a restart or a reload; what is\n"
-        "not set follows the configuration. A limit below what is used takes nothing away: the\n"
-        "tenant gets nothing more until it is below.");
+    CLI::App* set =
+        Add(quota, "set", &quota_set_, "Change the quota of a tenant until quota unset.",
+            "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
+            "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
+            "  gpumemctl quota set serving --guarantee 20GiB --priority 10\n"
+            "These settings override the configuration, also after a restart or a reload.\n"
+            "Other settings follow the configuration. A limit below the usage revokes\n"
+            "nothing: the tenant gets nothing new until its usage is below the limit.\n"
+            "LIMIT is the name of a setting, such as total-limit.");
     AddQuotaSetOptions(set, &quota_set_);
   }
 
   void AddQuotaUnset(CLI::App* quota) {
-    CLI::App* unset = Add(quota, "unset", &quota_unset_, "Take back what quota set changed.",
-                          "Examples:\n  gpumemctl quota unset training            all of it\n"
-                          "  gpumemctl quota unset training --limit    the limit alone\n"
-                          "The quota is again as the configuration says.");
+    CLI::App* unset = Add(quota, "unset", &quota_unset_, "Undo changes made by quota set.",
+                          "Examples:\n  gpumemctl quota unset training            all settings\n"
+                          "  gpumemctl quota unset training --limit    only the limit\n"
+                          "The settings follow the configuration again.");
     AddQuotaUnsetOptions(unset, &quota_unset_);
   }
 
   void AddPool() {
     CLI::App* pool =
-        Add(&app_, "pool", &pool_list_, "Show or change the driver's memory pools (kind mempool).",
-            "Without a subcommand: the same as gpumemctl pool list.\n"
+        Add(&app_, "pool", &pool_list_, "Show or change CUDA memory pools (kind mempool).",
+            "Without a subcommand: same as gpumemctl pool list.\n"
             "A tenant has a pool on a device while it has segments of kind mempool there.");
     pool->require_subcommand(0, 1);
     CLI::App* list =
-        Add(pool, "list", &pool_list_, "The pools, one on each line.",
+        Add(pool, "list", &pool_list_, "List the memory pools.",
             "Example: gpumemctl pool list --tenant training\n"
-            "RESERVED is taken from the device, USED by segments. The driver keeps what\n"
-            "is unused up to THRESHOLD, and reserves no more than MAX.");
-    list->add_option("--tenant", pool_list_.tenant, "Only this tenant's")->type_name("NAME");
-    list->add_option(
-            "--device", pool_list_.device,
-            "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
-        ->type_name("INDEX|UUID");
+            "RESERVED bytes are taken from the device, USED bytes are in segments. The driver\n"
+            "keeps unused bytes up to THRESHOLD, and reserves at most MAX.");
+    AddPoolListOptions(list, &pool_list_);
 
-    v1::SetPoolRequest& change = pool_set_.request;
     CLI::App* set =
-        Add(pool, "set", &pool_set_, "Change a pool's attributes, until the daemon ends.",
+        Add(pool, "set", &pool_set_, "Change attributes of a pool until gpumemd stops.",
             "Examples:\n  gpumemctl pool set training --release-threshold 4GiB\n"
             "  gpumemctl pool set training --device 1 --reuse-opportunistic off --reset-peaks\n"
-            "The attributes are CUDA's (cudaMemPoolAttr). They hold at once, and for the tenant's\n"
-            "later pools on the device.");
-    AddPoolName(set, change.mutable_tenant(), change.mutable_device_uuid());
-    AddParsed(
-        set, "--release-threshold", ParseSize,
-        [&change](uint64_t bytes) { change.set_release_threshold_bytes(bytes); },
-        "Reserved bytes up to which the driver keeps what is unused")
-        ->type_name("BYTES");
-    auto add_switch = [&](const char* name, void (v1::SetPoolRequest::*setter)(bool),
-                          const char* help) {
-      AddParsed(
-          set, name, ParseSwitch, [=, &change](bool on) { (change.*setter)(on); }, help)
-          ->type_name("on|off");
-    };
-    add_switch("--reuse-follow-event-dependencies",
-               &v1::SetPoolRequest::set_reuse_follow_event_dependencies,
-               "Reuse what another stream freed, where an event orders the two");
-    add_switch("--reuse-opportunistic", &v1::SetPoolRequest::set_reuse_allow_opportunistic,
-               "Reuse what another stream freed, where that is already done");
-    add_switch("--reuse-internal-dependencies",
-               &v1::SetPoolRequest::set_reuse_allow_internal_dependencies,
-               "Reuse what another stream will have freed, and wait for it");
-    set->add_flag_callback(
-        "--reset-peaks", [&change] { change.set_reset_peaks(true); },
-        "Let both peaks start again from the present values");
-    set->parse_complete_callback([&change] {
-      if (!change.has_release_threshold_bytes() && !change.has_reuse_follow_event_dependencies() &&
-          !change.has_reuse_allow_opportunistic() &&
-          !change.has_reuse_allow_internal_dependencies() && !change.reset_peaks()) {
-        throw CLI::ValidationError(
-            "pool set", "nothing to change: name an attribute, such as --release-threshold 1GiB");
-      }
-    });
+            "The attributes are those of cudaMemPoolAttr. They apply at once, and to later\n"
+            "pools of the tenant on the device.");
+    AddPoolSetOptions(set, &pool_set_);
 
-    v1::TrimPoolRequest& cut = pool_trim_.request;
-    CLI::App* trim = Add(pool, "trim", &pool_trim_,
-                         "Give reserved bytes that no segment uses back to the driver.",
+    CLI::App* trim = Add(pool, "trim", &pool_trim_, "Return unused bytes of a pool to the driver.",
                          "Example: gpumemctl pool trim training --to 1GiB");
-    AddPoolName(trim, cut.mutable_tenant(), cut.mutable_device_uuid());
-    AddParsed(
-        trim, "--to", ParseSize, [&cut](uint64_t bytes) { cut.set_keep_bytes(bytes); },
-        "Let the pool keep this much (default: what its segments use)")
-        ->type_name("BYTES");
-  }
-
-  static void AddPoolName(CLI::App* app, std::string* tenant, std::string* device) {
-    app->add_option("TENANT", *tenant, "The tenant")->required();
-    app->add_option("--device", *device,
-                    "The device: its place in the daemon's list (gpumemctl devices), or its UUID "
-                    "(default: the first on which the tenant has a pool)")
-        ->type_name("INDEX|UUID");
+    AddPoolTrimOptions(trim, &pool_trim_);
   }
 
   void AddChangingCommands() {
-    CLI::App* trim = Add(&app_, "trim", &trim_,
-                         "Give retained segments (released, kept for reuse) back to the driver.",
-                         "Example: gpumemctl trim --tenant training --keep 1GiB");
-    trim->add_option("--tenant", trim_.tenant, "Only this tenant's")->type_name("NAME");
-    trim->add_option(
-            "--device", trim_.device,
-            "Only on this device: its place in the daemon's list (gpumemctl devices), or its UUID")
+    CLI::App* trim = Add(&app_, "trim", &trim_, "Return retained segments to the driver.",
+                         "Example: gpumemctl trim --tenant training --keep 1GiB\n"
+                         "A retained segment was released, and is kept for reuse by its tenant.");
+    trim->add_option("--tenant", trim_.tenant, "Trim only this tenant")->type_name("NAME");
+    trim->add_option("--device", trim_.device, "Trim only this device (see gpumemctl devices)")
         ->type_name("INDEX|UUID");
     AddParsed(trim, "--keep", ParseSize, Into(&trim_.keep_bytes),
-              "Let each tenant keep this much on each device (default: nothing)")
+              "Keep this much per tenant and device (default: 0)")
         ->type_name("BYTES");
 
-    CLI::App* drain = Add(&app_, "drain", &drain_,
-                          "Admit no new sessions and requests; holders keep what they have.",
+    CLI::App* drain = Add(&app_, "drain", &drain_, "Admit no new sessions or requests.",
                           "Examples:\n  gpumemctl drain            before maintenance\n"
-                          "  gpumemctl drain --resume   afterwards");
-    drain->add_flag("--resume", drain_.resume, "Admit again");
+                          "  gpumemctl drain --resume   afterwards\n"
+                          "Sessions keep what they hold.");
+    drain->add_flag("--resume", drain_.resume, "Admit new sessions and requests again");
 
-    Add(&app_, "reload", &reload_,
-        "Let the daemon read its configuration file again, and say what is different.",
+    Add(&app_, "reload", &reload_, "Reload the configuration file of the daemon.",
         "Example: gpumemctl reload\n"
-        "Tenants, rules and quotas are taken over, all or nothing: with a mistake in the file, "
-        "the\n"
-        "configuration in force stays. What quota set changed stays, too. SIGHUP does the same.");
+        "Applies tenants, rules and quotas, and prints the differences. If the file has a\n"
+        "mistake, the configuration in force stays. Changes by quota set stay, too.\n"
+        "SIGHUP does the same.");
   }
 
   void AddTop() {
     CLI::App* top =
-        Add(&app_, "top", &top_, "Devices, tenants and sessions, live, the largest first.",
-            "Examples:\n  gpumemctl top                              q quits, ? shows the keys\n"
+        Add(&app_, "top", &top_, "Show devices, tenants and sessions live.",
+            "Examples:\n  gpumemctl top                              q quits, ? lists the keys\n"
             "  gpumemctl top --by process --sort age\n"
-            "  gpumemctl top --iterations 1 --json | jq .   one look, for programs");
+            "  gpumemctl top --iterations 1 --json | jq .\n"
+            "The largest are first. --sort count: by segments, leases or tenants; --sort age,\n"
+            "with --by process: the youngest first.");
     AddTopOptions(top, &top_);
-    CLI::App* map = Add(&app_, "map", &map_,
-                        "The devices as pictures: which tenant holds what, and what is free.",
-                        "Examples:\n  gpumemctl map\n  gpumemctl map --device 0 --rows 8\n"
-                        "A tenant has as many letters as it has bytes: capital ones for what is "
-                        "leased, small ones\nfor what is retained (released, kept for reuse), '~' "
-                        "for what lingers (the lease has ended,\na process may still map it).");
+    CLI::App* map =
+        Add(&app_, "map", &map_, "Draw the memory of the devices by tenant.",
+            "Examples:\n  gpumemctl map\n  gpumemctl map --device 0 --rows 8\n"
+            "The number of letters of a tenant is in proportion to its bytes: capital letters\n"
+            "are leased, small ones retained (released, kept for reuse), and '~' lingering\n"
+            "(the lease has ended, but a process may still map the memory).");
     AddMapOptions(map, &map_);
     CLI::App* describe =
-        Add(&app_, "describe", &describe_, "All that is known of one thing, and what it refers to.",
+        Add(&app_, "describe", &describe_, "Show all facts about one object.",
             "Examples:\n  gpumemctl describe tenant training\n  gpumemctl describe segment 12\n"
-            "  gpumemctl describe lease 33\n  gpumemctl describe training/llama");
+            "  gpumemctl describe lease 33\n  gpumemctl describe training/llama\n"
+            "WHAT is tenant, session, lease, segment, publication or device, and a name or\n"
+            "number. The type may be left out if the name is unambiguous.");
     AddDescribeOptions(describe, &describe_);
     CLI::App* events =
-        Add(&app_, "events", &events_, "What has happened in the broker, and what happens.",
-            "Examples:\n  gpumemctl events                          what the daemon still knows\n"
-            "  gpumemctl events --follow --tenant a      from now on, until Ctrl-C\n"
+        Add(&app_, "events", &events_, "Show past or current events of the broker.",
+            "Examples:\n  gpumemctl events                          past events\n"
+            "  gpumemctl events --follow --tenant a      new events, until Ctrl-C\n"
             "  gpumemctl events --follow --json --event denied --event revoked\n"
-            "Grants, denials, releases, revocations, reclaims, sessions, and changes of quotas and "
-            "the\nconfiguration (docs/audit.md has all of them). With --json, an object on each "
-            "line.");
+            "Events are grants, denials, releases, revocations, reclaims, sessions, and\n"
+            "changes of quotas and the configuration (docs/audit.md lists them). With --json\n"
+            "each line is an object.");
     AddEventsOptions(events, &events_);
-    Add(&app_, "doctor", &doctor_, "Check this machine and the daemon on it, and say what to do.",
+    Add(&app_, "doctor", &doctor_, "Check this machine and its daemon.",
         "Example: sudo gpumemctl doctor\n"
-        "Works without a daemon, and without privilege: then it says what it could not see. The\n"
-        "exit code is 1 where there is a problem; warnings leave it at 0.");
+        "Names problems and their remedies. Works without a daemon and without privilege,\n"
+        "and then says what it could not see. The exit code is 1 if there is a problem;\n"
+        "warnings leave it at 0.");
   }
 
   void AddHold() {
-    CLI::App* hold = Add(
-        &app_, "hold", &hold_,
-        "Be a worker: acquire or open segments, hold them for a time, release them.",
-        "Examples:\n  gpumemctl hold --bytes 1GiB --for 10s\n"
-        "  gpumemctl hold --bytes 64MiB --count 4 --device most-free --tenant training\n"
-        "  gpumemctl hold --bytes 64MiB --kind ipc --show-handle\n"
-        "  gpumemctl hold --open TICKET --read-only\n"
-        "  gpumemctl hold --bytes 40GiB --wait 1h --revocable\n"
-        "Prints each segment with its ticket, by which another process of the tenant can open\n"
-        "it, and says on stderr when one is lost (gpumemctl segments --help). Ends on time, or\n"
-        "on SIGINT or SIGTERM.\n"
-        "A device is named by its UUID or the beginning of it, by its PCI bus id, or by its\n"
-        "ordinal as this process sees it (CUDA_VISIBLE_DEVICES).\n"
-        "Needs no privilege.");
+    CLI::App* hold =
+        Add(&app_, "hold", &hold_, "Hold memory as a worker process.",
+            "Examples:\n  gpumemctl hold --bytes 1GiB --for 10s\n"
+            "  gpumemctl hold --bytes 64MiB --count 4 --device most-free --tenant training\n"
+            "  gpumemctl hold --bytes 64MiB --kind ipc --show-handle\n"
+            "  gpumemctl hold --open TICKET --read-only\n"
+            "  gpumemctl hold --bytes 40GiB --wait 1h --revocable\n"
+            "Prints each segment with its ticket, with which another process of the tenant\n"
+            "can open it. Reports on stderr if a segment is lost (gpumemctl segments --help).\n"
+            "Ends after --for, or on SIGINT or SIGTERM.\n"
+            "DEVICE is a UUID or its beginning, a PCI bus id, an ordinal as this process sees\n"
+            "it (CUDA_VISIBLE_DEVICES), or most-free. The default is the first visible device\n"
+            "that has the kind.\n"
+            "Revocable memory may be idle memory that is guaranteed to other tenants. When\n"
+            "the daemon revokes it, hold releases it and exits with 7.\n"
+            "Needs no privilege.");
     AddHoldOptions(hold, &hold_);
   }
 

@@ -38,7 +38,7 @@ CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Tak
               take(*std::move(value));
             }
           },
-          help + "; may be given several times")
+          help + "; repeatable")
       ->allow_extra_args(false);
 }
 

@@ -9,40 +9,39 @@
 namespace gpumem::cli {
 
 void AddTopOptions(CLI::App* app, TopCommand* command) {
-  app->add_option("--by", command->by, "What has a line (default: tenant)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, TopBy>{
-              {"tenant", TopBy::kTenant}, {"process", TopBy::kProcess}, {"device", TopBy::kDevice}},
-          CLI::ignore_case))
+  app->add_option("--by", command->by, "Show a line for each of these (default: tenant)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TopBy>{{"tenant", TopBy::kTenant},
+                                                                       {"process", TopBy::kProcess},
+                                                                       {"device", TopBy::kDevice}},
+                                          CLI::ignore_case)
+                      .description(""))
       ->type_name("tenant|process|device");
-  app->add_option("--sort", command->sort,
-                  "What the lines are sorted by (default: size); count: of segments, leases or "
-                  "tenants; age, for processes: the youngest first")
+  app->add_option("--sort", command->sort, "Sort by this (default: size)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, TopSort>{{"size", TopSort::kSize},
                                                                          {"name", TopSort::kName},
                                                                          {"count", TopSort::kCount},
                                                                          {"age", TopSort::kAge}},
-                                          CLI::ignore_case))
+                                          CLI::ignore_case)
+                      .description(""))
       ->type_name("size|name|count|age");
   AddParsed(app, "--interval", ParsePositiveDuration, Into(&command->interval),
-            "Time between two looks (default: 1s)")
+            "Refresh at this interval (default: 1s)")
       ->type_name("TIME");
-  app->add_option("--iterations", command->iterations, "Look so often, then stop")->type_name("N");
+  app->add_option("--iterations", command->iterations, "Refresh N times, then exit")
+      ->type_name("N");
   app->parse_complete_callback([command] {
     if (command->sort == TopSort::kAge && command->by != TopBy::kProcess) {
-      throw CLI::ValidationError("--sort", "age is for --by process");
+      throw CLI::ValidationError("--sort", "age needs --by process");
     }
   });
 }
 
 void AddMapOptions(CLI::App* app, MapCommand* command) {
-  app->add_option("--device", command->device,
-                  "Only this device: its place in the daemon's list (gpumemctl devices), or its "
-                  "UUID")
+  app->add_option("--device", command->device, "Show only this device (see gpumemctl devices)")
       ->type_name("INDEX|UUID");
-  app->add_option("--rows", command->rows, "How many lines each device gets (default: 4)")
+  app->add_option("--rows", command->rows, "Draw each device in N lines (1-100, default: 4)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100));
+      ->check(CLI::Range(1, 100).description(""));
 }
 
 void AddEventsOptions(CLI::App* app, EventsCommand* command) {
@@ -54,23 +53,22 @@ void AddEventsOptions(CLI::App* app, EventsCommand* command) {
         request.set_follow(true);
         request.set_past(false);
       },
-      "Show what happens from now on, until it is ended");
+      "Show new events until Ctrl-C");
   follow->disable_flag_override();
   app->add_flag_callback(
-         "--past", [&request] { request.set_past(true); },
-         "With --follow: first what the daemon still knows")
+         "--past", [&request] { request.set_past(true); }, "With --follow, show past events first")
       ->disable_flag_override()
       ->needs(follow);
   app->add_option_function<std::string>(
          "--tenant", [&request](const std::string& name) { request.set_tenant(name); },
-         "Only of this tenant, or about what it is charged for")
+         "Show only events that concern this tenant")
       ->type_name("NAME");
   app->add_option_function<std::vector<std::string>>(
          "--event",
          [&request](const std::vector<std::string>& names) {
            for (const std::string& name : names) request.add_events(name);
          },
-         "Only this one (granted, denied, …); may be given several times")
+         "Show only this event, such as denied; repeatable")
       ->allow_extra_args(false)
       ->type_name("EVENT");
 }
@@ -89,13 +87,12 @@ void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {
            if (it == kSubjects.end()) {
              throw CLI::ValidationError(
                  "describe", "\"" + words.front() +
-                                 "\" is nothing that there is (expected one of tenant, session, "
-                                 "lease, segment, publication, device)");
+                                 "\" is not a type of object (expected tenant, session, lease, "
+                                 "segment, publication or device)");
            }
            command->subject = it->second;
          },
-         "tenant, session, lease, segment, publication or device, and its name or number; the "
-         "first may be left out where the second says enough")
+         "Describe this object: its type, and name or number")
       ->required()
       ->expected(1, 2)
       ->type_name("");

@@ -38,14 +38,16 @@ absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
   if (text == "forever") return absl::InfiniteDuration();
   absl::StatusOr<absl::Duration> duration = ParsePositiveDuration(text);
   if (duration.ok()) return duration;
-  return absl::InvalidArgumentError(
-      absl::StrCat(duration.status().message(), ", and not \"forever\""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms, or forever)"));
 }
+
+absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }
 
 absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text) {
   absl::StatusOr<uint64_t> bytes = ParseBytes(text);
   if (bytes.ok() && *bytes == 0) {
-    return absl::InvalidArgumentError("a segment has at least one byte");
+    return absl::InvalidArgumentError("a segment needs at least one byte");
   }
   return bytes;
 }
@@ -98,8 +100,8 @@ absl::StatusOr<std::string> ParsePublication(const std::string& text) {
   if (fits) return text;
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text,
-                   "\": the name of a publication is 1 to 64 letters, digits, '.', '_' "
-                   "and '-'; it becomes one of the caller's own tenant"));
+                   "\" is not a publication's name (expected 1 to 64 letters, digits, '.', "
+                   "'_' and '-')"));
 }
 
 absl::StatusOr<DeviceBytes> ParseDeviceBytes(const std::string& text) {

@@ -17,7 +17,8 @@ namespace gpumem::cli {
 
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text);  // "10s"
 absl::StatusOr<absl::Duration> ParseWait(const std::string& text);              // or "forever"
-absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);             // "1GiB"; not 0
+absl::StatusOr<uint64_t> ParseSize(const std::string& text);                    // "1GiB"
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);             // the same; not 0
 absl::StatusOr<bool> ParseSwitch(const std::string& text);                      // "on", "off"
 absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);                // the same

@@ -43,7 +43,7 @@ std::string Footer(absl::string_view footer) {
     examples.clear();
   };
   for (absl::string_view line : absl::StrSplit(footer, '\n', absl::SkipWhitespace())) {
-    if (absl::StartsWith(line, "Here, too:") || line == "Examples:") continue;
+    if (absl::StartsWith(line, "Global options:") || line == "Examples:") continue;
     absl::string_view example = line;
     if (absl::ConsumePrefix(&example, "Example: ") || absl::ConsumePrefix(&example, "  ")) {
       in_text = false;
@@ -141,9 +141,9 @@ std::string ManPage(const std::vector<CommandReference>& commands) {
       ".TH GPUMEMCTL 1 \"\" \"gpumem ", GPUMEM_VERSION, "\" \"gpumem\"\n.SH NAME\n",
       "gpumemctl \\- show and change who holds how much GPU memory\n.SH SYNOPSIS\n",
       Synopsis(program), ".SH DESCRIPTION\n", Line(program.what), sections.description);
-  absl::StrAppend(&out, ".SH OPTIONS\nThese stand before or after the command.\n",
+  absl::StrAppend(&out, ".SH OPTIONS\nGive these before or after the command.\n",
                   Options(OptionsEverywhere(commands)));
-  absl::StrAppend(&out, ".PP\nAnd instead of everything else:\n");
+  absl::StrAppend(&out, ".PP\nGive these without a command:\n");
   for (const OptionReference& option : program.options) {
     if (option.name != "--help" && option.name != "--version") continue;
     const std::string name =
@@ -154,9 +154,9 @@ std::string ManPage(const std::vector<CommandReference>& commands) {
   for (size_t i = 1; i < commands.size(); ++i) out += Command(commands[i]);
   absl::StrAppend(&out, ".SH EXIT STATUS\n", sections.exit_codes, ".SH ENVIRONMENT\n.TP\n",
                   Bold("GPUMEM_RUNTIME_DIR"),
-                  "\nThe folder of the daemon's sockets, where no option says it.\n.TP\n",
+                  "\nThe folder of the daemon's sockets if no option names one.\n.TP\n",
                   Bold("CUDA_VISIBLE_DEVICES"),
-                  "\nWhich GPUs there are for the commands that map memory, and in which order.\n",
+                  "\nThe GPUs visible to the commands that map memory, in this order.\n",
                   ".SH EXAMPLES\n", sections.examples,
                   ".SH SEE ALSO\n.BR gpumemd (8),\n.BR gpumemd.toml (5),\n"
                   ".BR gpumem\\-keeper (8)\n");

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/options/command_line.h"
 #include "client/cli/reference/command_tree.h"
 #include "client/cli/reference/completions.h"
@@ -93,10 +95,20 @@ TEST(ReferenceTest, HasEveryCommandAndOption) {
       EXPECT_THAT(fish, HasSubstr(" -l " + option.name.substr(2)));
     }
   }
-  EXPECT_THAT(man, HasSubstr("\n.SH EXIT STATUS\n.TP\n\\fB0\\fR\ndone\n"));
+  EXPECT_THAT(man, HasSubstr("\n.SH EXIT STATUS\n.TP\n\\fB0\\fR\nsuccess\n"));
   EXPECT_THAT(man, HasSubstr("\n.SH EXAMPLES\n"));
-  EXPECT_THAT(man, Not(HasSubstr("Here, too:")));
+  EXPECT_THAT(man, Not(HasSubstr("Global options:")));
 }
+
+void ExpectHelpOf80Columns(const CLI::App& app) {
+  for (absl::string_view line : absl::StrSplit(app.help(), '\n'))
+    EXPECT_LE(line.size(), 80u) << line;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    ExpectHelpOf80Columns(*sub);
+  }
+}
+
+TEST(ReferenceTest, HelpFitsInto80Columns) { WithParser(ExpectHelpOf80Columns); }
 
 TEST(ReferenceTest, TextMeansNothingToTheLanguageThatItIsIn) {
   CLI::App app("'It' does.", "tool");

@@ -103,7 +103,7 @@ TEST(FindTest, SaysWhatItMayBe) {
   const absl::Status several = Find(snapshot, Subject::kAny, "33").status();
   EXPECT_TRUE(absl::IsInvalidArgument(several));
   EXPECT_EQ(several.message(),
-            "\"33\" may be several things: say describe lease 33, or describe segment 33");
+            "\"33\" is ambiguous: use describe lease 33, or describe segment 33");
   EXPECT_TRUE(Find(snapshot, Subject::kSegment, "33").ok());
   const absl::Status none = Find(snapshot, Subject::kSegment, "99").status();
   EXPECT_TRUE(absl::IsNotFound(none));
@@ -114,7 +114,7 @@ TEST(FindTest, SaysWhatItMayBe) {
   *snapshot.publications.add_publications() = snapshot.publications.publications(0);
   snapshot.publications.mutable_publications(1)->set_tenant("b");
   EXPECT_EQ(Find(snapshot, Subject::kPublication, "weights").status().message(),
-            "\"weights\" may be several things: say describe publication training/weights, or "
+            "\"weights\" is ambiguous: use describe publication training/weights, or "
             "describe publication b/weights");
 }
 
@@ -200,7 +200,7 @@ TEST(DescribeTest, PublicationAndDevice) {
   EXPECT_EQ(Described(Sample(), Subject::kPublication, "weights"),
             "Publication training/weights, version 3: 2 segments, 64.00 MiB, there for 0ms\n"
             "\n"
-            "Sessions of its tenant alone may attach to it. It stays while somebody is attached, "
+            "Sessions of its tenant alone may attach to it. It stays while a session is attached, "
             "and 1m00s longer. Its metadata has 0 B.\n"
             "\n"
             "It was published by session 7 of tenant training (trainer-3, python3, pid 4242).\n"
@@ -215,7 +215,7 @@ TEST(DescribeTest, PublicationAndDevice) {
   EXPECT_THAT(device, AllOf(HasSubstr("Device 0: host memory, HOST-00000000-"),
                             HasSubstr("Waiting for memory of it:\n  session 7")));
   EXPECT_THAT(Described(Sample(), Subject::kDevice, "1"),
-              HasSubstr("Nobody holds anything on it."));
+              HasSubstr("No tenant holds memory on it."));
 }
 
 TEST(DescribeTest, LinesAreBrokenToFit) {

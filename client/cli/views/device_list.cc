@@ -23,11 +23,11 @@ absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::strin
   }
   if (matches.size() == 1) return matches.front();
   if (matches.empty()) {
-    return absl::NotFoundError(absl::StrCat("there is no device \"", name,
-                                            "\" (gpumemctl devices lists those that there are)"));
+    return absl::NotFoundError(
+        absl::StrCat("there is no device \"", name, "\" (see gpumemctl devices)"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("several devices begin with \"", name, "\": ", absl::StrJoin(matches, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("device \"", name, "\" is ambiguous: use one of ",
+                                                 absl::StrJoin(matches, ", ")));
 }
 
 }  // namespace gpumem::cli

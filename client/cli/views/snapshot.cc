@@ -103,11 +103,11 @@ absl::StatusOr<Thing> Find(const Snapshot& snapshot, Subject subject, const std:
   if (found.size() == 1) return found.front();
   if (found.empty()) {
     return absl::NotFoundError(absl::StrCat("there is no ", Word(subject), " \"", name,
-                                            "\" (gpumemctl ps, segments, publications and quota "
-                                            "list show what there is)"));
+                                            "\" (see gpumemctl ps, segments, publications and "
+                                            "quota list)"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", name, "\" may be several things: say ",
+      "\"", name, "\" is ambiguous: use ",
       absl::StrJoin(found, ", or ", [&](std::string* out, const Thing& thing) {
         const bool publication = thing.what == Subject::kPublication;
         absl::StrAppend(out, "describe ", Word(thing.what), " ", publication ? thing.name : name);

@@ -251,18 +251,19 @@ std::vector<Line> Help() {
   };
   lines.emplace_back("Keys", Style::kBold);
   key("t  p  d", "by tenant, process, device");
-  key("s", "sort by the next column that can be sorted by");
-  key("up down, k j", "one row");
-  key("page up, down", "one screen; space, too");
-  key("home, end", "the first, the last");
-  key("b", "sizes in bytes, or not");
-  key("?", "this, and back");
+  key("s", "sort by the next column");
+  key("up down, k j", "move by one row");
+  key("page up, down", "move by one screen (also space)");
+  key("home, end", "go to the first or the last row");
+  key("b", "switch sizes in bytes on or off");
+  key("?", "show or hide this help");
   key("q", "quit");
   lines.emplace_back();
-  lines.emplace_back("HELD is what a tenant is charged for: leased, retained (released, kept for");
-  lines.emplace_back("reuse), lingering (the lease has ended, a process may still map it), and");
-  lines.emplace_back("what is being made or given back. A process's are the leases that it has.");
-  lines.emplace_back("PAST BROKER, past: memory that was not asked of the daemon (cudaMalloc).");
+  lines.emplace_back("HELD is charged to the tenant: leased, retained (released, kept for reuse),");
+  lines.emplace_back(
+      "lingering (the lease has ended, but a process may still map the memory), and");
+  lines.emplace_back("segments in creation or release. For a process HELD is its leases.");
+  lines.emplace_back("PAST BROKER, past: memory allocated outside the daemon (cudaMalloc).");
   return lines;
 }
 

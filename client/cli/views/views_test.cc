@@ -71,7 +71,7 @@ TEST(ResolveDeviceTest, ByIndexUuidOrBeginning) {
   EXPECT_EQ(ResolveDevice(devices, "HOST-0").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ResolveDevice(devices, "2").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ResolveDevice(devices, "GPU").status().message(),
-            "there is no device \"GPU\" (gpumemctl devices lists those that there are)");
+            "there is no device \"GPU\" (see gpumemctl devices)");
   EXPECT_EQ(ResolveDevice({}, "0").status().code(), absl::StatusCode::kNotFound);
 }
 

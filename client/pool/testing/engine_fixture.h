@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "client/pool/engine.h"
-#include "client/pool/testing/fakes.h"
+#include "client/pool/testing/fake_segments.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {

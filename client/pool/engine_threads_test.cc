@@ -1,0 +1,190 @@
+// Thread caches of the pool's engine, ending threads, forks, and many threads on plain memory.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/pool/engine.h"
+#include "client/pool/testing/engine_fixture.h"
+#include "client/pool/testing/fake_segments.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::internal {
+namespace {
+
+using absl::StatusCode;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+using EngineTest = EngineFixture;
+
+TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {
+  Make({.wait = absl::InfiniteDuration()}, {.capacity = 16 * kMiB});
+  EXPECT_EQ(engine_->TryAllocate(kMiB, nullptr).data, nullptr);
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
+  const Block large = Allocate(4 * kMiB), small = Allocate(1000);
+  for (const uint64_t bytes : {uint64_t{0}, kMiB, UINT64_MAX}) {
+    EXPECT_EQ(engine_->TryAllocate(bytes, nullptr).data, nullptr);
+  }
+  EXPECT_EQ(engine_->Stats().out_of_memory, 0u);
+  // Not for a stream that is new to this thread.
+  void* const other = reinterpret_cast<void*>(0x1000);
+  EXPECT_FALSE(engine_->TryFree(large.data, other));
+  EXPECT_EQ(engine_->Stats().used_blocks, 2u);
+  Free(Allocate(512));
+  EXPECT_TRUE(engine_->TryFree(large.data, nullptr));
+  EXPECT_TRUE(engine_->TryFree(small.data, nullptr));
+  EXPECT_EQ(engine_->Stats().used_blocks, 0u);
+  EXPECT_FALSE(engine_->TryFree(large.data, nullptr)) << "it is free";
+  EXPECT_FALSE(engine_->TryFree(this, nullptr)) << "it is no block";
+  EXPECT_EQ(engine_->TryAllocate(4 * kMiB, other).data, nullptr);
+  EXPECT_EQ(engine_->TryAllocate(4 * kMiB, nullptr).data, large.data);
+  EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, small.data);
+  EXPECT_EQ(engine_->TryAllocate(1000, nullptr).data, nullptr);
+  // If a cached block would have to leave the cache, TryFree leaves it to Free.
+  engine_->SetReleaseThreshold(kMiB);
+  EXPECT_FALSE(engine_->TryFree(large.data, nullptr));
+  EXPECT_TRUE(engine_->TryFree(small.data, nullptr));
+  Free(large);
+}
+
+TEST_F(EngineTest, TryingToFreeKeepsNoMoreThanFreeingDoes) {
+  for (const uint64_t bytes : {uint64_t{1000}, 3 * kMiB}) {
+    Make();
+    std::vector<Block> blocks;
+    for (int i = 0; i < 400; ++i) blocks.push_back(Allocate(bytes));
+    Free(blocks.back());
+    blocks.pop_back();
+    uint64_t kept = 1;
+    for (const Block& block : blocks) {
+      if (engine_->TryFree(block.data, nullptr)) {
+        ++kept;
+      } else {
+        Free(block);
+      }
+    }
+    EXPECT_GE(kept, 8u);
+    EXPECT_LT(kept, 400u) << "some had to go";
+    EXPECT_EQ(engine_->Stats().used_blocks, 0u);
+    ExpectInvariants();
+  }
+}
+
+TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
+  Make({.release_threshold_bytes = 0});
+  Free(Allocate(64 * kMiB));
+  EXPECT_EQ(source_->leased_bytes(), 0u);
+  engine_->SetReleaseThreshold(UINT64_MAX);
+  Free(Allocate(64 * kMiB));
+  EXPECT_EQ(source_->leased_bytes(), 64 * kMiB);
+}
+
+TEST_F(EngineTest, CountsOutliveTheirThreads) {
+  Make();
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] {
+      for (int k = 0; k < 10; ++k) Free(Allocate(4096));
+    }).join();
+  }
+  EXPECT_EQ(engine_->Stats().allocations, 30u);
+  EXPECT_EQ(engine_->Stats().frees, 30u);
+}
+
+TEST_F(EngineTest, WhatOneThreadKeepsAnotherGetsBeforeThePoolGrows) {
+  Make({}, {.capacity = 4 * kMiB});
+  std::thread([&] { Free(Allocate(4 * kMiB)); }).join();
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok()) << "its thread has ended";
+  std::atomic<int> step{0};
+  std::thread holder([&] {
+    Free(Allocate(kMiB + 1));
+    step = 1;
+    step.notify_all();
+    step.wait(1);
+  });
+  step.wait(0);
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok()) << "its thread lives";
+  step = 2;
+  step.notify_all();
+  holder.join();
+}
+
+TEST_F(EngineTest, AForkedChildIsTold) {
+  Make();
+  const Block block = Allocate(4096);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool told =
+        engine_->Allocate(4096, nullptr).status().code() == StatusCode::kFailedPrecondition &&
+        engine_->Free(block.data, nullptr).code() == StatusCode::kFailedPrecondition;
+    engine_.reset();
+    _exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  Free(block);
+}
+
+// Each thread fills its blocks with its mark and checks it before it frees them.
+TEST_F(EngineTest, ThreadsNeverShareABlock) {
+  Make({.limit_bytes = 512 * kMiB}, {.places = false, .memory = true});
+  constexpr int kThreads = 8;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      struct Held {
+        Block block;
+        uint64_t mark;
+        Stream stream;
+      };
+      std::vector<Held> held;
+      for (int i = 0; i < 4000; ++i) {
+        // Separate streams, and one shared stream.
+        auto* const stream = random() % 2 == 0 ? nullptr : reinterpret_cast<Stream>(16 * (t + 1));
+        if (held.size() < 20 && random() % 2 == 0) {
+          const uint64_t sizes[] = {random() % 2048 + 1, random() % (64 << 10) + 1,
+                                    random() % (2 << 20) + 1};
+          auto block = engine_->Allocate(sizes[random() % 3], stream);
+          if (!block.ok()) {
+            ++wrong;
+            continue;
+          }
+          const uint64_t mark = random();
+          for (uint64_t at = 0; at + 8 <= block->bytes; at += 4096) {
+            std::memcpy(static_cast<char*>(block->data) + at, &mark, 8);
+          }
+          held.push_back({*block, mark, stream});
+        } else if (!held.empty()) {
+          const size_t chosen = random() % held.size();
+          const Held one = held[chosen];
+          held[chosen] = held.back();
+          held.pop_back();
+          for (uint64_t at = 0; at + 8 <= one.block.bytes; at += 4096) {
+            uint64_t found = 0;
+            std::memcpy(&found, static_cast<char*>(one.block.data) + at, 8);
+            if (found != one.mark) ++wrong;
+          }
+          if (!engine_->Free(one.block.data, one.stream).ok()) ++wrong;
+        }
+        if (i % 1000 == 999 && !engine_->Trim(kMiB).ok()) ++wrong;
+      }
+      for (const Held& one : held) {
+        if (!engine_->Free(one.block.data, one.stream).ok()) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(engine_->Stats().used_bytes, 0u);
+  EXPECT_TRUE(engine_->FreeAllBlocks(std::nullopt).ok());
+  EXPECT_EQ(source_->leased_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace gpumem::internal
