@@ -14,6 +14,7 @@
 #include "client/session/abandon.h"
 #include "client/session/convert.h"
 #include "client/session/interrupt.h"
+#include "client/session/kind.h"
 #include "client/session/session.h"
 #include "client/session/ticket.h"
 #include "client/session/watch.h"
@@ -37,7 +38,7 @@ absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& opti
     return absl::OkStatus();
   }
   // Memory of a GPU that this process does not see would be useless to it.
-  if (!options.map_devices.empty() || options.kind == Kind::kPinned ||
+  if (!options.map_devices.empty() || internal::TraitsOf(options.kind).host_memory ||
       !internal::HasGpus(welcome)) {
     return absl::OkStatus();
   }

@@ -46,7 +46,7 @@ struct KindTraits {
   bool publishable = false;
   // Can be mapped read-only, and at a chosen address: several segments in one range.
   bool contiguous = false;
-  // A mapping in use can move to another address.
+  // A mapping can move to another address. Host memory is registered with CUDA where it is mapped.
   bool movable = false;
   // One mapping serves several devices of a process.
   bool many_devices = false;

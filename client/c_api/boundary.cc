@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include "common/kind.h"
+
 namespace gpumem::c_api {
 namespace {
 
@@ -146,7 +148,7 @@ uint64_t ToMilliseconds(absl::Duration time) {
 }
 
 absl::StatusOr<Kind> ToKind(int32_t kind) {
-  if (kind < GPUMEM_KIND_DEFAULT || kind > GPUMEM_KIND_PINNED) {
+  if (kind != GPUMEM_KIND_DEFAULT && FindKind(kind) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("there is no kind ", kind));
   }
   return static_cast<Kind>(kind);

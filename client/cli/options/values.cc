@@ -7,8 +7,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes.h"
+#include "common/kind.h"
+#include "common/kind_proto.h"
 
 namespace gpumem::cli {
+namespace {
+
+absl::StatusOr<SegmentKind> KindNamed(const std::string& text) {
+  if (const KindTraits* const row = FindKind(text)) return row->kind;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a kind (expected one of ", ListKinds(", ", ", "), ")"));
+}
+
+}  // namespace
+
 const std::map<std::string, std::string>& LimitFields() {
   static const auto& fields =
       *new std::map<std::string, std::string>{{"limit", "limit_bytes"},
@@ -66,12 +78,9 @@ absl::StatusOr<bool> ParseSwitch(const std::string& text) {
 }
 
 absl::StatusOr<Kind> ParseKind(const std::string& text) {
-  if (text == "vmm") return Kind::kVmm;
-  if (text == "mempool") return Kind::kMempool;
-  if (text == "ipc") return Kind::kIpc;
-  if (text == "pinned") return Kind::kPinned;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a kind (expected one of vmm, mempool, ipc, pinned)"));
+  absl::StatusOr<SegmentKind> kind = KindNamed(text);
+  if (!kind.ok()) return kind.status();
+  return static_cast<Kind>(*kind);
 }
 
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
@@ -82,18 +91,9 @@ absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
 }
 
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
-  absl::StatusOr<Kind> kind = ParseKind(text);
+  absl::StatusOr<SegmentKind> kind = KindNamed(text);
   if (!kind.ok()) return kind.status();
-  switch (*kind) {
-    case Kind::kMempool:
-      return v1::KIND_MEMPOOL;
-    case Kind::kIpc:
-      return v1::KIND_IPC;
-    case Kind::kPinned:
-      return v1::KIND_PINNED;
-    default:
-      return v1::KIND_VMM;
-  }
+  return ToProto(*kind);
 }
 
 absl::StatusOr<std::string> ParsePublication(const std::string& text) {

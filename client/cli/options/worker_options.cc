@@ -1,7 +1,13 @@
 #include "client/cli/options/worker_options.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
+#include "client/session/kind.h"
 
 namespace gpumem::cli {
 namespace {
@@ -18,6 +24,15 @@ void AddDevice(CLI::App* app, DeviceName* device) {
       ->type_name("DEVICE");
 }
 
+// Returns "vmm|pinned".
+std::string PublishableKinds() {
+  std::vector<absl::string_view> names;
+  for (const KindTraits& row : kKindTable) {
+    if (row.publishable) names.push_back(row.name);
+  }
+  return absl::StrJoin(names, "|");
+}
+
 }  // namespace
 
 void AddHoldOptions(CLI::App* app, HoldCommand* command) {
@@ -26,7 +41,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       ->type_name("BYTES");
   CLI::Option* kind = AddParsed(app, "--kind", ParseKind, Into(&command->kind),
                                 "How it is made (default: the device's first kind)")
-                          ->type_name("vmm|mempool|ipc|pinned");
+                          ->type_name(ListKinds("|", "|"));
   AddDevice(app, &command->device);
   CLI::Option* count = app->add_option("--count", command->count, "How many segments (default: 1)")
                            ->type_name("N")
@@ -67,7 +82,8 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
     refuse(!opens && command->bytes == 0, "hold",
            "nothing to hold: say --bytes SIZE, or --open TICKET");
     refuse(!opens && command->read_only, "--read-only", "only for segments that --open opens");
-    refuse(!opens && command->show_handle && command->kind != Kind::kIpc, "--show-handle",
+    const bool has_handle = internal::TraitsOf(command->kind).sharing == Sharing::kIpcHandle;
+    refuse(!opens && command->show_handle && !has_handle, "--show-handle",
            "only segments of --kind ipc have a handle");
     refuse(command->fill && command->read_only, "--fill", "not with --read-only");
     refuse(command->fill && !command->map_devices.empty(), "--fill", "not with --map-device");
@@ -85,7 +101,7 @@ void AddPublishOptions(CLI::App* app, PublishCommand* command) {
   AddDevice(app, &command->device);
   AddParsed(app, "--kind", ParseKind, Into(&command->kind),
             "How its memory is made (default: the device's first kind); pinned is host memory")
-      ->type_name("vmm|pinned");
+      ->type_name(PublishableKinds());
   app->add_flag_callback(
          "--any-tenant", [command] { command->access = PublicationAccess::kAny; },
          "Let every tenant attach to it (default: its own)")
