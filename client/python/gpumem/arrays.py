@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from . import _cuda, _dtypes, _gpumem
+from ._units import HOST_KINDS
 from .errors import FailedPreconditionError, InvalidArgumentError
 
 Shape = Union[int, Sequence[int]]
@@ -23,7 +24,7 @@ class Place:
 
     device: str  # the device's UUID; "" where gpumem does not know it
     backend: str  # "cuda" or "host"
-    kind: str  # "vmm", "mempool", "ipc" or "pinned"; "foreign" of other libraries
+    kind: str  # one of _units.KINDS; "foreign" of other libraries
     registered: bool = False  # of pinned memory: whether GPUs can use it, too
     dlpack: Optional[Tuple[int, int]] = None  # of other libraries' memory: what they said
 
@@ -32,14 +33,14 @@ class Place:
         """True if the CPU can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CPU, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "host" or self.kind == "pinned"
+        return self.backend == "host" or self.kind in HOST_KINDS
 
     @property
     def on_gpu(self) -> bool:
         """True if GPUs can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "cuda" and (self.kind != "pinned" or self.registered)
+        return self.backend == "cuda" and (self.kind not in HOST_KINDS or self.registered)
 
     def dlpack_device(self) -> Tuple[int, int]:
         """(DLDeviceType, ordinal in this process)."""
@@ -47,7 +48,7 @@ class Place:
             return self.dlpack
         if not self.on_gpu:
             return (DL_CPU, 0)
-        if self.kind == "pinned":
+        if self.kind in HOST_KINDS:
             return (DL_CUDA_HOST, 0)
         return (DL_CUDA, _cuda.ordinal_of(self.device))
 
@@ -70,7 +71,7 @@ class Placed:
 
     @property
     def kind(self) -> str:
-        """ "vmm", "mempool", "ipc" or "pinned"; "foreign" for another library's memory."""
+        """The name of its kind, such as "vmm"; "foreign" for another library's memory."""
         return self.place.kind
 
 
