@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/core/kind_proto.h"
+#include "daemon/core/requested_kind.h"
 
 namespace gpumemd {
 
@@ -87,7 +87,7 @@ absl::Status CheckValues(const v1::Quota& set) {
     return absl::InvalidArgumentError(
         absl::StrCat("a priority is from -1000 to 1000, not ", set.priority()));
   }
-  if (const auto kind = gpumemd::FromProto(set.kind()); !kind.ok()) {
+  if (const auto kind = RequestedKind(set.kind()); !kind.ok()) {
     return absl::InvalidArgumentError(kind.status().message());
   }
   if (set.has_release() && set.release() != v1::RELEASE_POLICY_TRUST &&
@@ -239,7 +239,7 @@ void Apply(const v1::QuotaOverride& override, Quota* quota) {
   APPLY(scrub, scrub);
   APPLY(revocable, revocable);
 #undef APPLY
-  apply("kind", set.has_kind(), FromProto(set.kind()).value_or(std::nullopt), &quota->kind,
+  apply("kind", set.has_kind(), RequestedKind(set.kind()).value_or(std::nullopt), &quota->kind,
         none.kind);
   apply("release", set.has_release(), FromProto(set.release()), &quota->release, none.release);
   for (const v1::DeviceLimit& device : set.devices()) {
