@@ -10,12 +10,14 @@
 #include <set>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
+#include "common/kind.h"
 #include "common/unique_fd.h"
 #include "daemon/config/audit.h"
 #include "daemon/config/forms.h"
@@ -158,6 +160,12 @@ void ReadUnbrokered(const toml::value& table, Mistakes* mistakes, UnbrokeredConf
   reader.Finish();
 }
 
+Form<Kind> KindForm() {
+  std::vector<std::pair<std::string, Kind>> words;
+  for (const gpumem::KindTraits& row : gpumem::kKindTable) words.emplace_back(row.name, row.kind);
+  return OneOfForm<Kind>(std::move(words));
+}
+
 // Reads the keys that [tenant_defaults] and [[tenant]] share. `quota` holds the inherited values.
 void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes, QuotaConfig* quota,
                TenantConfig::Lines* lines) {
@@ -175,12 +183,7 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   reader->Read("priority", IntegerForm(-1000, 1000), &quota->priority);
   reader->Read("max_waiting", count, &quota->max_waiting);
   reader->Read("max_publications", count, &quota->max_publications);
-  reader->Read("kind",
-               OneOfForm<Kind>({{"vmm", Kind::kVmm},
-                                {"mempool", Kind::kMempool},
-                                {"ipc", Kind::kIpc},
-                                {"pinned", Kind::kPinned}}),
-               &quota->kind);
+  reader->Read("kind", KindForm(), &quota->kind);
   reader->Read("scrub", BoolForm(), &quota->scrub);
   reader->Read("revocable", BoolForm(), &quota->revocable);
   reader->Read("parent", ParentForm(), &quota->parent);
@@ -197,10 +200,12 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   }
   // If neither is set here, the mistake has been reported for the defaults.
   const char* last = reader->Find("revocable") != nullptr ? "revocable" : "kind";
-  if (quota->revocable && quota->kind == Kind::kMempool && reader->Find(last) != nullptr) {
+  const bool conflict = quota->revocable && quota->kind && !TraitsOf(*quota->kind).revocable;
+  if (conflict && reader->Find(last) != nullptr) {
     reader->Complain(*reader->Find(last), last,
-                     "memory of kind \"mempool\" cannot be taken back, so that a tenant with "
-                     "revocable = true needs another kind");
+                     absl::StrCat("memory of kind \"", KindName(*quota->kind),
+                                  "\" cannot be taken back, so that a tenant with "
+                                  "revocable = true needs another kind"));
   }
 }
 
