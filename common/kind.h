@@ -1,5 +1,5 @@
 // The kinds of segments. kKindTable has a row of properties for each: code asks the row, and
-// compares kinds only where it makes or opens memory of that one kind.
+// compares kinds only to make or to open memory of that one kind.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ struct KindTraits {
   bool publishable = false;
   // Can be mapped read-only, and at a chosen address: several segments in one range.
   bool contiguous = false;
-  // A mapping can move to another address. Host memory is registered with CUDA where it is mapped.
+  // A mapping can move to another address. Host memory cannot: CUDA has registered its address.
   bool movable = false;
   // One mapping serves several devices of a process.
   bool many_devices = false;
@@ -129,13 +129,18 @@ constexpr const KindTraits& TraitsOf(SegmentKind kind) {
   return row != nullptr ? *row : kNoKind;
 }
 
-// Returns the names of all kinds with `separator` between them; `last` before the last one.
-inline std::string ListKinds(std::string_view separator, std::string_view last) {
+// Returns the names of the kinds that have a property, or of all kinds: with `separator` between
+// them, and with `last` before the last one.
+inline std::string ListKinds(std::string_view separator, std::string_view last,
+                             bool KindTraits::*property = nullptr) {
   std::string names;
-  for (size_t i = 0; i < std::size(kKindTable); ++i) {
-    if (i > 0) names += i + 1 < std::size(kKindTable) ? separator : last;
-    names += kKindTable[i].name;
+  const char* pending = nullptr;
+  for (const KindTraits& row : kKindTable) {
+    if (property != nullptr && !(row.*property)) continue;
+    if (pending != nullptr) names.append(names.empty() ? "" : separator).append(pending);
+    pending = row.name;
   }
+  if (pending != nullptr) names.append(names.empty() ? "" : last).append(pending);
   return names;
 }
 

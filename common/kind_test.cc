@@ -84,6 +84,9 @@ TEST(Kind, PropertiesAgree) {
 TEST(Kind, ListsItsNames) {
   EXPECT_EQ(ListKinds("|", "|"), "vmm|mempool|ipc|pinned");
   EXPECT_EQ(ListKinds(", ", " or "), "vmm, mempool, ipc or pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::revocable), "vmm, ipc and pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::contiguous), "vmm and pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::pooled), "mempool");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "client/mapping/visible_devices.h"
 #include "client/session/convert.h"
 #include "client/session/kind.h"
+#include "common/kind.h"
 #include "common/mapping/address.h"
 
 namespace gpumem::internal {
@@ -86,9 +87,10 @@ absl::Status CheckPlacement(Kind kind, const MapOptions& options) {
   if (traits.contiguous) return absl::OkStatus();
   const bool placed = options.address != nullptr;
   if (!placed && !options.read_only) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("CUDA cannot map a segment of kind ", KindName(kind),
-                                               placed ? " at a wished address" : " read-only",
-                                               "; kinds vmm and pinned can be mapped so"));
+  return absl::UnimplementedError(
+      absl::StrCat("CUDA cannot map a segment of kind ", KindName(kind),
+                   placed ? " at a wished address" : " read-only", "; kinds ",
+                   ListKinds(", ", " and ", &KindTraits::contiguous), " can be mapped so"));
 }
 
 }  // namespace gpumem::internal

@@ -6,13 +6,8 @@
 
 namespace gpumem::internal {
 
-static_assert(static_cast<int>(Kind::kVmm) == static_cast<int>(SegmentKind::kVmm) &&
-                  static_cast<int>(Kind::kMempool) == static_cast<int>(SegmentKind::kMempool) &&
-                  static_cast<int>(Kind::kIpc) == static_cast<int>(SegmentKind::kIpc) &&
-                  static_cast<int>(Kind::kPinned) == static_cast<int>(SegmentKind::kPinned),
-              "both have the numbers of the protocol");
-
-// Returns the row of a kind; kNoKind for Kind::kDefault.
+// Returns the row of a kind; kNoKind for Kind::kDefault. Both enumerations have the same numbers
+// (client/c_api/boundary.cc asserts it).
 constexpr const KindTraits& TraitsOf(Kind kind) {
   return gpumem::TraitsOf(static_cast<SegmentKind>(kind));
 }

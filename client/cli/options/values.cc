@@ -83,6 +83,8 @@ absl::StatusOr<Kind> ParseKind(const std::string& text) {
   return static_cast<Kind>(*kind);
 }
 
+std::string KindWords() { return ListKinds("|", "|"); }
+
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
   if (text == "trust") return v1::RELEASE_POLICY_TRUST;
   if (text == "on-exit") return v1::RELEASE_POLICY_ON_EXIT;

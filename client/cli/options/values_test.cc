@@ -18,6 +18,8 @@ TEST(Values, EachKindHasItsNumber) {
   }
 }
 
+TEST(Values, HelpListsTheKinds) { EXPECT_EQ(KindWords(), "vmm|mempool|ipc|pinned"); }
+
 TEST(Values, OtherWordsAreNoKind) {
   for (const char* const word : {"", "default", "unknown", "shm", "VMM"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseKind(word).status())) << word;

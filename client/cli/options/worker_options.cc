@@ -1,13 +1,9 @@
 #include "client/cli/options/worker_options.h"
 
-#include <string>
-#include <vector>
-
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 #include "client/session/kind.h"
+#include "common/kind.h"
 
 namespace gpumem::cli {
 namespace {
@@ -24,15 +20,6 @@ void AddDevice(CLI::App* app, DeviceName* device) {
       ->type_name("DEVICE");
 }
 
-// Returns "vmm|pinned".
-std::string PublishableKinds() {
-  std::vector<absl::string_view> names;
-  for (const KindTraits& row : kKindTable) {
-    if (row.publishable) names.push_back(row.name);
-  }
-  return absl::StrJoin(names, "|");
-}
-
 }  // namespace
 
 void AddHoldOptions(CLI::App* app, HoldCommand* command) {
@@ -41,7 +28,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       ->type_name("BYTES");
   CLI::Option* kind = AddParsed(app, "--kind", ParseKind, Into(&command->kind),
                                 "How it is made (default: the device's first kind)")
-                          ->type_name(ListKinds("|", "|"));
+                          ->type_name(KindWords());
   AddDevice(app, &command->device);
   CLI::Option* count = app->add_option("--count", command->count, "How many segments (default: 1)")
                            ->type_name("N")
@@ -101,7 +88,7 @@ void AddPublishOptions(CLI::App* app, PublishCommand* command) {
   AddDevice(app, &command->device);
   AddParsed(app, "--kind", ParseKind, Into(&command->kind),
             "How its memory is made (default: the device's first kind); pinned is host memory")
-      ->type_name(PublishableKinds());
+      ->type_name(ListKinds("|", "|", &KindTraits::publishable));
   app->add_flag_callback(
          "--any-tenant", [command] { command->access = PublicationAccess::kAny; },
          "Let every tenant attach to it (default: its own)")

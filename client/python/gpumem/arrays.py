@@ -8,8 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
-from . import _cuda, _dtypes, _gpumem
-from ._units import HOST_KINDS
+from . import _cuda, _dtypes, _gpumem, _units
 from .errors import FailedPreconditionError, InvalidArgumentError
 
 Shape = Union[int, Sequence[int]]
@@ -33,14 +32,14 @@ class Place:
         """True if the CPU can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CPU, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "host" or self.kind in HOST_KINDS
+        return self.backend == "host" or self.kind in _units.HOST_KINDS
 
     @property
     def on_gpu(self) -> bool:
         """True if GPUs can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "cuda" and (self.kind not in HOST_KINDS or self.registered)
+        return self.backend == "cuda" and (self.kind not in _units.HOST_KINDS or self.registered)
 
     def dlpack_device(self) -> Tuple[int, int]:
         """(DLDeviceType, ordinal in this process)."""
@@ -48,7 +47,7 @@ class Place:
             return self.dlpack
         if not self.on_gpu:
             return (DL_CPU, 0)
-        if self.kind in HOST_KINDS:
+        if self.kind in _units.HOST_KINDS:
             return (DL_CUDA_HOST, 0)
         return (DL_CUDA, _cuda.ordinal_of(self.device))
 
