@@ -315,7 +315,7 @@ class Parser {
     AddParsed(
         set, "--kind", ParseWireKind, [=](v1::Kind kind) { quota->set_kind(kind); },
         "Of requests that name none")
-        ->type_name("vmm|mempool|ipc|pinned");
+        ->type_name(KindWords());
     AddParsed(
         set, "--release", ParseRelease,
         [=](v1::ReleasePolicy policy) { quota->set_release(policy); },
