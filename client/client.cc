@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/mapping/device_name.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/mapper.h"
 #include "client/mapping/placement.h"
 #include "client/mapping/segment_state.h"
@@ -37,7 +38,7 @@ absl::Status ChooseDevice(const v1::Welcome& welcome, const AcquireOptions& opti
     return absl::OkStatus();
   }
   // Memory of a GPU that this process does not see would be useless to it.
-  if (!options.map_devices.empty() || options.kind == Kind::kPinned ||
+  if (!options.map_devices.empty() || internal::TraitsOf(options.kind).host_memory ||
       !internal::HasGpus(welcome)) {
     return absl::OkStatus();
   }

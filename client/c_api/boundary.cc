@@ -7,13 +7,22 @@
 #include <memory>
 #include <optional>
 
+#include "common/kind.h"
+
 namespace gpumem::c_api {
 namespace {
+
+constexpr bool AreOne(int c_kind, Kind kind, SegmentKind segment_kind) {
+  return c_kind == static_cast<int>(kind) && c_kind == static_cast<int>(segment_kind);
+}
 
 static_assert(GPUMEM_UNAUTHENTICATED == static_cast<int>(absl::StatusCode::kUnauthenticated));
 static_assert(GPUMEM_RESOURCE_EXHAUSTED == static_cast<int>(absl::StatusCode::kResourceExhausted));
 static_assert(GPUMEM_KIND_DEFAULT == static_cast<int>(Kind::kDefault));
-static_assert(GPUMEM_KIND_PINNED == static_cast<int>(Kind::kPinned));
+static_assert(AreOne(GPUMEM_KIND_VMM, Kind::kVmm, SegmentKind::kVmm));
+static_assert(AreOne(GPUMEM_KIND_MEMPOOL, Kind::kMempool, SegmentKind::kMempool));
+static_assert(AreOne(GPUMEM_KIND_IPC, Kind::kIpc, SegmentKind::kIpc));
+static_assert(AreOne(GPUMEM_KIND_PINNED, Kind::kPinned, SegmentKind::kPinned));
 static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown));
 static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
 static_assert(GPUMEM_CAUSE_QUEUE == static_cast<int>(Denial::Cause::kQueue));
@@ -146,7 +155,7 @@ uint64_t ToMilliseconds(absl::Duration time) {
 }
 
 absl::StatusOr<Kind> ToKind(int32_t kind) {
-  if (kind < GPUMEM_KIND_DEFAULT || kind > GPUMEM_KIND_PINNED) {
+  if (kind != GPUMEM_KIND_DEFAULT && FindKind(kind) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("there is no kind ", kind));
   }
   return static_cast<Kind>(kind);

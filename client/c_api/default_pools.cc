@@ -19,6 +19,7 @@
 #include "client/c_api/handles.h"
 #include "common/bytes.h"
 #include "common/cuda/driver.h"
+#include "common/kind.h"
 #include "gpumem/client.h"
 #include "gpumem/pool.h"
 
@@ -53,13 +54,12 @@ absl::Status ReadKind(Kind* kind) {
   constexpr char kVariable[] = "GPUMEM_POOL_KIND";
   const std::optional<std::string> text = Variable(kVariable);
   if (!text) return absl::OkStatus();
-  for (const Kind each : {Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kPinned}) {
-    if (*text == KindName(each)) {
-      *kind = each;
-      return absl::OkStatus();
-    }
+  const KindTraits* const row = FindKind(*text);
+  if (row == nullptr) {
+    return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not ", ListKinds(", ", " or ")));
   }
-  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not vmm, mempool, ipc or pinned"));
+  *kind = static_cast<Kind>(row->kind);
+  return absl::OkStatus();
 }
 
 absl::Status ReadWait(absl::Duration* wait) {

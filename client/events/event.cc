@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/events/interprocess_event.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/placement.h"
 #include "client/mapping/segment_state.h"
 #include "client/mapping/visible_devices.h"
@@ -81,7 +82,7 @@ bool Makes(const v1::Device& device, v1::Kind kind) {
 absl::StatusOr<std::string> DefaultDevice(const v1::Welcome& welcome, const Segment* segment) {
   if (!internal::HasGpus(welcome)) {
     for (const v1::Device& device : welcome.devices()) {
-      const bool beside = segment == nullptr || segment->kind() == Kind::kPinned ||
+      const bool beside = segment == nullptr || internal::TraitsOf(segment->kind()).host_memory ||
                           segment->device_uuid() == device.device_uuid();
       if (beside && Makes(device, v1::KIND_VMM)) return device.device_uuid();
     }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/kind.h"
 
 namespace gpumem::internal {
 namespace {
@@ -81,7 +82,8 @@ bool IsCuda(const v1::Device* device) { return device->backend() == v1::BACKEND_
 
 // True if the device has only host memory, which has no ordinal.
 bool IsPinned(const v1::Device* device) {
-  return device->kinds_size() == 1 && device->kinds(0) == v1::KIND_PINNED;
+  return device->kinds_size() == 1 &&
+         TraitsOf(static_cast<SegmentKind>(device->kinds(0))).host_memory;
 }
 
 absl::StatusOr<std::string> ByOrdinal(size_t ordinal, Devices devices, ListVisible visible) {

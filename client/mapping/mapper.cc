@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/placement.h"
 #include "client/mapping/visible_devices.h"
 #include "client/session/convert.h"
@@ -122,11 +123,20 @@ class Group {
  private:
   absl::Status MapOrOpen(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
     const MappedLease& first = (*mapped)[positions.front()];
-    if (first.kind == Kind::kVmm || first.kind == Kind::kPinned) return MapRange(positions, mapped);
-    for (const size_t i : positions) {
-      if (absl::Status status = OpenOne(&(*mapped)[i]); !status.ok()) return status;
+    switch (TraitsOf(first.kind).sharing) {
+      case Sharing::kNone:
+        break;
+      case Sharing::kDescriptor:
+        return MapRange(positions, mapped);
+      case Sharing::kPool:
+      case Sharing::kIpcHandle:
+        for (const size_t i : positions) {
+          if (absl::Status status = OpenOne(&(*mapped)[i]); !status.ok()) return status;
+        }
+        return absl::OkStatus();
     }
-    return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("this library cannot map segments of kind ", KindName(first.kind)));
   }
 
   absl::Status MapRange(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
@@ -135,10 +145,10 @@ class Group {
       requests.push_back({.fd = grant_.fds()[i].get(), .bytes = (*mapped)[i].lease.size_bytes()});
     }
     const MappedLease& first = (*mapped)[positions.front()];
-    absl::StatusOr<Mappings> mappings = first.kind == Kind::kPinned ? MapPinned(requests, options_)
-                                        : first.backend == Backend::kCuda
-                                            ? MapCuda(requests, options_)
-                                            : MapHost(requests, options_);
+    absl::StatusOr<Mappings> mappings =
+        TraitsOf(first.kind).host_memory  ? MapPinned(requests, options_)
+        : first.backend == Backend::kCuda ? MapCuda(requests, options_)
+                                          : MapHost(requests, options_);
     if (!mappings.ok()) return mappings.status();
     for (size_t i = 0; i < positions.size(); ++i) {
       (*mapped)[positions[i]].mapping = std::move((*mappings)[i]);
@@ -151,7 +161,8 @@ class Group {
     if (!data.ok()) return data.status();
     const uint64_t bytes = mapped->lease.size_bytes();
     const std::string& device = mapped->lease.device_uuid();
-    if (mapped->kind == Kind::kMempool) {
+    const bool pooled = TraitsOf(mapped->kind).pooled;
+    if (pooled) {
       absl::StatusOr<std::shared_ptr<const Pool>> pool =
           grant_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
                              session_.runtime_dir(), [&] { return ContextPid(session_, device); });
@@ -159,7 +170,7 @@ class Group {
       mapped->pool = *std::move(pool);
     }
     absl::StatusOr<std::unique_ptr<Mapping>> mapping =
-        mapped->kind == Kind::kMempool ? mapped->pool->imported->Open(*data, bytes, options_)
+        pooled ? mapped->pool->imported->Open(*data, bytes, options_)
         : mapped->backend == Backend::kCuda
             ? OpenCudaIpc(device, *data, bytes, options_)
             : OpenHostIpc(session_.runtime_dir(), *data, bytes, options_);

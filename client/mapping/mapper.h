@@ -21,7 +21,7 @@ struct MappedLease {
 };
 
 // Maps all leases of a grant, or none, for the devices in `options`; if it names none, each lease
-// for the lease's device. Leases of kinds vmm and pinned on one device lie one after another in one
+// for the lease's device. Leases of a contiguous kind on one device lie one after another in one
 // range of addresses.
 //   INVALID_ARGUMENT     an address for leases that do not fit in one range
 //   UNIMPLEMENTED        this library or this machine's driver cannot map such memory, or not with

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/mapping/device_name.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/visible_devices.h"
 #include "client/session/convert.h"
+#include "common/kind.h"
 #include "common/mapping/address.h"
 
 namespace gpumem::internal {
@@ -75,17 +77,20 @@ absl::StatusOr<MapOptions> Placement(const v1::Welcome& welcome,
 }
 
 absl::Status CheckPlacement(Kind kind, const MapOptions& options) {
-  if (kind != Kind::kIpc && kind != Kind::kMempool) return absl::OkStatus();
-  if (kind == Kind::kIpc && options.device_uuids.size() > 1) {
-    return absl::UnimplementedError(
-        "CUDA opens a segment of kind ipc for one device: name one in map_devices and open it once "
-        "more for each other, or acquire it with kind vmm, which all can use at one address");
+  const KindTraits& traits = TraitsOf(kind);
+  if (!traits.many_devices && options.device_uuids.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "CUDA opens a segment of kind ", traits.name,
+        " for one device: name one in map_devices and open it once "
+        "more for each other, or acquire it with kind vmm, which all can use at one address"));
   }
+  if (traits.contiguous) return absl::OkStatus();
   const bool placed = options.address != nullptr;
   if (!placed && !options.read_only) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("CUDA cannot map a segment of kind ", KindName(kind),
-                                               placed ? " at a wished address" : " read-only",
-                                               "; kinds vmm and pinned can be mapped so"));
+  return absl::UnimplementedError(
+      absl::StrCat("CUDA cannot map a segment of kind ", KindName(kind),
+                   placed ? " at a wished address" : " read-only", "; kinds ",
+                   ListKinds(", ", " and ", &KindTraits::contiguous), " can be mapped so"));
 }
 
 }  // namespace gpumem::internal

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/segment_state.h"
 #include "client/session/abandon.h"
 #include "client/session/convert.h"
@@ -19,18 +20,23 @@ absl::Status NotValid() {
       "this Segment holds nothing: it was released, moved from, or never filled");
 }
 
+Sharing SharingOf(Kind kind) { return internal::TraitsOf(kind).sharing; }
+
 // Returns the error that names the alternative of `kind` for programs that do not use gpumem.
 absl::Status HasInstead(absl::string_view asked, Kind kind) {
   absl::string_view has;
-  switch (kind) {
-    case Kind::kIpc:
-      has = "ipc_handle()";
+  switch (SharingOf(kind)) {
+    case Sharing::kNone:
+      return absl::UnimplementedError(
+          absl::StrCat("this library knows no ", asked, " of segments of kind ", KindName(kind)));
+    case Sharing::kDescriptor:
+      has = "fd()";
       break;
-    case Kind::kMempool:
+    case Sharing::kPool:
       has = "export_data() and pool_fd()";
       break;
-    default:
-      has = "fd()";
+    case Sharing::kIpcHandle:
+      has = "ipc_handle()";
       break;
   }
   return absl::UnimplementedError(
@@ -56,7 +62,7 @@ void Segment::State::Unmap() {
   const bool cuda = mapped.backend == Backend::kCuda ||
                     (mapped.mapping != nullptr && mapped.mapping->registered());
   // Shared by the process's Segments, behind a lock that another thread may hold at fork().
-  const bool shared = mapped.kind == Kind::kIpc || mapped.kind == Kind::kMempool;
+  const bool shared = SharingOf(mapped.kind) != Sharing::kDescriptor;
   if ((cuda || shared) && session->forked()) {
     internal::Abandon(std::move(mapped.mapping));
     internal::Abandon(std::move(mapped.pool));
@@ -123,25 +129,25 @@ bool Segment::registered() const { return valid() && state_->mapped.mapping->reg
 
 absl::StatusOr<Handle> Segment::ipc_handle() const {
   if (!valid()) return NotValid();
-  if (kind() != Kind::kIpc) return HasInstead("cudaIpcMemHandle_t", kind());
+  if (SharingOf(kind()) != Sharing::kIpcHandle) return HasInstead("cudaIpcMemHandle_t", kind());
   return HandleOf(state_->mapped.lease);
 }
 
 absl::StatusOr<Handle> Segment::export_data() const {
   if (!valid()) return NotValid();
-  if (kind() != Kind::kMempool) return HasInstead("cudaMemPoolPtrExportData", kind());
+  if (SharingOf(kind()) != Sharing::kPool) return HasInstead("cudaMemPoolPtrExportData", kind());
   return HandleOf(state_->mapped.lease);
 }
 
 absl::StatusOr<int> Segment::pool_fd() const {
   if (!valid()) return NotValid();
-  if (kind() != Kind::kMempool) return HasInstead("memory pool", kind());
+  if (SharingOf(kind()) != Sharing::kPool) return HasInstead("memory pool", kind());
   return state_->mapped.pool->fd.get();
 }
 
 absl::StatusOr<int> Segment::fd() {
   if (!valid()) return NotValid();
-  if (kind() != Kind::kVmm && kind() != Kind::kPinned) {
+  if (SharingOf(kind()) != Sharing::kDescriptor) {
     return HasInstead("file descriptor of its own", kind());
   }
   if (!state_->fd.valid()) {

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "client/mapping/kind.h"
 #include "common/mapping/mapping.h"
 
 namespace gpumem::internal {
@@ -28,13 +29,12 @@ class ClientSegments : public SegmentSource {
         revocable_(revocable) {}
 
   uint64_t granularity() const override {
-    const bool own_steps = kind_ == Kind::kMempool && device_.pool_granularity_bytes > 0;
+    const bool own_steps = internal::TraitsOf(kind_).pooled && device_.pool_granularity_bytes > 0;
     if (own_steps) return device_.pool_granularity_bytes;
     return places() ? std::max(kStep, device_.granularity_bytes) : device_.granularity_bytes;
   }
 
-  // Each segment of kind pinned is registered with CUDA separately.
-  bool places() const override { return kind_ == Kind::kVmm; }
+  bool places() const override { return internal::TraitsOf(kind_).movable; }
 
   absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
                                              bool wish) override {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/mapping/device_name.h"
+#include "client/mapping/kind.h"
 #include "client/mapping/placement.h"
 #include "client/mapping/visible_devices.h"
 #include "client/pool/block_ticket.h"
@@ -58,7 +59,7 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
     absl::StatusOr<std::string> uuid = internal::DeviceUuid(welcome, options.device);
     if (!uuid.ok()) return uuid.status();
     among = {*std::move(uuid)};
-  } else if (options.kind != Kind::kPinned && internal::HasGpus(welcome)) {
+  } else if (!internal::TraitsOf(options.kind).host_memory && internal::HasGpus(welcome)) {
     absl::StatusOr<std::vector<std::string>> makers =
         internal::VisibleMakers(welcome, options.kind);
     if (!makers.ok()) return makers.status();
@@ -87,7 +88,7 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
 absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const DeviceInfo& device,
                                                                Kind kind) {
   if (device.backend == Backend::kCuda) return internal::MakeCudaStreamApi(device.uuid);
-  if (kind != Kind::kPinned) return internal::MakeHostStreamApi();
+  if (!internal::TraitsOf(kind).host_memory) return internal::MakeHostStreamApi();
   absl::StatusOr<std::vector<std::string>> visible = internal::VisibleDevices();
   if (!visible.ok() || visible->empty()) return internal::MakeHostStreamApi();
   return internal::MakeCudaStreamApi(visible->front());
@@ -114,7 +115,7 @@ class Pool::Impl {
     if (!engine_.CheckProcess().ok()) return;
     // Memory kept by CUDA's pool stays charged to the tenant, so giving it back helps no other
     // session.
-    gives = gives && kind_ != Kind::kMempool;
+    gives = gives && !internal::TraitsOf(kind_).pooled;
     std::function<void(const Pressure&)> give;
     std::function<void(const Revocation&)> yield;
     if (gives) give = [this](const Pressure& pressure) { Give(pressure); };
@@ -125,7 +126,7 @@ class Pool::Impl {
 
   void Give(const Pressure& pressure) {
     // Limits over all devices exclude pinned memory.
-    if (pressure.device_uuid.empty() ? kind_ == Kind::kPinned
+    if (pressure.device_uuid.empty() ? internal::TraitsOf(kind_).host_memory
                                      : pressure.device_uuid != device_.uuid) {
       return;
     }
@@ -162,10 +163,11 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   absl::StatusOr<DeviceInfo> device = ChooseDevice(*client, welcome, options);
   if (!device.ok()) return device.status();
   const Kind kind = options.kind == Kind::kDefault ? device->kinds.front() : options.kind;
-  if (options.revocable && kind == Kind::kMempool) {
+  if (options.revocable && !internal::TraitsOf(kind).revocable) {
     return absl::InvalidArgumentError(
-        "memory of kind mempool cannot be revocable, since CUDA keeps it until all processes that "
-        "have had some have ended; take kind vmm");
+        absl::StrCat("memory of kind ", KindName(kind),
+                     " cannot be revocable, since CUDA keeps it until all processes that "
+                     "have had some have ended; take kind vmm"));
   }
   auto streams = StreamsOf(*device, kind);
   if (!streams.ok()) return streams.status();

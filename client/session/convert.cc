@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
+#include "common/kind.h"
+#include "common/kind_proto.h"
 
 namespace gpumem {
 namespace internal {
@@ -59,19 +61,7 @@ uint64_t ToWaitMs(absl::Duration wait) {
 }
 
 v1::Kind ToProto(Kind kind) {
-  switch (kind) {
-    case Kind::kDefault:
-      return v1::KIND_UNSPECIFIED;
-    case Kind::kVmm:
-      return v1::KIND_VMM;
-    case Kind::kMempool:
-      return v1::KIND_MEMPOOL;
-    case Kind::kIpc:
-      return v1::KIND_IPC;
-    case Kind::kPinned:
-      return v1::KIND_PINNED;
-  }
-  return v1::KIND_UNSPECIFIED;
+  return gpumem::ToProto(static_cast<SegmentKind>(kind));  // kDefault: KIND_UNSPECIFIED
 }
 
 v1::TicketScope ToProto(TicketScope scope) {
@@ -79,17 +69,8 @@ v1::TicketScope ToProto(TicketScope scope) {
 }
 
 absl::StatusOr<Kind> FromProto(v1::Kind kind) {
-  switch (kind) {
-    case v1::KIND_VMM:
-      return Kind::kVmm;
-    case v1::KIND_MEMPOOL:
-      return Kind::kMempool;
-    case v1::KIND_IPC:
-      return Kind::kIpc;
-    case v1::KIND_PINNED:
-      return Kind::kPinned;
-    default:
-      break;
+  if (std::optional<SegmentKind> known = gpumem::FromProto(kind)) {
+    return static_cast<Kind>(*known);
   }
   return absl::UnimplementedError(absl::StrCat("this library cannot map segments of kind ", kind,
                                                "; use the daemon's release of it"));
@@ -187,19 +168,7 @@ Denial FromProto(const v1::Denial& denial) {
 }  // namespace internal
 
 absl::string_view KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kDefault:
-      return "default";
-    case Kind::kVmm:
-      return "vmm";
-    case Kind::kMempool:
-      return "mempool";
-    case Kind::kIpc:
-      return "ipc";
-    case Kind::kPinned:
-      return "pinned";
-  }
-  return "unknown";
+  return kind == Kind::kDefault ? "default" : TraitsOf(static_cast<SegmentKind>(kind)).name;
 }
 
 std::optional<Denial> GetDenial(const absl::Status& status) {

@@ -176,12 +176,7 @@ Form<int32_t> FormOf(const gpumem::QuotaKey& key, const int32_t&) {
 }
 Form<bool> FormOf(const gpumem::QuotaKey&, const bool&) { return BoolForm(); }
 Form<std::string> FormOf(const gpumem::QuotaKey&, const std::string&) { return ParentForm(); }
-Form<Kind> FormOf(const gpumem::QuotaKey&, const std::optional<Kind>&) {
-  return OneOfForm<Kind>({{"vmm", Kind::kVmm},
-                          {"mempool", Kind::kMempool},
-                          {"ipc", Kind::kIpc},
-                          {"pinned", Kind::kPinned}});
-}
+Form<Kind> FormOf(const gpumem::QuotaKey&, const std::optional<Kind>&) { return KindForm(); }
 Form<ReleasePolicy> FormOf(const gpumem::QuotaKey&, const ReleasePolicy&) {
   return OneOfForm<ReleasePolicy>(
       {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}});
@@ -207,10 +202,12 @@ void ReadQuota(TableReader* reader, const std::string& name, Mistakes* mistakes,
   }
   // If neither is set here, the mistake has been reported for the defaults.
   const char* last = reader->Find("revocable") != nullptr ? "revocable" : "kind";
-  if (quota->revocable && quota->kind == Kind::kMempool && reader->Find(last) != nullptr) {
+  const bool conflict = quota->revocable && quota->kind && !TraitsOf(*quota->kind).revocable;
+  if (conflict && reader->Find(last) != nullptr) {
     reader->Complain(*reader->Find(last), last,
-                     "memory of kind \"mempool\" cannot be taken back, so that a tenant with "
-                     "revocable = true needs another kind");
+                     absl::StrCat("memory of kind \"", KindName(*quota->kind),
+                                  "\" cannot be taken back, so that a tenant with "
+                                  "revocable = true needs another kind"));
   }
 }
 

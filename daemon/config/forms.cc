@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
+#include "common/kind.h"
 
 namespace gpumemd {
 namespace {
@@ -165,6 +166,12 @@ Form<bool> BoolForm() {
             if (!value.is_boolean()) return std::nullopt;
             return value.as_boolean();
           }};
+}
+
+Form<Kind> KindForm() {
+  std::vector<std::pair<std::string, Kind>> words;
+  for (const gpumem::KindTraits& row : gpumem::kKindTable) words.emplace_back(row.name, row.kind);
+  return OneOfForm<Kind>(std::move(words));
 }
 
 }  // namespace gpumemd

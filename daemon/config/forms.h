@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
 #include "daemon/config/toml_reader.h"
+#include "daemon/device/device.h"
 
 namespace gpumemd {
 
@@ -29,6 +30,7 @@ Form<int32_t> IntegerForm(int32_t least, int32_t most);
 Form<mode_t> ModeForm();              // "0660"
 Form<absl::Duration> DurationForm();  // "10s"; at most a day
 Form<bool> BoolForm();
+Form<Kind> KindForm();  // a name of common/kind.h
 
 template <typename T>
 Form<T> OneOfForm(std::vector<std::pair<std::string, T>> words) {

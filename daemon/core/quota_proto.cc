@@ -6,7 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "daemon/core/kind_proto.h"
+#include "common/kind_proto.h"
+#include "daemon/core/requested_kind.h"
 
 namespace gpumemd {
 
@@ -92,8 +93,8 @@ absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, std::str
 }
 absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field,
                   std::optional<Kind>* value) {
-  const int number = quota.GetReflection()->GetEnumValue(quota, field);
-  absl::StatusOr<std::optional<Kind>> kind = FromProto(static_cast<v1::Kind>(number));
+  absl::StatusOr<std::optional<Kind>> kind =
+      RequestedKind(quota.GetReflection()->GetEnumValue(quota, field));
   if (!kind.ok()) return absl::InvalidArgumentError(kind.status().message());
   *value = *kind;
   return absl::OkStatus();

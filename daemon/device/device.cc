@@ -14,20 +14,6 @@ absl::Status NoPool(const Device& device, absl::string_view tenant) {
 
 }  // namespace
 
-absl::string_view KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kVmm:
-      return "vmm";
-    case Kind::kMempool:
-      return "mempool";
-    case Kind::kIpc:
-      return "ipc";
-    case Kind::kPinned:
-      return "pinned";
-  }
-  return "unknown";
-}
-
 absl::StatusOr<std::unique_ptr<Allocation>> Device::Adopt(const CreateSpec& spec,
                                                           gpumem::UniqueFd) {
   return absl::UnimplementedError(absl::StrCat(

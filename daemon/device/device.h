@@ -17,23 +17,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/export_data.h"
+#include "common/kind.h"
 #include "common/unique_fd.h"
 
 namespace gpumemd {
 
-// How a segment is made and shared.
-enum class Kind {
-  kVmm,      // one driver allocation behind one file descriptor
-  kMempool,  // from its tenant's memory pool: the pool's descriptor and 64 bytes
-  kIpc,      // cudaMalloc, opened by the 64 bytes of a cudaIpcMemHandle_t
-  kPinned,   // host memory behind one file descriptor, which clients register with CUDA
-};
+using Kind = gpumem::SegmentKind;
 
-// Returns "vmm", "mempool", "ipc" or "pinned".
-absl::string_view KindName(Kind kind);
+inline absl::string_view KindName(Kind kind) { return gpumem::TraitsOf(kind).name; }
 
 // True if segments of this kind live in a CUDA context of the daemon, and so can be lost with it.
-constexpr bool IsContextBound(Kind kind) { return kind == Kind::kMempool || kind == Kind::kIpc; }
+constexpr bool IsContextBound(Kind kind) { return gpumem::TraitsOf(kind).context_bound; }
 
 enum class Backend { kCuda, kHost };
 
@@ -59,13 +53,13 @@ struct DeviceInfo {
 
 // True for the pinned host memory, which limits for devices do not count.
 inline bool IsPinnedMemory(const DeviceInfo& info) {
-  return info.kinds.size() == 1 && info.kinds.front() == Kind::kPinned;
+  return info.kinds.size() == 1 && TraitsOf(info.kinds.front()).host_memory;
 }
 
 // Returns the granularity for sizes of a kind.
 inline uint64_t GranularityOf(const DeviceInfo& info, Kind kind) {
-  return kind == Kind::kMempool && info.pool_granularity_bytes != 0 ? info.pool_granularity_bytes
-                                                                    : info.granularity_bytes;
+  return TraitsOf(kind).pooled && info.pool_granularity_bytes != 0 ? info.pool_granularity_bytes
+                                                                   : info.granularity_bytes;
 }
 
 // The bytes that open a segment of kind ipc (cudaIpcMemHandle_t) or mempool

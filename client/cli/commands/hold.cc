@@ -29,6 +29,7 @@
 #include "client/cli/text/stop_signals.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/device_list.h"
+#include "client/mapping/kind.h"
 #include "common/cuda/device_copy.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
@@ -72,7 +73,8 @@ std::string Address(const Segment& segment) {
 // In hexadecimal digits; absent if it was not requested, or the kind has none.
 absl::StatusOr<std::optional<std::string>> IpcHandle(const Segment& segment,
                                                      const HoldCommand& command) {
-  if (!command.show_handle || segment.kind() != Kind::kIpc) return std::nullopt;
+  if (!command.show_handle || internal::TraitsOf(segment.kind()).sharing != Sharing::kIpcHandle)
+    return std::nullopt;
   absl::StatusOr<Handle> handle = segment.ipc_handle();
   if (!handle.ok()) return handle.status();
   return absl::BytesToHexString(

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "client/mapping/kind.h"
 #include "common/cuda/staging.h"
 #include "gpumem/client.h"
 
@@ -9,7 +10,8 @@ namespace gpumem::cli {
 
 // Returns the copier to and from a segment's memory. Statuses of Staging::ForCuda.
 inline absl::StatusOr<std::unique_ptr<Staging>> StagingOf(const Segment& segment) {
-  const bool of_host = segment.backend() == Backend::kHost || segment.kind() == Kind::kPinned;
+  const bool of_host =
+      segment.backend() == Backend::kHost || internal::TraitsOf(segment.kind()).host_memory;
   return of_host ? Staging::ForHost() : Staging::ForCuda(segment.device_uuid());
 }
 

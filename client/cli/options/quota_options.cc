@@ -73,7 +73,7 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
       AddParsed(
           set, option, ParseWireKind,
           [=](v1::Kind kind) { reflection->SetEnumValue(quota, field, kind); }, help)
-          ->type_name("vmm|mempool|ipc|pinned");
+          ->type_name(KindWords());
       return;
     case QuotaUnit::kRelease:
       AddParsed(

@@ -8,8 +8,19 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/bytes.h"
+#include "common/kind.h"
+#include "common/kind_proto.h"
 
 namespace gpumem::cli {
+namespace {
+
+absl::StatusOr<SegmentKind> KindNamed(const std::string& text) {
+  if (const KindTraits* const row = FindKind(text)) return row->kind;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a kind (expected one of ", ListKinds(", ", ", "), ")"));
+}
+
+}  // namespace
 
 std::string OptionOf(const QuotaKey& key) { return absl::StrReplaceAll(key.key, {{"_", "-"}}); }
 
@@ -61,13 +72,12 @@ absl::StatusOr<bool> ParseSwitch(const std::string& text) {
 }
 
 absl::StatusOr<Kind> ParseKind(const std::string& text) {
-  if (text == "vmm") return Kind::kVmm;
-  if (text == "mempool") return Kind::kMempool;
-  if (text == "ipc") return Kind::kIpc;
-  if (text == "pinned") return Kind::kPinned;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a kind (expected one of vmm, mempool, ipc, pinned)"));
+  absl::StatusOr<SegmentKind> kind = KindNamed(text);
+  if (!kind.ok()) return kind.status();
+  return static_cast<Kind>(*kind);
 }
+
+std::string KindWords() { return ListKinds("|", "|"); }
 
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
   if (text == "trust") return v1::RELEASE_POLICY_TRUST;
@@ -77,18 +87,9 @@ absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
 }
 
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
-  absl::StatusOr<Kind> kind = ParseKind(text);
+  absl::StatusOr<SegmentKind> kind = KindNamed(text);
   if (!kind.ok()) return kind.status();
-  switch (*kind) {
-    case Kind::kMempool:
-      return v1::KIND_MEMPOOL;
-    case Kind::kIpc:
-      return v1::KIND_IPC;
-    case Kind::kPinned:
-      return v1::KIND_PINNED;
-    default:
-      return v1::KIND_VMM;
-  }
+  return ToProto(*kind);
 }
 
 absl::StatusOr<std::string> ParsePublication(const std::string& text) {

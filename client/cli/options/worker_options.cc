@@ -2,6 +2,8 @@
 
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
+#include "client/mapping/kind.h"
+#include "common/kind.h"
 
 namespace gpumem::cli {
 namespace {
@@ -23,7 +25,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       ->type_name("BYTES");
   CLI::Option* kind = AddParsed(app, "--kind", ParseKind, Into(&command->kind),
                                 "Allocate this kind (default: the device's first)")
-                          ->type_name("vmm|mempool|ipc|pinned");
+                          ->type_name(KindWords());
   AddDevice(app, &command->device);
   CLI::Option* count =
       app->add_option("--count", command->count, "Allocate this many segments (1-253, default: 1)")
@@ -59,8 +61,8 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
     refuse(!opens && command->bytes == 0, "hold",
            "nothing to hold: give --bytes SIZE or --open TICKET");
     refuse(!opens && command->read_only, "--read-only", "needs --open");
-    refuse(!opens && command->show_handle && command->kind != Kind::kIpc, "--show-handle",
-           "needs --kind ipc");
+    const bool has_handle = internal::TraitsOf(command->kind).sharing == Sharing::kIpcHandle;
+    refuse(!opens && command->show_handle && !has_handle, "--show-handle", "needs --kind ipc");
     refuse(command->fill && command->read_only, "--fill", "cannot be used with --read-only");
     refuse(command->fill && !command->map_devices.empty(), "--fill",
            "cannot be used with --map-device");
@@ -77,7 +79,7 @@ void AddPublishOptions(CLI::App* app, PublishCommand* command) {
   AddDevice(app, &command->device);
   AddParsed(app, "--kind", ParseKind, Into(&command->kind),
             "Allocate this kind (default: the device's first)")
-      ->type_name("vmm|pinned");
+      ->type_name(ListKinds("|", "|", &KindTraits::publishable));
   app->add_flag_callback(
          "--any-tenant", [command] { command->access = PublicationAccess::kAny; },
          "Let every tenant attach (default: your own)")

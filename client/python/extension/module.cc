@@ -1,5 +1,7 @@
 // The module gpumem._gpumem: the functions of gpumem/gpumem.h for Python, one for one, and the two
 // types that hold their results. gpumem/_gpumem.pyi documents arguments and results.
+#include <cstddef>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "client/python/extension/handle.h"
 #include "client/python/extension/memory.h"
 #include "client/python/extension/python_api.h"
+#include "common/kind.h"
 #include "common/version.h"
 #include "gpumem/gpumem.h"
 
@@ -15,6 +18,21 @@ namespace gpumem::python {
 namespace {
 
 PyObject* Version(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(gpumem_version()); }
+
+// Returns the rows of kind.h, by number.
+PyObject* Kinds(PyObject*, PyObject*) {
+  PyObject* const rows = PyTuple_New(std::size(kKindTable));
+  if (rows == nullptr) return nullptr;
+  for (size_t i = 0; i < std::size(kKindTable); ++i) {
+    PyObject* const row =
+        Py_BuildValue("NN", Text(kKindTable[i].name), PyBool_FromLong(kKindTable[i].host_memory));
+    if (row == nullptr || PyTuple_SetItem(rows, static_cast<Py_ssize_t>(i), row) != 0) {
+      Py_DECREF(rows);
+      return nullptr;
+    }
+  }
+  return rows;
+}
 
 PyObject* Synchronize(PyObject*, PyObject*) {
   WithoutGil([] {
@@ -49,6 +67,7 @@ PyObject* Address(PyObject*, PyObject* args) {
 std::vector<PyMethodDef>* Methods() {
   auto* const all = new std::vector<PyMethodDef>{
       {"version", Version, METH_NOARGS, nullptr},
+      {"kinds", Kinds, METH_NOARGS, nullptr},
       {"address", Address, METH_VARARGS, nullptr},
       {"cuda_synchronize", Synchronize, METH_NOARGS, nullptr},
       {"set_error_factory", SetErrorFactory, METH_O, nullptr},

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from . import _cuda
+from . import _cuda, _units
 
 # DLDeviceType of dlpack.h.
 DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED = 1, 2, 3, 13
@@ -16,7 +16,7 @@ class Place:
 
     device: str  # the device's UUID; "" where gpumem does not know it
     backend: str  # "cuda" or "host"
-    kind: str  # "vmm", "mempool", "ipc" or "pinned"; "foreign" of other libraries
+    kind: str  # one of _units.KINDS; "foreign" of other libraries
     registered: bool = False  # of pinned memory: whether GPUs can use it, too
     dlpack: Optional[Tuple[int, int]] = None  # of other libraries' memory: what they said
 
@@ -25,14 +25,14 @@ class Place:
         """True if the CPU can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CPU, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "host" or self.kind == "pinned"
+        return self.backend == "host" or self.kind in _units.HOST_KINDS
 
     @property
     def on_gpu(self) -> bool:
         """True if GPUs can use it."""
         if self.dlpack is not None:
             return self.dlpack[0] in (DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED)
-        return self.backend == "cuda" and (self.kind != "pinned" or self.registered)
+        return self.backend == "cuda" and (self.kind not in _units.HOST_KINDS or self.registered)
 
     def dlpack_device(self) -> Tuple[int, int]:
         """(DLDeviceType, ordinal in this process)."""
@@ -40,7 +40,7 @@ class Place:
             return self.dlpack
         if not self.on_gpu:
             return (DL_CPU, 0)
-        if self.kind == "pinned":
+        if self.kind in _units.HOST_KINDS:
             return (DL_CUDA_HOST, 0)
         return (DL_CUDA, _cuda.ordinal_of(self.device))
 
@@ -63,7 +63,7 @@ class Placed:
 
     @property
     def kind(self) -> str:
-        """ "vmm", "mempool", "ipc" or "pinned"; "foreign" for another library's memory."""
+        """The name of its kind, such as "vmm"; "foreign" for another library's memory."""
         return self.place.kind
 
 

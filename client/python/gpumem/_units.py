@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Optional, Union
 
+from . import _gpumem
 from .errors import InvalidArgumentError
 
 UNLIMITED = (1 << 64) - 1
 
 # Names of enum gpumem_kind and gpumem_backend, by number.
-KINDS = ("default", "vmm", "mempool", "ipc", "pinned")
+KINDS = ("default",) + tuple(name for name, _ in _gpumem.kinds())
 BACKENDS = ("cuda", "host")
+# Kinds of host memory that is registered with CUDA.
+HOST_KINDS = frozenset(name for name, host_memory in _gpumem.kinds() if host_memory)
 # Both enum gpumem_scope and enum gpumem_publication_access.
 SCOPES = {"tenant": 0, "any": 1}
 

@@ -185,10 +185,10 @@ class Client:
                 revocable: bool = False, presses_others: bool = True) -> Segment:
         """Acquires a new segment of `bytes`, rounded up to the device's granularity.
 
-        kind: "vmm", "mempool", "ipc" or "pinned"; None: the device's default. device: a UUID, PCI
-        bus id, ordinal or "most-free"; None: the first that serves. map_devices: the devices whose
-        GPUs will use it. address: the address to map it at; 0: any. wait: seconds to wait for
-        memory that others hold; Ctrl-C and `cancel` end the wait.
+        kind: "vmm" or another that the device makes (Device.kinds); None: the device's default.
+        device: a UUID, PCI bus id, ordinal or "most-free"; None: the first that serves.
+        map_devices: the devices whose GPUs will use it. address: the address to map it at; 0: any.
+        wait: seconds to wait for memory that others hold; Ctrl-C and `cancel` end the wait.
 
         Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
         after the wait; InvalidArgumentError; NotFoundError: no such device; UnimplementedError: the

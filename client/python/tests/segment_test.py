@@ -5,6 +5,7 @@ import pickle
 import gpumem
 import pytest
 from conftest import MIB, charged, eventually, run_python
+from gpumem import _units
 
 
 def test_a_segment_is_zeros_and_has_what_was_written(client):
@@ -163,6 +164,12 @@ except gpumem.UnimplementedError:
 else:
     raise AssertionError("a descriptor")
 """, runtime_dir=daemon.runtime_dir)
+
+
+def test_kinds_have_the_numbers_of_the_c_library():
+    assert _units.KINDS == ("default", "vmm", "mempool", "ipc", "pinned")
+    assert [_units.to_kind(kind) for kind in (None, "vmm", "pinned")] == [0, 1, 4]
+    assert _units.HOST_KINDS == {"pinned"}
 
 
 def test_wrong_arguments_are_errors_and_nothing_else(client):

@@ -121,7 +121,7 @@ absl::StatusOr<Ledger::AcquireTerms> Ledger::CheckSpec(const Tenant& tenant,
   terms.device = *device;
   const DeviceInfo& info = state_.devices[terms.device];
   terms.kind = KindOf(tenant, spec, terms.device);
-  if (terms.kind == Kind::kMempool && (spec.revocable || tenant.quota.revocable)) {
+  if (!TraitsOf(terms.kind).revocable && (spec.revocable || tenant.quota.revocable)) {
     return absl::UnimplementedError(
         "segments of kind mempool cannot be revocable: CUDA keeps their memory until every process "
         "that has used the tenant's pool has ended; use kind vmm");

@@ -109,8 +109,8 @@ absl::Status Ledger::CheckWaiting(Tenant& tenant) {
 
 RetainedPool& Ledger::PoolFor(const Request& request) {
   Tenant& tenant = *request.tenant;
-  return request.kind == Kind::kMempool ? tenant.pools[request.device].idle
-                                        : tenant.retained[request.device];
+  return TraitsOf(request.kind).pooled ? tenant.pools[request.device].idle
+                                       : tenant.retained[request.device];
 }
 
 uint32_t Ledger::Reusable(const Request& request) {
@@ -361,7 +361,7 @@ void Ledger::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
   const Request& request = waiter.request;
   const QueuePlace place = PlaceOf(id, waiter);
   QueueTree& tree = trees_.at(waiter.tree);
-  const bool reuses = request.kind == Kind::kMempool && Reusable(request) > 0;
+  const bool reuses = TraitsOf(request.kind).pooled && Reusable(request) > 0;
   std::vector<Standing> plain;
   if (reuses) plain = room_.StandingsOf(request, 0);
   const auto plain_need = [&](size_t i) {

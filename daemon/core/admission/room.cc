@@ -49,7 +49,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   // Reused segments are charged already. They count as asked for, so neither as used nor as
   // recoverable. Those of a memory pool are also held: lingering.
   const uint64_t taken = request.bytes * reused;
-  const bool of_pool = request.kind == Kind::kMempool;
+  const bool of_pool = TraitsOf(request.kind).pooled;
   const uint64_t from_retained = of_pool ? 0 : taken;
   const uint32_t segments_from_retained = of_pool ? 0 : reused;
   const auto charged = [](const Account& account) { return account.charged(); };

@@ -358,7 +358,7 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
     lease.revocable = operation.revocable;
     const std::optional<ExportedPool> pool = memory.pool();
     // The session learns of later losses once it has its lease.
-    if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
+    if (memory.lost() || (TraitsOf(lease.kind).pooled && !pool)) {
       ledger_.MarkLost({item.segment});
       return absl::FailedPreconditionError(
           "the segment is lost: the CUDA context that it lived in is gone");

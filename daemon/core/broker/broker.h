@@ -479,7 +479,7 @@ class Broker {
   mutable absl::Time driver_asked_ ABSL_GUARDED_BY(driver_mutex_) = absl::InfinitePast();
   mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
 
-  LatencyHistogram acquires_[kKinds][2];  // by Kind, and by whether they waited
+  LatencyHistogram acquires_[kKinds][2];  // by IndexOf(kind), and by whether they waited
 
   mutable TimedMutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);

@@ -15,7 +15,7 @@ Measures Broker::Measure() const {
   measures.lock_holds = times.holds;
   measures.longest_lock_hold = times.longest;
   for (size_t i = 0; i < kKinds; ++i) {
-    const Kind kind = static_cast<Kind>(i);
+    const Kind kind = gpumem::kKindTable[i].kind;
     const bool made = std::any_of(
         measures.device_infos.begin(), measures.device_infos.end(), [&](const DeviceInfo& info) {
           return std::find(info.kinds.begin(), info.kinds.end(), kind) != info.kinds.end();
@@ -31,8 +31,8 @@ Measures Broker::Measure() const {
 
 void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
   if (leases.empty()) return;
-  acquires_[static_cast<size_t>(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(
-      now_() - acquisition.begun);
+  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(now_() -
+                                                                              acquisition.begun);
 }
 
 }  // namespace gpumemd

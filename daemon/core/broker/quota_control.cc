@@ -49,7 +49,7 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
       std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(with, devices_);
       if (problem) {
         it->second = Tell(*problem);
-      } else if (quota.revocable && quota.kind == Kind::kMempool) {
+      } else if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
         it->second = "memory of kind mempool, the tenant's, cannot be taken back";
       } else {
         quotas = std::move(with);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "common/kind.h"
+
 namespace gpumemd::journal {
 namespace {
 
@@ -16,10 +18,6 @@ static_assert(std::endian::native == std::endian::little, "numbers are copied as
 template <typename T>
 concept Number = (std::is_integral_v<T> && !std::is_same_v<T, bool>) ||
                  (std::is_enum_v<T> && sizeof(T) == 8);  // an id
-
-static_assert(static_cast<int>(Kind::kVmm) == 0 && static_cast<int>(Kind::kMempool) == 1 &&
-                  static_cast<int>(Kind::kIpc) == 2 && static_cast<int>(Kind::kPinned) == 3,
-              "on disk they are these numbers and 1");
 
 struct Sizer {
   size_t bytes = 0;
@@ -52,7 +50,7 @@ struct Writer {
     at += bytes;
   }
   void operator()(bool value) { *at++ = value ? 1 : 0; }
-  void operator()(Kind kind) { *at++ = static_cast<uint8_t>(static_cast<int>(kind) + 1); }
+  void operator()(Kind kind) { *at++ = static_cast<uint8_t>(kind); }
   template <Number T>
   void operator()(const T& value) {
     Copy(&value, sizeof value);
@@ -93,11 +91,11 @@ struct Reader {
     value = *at++ == 1;
   }
   void operator()(Kind& kind) {
-    const uint8_t number = *at++;
-    if (number < 1 || number > 4) {
+    const gpumem::KindTraits* const row = gpumem::FindKind(*at++);
+    if (row == nullptr) {
       ok = false;
     } else {
-      kind = static_cast<Kind>(number - 1);
+      kind = row->kind;
     }
   }
   template <Number T>

@@ -4,7 +4,7 @@
 //   numbers       little-endian, as wide as they are declared
 //   ids           8 bytes
 //   bool          1 byte: 0 or 1
-//   Kind          1 byte: 1 vmm, 2 mempool, 3 ipc, 4 pinned
+//   Kind          1 byte: its number (common/kind.h)
 //   Text<N>       1 byte for its length, N bytes with zeros behind it
 //   array         its bytes
 //   optional      1 byte: 0 or 1; the value, or zeros

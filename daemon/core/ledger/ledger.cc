@@ -334,7 +334,7 @@ void Ledger::Expose(Operation& operation, Session& session, size_t steps) {
       process.revocable = operation.revocable;
       if (session.exposed.size() == 1) changes_.Touch(operation.session);  // firm or revocable
     }
-    if (segment.kind == Kind::kMempool) Import(operation.session, session, segment.device);
+    if (TraitsOf(segment.kind).pooled) Import(operation.session, session, segment.device);
   }
 }
 
@@ -397,7 +397,7 @@ bool Ledger::Abort(const Operation& operation, bool handed_over, size_t& next, s
     const Operation::Item& item = operation.items[next];
     Segment& segment = *state_.segments.at(item.segment);
     Unexpose(item.segment, segment, operation.session, /*all=*/false);
-    if (segment.kind == Kind::kMempool) {
+    if (TraitsOf(segment.kind).pooled) {
       Unimport(operation.session, session, segment.device, /*all=*/false);
     }
   }
@@ -457,7 +457,7 @@ absl::StatusOr<Secret> Ledger::Share(SessionId session_id, LeaseId lease_id, Tic
   const Segment& segment = *state_.segments.at(id);
   if (segment.lost) return Lost(id);
   // A pool's descriptor opens all of its tenant's segments in the pool.
-  if (segment.kind == Kind::kMempool && scope == TicketScope::kAny) {
+  if (!TraitsOf(segment.kind).any_tenant && scope == TicketScope::kAny) {
     return absl::FailedPreconditionError(
         "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "
         "pool would open all that this tenant has in it; use kind vmm or ipc");

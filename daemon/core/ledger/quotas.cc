@@ -25,7 +25,7 @@ absl::Status Ledger::CheckDevices(const Quota& quota) const {
 }
 
 absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) const {
-  if (quota.revocable && quota.kind == Kind::kMempool) {
+  if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
     return absl::InvalidArgumentError(
         "memory of kind mempool cannot be taken back; choose another kind for a tenant all of "
         "whose leases are revocable");

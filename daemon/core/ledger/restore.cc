@@ -98,7 +98,7 @@ void Ledger::RestoreSegments(const JournalImage& image, const Survivors& survivo
     }
     // Processes that have its pool open hold it if it has no other holder.
     const bool held =
-        !holders.empty() || (record.kind == Kind::kMempool &&
+        !holders.empty() || (TraitsOf(record.kind).pooled &&
                              open_pools.contains(std::pair(record.tenant, record.device_uuid)));
     if (!device.ok() || (!there && !held)) continue;
     Tenant& tenant = EnsureTenant(record.tenant.view());

@@ -76,7 +76,7 @@ void Ledger::Settle(SegmentId id, Segment& segment) {
     EndRevocation(id, segment);
     queue_moves_ = true;
     const bool keep =
-        !segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
+        !segment.lost && !segment.shared_out && !TraitsOf(segment.kind).pooled &&
         !tenant.quota.scrub && !state_.draining && tenant.live_sessions > 0 &&
         state_.WithinLimits(tenant, segment.device) &&
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);

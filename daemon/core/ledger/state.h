@@ -66,7 +66,7 @@ struct LedgerState {
   static Pool& PoolOf(const Segment& segment) { return segment.tenant->pools[segment.device]; }
   // True if a process has the segment's pool open. It need not have opened the segment.
   static bool HeldByPool(const Segment& segment) {
-    return segment.kind == Kind::kMempool && !PoolOf(segment).importers.empty();
+    return TraitsOf(segment.kind).pooled && !PoolOf(segment).importers.empty();
   }
   // Returns the bytes of released segments in the tenant's pools: on a device, or on all.
   static uint64_t IdleInPools(const Tenant& tenant, std::optional<size_t> device);

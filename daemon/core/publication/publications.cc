@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<SegmentId>> Ledger::Publishable(const Session& sessio
           "segment ", ToInt(id), " is tenant ", segment.tenant->name,
           "'s: a tenant publishes memory of its own; copy it into a segment that it acquires"));
     }
-    if (segment.kind != Kind::kVmm && segment.kind != Kind::kPinned) {
+    if (!TraitsOf(segment.kind).publishable) {
       return absl::FailedPreconditionError(absl::StrCat(
           "segment ", ToInt(id), " is of kind ", KindName(segment.kind),
           ", whose memory dies with a CUDA context: acquire what is to be published with kind "

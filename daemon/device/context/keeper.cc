@@ -155,8 +155,8 @@ absl::StatusOr<std::unique_ptr<Allocation>> ContextKeeper::Create(
     absl::MutexLock lock(&mutex_);
     if (absl::Status status = Start(failed_starts, dead); !status.ok()) return status;
     absl::StatusOr<std::unique_ptr<Allocation>> memory =
-        spec.kind == Kind::kIpc ? CreateIpc(spec, std::move(reservation))
-                                : CreateInPool(spec, pool_max, std::move(reservation));
+        TraitsOf(spec.kind).pooled ? CreateInPool(spec, pool_max, std::move(reservation))
+                                   : CreateIpc(spec, std::move(reservation));
     EndIfIdle(idle);
     if (!memory.ok()) return memory;
     made = *std::move(memory);

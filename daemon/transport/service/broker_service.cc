@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
+#include "daemon/core/requested_kind.h"
 #include "daemon/transport/peer/who_am_i.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
@@ -130,7 +131,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
   }
 
   static absl::StatusOr<AcquireSpec> SpecOf(const v1::AcquireRequest& request) {
-    absl::StatusOr<std::optional<Kind>> kind = FromProto(request.kind());
+    absl::StatusOr<std::optional<Kind>> kind = RequestedKind(request.kind());
     if (!kind.ok()) return kind.status();
     return AcquireSpec{
         .device_uuid = request.device_uuid(),

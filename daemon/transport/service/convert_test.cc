@@ -3,15 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "daemon/core/requested_kind.h"
+
 namespace gpumemd {
 namespace {
 
 namespace v1 = gpumem::v1;
 
 TEST(Convert, KindsGoThereAndBack) {
-  EXPECT_EQ(*FromProto(ToProto(Kind::kVmm)), Kind::kVmm);
-  EXPECT_EQ(*FromProto(v1::KIND_UNSPECIFIED), std::nullopt);
-  EXPECT_EQ(FromProto(static_cast<v1::Kind>(77)).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(*RequestedKind(ToProto(Kind::kVmm)), Kind::kVmm);
+  EXPECT_EQ(*RequestedKind(v1::KIND_UNSPECIFIED), std::nullopt);
+  EXPECT_EQ(RequestedKind(static_cast<v1::Kind>(77)).status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(Convert, AbsentLimitsStayAbsent) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/kind.h"
 #include "daemon/core/journal/records.h"
 
 namespace gpumemd {
@@ -43,7 +44,7 @@ class JournalChance {
         return Segment{.id = Id<SegmentId>(),
                        .bytes = numbers_(),
                        .created_ns = static_cast<int64_t>(numbers_()),
-                       .kind = static_cast<Kind>(Below(4)),
+                       .kind = gpumem::kKindTable[Below(4)].kind,
                        .made = OneIn(2),
                        .lost = OneIn(2),
                        .shared_out = OneIn(2),

@@ -74,7 +74,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     const SegmentState state = segment->charge.state();
     if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
     pins += segment->pins;
-    if ((segment->lost || segment->shared_out || segment->kind == Kind::kMempool) &&
+    if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
       return wrong("segment ", ToInt(id), " is kept for reuse though nobody may reuse it");
     }
@@ -115,7 +115,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
         return wrong("a process with firm leases may map segment ", ToInt(id),
                      ", which is revocable");
       }
-      if (segment->kind == Kind::kMempool && !session->second->ending &&
+      if (TraitsOf(segment->kind).pooled && !session->second->ending &&
           !LedgerState::PoolOf(*segment).importers.contains(session_id)) {
         return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
       }

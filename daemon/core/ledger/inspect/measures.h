@@ -14,7 +14,7 @@
 
 namespace gpumemd {
 
-inline constexpr size_t kKinds = 4;  // of Kind
+inline constexpr size_t kKinds = std::size(gpumem::kKindTable);
 
 // The ledger's part, all of the same moment.
 struct LedgerMeasures {

@@ -77,7 +77,7 @@ class Chance {
     if (In100(50)) quota.guarantee_bytes = Below(sound ? 9 : 30);
     if (In100(10)) quota.device_guarantees[Device()] = Below(sound ? 9 : 30);
     if (In100(60)) quota.priority = static_cast<int32_t>(Below(4)) - 1;
-    if (In100(12)) quota.kind = static_cast<Kind>(Below(4));
+    if (In100(12)) quota.kind = gpumem::kKindTable[Below(4)].kind;
     if (In100(8)) quota.scrub = true;
     if (In100(8)) quota.revocable = true;
     if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(long_queues_ ? 12 : 3));
@@ -117,7 +117,9 @@ class Chance {
     spec.count = In100(70) ? 1 : static_cast<uint32_t>(1 + Below(5));
     if (In100(1))
       spec.count = In100(50) ? 0 : static_cast<uint32_t>(kMaxSegmentsPerCall + Below(2));
-    if (In100(50)) spec.kind = In100(70) ? Of(devices[device].kinds) : static_cast<Kind>(Below(4));
+    if (In100(50)) {
+      spec.kind = In100(70) ? Of(devices[device].kinds) : gpumem::kKindTable[Below(4)].kind;
+    }
     if (In100(1)) spec.kind = static_cast<Kind>(9);
     if (In100(15)) {
       spec.most_free = true;

@@ -1,0 +1,93 @@
+#include "common/kind.h"
+
+#include <cctype>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/kind_proto.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace {
+
+// Returns "KIND_VMM" for "vmm".
+std::string WireName(const KindTraits& row) {
+  std::string name = "KIND_";
+  for (const char* c = row.name; *c != '\0'; ++c) {
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
+  }
+  return name;
+}
+
+TEST(Kind, EachKindOfTheProtocolHasARow) {
+  for (int number = v1::Kind_MIN; number <= v1::Kind_MAX; ++number) {
+    if (!v1::Kind_IsValid(number) || number == v1::KIND_UNSPECIFIED) continue;
+    const KindTraits* const row = FindKind(number);
+    ASSERT_NE(row, nullptr) << number;
+    EXPECT_EQ(WireName(*row), v1::Kind_Name(static_cast<v1::Kind>(number)));
+  }
+}
+
+TEST(Kind, EachRowIsAtItsNumber) {
+  for (size_t i = 0; i < std::size(kKindTable); ++i) {
+    const KindTraits& row = kKindTable[i];
+    EXPECT_EQ(static_cast<size_t>(row.kind), i + 1);
+    EXPECT_EQ(IndexOf(row.kind), i);
+    EXPECT_EQ(&TraitsOf(row.kind), &row);
+  }
+}
+
+TEST(Kind, NamesAreUniqueAndFindTheirRows) {
+  std::set<std::string> names;
+  for (const KindTraits& row : kKindTable) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_EQ(FindKind(row.name), &row);
+  }
+  for (const char* const name : {"", "default", "unknown", "VMM", "vmm "}) {
+    EXPECT_EQ(FindKind(name), nullptr) << name;
+  }
+}
+
+TEST(Kind, GoesToTheProtocolAndBack) {
+  for (const KindTraits& row : kKindTable) {
+    EXPECT_TRUE(v1::Kind_IsValid(ToProto(row.kind))) << row.name;
+    EXPECT_EQ(v1::Kind_Name(ToProto(row.kind)), WireName(row));
+    EXPECT_EQ(FromProto(ToProto(row.kind)), row.kind) << row.name;
+  }
+}
+
+TEST(Kind, OtherNumbersAreNoKind) {
+  for (const int number : {-1, 0, static_cast<int>(std::size(kKindTable)) + 1, 77}) {
+    EXPECT_EQ(FindKind(number), nullptr) << number;
+    EXPECT_EQ(FromProto(static_cast<v1::Kind>(number)), std::nullopt) << number;
+    EXPECT_EQ(&TraitsOf(static_cast<SegmentKind>(number)), &kNoKind) << number;
+  }
+  EXPECT_EQ(kNoKind.sharing, Sharing::kNone);
+  EXPECT_FALSE(kNoKind.revocable || kNoKind.any_tenant || kNoKind.publishable);
+}
+
+TEST(Kind, PropertiesAgree) {
+  for (const KindTraits& row : kKindTable) {
+    SCOPED_TRACE(row.name);
+    EXPECT_NE(row.sharing, Sharing::kNone);
+    EXPECT_EQ(row.pooled, row.sharing == Sharing::kPool);
+    EXPECT_FALSE(row.pooled && (row.revocable || row.any_tenant)) << "a pool is opened as a whole";
+    EXPECT_FALSE(row.host_memory && row.context_bound);
+    EXPECT_TRUE(!row.publishable || row.sharing == Sharing::kDescriptor);
+    EXPECT_TRUE(!row.movable || row.contiguous);
+    EXPECT_EQ(row.context_bound, row.sharing != Sharing::kDescriptor) << "it outlives the daemon";
+  }
+}
+
+TEST(Kind, ListsItsNames) {
+  EXPECT_EQ(ListKinds("|", "|"), "vmm|mempool|ipc|pinned");
+  EXPECT_EQ(ListKinds(", ", " or "), "vmm, mempool, ipc or pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::revocable), "vmm, ipc and pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::contiguous), "vmm and pinned");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::pooled), "mempool");
+}
+
+}  // namespace
+}  // namespace gpumem
