@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 #include "common/bytes.h"
@@ -86,8 +85,8 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
           set, option,
           [](const std::string&) -> absl::StatusOr<std::string> {
             return absl::InvalidArgumentError(
-                "the tenant that another one is under is said in the configuration (parent = …); "
-                "write it there, then gpumemctl reload");
+                "set the parent of a tenant in the configuration (parent = …), then run gpumemctl "
+                "reload");
           },
           [](const std::string&) {}, help)
           ->group("");  // hidden: it exists to report this error
@@ -100,13 +99,14 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
 void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
   v1::SetQuotaRequest& request = command->request;
   set->add_option_function<std::string>(
-         "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+         "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
+         "Change this tenant")
       ->required();
   for (const QuotaKey& key : kQuotaKeys) AddKey(set, key, request.mutable_quota());
   AddSeveral(
       set, "--clear", ParseLimitName,
       [&request](const std::string& field) { request.add_clear(field); },
-      absl::StrCat("Let there be none, whatever the configuration says (", LimitNames(), ")"))
+      "Clear this setting, also if configured")
       ->type_name("LIMIT");
   set->parse_complete_callback([&request] {
     if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
@@ -120,13 +120,14 @@ void AddQuotaUnsetOptions(CLI::App* unset, QuotaUnsetCommand* command) {
   v1::UnsetQuotaRequest& request = command->request;
   unset
       ->add_option_function<std::string>(
-          "TENANT", [&request](const std::string& name) { request.set_tenant(name); }, "The tenant")
+          "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
+          "Reset this tenant")
       ->required();
   for (const auto& [option, field] : LimitFields()) {
     unset
         ->add_flag_callback(
             "--" + option, [&request, field = field] { request.add_fields(field); },
-            "Only what --" + option + " changed, and others that are named")
+            "Undo only this and other named settings")
         ->disable_flag_override();
   }
 }
