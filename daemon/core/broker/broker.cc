@@ -47,7 +47,7 @@ Broker::Broker(BrokerOptions options)
       doomed_(1 + devices_.size()) {
   {
     TimedLock lock(&mutex_);
-    ledger_.SetRevocationTimes(options.revocation);
+    ledger_.revocations().SetTimes(options.revocation);
     ledger_.SetAudit(audit_);
   }
   clock_ = std::thread([this] { WatchTheClock(); });
@@ -82,12 +82,13 @@ Broker::Call::~Call() {
   if (broker_ == nullptr) return;
   Update update(broker_);
   if (!watch_) --broker_->calls_;
-  watch_ ? broker_->ledger_.EndWatch(session_) : broker_->ledger_.EndCall(session_);
+  watch_ ? broker_->ledger_.sessions().EndWatch(session_)
+         : broker_->ledger_.sessions().EndCall(session_);
 }
 
 absl::Status Broker::Call::BecomeWatch() {
   TimedLock lock(&broker_->mutex_);
-  absl::Status become = broker_->ledger_.BecomeWatch(session_);
+  absl::Status become = broker_->ledger_.sessions().BecomeWatch(session_);
   watch_ = become.ok();
   if (watch_) --broker_->calls_;
   return broker_->Denied(session_, "watch", std::move(become));
@@ -114,14 +115,15 @@ void Broker::Settle() {
   // Segments that were never made are gone at once, which may admit waiters.
   bool moved = true;
   while (std::exchange(moved, false)) {
-    for (Ledger::Admitted& admitted : ledger_.AdmitWaiting(kGrantsAtOnce, kJudgedAtOnce)) {
+    for (AdmissionControl::Admitted& admitted :
+         ledger_.admission().AdmitWaiting(kGrantsAtOnce, kJudgedAtOnce)) {
       const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
       if (!admitted.operation.ok()) {
         admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());
       }
       Resume(waited, std::move(admitted.operation));
     }
-    for (SegmentId id : ledger_.TakeDoomed()) {
+    for (SegmentId id : Drain(ledger_.effects().doomed)) {
       auto it = memory_.find(id);
       if (it == memory_.end()) {
         ledger_.Destroyed(id);
@@ -135,15 +137,15 @@ void Broker::Settle() {
   ResumeAttaches();
   DropEndedPublications();
   // The clock's thread goes on with it, after other threads have had the mutex.
-  times_changed_ |= ledger_.QueueMoves();
-  for (SessionId id : ledger_.TakeRevoked()) {
+  times_changed_ |= ledger_.admission().QueueMoves();
+  for (SessionId id : Drain(ledger_.effects().revoked)) {
     times_changed_ = true;
     if (observer_ != nullptr) observer_->Revoked(id);
   }
-  for (SessionId id : ledger_.TakeBereaved()) {
+  for (SessionId id : Drain(ledger_.effects().orphaned)) {
     if (observer_ != nullptr) observer_->SegmentsLost(id);
   }
-  for (SessionId id : ledger_.TakeForgotten()) {
+  for (SessionId id : Drain(ledger_.effects().forgotten)) {
     pools_sent_.erase(id);
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
@@ -159,7 +161,7 @@ void Broker::CollectLost(size_t device) {
     for (const auto& [id, memory] : memory_) {
       if (ledger_.state().PlaceOf(id).device == device && memory->lost()) lost.push_back(id);
     }
-    count = ledger_.MarkLost(lost);
+    count = ledger_.segments().MarkLost(lost);
   }
   if (observer_ != nullptr) observer_->ContextLost(devices_[device]->info().uuid, count);
 }
@@ -211,14 +213,14 @@ void Broker::EndLoop() {
     {
       TimedLock lock(&mutex_);
       const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || (ledger_.HasEnding() && !frozen_);
+        return stopping_ || (ledger_.endings().HasAny() && !frozen_);
       };
       mutex_.Await(absl::Condition(&wake));
       if (stopping_) return;
     }
     {
       Update update(this);
-      if (!frozen_) ledger_.ContinueEnding();
+      if (!frozen_) ledger_.endings().Continue();
     }
     absl::SleepFor(kPause);
   }
@@ -238,7 +240,7 @@ absl::StatusOr<Broker::NewSession> Broker::OpenSession(absl::string_view tenant,
 
 absl::Status Broker::CheckRoomForSession(absl::string_view tenant, const SessionDetails& details) {
   TimedLock lock(&mutex_);
-  absl::Status room = ledger_.CheckRoomForSession(tenant, details);
+  absl::Status room = ledger_.sessions().CheckRoom(tenant, details);
   if (!room.ok()) AuditNoSession(tenant, details, room);
   return room;
 }
@@ -255,12 +257,12 @@ void Broker::AuditNoSession(absl::string_view tenant, const SessionDetails& deta
 
 void Broker::SocketClosed(SessionId session) {
   Update update(this);
-  ledger_.SocketClosed(session);
+  ledger_.endings().SocketClosed(session);
 }
 
 void Broker::ProcessGone(SessionId session) {
   Update update(this);
-  ledger_.ProcessGone(session);
+  ledger_.endings().ProcessGone(session);
 }
 
 absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
@@ -271,7 +273,7 @@ absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
                       : "this is not a session token");
   }
   std::memcpy(secret.data(), token.data(), secret.size());
-  absl::StatusOr<SessionId> session = ledger_.FindByToken(secret);
+  absl::StatusOr<SessionId> session = ledger_.sessions().FindByToken(secret);
   if (session.ok()) return session;
   return absl::UnauthenticatedError("no live session has this token: it has ended; connect again");
 }
@@ -285,7 +287,7 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
         "the session was begun with a daemon that is gone: its client has to come back for it "
         "first, with a Hello on the session socket and a Reconcile");
   }
-  if (absl::Status begun = ledger_.BeginCall(*session); !begun.ok()) {
+  if (absl::Status begun = ledger_.sessions().BeginCall(*session); !begun.ok()) {
     return Denied(*session, "call", std::move(begun));
   }
   ++calls_;
@@ -319,7 +321,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
     CreateSpec spec;
     {
       TimedLock lock(&mutex_);
-      spec = ledger_.Creation(operation, item);
+      spec = ledger_.operations().Creation(operation, item);
     }
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     if (!memory.ok()) return memory.status();
@@ -334,7 +336,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
     }
     Update update(this);
     memory_.emplace(item.segment, *std::move(memory));
-    ledger_.Created(item.segment);
+    ledger_.operations().Created(item.segment);
   }
   return absl::OkStatus();
 }
@@ -343,7 +345,7 @@ void Broker::Abort(const Operation& operation, bool handed_over) {
   size_t next = 0;
   for (bool done = false; !done;) {
     Update update(this);
-    done = ledger_.Abort(operation, handed_over, next, kLeasesAtOnce);
+    done = ledger_.operations().Abort(operation, handed_over, next, kLeasesAtOnce);
   }
 }
 
@@ -359,7 +361,7 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
     const std::optional<ExportedPool> pool = memory.pool();
     // The session learns of later losses once it has its lease.
     if (memory.lost() || (lease.kind == Kind::kMempool && !pool)) {
-      ledger_.MarkLost({item.segment});
+      ledger_.segments().MarkLost({item.segment});
       return absl::FailedPreconditionError(
           "the segment is lost: the CUDA context that it lived in is gone");
     }
@@ -402,7 +404,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
       }
       if (!handover.pools.empty()) ForgetOldPools(operation.session);
     }
-    absl::StatusOr<bool> committed = ledger_.Commit(operation, next, kLeasesAtOnce);
+    absl::StatusOr<bool> committed = ledger_.operations().Commit(operation, next, kLeasesAtOnce);
     if (!committed.ok()) return {Outcome::kFailed, committed.status()};
     done = *committed;
   }
@@ -428,8 +430,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
   absl::StatusOr<Operation> operation = [&]() -> absl::StatusOr<Operation> {
     Update update(this);
     const auto count = static_cast<uint32_t>(tickets.size());
-    if (auto regrant = ledger_.Regrant(call.session(), request_id, count)) return *regrant;
-    auto begun = ledger_.BeginOpen(call.session(), tickets, revocable, request_id);
+    if (auto regrant = ledger_.reconciliation().Regrant(call.session(), request_id, count))
+      return *regrant;
+    auto begun = ledger_.operations().BeginOpen(call.session(), tickets, revocable, request_id);
     if (!begun.ok()) return Denied(call.session(), "open", begun.status());
     return begun;
   }();
@@ -440,7 +443,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
 absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
   const Secret candidate = random_();
   Update update(this);
-  return ledger_.Share(call.session(), lease, scope, candidate);
+  return ledger_.leases().Share(call.session(), lease, scope, candidate);
 }
 
 absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {
@@ -463,7 +466,8 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
   if (!released.ok()) return released;
   while (!requests.empty()) {
     Update update(this);
-    requests.remove_prefix(ledger_.DropRegrants(call.session(), requests, kLeasesAtOnce));
+    requests.remove_prefix(
+        ledger_.reconciliation().DropRegrants(call.session(), requests, kLeasesAtOnce));
   }
   return absl::OkStatus();
 }
@@ -476,39 +480,39 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
   while (!in_one && !unchecked.empty()) {
     constexpr size_t kCheckedAtOnce = 4 * kLeasesAtOnce;
     TimedLock lock(&mutex_);
-    absl::Status had = ledger_.CheckLeases(session, unchecked.subspan(0, kCheckedAtOnce));
+    absl::Status had = ledger_.leases().Check(session, unchecked.subspan(0, kCheckedAtOnce));
     if (!had.ok()) return had;
     unchecked.remove_prefix(std::min(unchecked.size(), kCheckedAtOnce));
   }
   absl::Span<const LeaseId> left(leases);
   do {
     Update update(this);
-    absl::Status released = ledger_.Release(session, left.subspan(0, kLeasesAtOnce));
+    absl::Status released = ledger_.leases().Release(session, left.subspan(0, kLeasesAtOnce));
     if (!released.ok()) return released;
     left.remove_prefix(std::min(left.size(), kLeasesAtOnce));
   } while (!left.empty());
   return absl::OkStatus();
 }
 
-absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Ledger::EventPlace& place,
+absl::StatusOr<IpcEventId> Broker::RegisterEvent(const Call& call, const Events::Place& place,
                                                  absl::string_view device_uuid,
                                                  const ExportData& handle, uint64_t request_id) {
   Update update(this);
   absl::StatusOr<IpcEventId> id =
-      ledger_.RegisterEvent(call.session(), place, device_uuid, handle, request_id);
+      ledger_.events().Register(call.session(), place, device_uuid, handle, request_id);
   if (!id.ok()) Denied(call.session(), "register-event", id.status()).IgnoreError();
   return id;
 }
 
 absl::StatusOr<std::vector<IpcEventView>> Broker::GetEvents(const Call& call,
-                                                            const Ledger::EventPlace& place) {
+                                                            const Events::Place& place) {
   Update update(this);
-  return ledger_.GetEvents(call.session(), place);
+  return ledger_.events().Find(call.session(), place);
 }
 
 absl::StatusOr<bool> Broker::UnregisterEvent(const Call& call, IpcEventId event) {
   Update update(this);
-  return ledger_.UnregisterEvent(call.session(), event);
+  return ledger_.events().Unregister(call.session(), event);
 }
 
 absl::StatusOr<TenantView> Broker::Usage(const Call& call) const {

@@ -43,7 +43,7 @@ namespace gpumemd {
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
-  Ledger::RevocationTimes revocation;
+  Revocations::Times revocation;
   std::function<absl::Time()> now = absl::Now;
   // Returns unguessable bits.
   std::function<Secret()> random;
@@ -175,7 +175,7 @@ class Broker {
   };
   // Statuses as Ledger::OpenSession.
   absl::StatusOr<NewSession> OpenSession(absl::string_view tenant, const SessionDetails& details);
-  // As Ledger::CheckRoomForSession.
+  // As Sessions::CheckRoom.
   absl::Status CheckRoomForSession(absl::string_view tenant, const SessionDetails& details)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SocketClosed(SessionId session);
@@ -199,7 +199,7 @@ class Broker {
 
   // Restores the state that an earlier broker has left. Call once, after Configure and before any
   // other call. Memory granted after this call outlives this process (BrokerOptions::continuity).
-  struct Restored : Ledger::Restored {
+  struct Restored : gpumemd::Restored {
     std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
   };
   absl::StatusOr<Restored> Restore(Inheritance inheritance);
@@ -218,11 +218,11 @@ class Broker {
     std::string tenant;
   };
   absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
-  // As Ledger::Reconcile, for the resumed session that has this token. Its calls are served after
+  // As Reconciliation::Reconcile, for the resumed session that has this token. Its calls are served after
   // that. Counts as a call in flight.
   //   INVALID_ARGUMENT  more ids than a session can hold
   //   UNAUTHENTICATED   no such session
-  //   and as Ledger::BeginReconcile
+  //   and as Reconciliation::Begin
   absl::StatusOr<std::vector<LeaseId>> Reconcile(absl::string_view token,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);
@@ -253,14 +253,13 @@ class Broker {
   // Releases the leases, and the leases that an earlier daemon granted to these requests. All of
   // them or none, unless another call of the session releases some of them at the same time.
   //   INVALID_ARGUMENT  more ids than a session can hold
-  //   and as Ledger::Release
+  //   and as Leases::Release
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
                        absl::Span<const uint64_t> requests = {});
-  absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
+  absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Events::Place& place,
                                            absl::string_view device_uuid, const ExportData& handle,
                                            uint64_t request_id = 0);
-  absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
-                                                      const Ledger::EventPlace& place);
+  absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call, const Events::Place& place);
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
   // Returns all of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
@@ -297,7 +296,7 @@ class Broker {
 
   // --- Requests of operators -------------------------------------------------------
 
-  // As Ledger::Configure.
+  // As Tenants::Configure.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                  const std::map<std::string, Quota>& overridden = {});
   // CheckQuota checks a change of a quota, so that the caller can save it before it makes the
@@ -309,7 +308,7 @@ class Broker {
     uint64_t bytes = 0;
     uint32_t segments = 0;
   };
-  // Statuses as Ledger::Trim. Returns once the driver has the memory back.
+  // Statuses as Segments::Trim. Returns once the driver has the memory back.
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
   void SetDraining(bool draining);
@@ -399,7 +398,7 @@ class Broker {
   absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
-  std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Revocations::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
   struct HandedOver {
@@ -446,7 +445,7 @@ class Broker {
   // INVALID_ARGUMENT  the session cannot have so many leases, or requests for them
   absl::Status CheckNamed(SessionId session, size_t leases, size_t requests) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As Ledger::Release, but holds the mutex for only a few of the leases at a time.
+  // As Leases::Release, but holds the mutex for only a few of the leases at a time.
   absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);

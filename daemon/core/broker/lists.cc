@@ -108,7 +108,7 @@ HoldersView Broker::ListHolders(std::optional<SegmentId> only) const {
 absl::StatusOr<std::vector<WaiterView>> Broker::ListWaiting(absl::string_view tenant,
                                                             absl::string_view device) const {
   TimedLock lock(&mutex_);
-  return ledger_.ListWaiting(tenant, device);
+  return ledger_.admission().ListWaiting(tenant, device);
 }
 
 }  // namespace gpumemd

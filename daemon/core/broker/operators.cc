@@ -11,21 +11,21 @@ namespace gpumemd {
 void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                        const std::map<std::string, Quota>& overridden) {
   Update update(this);
-  ledger_.Configure(tenants, defaults, overridden);
+  ledger_.tenants().Configure(tenants, defaults, overridden);
   if (observer_ != nullptr) observer_->QuotaChanged("");
 }
 
 absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
                                 const Quota& asked) const {
   TimedLock lock(&mutex_);
-  if (absl::Status known = ledger_.CheckDevices(asked); !known.ok()) return known;
-  return ledger_.CheckQuota(tenant, quota);
+  if (absl::Status known = ledger_.tenants().CheckDevices(asked); !known.ok()) return known;
+  return ledger_.tenants().CheckQuota(tenant, quota);
 }
 
 absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const Quota& quota) {
   {
     Update update(this);
-    ledger_.OverrideQuota(tenant, quota);
+    ledger_.tenants().OverrideQuota(tenant, quota);
     if (observer_ != nullptr) observer_->QuotaChanged(tenant);
   }
   return GetTenant(tenant);  // includes requests that the change granted
@@ -33,7 +33,7 @@ absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const
 
 absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {
   Update update(this);
-  absl::StatusOr<TenantView> view = ledger_.UnsetQuota(tenant, quota);
+  absl::StatusOr<TenantView> view = ledger_.tenants().UnsetQuota(tenant, quota);
   if (observer_ != nullptr) observer_->QuotaChanged(tenant);
   return view;
 }
@@ -44,7 +44,7 @@ absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::str
   Trimmed trimmed;
   {
     Update update(this);
-    doomed = ledger_.Trim(tenant, device, keep_bytes);
+    doomed = ledger_.segments().Trim(tenant, device, keep_bytes);
     if (!doomed.ok()) return doomed.status();
     for (SegmentId id : *doomed) {
       trimmed.bytes += ledger_.look().Describe({.segment = id}).bytes;

@@ -22,8 +22,8 @@ namespace v1 = gpumem::v1;
 
 // Returns the place of a request about interprocess events, by its oneof `place`.
 template <typename Request>
-Ledger::EventPlace PlaceOf(const Request& request) {
-  Ledger::EventPlace place;
+Events::Place PlaceOf(const Request& request) {
+  Events::Place place;
   if (request.place_case() == Request::kLeaseId) {
     place.lease = LeaseId{request.lease_id()};
   } else {
