@@ -70,7 +70,7 @@ TEST_F(AdmissionTest, Capacity) {
 }
 
 // A tenant without a limit is not advised to have its limit raised.
-TEST_F(AdmissionTest, WithoutALimitItIsTheCapacityThatDenies) {
+TEST_F(AdmissionTest, TenantWithoutALimitIsDeniedByTheCapacity) {
   const SessionId session = OpenSession("team");
   const absl::Status too_much = Ask(session, 512 * kGranule, 3).status();
   ExpectDenial(too_much, Denial::Cause::kCapacity, "team", "GPU-1", 1536 * kGranule, 0, kCapacity);
@@ -98,7 +98,7 @@ TEST_F(DaemonSegmentsTest, MaxSegmentsOfTheDaemon) {
 
 // --- The numbers of a denial -----------------------------------------------------------
 
-TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
+TEST_F(AdmissionTest, RetainedMemoryDoesNotCountAsUsed) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
@@ -111,7 +111,7 @@ TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
 }
 
 // `asked` includes segments that could have been reused.
-TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
+TEST_F(AdmissionTest, AskedIncludesSegmentsThatCouldBeReused) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
@@ -141,7 +141,7 @@ TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
 }
 
 // A request that cannot wait is told that the memory exists, and is on its way back.
-TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
+TEST_F(AdmissionTest, ExpiredWaiterIsToldThatMemoryIsComingBack) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const AcquireSpec spec{.bytes = 5 * kGranule};
@@ -167,7 +167,7 @@ TEST_F(AdmissionTest, TheDriversDenial) {
 
 // --- Requests that make no sense -------------------------------------------------------
 
-TEST_F(AdmissionTest, Nonsense) {
+TEST_F(AdmissionTest, InvalidRequestsAreRefused) {
   const SessionId session = OpenSession("team");
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(session, 0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(session, kCapacity + 1).status()));
@@ -188,7 +188,7 @@ TEST_F(AdmissionTest, Nonsense) {
   EXPECT_EQ(Acquire(session, 1, kMaxSegmentsPerCall).size(), kMaxSegmentsPerCall);
 }
 
-TEST_F(AdmissionTest, TheTenantsKindIsThatOfRequestsThatNameNone) {
+TEST_F(AdmissionTest, RequestWithoutAKindGetsTheTenantsKind) {
   ledger.Configure({{"a", {.kind = Kind::kIpc}}}, {});
   const absl::Status none =
       ledger

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 using GuaranteesTest = LedgerQueueFixture;
 using TeamsTest = LedgerQueueFixture;
 
-TEST_F(GuaranteesTest, WhoIsBelowItsGuaranteeGoesBeforeEveryPriority) {
+TEST_F(GuaranteesTest, TenantBelowItsGuaranteeGoesBeforeEveryPriority) {
   ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   const SessionId high = Open("high"), owner = Open("owner"), a = Open("a");
   Fill(a, 1016);
@@ -26,7 +26,7 @@ TEST_F(GuaranteesTest, WhoIsBelowItsGuaranteeGoesBeforeEveryPriority) {
   EXPECT_THAT(Admit(), ElementsAre(over, borrows));
 }
 
-TEST_F(GuaranteesTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
+TEST_F(GuaranteesTest, RequestThatGuaranteesRuleOutIsDenied) {
   ledger.Configure({{"owner", {.guarantee_bytes = 700 * kGranule}}}, {});
   const absl::Status denied = ledger.BeginAcquire(Open("b"), Of(400)).status();
   EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
@@ -36,7 +36,7 @@ TEST_F(GuaranteesTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
   Empty();
 }
 
-TEST_F(GuaranteesTest, WhatIsGuaranteedToOthersIsNotBorrowedFirmly) {
+TEST_F(GuaranteesTest, GuaranteedMemoryIsNotLentToFirmLeases) {
   ledger.Configure({{"owner", {.guarantee_bytes = 24 * kGranule}}}, {});
   const SessionId owner = Open("owner"), b = Open("b");
   Fill(b, 1000);
@@ -50,7 +50,7 @@ TEST_F(GuaranteesTest, WhatIsGuaranteedToOthersIsNotBorrowedFirmly) {
                "GPU-1", kGranule, kCapacity, kCapacity);
 }
 
-TEST_F(GuaranteesTest, AboveItsGuaranteeATenantBorrowsWhatIsFree) {
+TEST_F(GuaranteesTest, TenantAboveItsGuaranteeBorrowsFreeMemory) {
   ledger.Configure({{"owner", {.guarantee_bytes = 24 * kGranule}},
                     {"second", {.guarantee_bytes = 100 * kGranule}}},
                    {});
@@ -66,7 +66,7 @@ TEST_F(GuaranteesTest, AboveItsGuaranteeATenantBorrowsWhatIsFree) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(GuaranteesTest, AGuaranteeIsObtainedFromWhatOthersOnlyRetain) {
+TEST_F(GuaranteesTest, GuaranteeIsServedBesideMemoryThatOthersRetain) {
   ledger.Configure({{"owner", {.guarantee_bytes = 512 * kGranule}}}, {});
   const SessionId owner = Open("owner"), b = Open("b");
   Release(b, Acquire(b, 256 * kGranule, 2));
@@ -78,7 +78,7 @@ TEST_F(GuaranteesTest, AGuaranteeIsObtainedFromWhatOthersOnlyRetain) {
 
 // --- Members and their team ------------------------------------------------------------
 
-TEST_F(TeamsTest, WhatMembersHaveCountsAgainstTheirTeam) {
+TEST_F(TeamsTest, MemoryOfMembersCountsAgainstTheirTeam) {
   ledger.Configure({{"team", {.limit_bytes = 10 * kGranule}},
                     {"x", {.limit_bytes = 8 * kGranule, .parent = "team"}},
                     {"y", {.parent = "team"}}},
@@ -107,7 +107,7 @@ TEST_F(TeamsTest, WhatMembersHaveCountsAgainstTheirTeam) {
   Empty();
 }
 
-TEST_F(TeamsTest, CountsOfATeamBindItsMembers) {
+TEST_F(TeamsTest, NumberLimitsOfATeamBindItsMembers) {
   ledger.Configure({{"team", {.max_segments = 2, .max_sessions = 2, .max_waiting = 1}},
                     {"x", {.parent = "team"}},
                     {"y", {.parent = "team"}}},
@@ -127,7 +127,7 @@ TEST_F(TeamsTest, CountsOfATeamBindItsMembers) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(TeamsTest, AMembersGuaranteeHoldsWithinItsTeam) {
+TEST_F(TeamsTest, GuaranteeOfAMemberHoldsWithinItsTeam) {
   ledger.Configure({{"team", {.limit_bytes = 10 * kGranule, .guarantee_bytes = 8 * kGranule}},
                     {"x", {.guarantee_bytes = 3 * kGranule, .parent = "team"}},
                     {"y", {.parent = "team"}}},
@@ -145,7 +145,7 @@ TEST_F(TeamsTest, AMembersGuaranteeHoldsWithinItsTeam) {
   Empty();
 }
 
-TEST_F(TeamsTest, MembersMoveWithWhatTheyHave) {
+TEST_F(TeamsTest, MemberMovesToAnotherTeamWithItsMemory) {
   ledger.Configure({{"one", {}}, {"two", {}}, {"x", {.parent = "one"}}}, {});
   const SessionId x = Open("x");
   Fill(x, 5);

@@ -32,7 +32,7 @@ TEST_F(FewLeases, OneMoreLeaseThanASessionMayHoldIsDenied) {
 }
 
 // Several requests of one session may each be below the bound, and together above it.
-TEST_F(FewLeases, NorIsItGrantedToWhoHasWaitedForIt) {
+TEST_F(FewLeases, WaiterAboveTheLeaseLimitIsDenied) {
   const SessionId session = OpenSession("team"), other = OpenSession("other");
   const auto held = Acquire(other, kCapacity);
   for (int i = 0; i < 2; ++i) {
@@ -57,7 +57,7 @@ class FewLeasesInAll : public LedgerFixture {
   FewLeasesInAll() : LedgerFixture({.max_leases_per_tenant = 4, .max_leases = 6}) {}
 };
 
-TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
+TEST_F(FewLeasesInAll, TenantAboveItsLeaseLimitIsDenied) {
   const SessionId session = OpenSession("team"), other = OpenSession("team");
   const Operation::Item item = AcquireOne(session, kGranule);
   const Secret ticket = Share(session, item.lease);
@@ -80,7 +80,7 @@ TEST_F(FewLeasesInAll, ATenantHoldsOnlySoMany) {
   EXPECT_TRUE(ledger.BeginOpen(session, {ticket, ticket, ticket}).ok());
 }
 
-TEST_F(FewLeasesInAll, AllTenantsHoldOnlySoMany) {
+TEST_F(FewLeasesInAll, LeaseLimitOfTheDaemonCountsAllTenants) {
   const SessionId a = OpenSession("a"), b = OpenSession("b");
   Acquire(a, kGranule, 4);
   const auto of_b = Acquire(b, kGranule, 1);

@@ -63,7 +63,7 @@ class ManyWaitersTest : public LedgerQueueFixture {
   std::vector<WaiterId> waiters;
 };
 
-TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
+TEST_F(ManyWaitersTest, WaitersForADeviceAreNotCheckedForOtherTenants) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1);
   Fill(a, 1000);
@@ -80,7 +80,7 @@ TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
   EXPECT_THAT(Admit(), SizeIs(2));
 }
 
-TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
+TEST_F(ManyWaitersTest, WaitersAtTheirLimitsAreNotCheckedForOtherTenants) {
   ledger.Configure({}, {.limit_bytes = 8 * kGranule});
   const SessionId b = Open("b");
   std::vector<std::pair<SessionId, Operation::Item>> theirs;
@@ -103,7 +103,7 @@ TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
   EXPECT_LE(ledger.judged() - before, uint64_t{4 * kEach});
 }
 
-TEST_F(ManyWaitersTest, ThatAreServedAreJudgedOnce) {
+TEST_F(ManyWaitersTest, ServedWaitersAreCheckedOnce) {
   const SessionId a = Open("a");
   Fill(a, 1024);
   WaitAll(1);
@@ -113,7 +113,7 @@ TEST_F(ManyWaitersTest, ThatAreServedAreJudgedOnce) {
   EXPECT_LE(ledger.judged(), uint64_t{4 * kTenants * kEach});
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesAtTheEndCostsNothing) {
+TEST_F(ManyWaitersTest, CancellingTheLastWaiterChecksNone) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512);
@@ -125,7 +125,7 @@ TEST_F(ManyWaitersTest, OneThatGoesAtTheEndCostsNothing) {
   EXPECT_EQ(ledger.judged(), before);
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) {
+TEST_F(ManyWaitersTest, CancellingAMiddleWaiterChecksItsTenantAtMost) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512, kMost);
@@ -139,7 +139,7 @@ TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) 
   EXPECT_THAT(Admit(), ElementsAre(waiters[2], waiters[3]));
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesLetsInThoseBehindIt) {
+TEST_F(ManyWaitersTest, CancellingTheFirstWaiterAdmitsThoseBehindIt) {
   const SessionId a = Open("a");
   Fill(a, 1000);
   const WaiterId large = Wait(a, 1024);
@@ -150,7 +150,7 @@ TEST_F(ManyWaitersTest, OneThatGoesLetsInThoseBehindIt) {
   EXPECT_LE(ledger.judged() - before, uint64_t{8 * kMost});
 }
 
-TEST_F(ManyWaitersTest, ThoseOfASessionThatEndsCostOthersNothing) {
+TEST_F(ManyWaitersTest, EndOfASessionChecksNoOtherWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512, kMost);
@@ -163,7 +163,7 @@ TEST_F(ManyWaitersTest, ThoseOfASessionThatEndsCostOthersNothing) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[kMost], waiters[kMost + 1]));
 }
 
-TEST_F(ManyWaitersTest, ASessionThatEndsInPartsCostsThemNothing) {
+TEST_F(ManyWaitersTest, SessionThatEndsInPartsChecksNoWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Acquire(b, kGranule, 100);
   Fill(a, 924);
@@ -177,7 +177,7 @@ TEST_F(ManyWaitersTest, ASessionThatEndsInPartsCostsThemNothing) {
   EXPECT_EQ(judged, 0u);
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesBeforeThemCostsThemNothing) {
+TEST_F(ManyWaitersTest, WaiterOfHigherPriorityChecksNoOthers) {
   ledger.Configure({{"high", {.priority = 5}}}, {});
   const SessionId a = Open("a"), high = Open("high");
   Fill(a, 1024);
@@ -192,7 +192,7 @@ TEST_F(ManyWaitersTest, OneThatGoesBeforeThemCostsThemNothing) {
 }
 
 // When its tenant uses more or less of its guarantee, the waiter's place in the queue changes.
-TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
+TEST_F(ManyWaitersTest, WaiterThatChangesItsPlaceChecksItsTenantOnly) {
   ledger.Configure({{"owner", {.guarantee_bytes = 600 * kGranule}}}, {});
   const SessionId a = Open("a"), owner = Open("owner");
   Fill(owner, 500);
@@ -210,7 +210,7 @@ TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
   EXPECT_LE(ledger.judged() - before, 8u);
 }
 
-TEST_F(ManyWaitersTest, OneOfAnotherSortIsRefusedAlone) {
+TEST_F(ManyWaitersTest, FirmWaiterOfARevocableProcessIsRefusedAlone) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1000);
   const WaiterId firm = Wait(b, 500);

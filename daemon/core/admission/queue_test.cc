@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using LedgerQueueTest = LedgerQueueFixture;
 
-TEST_F(LedgerQueueTest, TheLastByteFitsAndOneMoreWaits) {
+TEST_F(LedgerQueueTest, RequestForTheLastByteFitsAndOneMoreWaits) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1000);
   EXPECT_EQ(AcquireOne(b, 24 * kGranule).fresh, true);
@@ -24,7 +24,7 @@ TEST_F(LedgerQueueTest, TheLastByteFitsAndOneMoreWaits) {
   EXPECT_THAT(Admit(), ElementsAre(waiter));
 }
 
-TEST_F(LedgerQueueTest, WithoutWaitingItIsDeniedAtOnce) {
+TEST_F(LedgerQueueTest, RequestThatDoesNotWaitIsDeniedAtOnce) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
@@ -34,13 +34,13 @@ TEST_F(LedgerQueueTest, WithoutWaitingItIsDeniedAtOnce) {
   EXPECT_EQ(DenialOf(denied)->holders[0].used, kCapacity);
 }
 
-TEST_F(LedgerQueueTest, WhatNobodyCanMakeRoomForIsDeniedThoughItWouldWait) {
+TEST_F(LedgerQueueTest, RequestAboveTheLimitIsDeniedAlthoughItWouldWait) {
   ledger.Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
   ExpectDenial(ledger.BeginAcquire(Open("a"), Of(9)).status(), Denial::Cause::kDeviceLimit, "a",
                "GPU-1", 9 * kGranule, 0, 8 * kGranule);
 }
 
-TEST_F(LedgerQueueTest, ByArrivalAmongEquals) {
+TEST_F(LedgerQueueTest, EqualRequestsAreServedByArrival) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Fill(a, 1024);
   const WaiterId first = Wait(b, 10), second = Wait(c, 10), third = Wait(b, 10);
@@ -48,7 +48,7 @@ TEST_F(LedgerQueueTest, ByArrivalAmongEquals) {
   EXPECT_THAT(Admit(), ElementsAre(first, second, third));
 }
 
-TEST_F(LedgerQueueTest, TheHigherPriorityFirst) {
+TEST_F(LedgerQueueTest, HigherPriorityIsServedFirst) {
   ledger.Configure({{"low", {.priority = -1}}, {"high", {.priority = 5}}}, {});
   const SessionId a = Open("a"), low = Open("low"), middle = Open("b"), high = Open("high");
   Fill(a, 1024);
@@ -57,7 +57,7 @@ TEST_F(LedgerQueueTest, TheHigherPriorityFirst) {
   EXPECT_THAT(Admit(), ElementsAre(first, second, last_one));
 }
 
-TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
+TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
   const SessionId a = Open("a"), large = Open("large"), small = Open("small");
   Fill(a, 512);
   Fill(a, 512);
@@ -77,7 +77,7 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   EXPECT_THAT(Admit(), ElementsAre(waits, behind));
 }
 
-TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {
+TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockTheDevice) {
   ledger.Configure({{"small", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 8);
@@ -87,7 +87,7 @@ TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
+TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockAFullDevice) {
   ledger.Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 256);
@@ -98,7 +98,7 @@ TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
+TEST_F(LedgerQueueTest, LoweredLimitEndsAWaitThatCannotSucceed) {
   ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
@@ -111,7 +111,7 @@ TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
   Empty();
 }
 
-TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
+TEST_F(LedgerQueueTest, CancelledWaitersLeaveTheOthersInOrder) {
   ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
@@ -129,7 +129,7 @@ TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[1], waiters[3], waiters[4]));
 }
 
-TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
+TEST_F(LedgerQueueTest, WaitersAreAdmittedInSlices) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   std::vector<WaiterId> waiters;
@@ -147,7 +147,7 @@ TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
   EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(0));
 }
 
-TEST_F(LedgerQueueTest, WhoseTimeIsUpTogetherAreAllTold) {
+TEST_F(LedgerQueueTest, WaitersThatExpireTogetherAllGetADenial) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   const WaiterId first = Wait(b, 10);
@@ -163,7 +163,7 @@ TEST_F(LedgerQueueTest, WhoseTimeIsUpTogetherAreAllTold) {
   EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
 }
 
-TEST_F(LedgerQueueTest, WhoDoesNotAskToWaitStaysInFlight) {
+TEST_F(LedgerQueueTest, RequestThatDidNotAskToWaitStaysInFlight) {
   ledger.Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
   const SessionId b = Open("b");
   Release(b, Acquire(b, 8 * kGranule));
@@ -173,7 +173,7 @@ TEST_F(LedgerQueueTest, WhoDoesNotAskToWaitStaysInFlight) {
   EXPECT_THAT(Admit(), SizeIs(1));
 }
 
-TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
+TEST_F(LedgerQueueTest, EndedWaiterLeavesNoTrace) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Fill(a, 1024);
   const WaiterId cancelled = Wait(b, 10), expired = Wait(b, 20), dead = Wait(c, 30);
@@ -202,7 +202,7 @@ TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
   EXPECT_THAT(Admit(), IsEmpty());
 }
 
-TEST_F(LedgerQueueTest, WhoWaitsIsNotInFlight) {
+TEST_F(LedgerQueueTest, WaitingRequestIsNotInFlight) {
   ledger.Configure({{"b", {.max_in_flight = 1, .max_waiting = 1}}}, {});
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
@@ -214,7 +214,7 @@ TEST_F(LedgerQueueTest, WhoWaitsIsNotInFlight) {
   EXPECT_THAT(Admit(), SizeIs(1));
 }
 
-TEST_F(LedgerQueueTest, DrainingRefusesWhoWaits) {
+TEST_F(LedgerQueueTest, DrainingRefusesWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   Wait(b, 10);
@@ -224,7 +224,7 @@ TEST_F(LedgerQueueTest, DrainingRefusesWhoWaits) {
   EXPECT_TRUE(absl::IsUnavailable(admitted[0].operation.status()));
 }
 
-TEST_F(LedgerQueueTest, AHigherLimitLetsInWhoWaitsForIt) {
+TEST_F(LedgerQueueTest, RaisedLimitAdmitsAWaiter) {
   ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
@@ -233,7 +233,7 @@ TEST_F(LedgerQueueTest, AHigherLimitLetsInWhoWaitsForIt) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, ALowerLimitBreaksNoHolder) {
+TEST_F(LedgerQueueTest, LoweredLimitRevokesNothing) {
   const SessionId b = Open("b");
   Fill(b, 8);
   SetQuota("b", {.limit_bytes = 4 * kGranule});
@@ -246,7 +246,7 @@ TEST_F(LedgerQueueTest, ALowerLimitBreaksNoHolder) {
 
 // Each of them would reuse segments that its tenant retains, and is checked again when the device
 // changes.
-TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
+TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Release(a, Acquire(a, 100 * kGranule));
   Release(b, Acquire(b, 100 * kGranule));
@@ -275,7 +275,7 @@ TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
 }
 
 // No segment is given up for a waiter that is no longer the first.
-TEST_F(LedgerQueueTest, WhoBecomesTheFirstReusesWhatIsRetained) {
+TEST_F(LedgerQueueTest, NewFirstWaiterReusesRetainedSegments) {
   ledger.Configure({{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
   const SessionId b = Open("b"), other = Open("b");
   Fill(b, 300);

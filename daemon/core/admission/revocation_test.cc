@@ -66,7 +66,7 @@ class LedgerRevocationTest : public LedgerFixture {
   }
 };
 
-TEST_F(LedgerRevocationTest, UsesWhatIsGuaranteedToOthersAndIdle) {
+TEST_F(LedgerRevocationTest, RevocableLeasesUseIdleGuarantees) {
   const SessionId b = Open("b");
   Lease(b, 1024, true);
   EXPECT_EQ(Usage("b").revocable, kCapacity);
@@ -74,7 +74,7 @@ TEST_F(LedgerRevocationTest, UsesWhatIsGuaranteedToOthersAndIdle) {
                "GPU-1", kGranule, kCapacity, kCapacity);
 }
 
-TEST_F(LedgerRevocationTest, IsGivenUpInTimeAndNobodyIsEnded) {
+TEST_F(LedgerRevocationTest, MemoryReleasedInTimeEndsNoProcess) {
   const SessionId b = Open("b"), owner = Open("owner");
   const LeaseId first = Lease(b, 600, true), second = Lease(b, 424, true);
   const WaiterId waiter = WaitFor(owner, 300);
@@ -96,7 +96,7 @@ TEST_F(LedgerRevocationTest, IsGivenUpInTimeAndNobodyIsEnded) {
   EXPECT_TRUE(ledger.Release(b, {first}).ok()) << "the other lease was left alone";
 }
 
-TEST_F(LedgerRevocationTest, WhoDoesNotGiveUpIsAskedToEndAndThenEnded) {
+TEST_F(LedgerRevocationTest, ProcessThatKeepsRevokedMemoryIsAskedToEndAndThenKilled) {
   const SessionId b = Open("b"), owner = Open("owner");
   Lease(b, 1024, true);
   const WaiterId waiter = WaitFor(owner, 512);
@@ -114,7 +114,7 @@ TEST_F(LedgerRevocationTest, WhoDoesNotGiveUpIsAskedToEndAndThenEnded) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
-TEST_F(LedgerRevocationTest, WhoeverIsAskedToEndHasHisTimeHoweverLateThatIs) {
+TEST_F(LedgerRevocationTest, ProcessAskedToEndLateHasItsFullTime) {
   const SessionId b = Open("b");
   Lease(b, 1024, true);
   WaitFor(Open("owner"), 512);
@@ -125,7 +125,7 @@ TEST_F(LedgerRevocationTest, WhoeverIsAskedToEndHasHisTimeHoweverLateThatIs) {
   EXPECT_THAT(Overdue(), ElementsAre(std::pair(b, true)));
 }
 
-TEST_F(LedgerRevocationTest, WhereAProcessDoesNotGoAnotherIsAsked) {
+TEST_F(LedgerRevocationTest, AnotherProcessIsAskedIfOneDoesNotEnd) {
   const SessionId stuck = Open("b"), other = Open("b"), owner = Open("owner");
   const LeaseId kept = Lease(other, 512, true);
   Lease(stuck, 512, true);
@@ -141,7 +141,7 @@ TEST_F(LedgerRevocationTest, WhereAProcessDoesNotGoAnotherIsAsked) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
-TEST_F(LedgerRevocationTest, NobodyIsEndedForMemoryThatIsEnoughWithoutHis) {
+TEST_F(LedgerRevocationTest, NoProcessIsEndedIfOtherMemorySuffices) {
   const SessionId one = Open("b"), two = Open("b"), owner = Open("owner");
   Lease(one, 512, true);
   Lease(two, 512, true);
@@ -158,7 +158,7 @@ TEST_F(LedgerRevocationTest, NobodyIsEndedForMemoryThatIsEnoughWithoutHis) {
   (void)second;
 }
 
-TEST_F(LedgerRevocationTest, WhoeverCouldNotBeEndedGetsNothingRevocable) {
+TEST_F(LedgerRevocationTest, ProcessThatCouldNotBeEndedGetsNoRevocableLease) {
   SessionDetails details;
   details.peer.pid = 77;
   details.certain = false;
@@ -167,7 +167,7 @@ TEST_F(LedgerRevocationTest, WhoeverCouldNotBeEndedGetsNothingRevocable) {
   EXPECT_TRUE(Ask(session, Of(1, false)).ok());
 }
 
-TEST_F(LedgerRevocationTest, AFirmLeaseIsNeverTakenBack) {
+TEST_F(LedgerRevocationTest, FirmLeaseIsNeverRevoked) {
   const SessionId b = Open("b"), owner = Open("owner");
   Lease(b, 512, false);
   const SessionId c = Open("c");
@@ -183,7 +183,7 @@ TEST_F(LedgerRevocationTest, AFirmLeaseIsNeverTakenBack) {
   EXPECT_EQ(Usage("b").leased, 512 * kGranule);
 }
 
-TEST_F(LedgerRevocationTest, AProcessHoldsLeasesOfOneSort) {
+TEST_F(LedgerRevocationTest, ProcessHoldsEitherFirmOrRevocableLeases) {
   const SessionId b = Open("b");
   const LeaseId firm = Lease(b, 1, false);
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger.BeginAcquire(b, Of(1, true)).status()));
@@ -207,7 +207,7 @@ TEST_F(LedgerRevocationTest, AProcessHoldsLeasesOfOneSort) {
   EXPECT_EQ(Usage("b").revocable, kGranule) << "the segment itself is firm";
 }
 
-TEST_F(LedgerRevocationTest, ItsSortIsThatOfAllSessionsOfAProcess) {
+TEST_F(LedgerRevocationTest, AllSessionsOfAProcessAreFirmOrAllRevocable) {
   SessionDetails details;
   details.peer.pid = 77;
   details.peer.start_time = 5;
@@ -220,7 +220,7 @@ TEST_F(LedgerRevocationTest, ItsSortIsThatOfAllSessionsOfAProcess) {
   EXPECT_TRUE(Ask(third, Of(1, true)).ok());
 }
 
-TEST_F(LedgerRevocationTest, TheLowestPriorityFirstThenTheNewest) {
+TEST_F(LedgerRevocationTest, LowestPriorityIsRevokedFirstThenTheNewest) {
   const SessionId b = Open("b"), low = Open("low"), owner = Open("owner");
   const LeaseId oldest = Lease(low, 200, true);
   const LeaseId older = Lease(low, 200, true);
@@ -233,7 +233,7 @@ TEST_F(LedgerRevocationTest, TheLowestPriorityFirstThenTheNewest) {
   EXPECT_THAT(ledger.look().RevokedLeases(b).leases, IsEmpty());
 }
 
-TEST_F(LedgerRevocationTest, BorrowersTakeBackFromLowerPrioritiesOnly) {
+TEST_F(LedgerRevocationTest, BorrowersRevokeFromLowerPrioritiesOnly) {
   const SessionId middle = Open("b"), high = Open("high"), low = Open("low");
   Lease(middle, 1024, true);
   ExpectDenial(ledger.BeginAcquire(low, Of(1)).status(), Denial::Cause::kCapacity, "low", "GPU-1",
@@ -248,7 +248,7 @@ TEST_F(LedgerRevocationTest, BorrowersTakeBackFromLowerPrioritiesOnly) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
-TEST_F(LedgerRevocationTest, LapsesWhereNobodyWaitsForItAnyMore) {
+TEST_F(LedgerRevocationTest, RevocationLapsesWithoutAWaiter) {
   const SessionId b = Open("b"), owner = Open("owner");
   const LeaseId lease = Lease(b, 1024, true);
   const WaiterId waiter = WaitFor(owner, 512);
@@ -278,7 +278,7 @@ TEST_F(LedgerRevocationTest, AllHoldersOfASharedSegmentAreTold) {
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
-TEST_F(LedgerRevocationTest, WhoIsJustOpeningASegmentIsToldAsWell) {
+TEST_F(LedgerRevocationTest, SessionThatIsOpeningTheSegmentIsToldToo) {
   const SessionId b = Open("b"), opener = Open("b");
   const Secret ticket = Share(b, Lease(b, 1024, true));
   const auto opening = ledger.BeginOpen(opener, {ticket}, /*revocable=*/true);

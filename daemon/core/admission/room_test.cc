@@ -8,7 +8,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using RoomTest = LedgerFixture;
 
-TEST_F(RoomTest, OwnRetainedGoesFirstAndTheOldestOfIt) {
+TEST_F(RoomTest, OldestRetainedSegmentOfTheTenantIsGivenUpFirst) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto first = AcquireOne(session, kGranule);
@@ -25,7 +25,7 @@ TEST_F(RoomTest, OwnRetainedGoesFirstAndTheOldestOfIt) {
   EXPECT_TRUE(Granted(Ask(session, 3 * kGranule)));
 }
 
-TEST_F(RoomTest, ThenTheRetainedOfWhoRetainsMost) {
+TEST_F(RoomTest, TenantThatRetainsMostIsNext) {
   const SessionId rich = OpenSession("rich");
   const SessionId poor = OpenSession("poor");
   const SessionId session = OpenSession("team");
@@ -42,7 +42,7 @@ TEST_F(RoomTest, ThenTheRetainedOfWhoRetainsMost) {
   Acquire(session, 25 * kGranule);
 }
 
-TEST_F(RoomTest, OthersRetainedDoesNotHelpAgainstTheOwnLimit) {
+TEST_F(RoomTest, RetainedMemoryOfOthersIsNotGivenUpForATenantsLimit) {
   ledger.Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
   const SessionId other = OpenSession("other");
   Release(other, Acquire(other, 4 * kGranule));
@@ -52,7 +52,7 @@ TEST_F(RoomTest, OthersRetainedDoesNotHelpAgainstTheOwnLimit) {
   EXPECT_EQ(Usage("other").retained, 4 * kGranule);
 }
 
-TEST_F(RoomTest, OwnRetainedOfOtherDevicesGoesForTotalsAndCounts) {
+TEST_F(RoomTest, TotalLimitsGiveUpRetainedMemoryOfOtherDevices) {
   ledger.Configure({{"team", {.total_limit_bytes = 8 * kGranule, .max_segments = 3}}}, {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 4 * kGranule, 1, "GPU-2");
@@ -63,7 +63,7 @@ TEST_F(RoomTest, OwnRetainedOfOtherDevicesGoesForTotalsAndCounts) {
   Acquire(session, kGranule);
 }
 
-TEST_F(RoomTest, ReusesAnExactFitAndMakesTheRest) {
+TEST_F(RoomTest, ExactFitsAreReusedAndTheRestIsMade) {
   ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 2 * kGranule, 2);
@@ -90,7 +90,7 @@ TEST_F(RoomTest, NoReuseAboveALoweredLimit) {
   EXPECT_TRUE(Acquire(session, 2 * kGranule, 2)[1].reused);
 }
 
-TEST_F(RoomTest, WhatIsReleasedAboveALoweredTotalIsNotKept) {
+TEST_F(RoomTest, MemoryReleasedAboveALoweredTotalIsNotRetained) {
   ledger.Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   const auto items = Acquire(session, 2 * kGranule, 4);
@@ -105,7 +105,7 @@ TEST_F(RoomTest, WhatIsReleasedAboveALoweredTotalIsNotKept) {
   EXPECT_EQ(Usage("team").retained, 2 * kGranule);
 }
 
-TEST_F(RoomTest, ALowerBoundOnWhatIsRetainedTakesEffectAtOnce) {
+TEST_F(RoomTest, LoweredRetentionTakesEffectAtOnce) {
   ledger.Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule, 4));
@@ -116,7 +116,7 @@ TEST_F(RoomTest, ALowerBoundOnWhatIsRetainedTakesEffectAtOnce) {
   EXPECT_EQ(DestroyDoomed().size(), 4u);
 }
 
-TEST_F(RoomTest, RoomForTheDriverIsMadeOfOwnRetainedFirst) {
+TEST_F(RoomTest, DriverGetsRetainedMemoryOfTheTenantFirst) {
   const SessionId other = OpenSession("other");
   const auto others = Acquire(other, 8 * kGranule);
   Release(other, others);
@@ -146,7 +146,7 @@ class DaemonRoomTest : public LedgerFixture {
   DaemonRoomTest() : LedgerFixture(Bounds{.max_segments = 4}) {}
 };
 
-TEST_F(DaemonRoomTest, WhatOthersRetainGoesForTheDaemonsLimitToo) {
+TEST_F(DaemonRoomTest, DaemonLimitGivesUpRetainedMemoryOfOthers) {
   const SessionId other = OpenSession("other");
   const auto kept = Acquire(other, kGranule, 2, "GPU-2");
   Release(other, kept);

@@ -47,7 +47,7 @@ class SharedDaemonTest : public LedgerFixture {
   }
 };
 
-TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
+TEST_F(SharedDaemonTest, SessionLimitOfAUserCountsAllItsTenants) {
   std::vector<SessionId> sessions;
   for (const char* tenant : {"a", "b", "a", "c"}) sessions.push_back(*OpenOf(1, tenant));
   const absl::Status refused = OpenOf(1, "d").status();
@@ -59,7 +59,7 @@ TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
   EXPECT_TRUE(OpenOf(1, "d").ok());
 }
 
-TEST_F(SharedDaemonTest, TheLastSessionsAreForUsersWhoHaveNone) {
+TEST_F(SharedDaemonTest, LastSessionsAreReservedForUsersWithoutAny) {
   for (uid_t uid = 1; uid <= 7; ++uid) {
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(OpenOf(uid, "a").ok());
   }
@@ -92,7 +92,7 @@ class SharedPoolTest : public LedgerFixture {
 };
 
 // A process that has changed its user leaves a session of the old one behind.
-TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
+TEST_F(SharedPoolTest, OnlyAnEndedSessionOfTheSameUserIsReplaced) {
   const SessionId left = *Open(1, 7);
   const auto made = Ask(left, {.device_uuid = "GPU-1", .bytes = kGranule, .kind = Kind::kMempool});
   ASSERT_TRUE(Granted(made)) << made.status();
@@ -128,7 +128,7 @@ class FewWatches : public LedgerFixture {
   FewWatches() : LedgerFixture({.max_watches_per_session = 2}) {}
 };
 
-TEST_F(FewWatches, AWatchIsNoCallInFlight) {
+TEST_F(FewWatches, WatchDoesNotCountAsACallInFlight) {
   ledger.Configure({{"team", {.max_in_flight = 1}}}, {});
   const SessionId session = OpenSession("team");
   for (int i = 0; i < 2; ++i) {

@@ -82,7 +82,7 @@ TEST_F(LedgerWakeupTest, ForATotalLimitRevocableMemoryIsTakenBackOnAnyDevice) {
   ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
 }
 
-TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
+TEST_F(LedgerWakeupTest, GuaranteeOfAForgottenTenantIsFree) {
   // Such defaults are not for real use: tenants that come and go can be guaranteed nothing.
   ledger.Configure({{"team", {}}}, {.guarantee_bytes = 512 * kGranule});
   const SessionId passer_by = OpenSession("uid1");
@@ -98,7 +98,7 @@ TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
 }
 
 // Since the next in line now waits for its team, and no longer for the device.
-TEST_F(LedgerWakeupTest, AnArrivalThatGoesFirstMayLetOthersIn) {
+TEST_F(LedgerWakeupTest, ArrivalOfHigherPriorityMayAdmitOthers) {
   ledger.Configure({{"team", {.limit_bytes = 200 * kGranule}},
                     {"x", {.parent = "team"}},
                     {"y", {.priority = 5, .parent = "team"}}},
@@ -117,7 +117,7 @@ TEST_F(LedgerWakeupTest, AnArrivalThatGoesFirstMayLetOthersIn) {
 }
 
 // A waiter that can no longer get anything blocks no other waiter.
-TEST_F(LedgerWakeupTest, WhoseProcessTakesLeasesOfTheOtherSortIsRefusedAtOnce) {
+TEST_F(LedgerWakeupTest, WaiterIsRefusedOnceItsProcessHoldsTheOtherSort) {
   ledger.Configure({{"a", {}}, {"b", {}}}, {});
   const auto held = Hold(Open("b"), 512, /*revocable=*/false);
   const SessionId a = Open("a");

@@ -166,7 +166,7 @@ TEST_F(BrokerAuditTest, ASessionFromItsBeginningToItsEnd) {
   EXPECT_THAT(reclaimed.segments, ElementsAre(granted.segments[1]));
 }
 
-TEST_F(BrokerAuditTest, AProcessThatDiesGivesBackWhatNobodyElseMaps) {
+TEST_F(BrokerAuditTest, EndOfAProcessReleasesMemoryThatOnlyItMaps) {
   const auto one = Open("a"), other = Open("a");
   const std::vector<LeaseId> leases = Granules(one, 2);
   const Secret ticket = *broker_->Share(CallOf(one), leases[0], TicketScope::kTenant);
@@ -194,14 +194,14 @@ TEST_F(BrokerAuditTest, AProcessThatDiesGivesBackWhatNobodyElseMaps) {
   EXPECT_THAT(Take(), IsEmpty());
 }
 
-TEST_F(BrokerAuditTest, WhatWasNotHandedOverWasNotGranted) {
+TEST_F(BrokerAuditTest, FailedHandoverIsNoGrant) {
   const auto session = Open("a");
   Take();
   EXPECT_FALSE(Acquire(session, {.bytes = 1}, absl::UnavailableError("gone")).ok());
   EXPECT_THAT(Take(), IsEmpty());
 }
 
-TEST_F(BrokerAuditTest, WhatIsOpenedIsChargedToAnother) {
+TEST_F(BrokerAuditTest, OpenedMemoryIsChargedToItsOwner) {
   const auto owner = Open("a"), opener = Open("b");
   const std::vector<LeaseId> leases = Granules(owner, 1);
   const Secret ticket = *broker_->Share(CallOf(owner), leases[0], TicketScope::kAny);

@@ -169,7 +169,7 @@ TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
   EXPECT_EQ(Held(), 0u);
 }
 
-TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
+TEST_F(BrokerTest, RequestWaitsForReturningMemory) {
   plan_ = [this](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
@@ -186,7 +186,7 @@ TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
   EXPECT_EQ(Charged(), 10 * kGranule);
 }
 
-TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
+TEST_F(BrokerTest, MemoryThatDoesNotReturnInTimeIsADenial) {
   plan_ = [this](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
@@ -235,7 +235,7 @@ TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   EXPECT_EQ(Held(), 0u);
 }
 
-TEST_F(BrokerTest, TwoDevicesWorthOfRacersStayWithinIt) {
+TEST_F(BrokerTest, ConcurrentRequestsStayWithinTheCapacity) {
   std::vector<std::thread> threads;
   std::atomic<int> granted = 0;
   for (int t = 0; t < 8; ++t) {
@@ -284,7 +284,7 @@ TEST_F(BrokerTest, ObserversAreTold) {
   EXPECT_TRUE(Acquire(1).ok());
 }
 
-TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
+TEST_F(BrokerTest, HoldersAreAskedWhenMemoryIsDenied) {
   now_ = absl::UnixEpoch();
   const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
   const Broker::NewSession other = Open("b");
@@ -335,7 +335,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   broker_->ProcessGone(other.id);
 }
 
-TEST_F(BrokerTest, WhoIsDeniedOverAndOverPressesLessAndLess) {
+TEST_F(BrokerTest, RepeatedDenialsRaisePressureLessOften) {
   now_ = absl::UnixEpoch();
   const auto leases = Acquire(5);
   ASSERT_TRUE(leases.ok());

@@ -156,7 +156,7 @@ TEST_F(BrokerKindsTest, APoolIsMadeForTheTenantAndItsLimit) {
   EXPECT_EQ(device_->specs.back().limit_bytes, 4 * kGranule);
 }
 
-TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
+TEST_F(BrokerKindsTest, HoldersOfLostMemoryAreTold) {
   const Broker::NewSession holder = Open(), other = Open();
   const auto held = Acquire(holder, Kind::kIpc);
   ASSERT_TRUE(held.ok());
@@ -170,7 +170,7 @@ TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
   EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
 }
 
-TEST_F(BrokerKindsTest, WhatIsLostOnItsWayIsTold) {
+TEST_F(BrokerKindsTest, LossDuringAHandoverIsReported) {
   const Broker::NewSession session = Open();
   ASSERT_TRUE(Acquire(session, Kind::kIpc, [this] { device_->Lose(); }).ok());
   EXPECT_THAT(observer_.bereaved, ElementsAre(session.id));

@@ -200,7 +200,7 @@ TEST_F(BrokerLeasesTest, ThousandsAreReleasedAllOrNone) {
   EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
 }
 
-TEST_F(BrokerLeasesTest, ReconcileIsForThoseWhoHaveComeBack) {
+TEST_F(BrokerLeasesTest, ReconcileIsForResumedSessions) {
   const Broker::NewSession session = Open("a");
   const pid_t pid = pids_;
   std::vector<LeaseId> leases = AcquireMany(session, 2000);
@@ -283,7 +283,7 @@ class ManySegments : public BrokerLeasesTest {
   Broker::NewSession publisher_, reader_;
 };
 
-TEST_F(ManySegments, AreAttachedToAllOrNone) {
+TEST_F(ManySegments, AttachingManySegmentsIsAllOrNothing) {
   const auto failed = Attach([] { return absl::UnavailableError("nobody reads it"); });
   EXPECT_TRUE(absl::IsUnavailable(failed.status()));
   EXPECT_EQ(LeasesOf(reader_), 0u);
@@ -300,7 +300,7 @@ TEST_F(ManySegments, AreAttachedToAllOrNone) {
   EXPECT_EQ(AttachedSessions(), 0u);
 }
 
-TEST_F(ManySegments, ASessionThatEndsMeanwhileHasNone) {
+TEST_F(ManySegments, SessionThatEndsWhileAttachingHasNoLease) {
   const auto late = Attach([&] {
     broker_->SocketClosed(reader_.id);
     return absl::OkStatus();
@@ -342,7 +342,7 @@ class ManyLeases : public BrokerLeasesTest {
 
 // Measures the cost of another tenant's million leases: to get them, beside them, in the operators'
 // and the monitor's lists, and to end them.
-TEST_F(ManyLeases, AMillionCostOthersNothing) {
+TEST_F(ManyLeases, AMillionLeasesDoNotDelayOthers) {
   const Broker::NewSession session = Open("a"), other = Open("b");
   AcquireMany(session, kMillion);
   ASSERT_EQ(LeasesOf(session), kMillion);

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using BrokerPressureTest = BrokerWaitFixture;
 
-TEST_F(BrokerPressureTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
+TEST_F(BrokerPressureTest, HoldersAreAskedAgainWhileARequestWaits) {
   Client a = Open("a"), b = Open("b");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
@@ -34,7 +34,7 @@ class LongGraceTest : public BrokerWaitFixture {
 };
 
 // Two requests of one tenant that begin together.
-TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
+TEST_F(LongGraceTest, WaiterForReturningMemoryDoesNotSilenceAnother) {
   broker_->Configure({{"c", {.priority = -1}}}, {});
   Client a = Open("a"), c = Open("c"), first = Open("b"), second = Open("b");
   Hold(a, 6);
@@ -49,7 +49,7 @@ TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
   }
 }
 
-TEST_F(BrokerPressureTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
+TEST_F(BrokerPressureTest, WaiterAtItsOwnLimitDoesNotSilenceAnother) {
   broker_->Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
   Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
   Hold(a, 8);
@@ -69,7 +69,7 @@ TEST_F(BrokerPressureTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
   }
 }
 
-TEST_F(BrokerPressureTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
+TEST_F(BrokerPressureTest, GuaranteeEndsProcessesThatKeepRevocableMemory) {
   broker_->Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   Client scavenger = Open("b"), owner = Open("owner");
   Hold(scavenger, 10, /*revocable=*/true);
@@ -82,7 +82,7 @@ TEST_F(BrokerPressureTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
   EXPECT_TRUE(End(owner).ok());
 }
 
-TEST_F(BrokerPressureTest, WhatIsRevocableSaysSo) {
+TEST_F(BrokerPressureTest, RevocableLeaseSaysSo) {
   Client a = Open("a");
   ASSERT_EQ(Begin(a, 1, absl::ZeroDuration(), /*revocable=*/true), State::kNeedsAThread);
   const auto progress = broker_->Advance(a.acquisition, /*may_block=*/true);

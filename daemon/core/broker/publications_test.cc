@@ -142,7 +142,7 @@ TEST_F(BrokerPublicationsTest, AttachingSendsAllDescriptorsInOrder) {
   EXPECT_EQ(LeasesOfSession(), 600u);
 }
 
-TEST_F(BrokerPublicationsTest, NothingStaysOfWhatCouldNotBeSent) {
+TEST_F(BrokerPublicationsTest, FailedAttachmentLeavesNothing) {
   Publish({.name = "w", .leases = Acquire(2)});
   const auto it = NewAttach({.name = "w"}, [](const Broker::Handover&, bool) {
     return absl::UnavailableError("the socket is closed");
@@ -153,7 +153,7 @@ TEST_F(BrokerPublicationsTest, NothingStaysOfWhatCouldNotBeSent) {
 }
 
 // The session's process may map what it was sent: that stays charged until the process is gone.
-TEST_F(BrokerPublicationsTest, WhatWasSentInPartLingers) {
+TEST_F(BrokerPublicationsTest, PartlySentAttachmentLingers) {
   const std::vector<LeaseId> leases = Acquire(1);
   Publish({.name = "w", .leases = leases});
   const Broker::NewSession publisher = std::exchange(session_, Open());
@@ -199,7 +199,7 @@ TEST_F(BrokerPublicationsTest, TheClockEndsAWait) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(progress.attached.status())) << progress.attached.status();
 }
 
-TEST_F(BrokerPublicationsTest, WhoGivesUpHoldsNothing) {
+TEST_F(BrokerPublicationsTest, CancelledAttachmentHoldsNothing) {
   const auto waits = NewAttach({.name = "w", .version = 1});
   EXPECT_EQ(Advance(*waits).state, State::kWaits);
   broker_->GiveUp(waits->attachment);
@@ -226,7 +226,7 @@ TEST_F(BrokerPublicationsTest, ASessionThatEndsEndsItsWaits) {
   EXPECT_TRUE(absl::IsAborted(Advance(*it).attached.status()));
 }
 
-TEST_F(BrokerPublicationsTest, TheClockEndsWhatNobodyIsAttachedTo) {
+TEST_F(BrokerPublicationsTest, TheClockEndsUnattachedPublications) {
   const std::vector<LeaseId> leases = Acquire(1);
   Publish({.name = "later", .leases = leases, .expire_after = absl::Hours(1)});
   Publish({.name = "soon", .leases = leases, .expire_after = absl::Milliseconds(20)});

@@ -64,7 +64,7 @@ class QuotaControlTest : public testing::Test {
   std::unique_ptr<QuotaControl> control_;
 };
 
-TEST_F(QuotaControlTest, WhatIsSetGoesBeforeTheConfigurationFieldByField) {
+TEST_F(QuotaControlTest, OverrideReplacesTheConfigurationFieldByField) {
   control_->Configure({{"team", {.limit_bytes = 10, .max_segments = 3}}}, {});
   absl::StatusOr<QuotaControl::Outcome> set = control_->Set(Limit("team", 20));
   ASSERT_TRUE(set.ok()) << set.status();
@@ -87,7 +87,7 @@ TEST_F(QuotaControlTest, WhatIsSetGoesBeforeTheConfigurationFieldByField) {
   EXPECT_EQ(control_->Unset("team", {}).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(QuotaControlTest, ATenantThatIsNotThereYetIsRemembered) {
+TEST_F(QuotaControlTest, OverrideOfAnAbsentTenantIsKept) {
   control_->Configure({}, {.limit_bytes = 10});
   EXPECT_TRUE(absl::IsNotFound(control_->Set(Limit("user-1", 20)).status()));
   EXPECT_TRUE(absl::IsNotFound(control_->Unset("user-1", {}).status()));
@@ -106,7 +106,7 @@ TEST_F(QuotaControlTest, ATenantThatIsNotThereYetIsRemembered) {
   EXPECT_EQ(Of("user-2").limit_bytes, 10u);
 }
 
-TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
+TEST_F(QuotaControlTest, TenantThatExistsForItsOverrideEndsWithIt) {
   Start({{"user-1", [] {
             v1::QuotaOverride override;
             override.set_tenant("user-1");
@@ -121,7 +121,7 @@ TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
   EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
 }
 
-TEST_F(QuotaControlTest, WhatCannotBeWrittenIsNotChanged) {
+TEST_F(QuotaControlTest, FailedWriteChangesNoQuota) {
   control_->Configure({{"team", {.limit_bytes = 10}}}, {});
   ASSERT_TRUE(control_->Set(Limit("team", 20)).ok());
   disk_fails_ = true;
@@ -153,7 +153,7 @@ TEST_F(QuotaControlTest, GuaranteesThatCannotBeKeptAreRefused) {
   EXPECT_EQ(Of("a").guarantee_bytes, 30 * kMiB);
 }
 
-TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembered) {
+TEST_F(QuotaControlTest, InvalidOverrideIsSkippedAndKept) {
   control_->Configure({{"a", {}}, {"b", {}}}, {});
   ASSERT_TRUE(control_->Set(Guarantee("b", 40 * kMiB)).ok());
   ASSERT_TRUE(control_->Set(Limit("a", 50 * kMiB)).ok());
@@ -169,7 +169,7 @@ TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembe
   EXPECT_EQ(Of("b"), (Quota{.guarantee_bytes = 40 * kMiB}));
 }
 
-TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOrder) {
+TEST_F(QuotaControlTest, OverridesThatNeedEachOtherApplyInAnyOrder) {
   const std::map<std::string, Quota> tenants = {{"a", {.guarantee_bytes = 10 * kMiB}},
                                                 {"b", {.guarantee_bytes = 50 * kMiB}}};
   control_->Configure(tenants, {});
@@ -180,7 +180,7 @@ TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOr
   EXPECT_EQ(Of("b").guarantee_bytes, 10 * kMiB);
 }
 
-TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
+TEST_F(QuotaControlTest, UnknownDevicesAreRefused) {
   control_->Configure({{"a", {}}}, {});
   v1::SetQuotaRequest request = Limit("a", kMiB);
   request.mutable_quota()->add_devices()->set_device_uuid("GPU-9");

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using BrokerWaitTest = BrokerWaitFixture;
 
-TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
+TEST_F(BrokerWaitTest, ReleaseAdmitsAWaiter) {
   Client a = Open("a"), b = Open("b");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
@@ -31,7 +31,7 @@ TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
 }
 
 // The next daemon is to answer them.
-TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
+TEST_F(BrokerWaitTest, ParkedRequestsAreNeitherServedNorAnswered) {
   Client a = Open("a"), b = Open("b"), c = Open("c");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
@@ -50,7 +50,7 @@ TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
   EXPECT_TRUE(broker_->AwaitCalls(absl::Now()));
 }
 
-TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
+TEST_F(BrokerWaitTest, EndOfAProcessAdmitsAWaiter) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
@@ -60,7 +60,7 @@ TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
   EXPECT_TRUE(End(b).ok());
 }
 
-TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
+TEST_F(BrokerWaitTest, ExpiredWaiterIsToldWhatBlockedIt) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, absl::Milliseconds(1)), State::kWaits);
@@ -73,7 +73,7 @@ TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
 }
 
 // Holds for requests that wait and for those that do not.
-TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
+TEST_F(BrokerWaitTest, HoldersAreNamedToOperatorsAndAsConfigured) {
   broker_->Configure({{"team", {}}, {"b", {.parent = "team"}}, {"c", {.parent = "team"}}}, {});
   Client a = Open("a"), b = Open("b"), c = Open("c");
   Hold(a, 7);
@@ -115,7 +115,7 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
   EXPECT_THAT(names(denied_later()), IsEmpty());
 }
 
-TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
+TEST_F(BrokerWaitTest, DisconnectedClientWaitsNoLonger) {
   Client a = Open("a"), b = Open("b"), c = Open("c");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
@@ -128,7 +128,7 @@ TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
   EXPECT_TRUE(End(c).ok());
 }
 
-TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
+TEST_F(BrokerWaitTest, GrantOfADisconnectedClientIsReleased) {
   Client a = Open("a"), b = Open("b");
   // Between its grant and its answer; and before it would begin to wait.
   ASSERT_EQ(Begin(a, 10, kLong), State::kNeedsAThread);
@@ -166,7 +166,7 @@ TEST_F(BrokerWaitTest, DrainingEndsAllWaits) {
   EXPECT_TRUE(absl::IsUnavailable(End(b).status()));
 }
 
-TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
+TEST_F(BrokerWaitTest, RaisedLimitAdmitsAWaiter) {
   broker_->Configure({{"b", {.limit_bytes = 2 * kGranule}}}, {});
   Client b = Open("b"), other = Open("b");
   Hold(other, 2);
@@ -175,7 +175,7 @@ TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
   EXPECT_TRUE(End(b).ok());
 }
 
-TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
+TEST_F(BrokerWaitTest, UnbrokeredMemoryEndsTheWaitAtOnce) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
@@ -189,7 +189,7 @@ TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
 
 // A session whose client asks again, for something else, loses what it was granted. Others get that
 // even if the new request fails.
-TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
+TEST_F(BrokerWaitTest, LeasesThatAFailedRepeatEndsServeOthers) {
   const auto resume = [&](Client& client) {
     PeerIdentity peer;
     peer.pid = pids_;

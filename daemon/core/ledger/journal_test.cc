@@ -8,7 +8,7 @@ using testing::IsEmpty;
 
 using LedgerJournalTest = LedgerRestartFixture;
 
-TEST_F(LedgerJournalTest, NothingIsKeptOfALedgerThatIsNotAskedTo) {
+TEST_F(LedgerJournalTest, NoChangesAreKeptUnlessAskedFor) {
   Ledger other({Device("GPU-1", {Kind::kVmm})}, {}, [this] { return now; });
   ASSERT_TRUE(other.OpenSession("a", {}, NewSecret()).ok());
   EXPECT_THAT(other.TakeChanges(), IsEmpty());

@@ -53,7 +53,7 @@ TEST_F(LedgerKindsTest, ARequestGoesToTheFirstDeviceThatMakesItsKind) {
   EXPECT_EQ(Acquire({.bytes = 1, .kind = Kind::kPinned})->device, 2u);
 }
 
-TEST_F(LedgerKindsTest, WhatADeviceDoesNotMakeIsRefusedWithWhatItMakes) {
+TEST_F(LedgerKindsTest, KindThatADeviceLacksIsRefusedWithItsKinds) {
   const auto refused = Acquire({.device_uuid = "GPU-1", .bytes = 1, .kind = Kind::kIpc});
   EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
   EXPECT_EQ(refused.status().message(),
@@ -128,7 +128,7 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
   EXPECT_TRUE(again->items[0].reused);
 }
 
-TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
+TEST_F(LedgerKindsTest, PoolMemoryThatWasNotHandedOverIsReused) {
   const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const auto begin = [&] {
     return *ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool})->operation;
@@ -188,7 +188,7 @@ TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   EXPECT_EQ(ledger_.state().charged(1), 0u);
 }
 
-TEST_F(LedgerKindsTest, WhatAnotherTenantHasHadIsNotReused) {
+TEST_F(LedgerKindsTest, SegmentThatAnotherTenantHadIsNotReused) {
   const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
   const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});
   const SessionId other = Open("b", 2);

@@ -35,7 +35,7 @@ TEST_F(LeasesTest, AcquireRoundsUpChargesAndNames) {
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(LeasesTest, WithoutADeviceItIsTheFirst) {
+TEST_F(LeasesTest, RequestWithoutADeviceGoesToTheFirst) {
   EXPECT_EQ(Begin(OpenSession("team"), 1, 1, "").device, 0u);
 }
 
@@ -67,7 +67,7 @@ TEST_F(LeasesTest, TrustedReleaseRetainsForReuse) {
   EXPECT_TRUE(again.reused);
 }
 
-TEST_F(LeasesTest, RetainedIsForTheOwnTenantTheSameDeviceAndSizeOnly) {
+TEST_F(LeasesTest, RetainedSegmentIsReusedByTenantDeviceAndSize) {
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule));
   EXPECT_FALSE(AcquireOne(session, kGranule).reused);
@@ -90,7 +90,7 @@ TEST_F(LeasesTest, RetainsNoMoreThanTheBound) {
   EXPECT_EQ(Usage("team").peak, 3 * kGranule);
 }
 
-TEST_F(LeasesTest, OnExitLingersUntilTheProcessIsGone) {
+TEST_F(LeasesTest, ReleaseOnExitLingersUntilTheProcessIsGone) {
   ledger.Configure({{"team", {.release = ReleasePolicy::kOnExit}}}, {});
   const SessionId session = OpenSession("team");
   const SessionId other = OpenSession("team");
@@ -108,7 +108,7 @@ TEST_F(LeasesTest, OnExitLingersUntilTheProcessIsGone) {
 
 // Both must trust the release, or the segment lingers: the memory's owner, and the releasing
 // tenant.
-TEST_F(LeasesTest, OnExitOfEitherTenantCounts) {
+TEST_F(LeasesTest, ReleaseOnExitOfEitherTenantCounts) {
   ledger.Configure({{"strict", {.release = ReleasePolicy::kOnExit}}, {"easy", {}}}, {});
   const SessionId strict = OpenSession("strict");
   const SessionId easy = OpenSession("easy");
@@ -153,7 +153,7 @@ TEST_F(TicketsTest, OneTicketForEachScope) {
       ledger.Share(OpenSession("team"), item.lease, TicketScope::kAny, NewSecret()).status()));
 }
 
-TEST_F(TicketsTest, TicketsDieWithTheirLease) {
+TEST_F(TicketsTest, TicketsEndWithTheirLease) {
   const SessionId holder = OpenSession("team");
   const SessionId opener = OpenSession("team");
   const auto item = AcquireOne(holder, kGranule);
@@ -189,7 +189,7 @@ TEST_F(TicketsTest, ScopeOfATicket) {
   OpenTicket(owner, guests);
 }
 
-TEST_F(TicketsTest, AGuestKeepsASegmentWhoseOwnerHasLeft) {
+TEST_F(TicketsTest, SegmentOutlivesItsOwnersSessionWhileOpenElsewhere) {
   const SessionId owner = OpenSession("owner");
   const SessionId guest = OpenSession("guest");
   const auto item = AcquireOne(owner, kGranule);

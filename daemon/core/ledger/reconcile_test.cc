@@ -77,7 +77,7 @@ TEST_F(LedgerReconcileTest, AbortLeavesTheLeasesAsTheyAre) {
   }
 }
 
-TEST_F(LedgerReconcileTest, WhatWasOpenedIsGrantedOnceMoreAsOfTheSameSort) {
+TEST_F(LedgerReconcileTest, OpenedLeasesAreGrantedOnceMoreAsFirmOrRevocable) {
   const SessionId owner = OpenSession("a"), session = OpenSession("b");
   const Secret ticket = Share(owner, AcquireOne(owner, kGranule).lease, TicketScope::kAny);
   const auto opened = ledger.BeginOpen(session, {ticket}, /*revocable=*/true, /*request_id=*/8);
@@ -106,7 +106,7 @@ TEST_F(LedgerReconcileTest, ARequestThatWasServedAfterAWaitIsGrantedOnceMore) {
   EXPECT_TRUE(ledger.Regrant(session, 4, 1).has_value());
 }
 
-TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
+TEST_F(LedgerReconcileTest, LeasesOfADifferentRequestEnd) {
   const SessionId session = OpenSession("a");
   AcquireBy(session, 5, 2);
   const Operation::Item released = AcquireBy(session, 6, 1).at(0);
@@ -185,7 +185,7 @@ TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
   EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound);
 }
 
-TEST_F(LedgerReconcileTest, WhatItWillNotAskForAgainEnds) {
+TEST_F(LedgerReconcileTest, LeasesOfUnnamedRequestsEnd) {
   Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
   const SessionId session = OpenSession("a"), strict = OpenSession("strict");
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
@@ -218,7 +218,7 @@ TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
   EXPECT_EQ(ledger.Reconcile(session, {}, {}).status().code(), StatusCode::kAborted);
 }
 
-TEST_F(LedgerReconcileTest, WhatItWillAskForAgainStaysAndNothingElse) {
+TEST_F(LedgerReconcileTest, LeasesOfNamedRequestsStayAndNoOthers) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> asked = AcquireBy(session, 5, 2);
   const std::vector<Operation::Item> dropped = AcquireBy(session, 6, 1);
@@ -235,7 +235,7 @@ TEST_F(LedgerReconcileTest, WhatItWillAskForAgainStaysAndNothingElse) {
   EXPECT_TRUE(ledger.Regrant(session, 5, 2).has_value());
 }
 
-TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
+TEST_F(LedgerReconcileTest, SegmentsThatNeverArrivedAreGivenUpIfClientsAreTrusted) {
   Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
   const SessionId session = OpenSession("a"), strict = OpenSession("strict");
   const Operation arriving = Begin(session, kGranule), held_back = Begin(strict, kGranule);
@@ -268,7 +268,7 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   DestroyDoomed();
 }
 
-TEST_F(LedgerReconcileTest, WhileItIsHandedSomethingNothingCountsAsNotArrived) {
+TEST_F(LedgerReconcileTest, PendingOperationKeepsSegmentsThatDidNotArrive) {
   const SessionId session = OpenSession("a");
   AcquireBy(session, 5, 1);
   const Operation arriving = Begin(session, kGranule);

@@ -29,7 +29,7 @@ class LedgerRestorePublicationsTest : public LedgerRestartFixture {
   }
 };
 
-TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDaemon) {
+TEST_F(LedgerRestorePublicationsTest, PersistentPublicationOutlivesPublisherAndDaemon) {
   const SessionId publisher = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(publisher, kGranule, 2);
   const PublishSpec spec = {.name = "weights",
@@ -53,7 +53,7 @@ TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDa
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased) << "who is attached has it";
 }
 
-TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
+TEST_F(LedgerRestorePublicationsTest, EphemeralPublicationEndsWithItsPublisher) {
   const SessionId dead = OpenSession("a"), living = OpenSession("a");
   const Operation::Item gone = AcquireOne(dead, kGranule), kept = AcquireOne(living, kGranule);
   Publish(dead, {.name = "gone", .leases = {gone.lease}, .ephemeral = true});
@@ -107,7 +107,7 @@ TEST_F(LedgerRestorePublicationsTest, VersionsGrowOverAPublicationThatIsLost) {
 }
 
 // A journal that names an unknown session is rejected as damaged.
-TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
+TEST_F(LedgerRestorePublicationsTest, ForgottenPublisherIsRecorded) {
   const SessionId publisher = OpenSession("a");
   Publish(publisher, {.name = "x", .leases = {AcquireOne(publisher, kGranule).lease}});
   ExpectRecorded();
@@ -118,7 +118,7 @@ TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
   EXPECT_EQ(Restart().publications, 1u);
 }
 
-TEST_F(LedgerRestorePublicationsTest, OneOfWhichAPartIsMissingIsLost) {
+TEST_F(LedgerRestorePublicationsTest, PublicationWithAMissingPartIsLost) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
   Publish(session, {.name = "x", .leases = {items[0].lease, items[1].lease}});
@@ -138,7 +138,7 @@ TEST_F(LedgerRestorePublicationsTest, OneOfWhichAPartIsMissingIsLost) {
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
 }
 
-TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBeginsAnew) {
+TEST_F(LedgerRestorePublicationsTest, AttachmentsStayAndExpiryBeginsAnew) {
   const SessionId publisher = OpenSession("a"), reader = OpenSession("a");
   const absl::Duration expire_after = absl::Seconds(10);
   Publish(publisher, {.name = "x",

@@ -12,7 +12,7 @@ using testing::UnorderedElementsAre;
 
 using RestoreSegmentsTest = LedgerRestartFixture;
 
-TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt) {
+TEST_F(RestoreSegmentsTest, ContextMemoryIsLostAndChargedWhileHeld) {
   const SessionId session = OpenSession("a"), other = OpenSession("b");
   const Operation::Item item = AcquireKind(session, Kind::kIpc);
   const Secret ticket = Share(session, item.lease, TicketScope::kAny);
@@ -43,7 +43,7 @@ TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasI
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(RestoreSegmentsTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
+TEST_F(RestoreSegmentsTest, PoolMemoryIsChargedWhileAProcessHasThePoolOpen) {
   const SessionId session = OpenSession("a"), other = OpenSession("a"), third = OpenSession("b");
   const Operation::Item idle = AcquireKind(session, Kind::kMempool);
   Release(session, {idle});
@@ -62,7 +62,7 @@ TEST_F(RestoreSegmentsTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
   EXPECT_THAT(DestroyDoomed(), UnorderedElementsAre(idle.segment, fresh.segment));
 }
 
-TEST_F(RestoreSegmentsTest, MissingMemoryIsToldWithWhoseItWas) {
+TEST_F(RestoreSegmentsTest, MissingMemoryIsReportedWithItsTenantAndSessions) {
   const SessionId session = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, 2 * kGranule);
   const Operation::Item of_the_dead = AcquireOne(dead, kGranule);
@@ -81,7 +81,7 @@ TEST_F(RestoreSegmentsTest, MissingMemoryIsToldWithWhoseItWas) {
   EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasOnADeviceThatIsGoneIsGone) {
+TEST_F(RestoreSegmentsTest, MemoryOfAMissingDeviceIsLost) {
   const SessionId session = OpenSession("a");
   const Operation::Item gone = AcquireOne(session, kGranule, "GPU-1");
   const Operation::Item kept = AcquireOne(session, kGranule, "GPU-2");
@@ -95,7 +95,7 @@ TEST_F(RestoreSegmentsTest, WhatWasOnADeviceThatIsGoneIsGone) {
   EXPECT_THAT(*ledger.Reconcile(session, {gone.lease, kept.lease}, {}), ElementsAre(gone.lease));
 }
 
-TEST_F(RestoreSegmentsTest, ASegmentThatWasNeverMadeIsGone) {
+TEST_F(RestoreSegmentsTest, SegmentThatWasNeverMadeIsForgotten) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);
   Restart();
@@ -105,7 +105,7 @@ TEST_F(RestoreSegmentsTest, ASegmentThatWasNeverMadeIsGone) {
   EXPECT_TRUE(Ask(session, {.bytes = kGranule, .revocable = true}).ok());
 }
 
-TEST_F(RestoreSegmentsTest, WhoWasBeingHandedASegmentMayMapIt) {
+TEST_F(RestoreSegmentsTest, SegmentThatWasBeingHandedOverLingers) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);
   Make(operation);
@@ -117,7 +117,7 @@ TEST_F(RestoreSegmentsTest, WhoWasBeingHandedASegmentMayMapIt) {
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
 }
 
-TEST_F(RestoreSegmentsTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwner) {
+TEST_F(RestoreSegmentsTest, SharedSegmentStaysOpenAndIsChargedToItsOwner) {
   const SessionId owner = OpenSession("a"), other = OpenSession("b"), second = OpenSession("a");
   const Operation::Item item = AcquireOne(owner, kGranule);
   const Operation::Item opened = OpenTicket(other, Share(owner, item.lease, TicketScope::kAny));
@@ -133,7 +133,7 @@ TEST_F(RestoreSegmentsTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwne
   DestroyDoomed();
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasOnItsWayBackIsSettledAnew) {
+TEST_F(RestoreSegmentsTest, ReleasingSegmentIsRetainedOrForgotten) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
   Release(session, items);
@@ -144,7 +144,7 @@ TEST_F(RestoreSegmentsTest, WhatWasOnItsWayBackIsSettledAnew) {
   EXPECT_FALSE(ledger.state().segments.contains(items[1].segment));
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasRetainedIsAgainTheOldestFirst) {
+TEST_F(RestoreSegmentsTest, RetainedSegmentsKeepTheirOrder) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
   Release(session, {items[2]});

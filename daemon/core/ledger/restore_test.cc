@@ -14,7 +14,7 @@ using testing::IsEmpty;
 
 using LedgerRestoreTest = LedgerRestartFixture;
 
-TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
+TEST_F(LedgerRestoreTest, SessionKeepsItsTokenLeasesAndTickets) {
   const Secret token = NewSecret();
   const SessionId session =
       ledger
@@ -47,7 +47,7 @@ TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   EXPECT_FALSE(Opens(session, ticket));
 }
 
-TEST_F(LedgerRestoreTest, WhatTheDeadHadIsKeptForTheirTenantOrGoes) {
+TEST_F(LedgerRestoreTest, MemoryOfDeadProcessesIsRetainedOrGivenUp) {
   const SessionId living = OpenSession("a"), dead = OpenSession("a"), alone = OpenSession("b");
   const Operation::Item kept = AcquireOne(dead, kGranule);
   const Operation::Item goes = AcquireOne(alone, kGranule);
@@ -64,7 +64,7 @@ TEST_F(LedgerRestoreTest, WhatTheDeadHadIsKeptForTheirTenantOrGoes) {
   EXPECT_EQ(AcquireOne(living, kGranule).segment, kept.segment);
 }
 
-TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
+TEST_F(LedgerRestoreTest, LoweredQuotaLimitsRetainedMemory) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
   Release(session, items);
@@ -75,7 +75,7 @@ TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
   EXPECT_EQ(DestroyDoomed().size(), 2u);
 }
 
-TEST_F(LedgerRestoreTest, AnEndedSessionWhoseProcessMayMapSomethingLingers) {
+TEST_F(LedgerRestoreTest, EndedSessionLingersWhileItsProcessMapsMemory) {
   const SessionId session = OpenSession("a"), idle = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
   ASSERT_TRUE(ledger.BeginCall(idle).ok());  // that is why it still exists
@@ -127,7 +127,7 @@ TEST_F(LedgerRestoreTest, MembersCountForTheirTeam) {
   AcquireOne(two, kGranule);
 }
 
-TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
+TEST_F(LedgerRestoreTest, ProcessStaysFirmOrRevocable) {
   const SessionId firm = OpenSession("a"), revocable = OpenSession("a"), mapped = OpenSession("a");
   AcquireOne(firm, kGranule);
   AcquireAs(revocable, {.bytes = kGranule, .revocable = true});
@@ -151,7 +151,7 @@ TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
 }
 
 // Whether a process is firm or revocable is recorded with each of its sessions that maps anything.
-TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
+TEST_F(LedgerRestoreTest, SessionsOfAProcessAreFirmOrRevocableTogether) {
   const SessionId one = OpenSessionOf("a", 42), other = OpenSessionOf("a", 42);
   const Operation::Item item = AcquireAs(one, {.bytes = kGranule, .revocable = true}).items.at(0);
   Record();
@@ -166,7 +166,7 @@ TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
             StatusCode::kFailedPrecondition);
 }
 
-TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
+TEST_F(LedgerRestoreTest, EndedSessionsOfOneProcessAreMerged) {
   // Two ended sessions of one process, which only calls in flight have kept apart. The restart
   // merges them.
   const std::vector<SessionId> sessions = {OpenSessionOf("a", 42), OpenSessionOf("a", 42),
@@ -188,7 +188,7 @@ TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
 }
 
 // Its Welcome was lost: the process sends Hello once more, and will never ask for that session.
-TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
+TEST_F(LedgerRestoreTest, SessionOfARepeatedHelloEnds) {
   const auto open = [this](pid_t pid, uint32_t connect_id) {
     auto session = ledger.OpenSession(
         "a", {.peer = {.pid = pid, .start_time = 7}, .connect_id = connect_id}, NewSecret());
@@ -212,7 +212,7 @@ TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
   ASSERT_TRUE(ledger.Resume(nameless, {.pid = 42, .start_time = 7}).ok());
 }
 
-TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
+TEST_F(LedgerRestoreTest, RepeatedEventRegistrationGetsTheSameAnswer) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
   const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7);
@@ -227,7 +227,7 @@ TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
   EXPECT_EQ(ledger.Image().ipc_events.size(), 2u);
 }
 
-TEST_F(LedgerRestoreTest, EventsGoOn) {
+TEST_F(LedgerRestoreTest, EventsOutliveTheDaemon) {
   const SessionId session = OpenSession("a"), other = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
   const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
@@ -263,7 +263,7 @@ TEST_F(LedgerRestoreTest, EventsGoOn) {
   EXPECT_EQ(ledger.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
+TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsEnd) {
   Configure({{"first", {.guarantee_bytes = kCapacity, .priority = 1}}});
   const SessionId holder = OpenSession("a"), first = OpenSession("first");
   const Operation::Item item =
@@ -286,7 +286,7 @@ TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
   EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, ElementsAre(item.lease));
 }
 
-TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
+TEST_F(LedgerRestoreTest, SecondRestartKeepsTheState) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
   const Operation::Item opened = OpenTicket(session, Share(session, item.lease));
@@ -307,7 +307,7 @@ TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
 }
 
 // A session with many leases ends in parts, and the daemon may be killed between them.
-TEST_F(LedgerRestoreTest, TheEndOfASessionIsFinished) {
+TEST_F(LedgerRestoreTest, BegunEndOfASessionIsFinished) {
   const SessionId session = OpenSession("a"), other = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 6);
   const Secret ticket = Share(session, items[5].lease);

@@ -77,7 +77,7 @@ TEST_F(SessionsTest, LingeringSessionsCount) {
   OpenSession("team");
 }
 
-TEST_F(SessionsTest, WithTheLastLiveSessionThePoolGoes) {
+TEST_F(SessionsTest, RetainedMemoryIsGivenUpWithTheLastSession) {
   const SessionId first = OpenSession("team");
   const SessionId last = OpenSession("team");
   const auto items = Acquire(first, kGranule, 2);
@@ -210,7 +210,7 @@ TEST_F(SessionEndTest, NoRequestIsRefusedWhileASessionEnds) {
   Release(other, kept);
 }
 
-TEST_F(SessionEndTest, NothingIsTakenBackWhileASessionEnds) {
+TEST_F(SessionEndTest, NothingIsRevokedWhileASessionEnds) {
   ledger.Configure({{"low", {.priority = -1}}, {"high", {.priority = 1}}}, {});
   const SessionId dead = OpenSession("high"), low = OpenSession("low"), high = OpenSession("high");
   Acquire(dead, 128 * kGranule, 4);

@@ -22,7 +22,7 @@ TEST_F(TenantsTest, TenantsMadeByARuleAreForgottenWhenIdle) {
   EXPECT_TRUE(ledger.look().GetTenant("configured")->configured);
 }
 
-TEST_F(TenantsTest, ConfigureTakesEffectAtOnceAndBreaksNoHolder) {
+TEST_F(TenantsTest, ConfigureTakesEffectAtOnceAndRevokesNothing) {
   ledger.Configure({{"team", {}}, {"leaving", {}}}, {});
   const SessionId session = OpenSession("team");
   const SessionId leaving = OpenSession("leaving");
@@ -39,7 +39,7 @@ TEST_F(TenantsTest, ConfigureTakesEffectAtOnceAndBreaksNoHolder) {
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("leaving").status()));
 }
 
-TEST_F(TenantsTest, QuotasOfTheUnknown) {
+TEST_F(TenantsTest, UnknownTenantsAndDevicesAreNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetQuota("team").status()));
   ledger.Configure({{"team", {}}}, {});
   EXPECT_TRUE(absl::IsNotFound(ledger.CheckDevices({.device_limits = {{"GPU-9", 1}}})));

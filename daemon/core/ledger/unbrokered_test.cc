@@ -12,7 +12,7 @@ class UnbrokeredTest : public LedgerFixture {
   void SetUp() override { ledger.Configure({{"team", {}}, {"other", {}}}, {}); }
 };
 
-TEST_F(UnbrokeredTest, IsShownBesideWhatIsChargedAndCountsAgainstNothing) {
+TEST_F(UnbrokeredTest, UnbrokeredMemoryIsShownAndNotCharged) {
   const SessionId session = OpenSession("team");
   ledger.SetUnbrokered({{session, "GPU-1", kCapacity}, {session, "GPU-2", 5}});
   Acquire(session, kCapacity);  // every byte
@@ -50,7 +50,7 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
   Acquire(session, kGranule);
 }
 
-TEST_F(UnbrokeredTest, DeniesWhoWaitsAlready) {
+TEST_F(UnbrokeredTest, DeniesRequestsThatWait) {
   AcquireOne(OpenSession("other"), kCapacity);
   const SessionId session = OpenSession("team");
   ASSERT_TRUE(ledger.BeginCall(session).ok());

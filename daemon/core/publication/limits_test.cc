@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using PublicationLimitsTest = LedgerPublicationsFixture;
 
-TEST_F(PublicationLimitsTest, NamesAreOfFewCharacters) {
+TEST_F(PublicationLimitsTest, NamesHaveAFewCharactersOnly) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   for (const std::string& good : {std::string("a"), std::string(64, 'z'), std::string("A.b_c-9")}) {
@@ -36,7 +36,7 @@ TEST_F(PublicationLimitsTest, NamesAreOfFewCharacters) {
   EXPECT_EQ(ledger.Unpublish("a").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(PublicationLimitsTest, RefusesWhatItCouldNotKeep) {
+TEST_F(PublicationLimitsTest, RefusesSegmentsThatItCannotKeep) {
   const SessionId session = OpenSession("ml"), other = OpenSession("web");
   const auto items = Acquire(session, kGranule);
   const auto code_of = [&](SessionId of, const PublishSpec& spec) {
@@ -86,7 +86,7 @@ TEST_F(PublicationLimitsTest, TakesUpTo4096Segments) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(PublicationLimitsTest, TenantsHaveSoManyAndThoseTheyAreUnderCountThem) {
+TEST_F(PublicationLimitsTest, NumberLimitsOfTenantsAndTeamsAreKept) {
   ledger.Configure({{"team", {.max_publications = 2}},
                     {"a", {.max_publications = 1, .parent = "team"}},
                     {"b", {.parent = "team"}}},
@@ -115,7 +115,7 @@ class DaemonPublicationLimitsTest : public LedgerPublicationsFixture {
                                    .max_metadata_bytes_per_tenant = 60}) {}
 };
 
-TEST_F(DaemonPublicationLimitsTest, TheDaemonKeepsSoMany) {
+TEST_F(DaemonPublicationLimitsTest, DaemonLimitsNumberAndMetadata) {
   const SessionId a = OpenSession("a"), b = OpenSession("b");
   const auto of_a = Acquire(a, kGranule), of_b = Acquire(b, kGranule);
   const auto publish = [&](SessionId session, const std::string& name, uint64_t metadata) {

@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using LedgerPublicationsTest = LedgerPublicationsFixture;
 
-TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
+TEST_F(LedgerPublicationsTest, PublicationOutlivesItsPublisherAndIsChargedOnce) {
   const SessionId trainer = OpenSession("ml");
   const auto weights = Acquire(trainer, kGranule, 3);
   EXPECT_EQ(Publish(trainer, "weights", weights), 1u);
@@ -34,7 +34,7 @@ TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
+TEST_F(LedgerPublicationsTest, ListsHoldersOfASegment) {
   const SessionId trainer = OpenSession("ml");
   const auto weights = Acquire(trainer, kGranule, 2);
   Publish(trainer, "weights", weights);
@@ -77,7 +77,7 @@ TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
   EXPECT_THAT(after.publications, IsEmpty());
 }
 
-TEST_F(LedgerPublicationsTest, IsNeitherReusedNorTrimmed) {
+TEST_F(LedgerPublicationsTest, PublishedSegmentIsNeitherReusedNorTrimmed) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, "a", items);
@@ -91,7 +91,7 @@ TEST_F(LedgerPublicationsTest, IsNeitherReusedNorTrimmed) {
   EXPECT_EQ(AcquireOne(session, kGranule).segment, items[0].segment);  // now it is
 }
 
-TEST_F(LedgerPublicationsTest, WhatOthersHadOpenIsNotReused) {
+TEST_F(LedgerPublicationsTest, SegmentThatAnotherTenantAttachedIsNotReused) {
   const SessionId owner = OpenSession("ml"), other = OpenSession("web");
   const auto items = Acquire(owner, kGranule);
   Publish(owner, {.name = "a", .leases = LeasesOf(items), .to_any = true});
@@ -115,7 +115,7 @@ TEST_F(LedgerPublicationsTest, EphemeralEndsWithItsPublishersSession) {
   EXPECT_EQ(Usage("ml").retained, kGranule);
 }
 
-TEST_F(LedgerPublicationsTest, ExpiresWhenNobodyHasBeenAttachedForSoLong) {
+TEST_F(LedgerPublicationsTest, ExpiresAfterTheTimeWithoutAttachments) {
   const SessionId session = OpenSession("ml"), reader = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, {.name = "w", .leases = LeasesOf(items), .expire_after = absl::Minutes(1)});
@@ -172,7 +172,7 @@ TEST_F(LedgerPublicationsTest, OthersCannotTellAForbiddenNameFromAnUnknownOne) {
   ledger.EndCall(other);
 }
 
-TEST_F(LedgerPublicationsTest, WhoWaitsForAVersionIsCalledWhenItIsThere) {
+TEST_F(LedgerPublicationsTest, WaiterForAVersionIsResumedWhenItIsPublished) {
   const SessionId publisher = OpenSession("ml"), reader = OpenSession("ml");
   const SessionId foreign = OpenSession("web");
   const auto items = Acquire(publisher, kGranule);

@@ -12,7 +12,7 @@ namespace {
 using ::testing::SizeIs;
 using PublicationVersionsTest = LedgerPublicationsFixture;
 
-TEST_F(PublicationVersionsTest, ANewVersionTakesThePlaceOfTheOneBefore) {
+TEST_F(PublicationVersionsTest, NewVersionReplacesTheOneBefore) {
   const SessionId trainer = OpenSession("ml"), second = OpenSession("ml");
   const SessionId early = OpenSession("ml"), late = OpenSession("ml");
   const auto one = Acquire(trainer, kGranule, 2);
@@ -43,7 +43,7 @@ TEST_F(PublicationVersionsTest, VersionsShareSegmentsThatStayTheSame) {
   EXPECT_EQ(Usage("ml").leased, kGranule);
 }
 
-TEST_F(PublicationVersionsTest, VersionsGoOnAfterTheNameWasUnpublished) {
+TEST_F(PublicationVersionsTest, VersionNumbersContinueAfterUnpublish) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, "w", items);
@@ -54,7 +54,7 @@ TEST_F(PublicationVersionsTest, VersionsGoOnAfterTheNameWasUnpublished) {
 
 // The last version of each name is not remembered for so many names, or for tenants that are gone.
 // Publications of others do not show.
-TEST_F(PublicationVersionsTest, VersionsGrowThoughTheNameWasForgotten) {
+TEST_F(PublicationVersionsTest, VersionNumbersGrowAfterTheNameWasForgotten) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   for (int i = 0; i < 5; ++i) Publish(session, "first", items);
