@@ -178,6 +178,7 @@ class Account {
   }
 
   void AddAll(const Account& other) {
+    if (other.count_ == 0) return;
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] += other.bytes_[i];
@@ -190,6 +191,7 @@ class Account {
     peak_ = std::max(peak_, charged_);
   }
   void Subtract(const Account& other) {
+    if (other.count_ == 0) return;
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] -= other.bytes_[i];
@@ -202,10 +204,12 @@ class Account {
   }
 
   void ChangeNeedsBelow(uint64_t from, uint64_t to) {
+    if (from == to) return;
     needs_below_ = needs_below_ - from + to;
     UpdateNeed();
   }
   void ChangeLeastNeedsBelow(uint64_t from, uint64_t to) {
+    if (from == to) return;
     least_needs_below_ = least_needs_below_ - from + to;
     UpdateLeastNeed();
   }

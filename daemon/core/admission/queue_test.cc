@@ -27,7 +27,7 @@ TEST_F(LedgerQueueTest, RequestForTheLastByteFitsAndOneMoreWaits) {
 TEST_F(LedgerQueueTest, RequestThatDoesNotWaitIsDeniedAtOnce) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
-  const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
+  const absl::Status denied = ledger.admission().BeginAcquire(b, Of(1, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kCapacity, "b", "GPU-1", kGranule, kCapacity, kCapacity);
   ASSERT_THAT(DenialOf(denied)->holders, SizeIs(1));
   EXPECT_EQ(DenialOf(denied)->holders[0].tenant, "a");
@@ -35,9 +35,9 @@ TEST_F(LedgerQueueTest, RequestThatDoesNotWaitIsDeniedAtOnce) {
 }
 
 TEST_F(LedgerQueueTest, RequestAboveTheLimitIsDeniedAlthoughItWouldWait) {
-  ledger.Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
-  ExpectDenial(ledger.BeginAcquire(Open("a"), Of(9)).status(), Denial::Cause::kDeviceLimit, "a",
-               "GPU-1", 9 * kGranule, 0, 8 * kGranule);
+  ledger.tenants().Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
+  ExpectDenial(ledger.admission().BeginAcquire(Open("a"), Of(9)).status(),
+               Denial::Cause::kDeviceLimit, "a", "GPU-1", 9 * kGranule, 0, 8 * kGranule);
 }
 
 TEST_F(LedgerQueueTest, EqualRequestsAreServedByArrival) {
@@ -49,7 +49,7 @@ TEST_F(LedgerQueueTest, EqualRequestsAreServedByArrival) {
 }
 
 TEST_F(LedgerQueueTest, HigherPriorityIsServedFirst) {
-  ledger.Configure({{"low", {.priority = -1}}, {"high", {.priority = 5}}}, {});
+  ledger.tenants().Configure({{"low", {.priority = -1}}, {"high", {.priority = 5}}}, {});
   const SessionId a = Open("a"), low = Open("low"), middle = Open("b"), high = Open("high");
   Fill(a, 1024);
   const WaiterId last_one = Wait(low, 10), second = Wait(middle, 10), first = Wait(high, 10);
@@ -66,7 +66,8 @@ TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
   Release(a, {held[0].second});
   held.erase(held.begin());
   EXPECT_THAT(Admit(), IsEmpty());
-  const absl::Status denied = ledger.BeginAcquire(small, Of(300, /*waits=*/false)).status();
+  const absl::Status denied =
+      ledger.admission().BeginAcquire(small, Of(300, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
@@ -78,7 +79,7 @@ TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
 }
 
 TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockTheDevice) {
-  ledger.Configure({{"small", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"small", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 8);
   const WaiterId waits = Wait(small, 8);
@@ -88,7 +89,7 @@ TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockTheDevice) {
 }
 
 TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockAFullDevice) {
-  ledger.Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
+  ledger.tenants().Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 256);
   Fill(other, 640);
@@ -99,12 +100,12 @@ TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockAFullDevice) {
 }
 
 TEST_F(LedgerQueueTest, LoweredLimitEndsAWaitThatCannotSucceed) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   const WaiterId waits = Wait(b, 8);
   SetQuota("b", {.limit_bytes = 6 * kGranule});
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, waits);
   EXPECT_TRUE(absl::IsResourceExhausted(admitted[0].operation.status()));
@@ -112,16 +113,17 @@ TEST_F(LedgerQueueTest, LoweredLimitEndsAWaitThatCannotSucceed) {
 }
 
 TEST_F(LedgerQueueTest, CancelledWaitersLeaveTheOthersInOrder) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   std::vector<WaiterId> waiters;
   for (int i = 0; i < 6; ++i) {
-    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
     waiters.push_back(Wait(b, 2));
   }
   for (const int gone : {2, 0, 5}) {
-    EXPECT_FALSE(ledger.EndWait(waiters[static_cast<size_t>(gone)], /*expired=*/false).ok());
+    EXPECT_FALSE(
+        ledger.admission().EndWait(waiters[static_cast<size_t>(gone)], /*expired=*/false).ok());
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     EXPECT_THAT(Admit(), IsEmpty());
   }
@@ -134,42 +136,42 @@ TEST_F(LedgerQueueTest, WaitersAreAdmittedInSlices) {
   Fill(a, 1024);
   std::vector<WaiterId> waiters;
   for (int i = 0; i < 5; ++i) {
-    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
     waiters.push_back(Wait(b, 1));
   }
   Empty();
-  ledger.AdmitWaiting(2);
+  ledger.admission().AdmitWaiting(2);
   DestroyDoomed();
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
-  EXPECT_TRUE(ledger.QueueMoves());
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(1));
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(0));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(2));
+  EXPECT_TRUE(ledger.admission().QueueMoves());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(2));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(1));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(0));
 }
 
 TEST_F(LedgerQueueTest, WaitersThatExpireTogetherAllGetADenial) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   const WaiterId first = Wait(b, 10);
-  EXPECT_TRUE(ledger.BeginCall(b).ok());
+  EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
   const WaiterId second = Wait(b, 20);
-  const std::vector<absl::Status> ends = ledger.EndExpiredWaits({first, second});
+  const std::vector<absl::Status> ends = ledger.admission().EndExpiredWaits({first, second});
   ASSERT_THAT(ends, SizeIs(2));
   ExpectDenial(ends[0], Denial::Cause::kCapacity, "b", "GPU-1", 10 * kGranule, kCapacity,
                kCapacity);
   ExpectDenial(ends[1], Denial::Cause::kCapacity, "b", "GPU-1", 20 * kGranule, kCapacity,
                kCapacity);
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 2u);
-  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_THAT(*ledger.admission().ListWaiting("", ""), IsEmpty());
 }
 
 TEST_F(LedgerQueueTest, RequestThatDidNotAskToWaitStaysInFlight) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
   const SessionId b = Open("b");
   Release(b, Acquire(b, 8 * kGranule));
-  const auto soon = ledger.BeginAcquire(b, Of(5, /*waits=*/false));
+  const auto soon = ledger.admission().BeginAcquire(b, Of(5, /*waits=*/false));
   ASSERT_TRUE(soon.ok() && soon->waiter) << soon.status();
-  EXPECT_TRUE(absl::IsResourceExhausted(ledger.BeginCall(b)));
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.sessions().BeginCall(b)));
   EXPECT_THAT(Admit(), SizeIs(1));
 }
 
@@ -179,37 +181,38 @@ TEST_F(LedgerQueueTest, EndedWaiterLeavesNoTrace) {
   const WaiterId cancelled = Wait(b, 10), expired = Wait(b, 20), dead = Wait(c, 30);
   EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 2u);
   EXPECT_EQ(ledger.look().GetTenant("b")->devices[0].waited_for, 30 * kGranule);
-  ASSERT_THAT(*ledger.ListWaiting("", ""), SizeIs(3));
-  EXPECT_EQ((*ledger.ListWaiting("", ""))[2].position, 3u);
-  EXPECT_EQ((*ledger.ListWaiting("c", "GPU-1"))[0].position, 3u);
-  EXPECT_EQ((*ledger.ListWaiting("b", ""))[0].blocked_by.cause, Denial::Cause::kCapacity);
-  EXPECT_TRUE(absl::IsNotFound(ledger.ListWaiting("nobody", "").status()));
+  ASSERT_THAT(*ledger.admission().ListWaiting("", ""), SizeIs(3));
+  EXPECT_EQ((*ledger.admission().ListWaiting("", ""))[2].position, 3u);
+  EXPECT_EQ((*ledger.admission().ListWaiting("c", "GPU-1"))[0].position, 3u);
+  EXPECT_EQ((*ledger.admission().ListWaiting("b", ""))[0].blocked_by.cause,
+            Denial::Cause::kCapacity);
+  EXPECT_TRUE(absl::IsNotFound(ledger.admission().ListWaiting("nobody", "").status()));
 
-  EXPECT_FALSE(ledger.EndWait(cancelled, /*expired=*/false).ok());
+  EXPECT_FALSE(ledger.admission().EndWait(cancelled, /*expired=*/false).ok());
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 0u);
-  EXPECT_FALSE(ledger.EndWait(expired, /*expired=*/true).ok());
+  EXPECT_FALSE(ledger.admission().EndWait(expired, /*expired=*/true).ok());
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 1u);
-  ledger.ProcessGone(c);
-  const auto admitted = ledger.AdmitWaiting();
+  ledger.endings().ProcessGone(c);
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, dead);
   EXPECT_TRUE(absl::IsAborted(admitted[0].operation.status()));
-  ledger.EndCall(c);  // answered
+  ledger.sessions().EndCall(c);  // answered
   EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 0u);
-  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_THAT(*ledger.admission().ListWaiting("", ""), IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("c").status()));
   Empty();
   EXPECT_THAT(Admit(), IsEmpty());
 }
 
 TEST_F(LedgerQueueTest, WaitingRequestIsNotInFlight) {
-  ledger.Configure({{"b", {.max_in_flight = 1, .max_waiting = 1}}}, {});
+  ledger.tenants().Configure({{"b", {.max_in_flight = 1, .max_waiting = 1}}}, {});
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   Wait(b, 10);
-  ASSERT_TRUE(ledger.BeginCall(b).ok()) << "it can still release what it has";
-  ExpectDenial(ledger.BeginAcquire(b, Of(10)).status(), Denial::Cause::kMaxWaiting, "b", "", 1, 1,
-               1);
+  ASSERT_TRUE(ledger.sessions().BeginCall(b).ok()) << "it can still release what it has";
+  ExpectDenial(ledger.admission().BeginAcquire(b, Of(10)).status(), Denial::Cause::kMaxWaiting, "b",
+               "", 1, 1, 1);
   Empty();
   EXPECT_THAT(Admit(), SizeIs(1));
 }
@@ -219,13 +222,13 @@ TEST_F(LedgerQueueTest, DrainingRefusesWaiters) {
   Fill(a, 1024);
   Wait(b, 10);
   ledger.SetDraining(true);
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_TRUE(absl::IsUnavailable(admitted[0].operation.status()));
 }
 
 TEST_F(LedgerQueueTest, RaisedLimitAdmitsAWaiter) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   const WaiterId waits = Wait(b, 4);
@@ -238,8 +241,8 @@ TEST_F(LedgerQueueTest, LoweredLimitRevokesNothing) {
   Fill(b, 8);
   SetQuota("b", {.limit_bytes = 4 * kGranule});
   EXPECT_EQ(Usage("b").leased, 8 * kGranule);
-  ExpectDenial(ledger.BeginAcquire(b, Of(1, false)).status(), Denial::Cause::kDeviceLimit, "b",
-               "GPU-1", kGranule, 8 * kGranule, 4 * kGranule);
+  ExpectDenial(ledger.admission().BeginAcquire(b, Of(1, false)).status(),
+               Denial::Cause::kDeviceLimit, "b", "GPU-1", kGranule, 8 * kGranule, 4 * kGranule);
 }
 
 // --- Waiters that could reuse retained segments ---------------------------------------
@@ -251,23 +254,24 @@ TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
   Release(a, Acquire(a, 100 * kGranule));
   Release(b, Acquire(b, 100 * kGranule));
   Release(c, Acquire(c, 600 * kGranule));
-  ASSERT_TRUE(ledger.Trim("c", "", 0).ok());  // the driver does not have it yet
+  ASSERT_TRUE(ledger.segments().Trim("c", "", 0).ok());  // the driver does not have it yet
   const auto wait = [&](SessionId session, uint32_t count) {
-    const auto admission = ledger.BeginAcquire(
+    const auto admission = ledger.admission().BeginAcquire(
         session, {.device_uuid = "GPU-1", .bytes = 100 * kGranule, .count = count, .waits = true});
     EXPECT_TRUE(admission.ok() && admission->waiter) << admission.status();
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
   };
   const WaiterId first = wait(a, 4), second = wait(b, 5);
-  EXPECT_FALSE(ledger.BlockedBy(first) || ledger.BlockedBy(second)) << "it is on its way";
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_FALSE(ledger.admission().BlockedBy(first) || ledger.admission().BlockedBy(second))
+      << "it is on its way";
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   // Nor does a change that serves none of them check each more than once.
   for (int i = 0; i < 3; ++i) {
-    const uint64_t before = ledger.judged();
-    ASSERT_TRUE(ledger.Trim("", "GPU-2", 0).ok());
+    const uint64_t before = ledger.admission().judged();
+    ASSERT_TRUE(ledger.segments().Trim("", "GPU-2", 0).ok());
     Release(c, Acquire(c, kGranule, 1, "GPU-2"));
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-    EXPECT_LE(ledger.judged() - before, 4u);
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+    EXPECT_LE(ledger.admission().judged() - before, 4u);
   }
   EXPECT_EQ(Usage("a").retained, 100 * kGranule) << "nothing has to be given up for them";
   EXPECT_EQ(Usage("b").retained, 100 * kGranule);
@@ -276,11 +280,12 @@ TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
 
 // No segment is given up for a waiter that is no longer the first.
 TEST_F(LedgerQueueTest, NewFirstWaiterReusesRetainedSegments) {
-  ledger.Configure({{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
+  ledger.tenants().Configure(
+      {{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
   const SessionId b = Open("b"), other = Open("b");
   Fill(b, 300);
   const WaiterId large = Wait(b, 600), small = Wait(other, 300);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   Empty();  // the unused guarantee covers the small one now
   EXPECT_THAT(Admit(), ElementsAre(small));
   EXPECT_TRUE(last.items.at(0).reused);

@@ -9,7 +9,7 @@ using ::testing::IsEmpty;
 using RoomTest = LedgerFixture;
 
 TEST_F(RoomTest, OldestRetainedSegmentOfTheTenantIsGivenUpFirst) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto first = AcquireOne(session, kGranule);
   const auto second = AcquireOne(session, 2 * kGranule);
@@ -18,9 +18,9 @@ TEST_F(RoomTest, OldestRetainedSegmentOfTheTenantIsGivenUpFirst) {
   Release(session, {first});
   Release(session, {third});
   EXPECT_TRUE(Soon(Ask(session, 3 * kGranule)));  // of 8, 7 are retained: 2 have to go
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(second.segment));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(second.segment));
   EXPECT_TRUE(Soon(Ask(session, 3 * kGranule)));  // not destroyed yet: nothing more goes
-  EXPECT_THAT(ledger.TakeDoomed(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().doomed), IsEmpty());
   ledger.Destroyed(second.segment);
   EXPECT_TRUE(Granted(Ask(session, 3 * kGranule)));
 }
@@ -43,7 +43,7 @@ TEST_F(RoomTest, TenantThatRetainsMostIsNext) {
 }
 
 TEST_F(RoomTest, RetainedMemoryOfOthersIsNotGivenUpForATenantsLimit) {
-  ledger.Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
   const SessionId other = OpenSession("other");
   Release(other, Acquire(other, 4 * kGranule));
   const SessionId session = OpenSession("team");
@@ -53,7 +53,8 @@ TEST_F(RoomTest, RetainedMemoryOfOthersIsNotGivenUpForATenantsLimit) {
 }
 
 TEST_F(RoomTest, TotalLimitsGiveUpRetainedMemoryOfOtherDevices) {
-  ledger.Configure({{"team", {.total_limit_bytes = 8 * kGranule, .max_segments = 3}}}, {});
+  ledger.tenants().Configure({{"team", {.total_limit_bytes = 8 * kGranule, .max_segments = 3}}},
+                             {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 4 * kGranule, 1, "GPU-2");
   Acquire(session, 2 * kGranule, 2);
@@ -64,7 +65,7 @@ TEST_F(RoomTest, TotalLimitsGiveUpRetainedMemoryOfOtherDevices) {
 }
 
 TEST_F(RoomTest, ExactFitsAreReusedAndTheRestIsMade) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 2 * kGranule, 2);
   Release(session, kept);
@@ -79,7 +80,7 @@ TEST_F(RoomTest, ExactFitsAreReusedAndTheRestIsMade) {
 
 // The tenant gets nothing while it is above its limit, not even what it retained.
 TEST_F(RoomTest, NoReuseAboveALoweredLimit) {
-  ledger.Configure({{"team", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule, 4));
   SetQuota("team", {.limit_bytes = 4 * kGranule});
@@ -91,7 +92,7 @@ TEST_F(RoomTest, NoReuseAboveALoweredLimit) {
 }
 
 TEST_F(RoomTest, MemoryReleasedAboveALoweredTotalIsNotRetained) {
-  ledger.Configure({{"team", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   const auto items = Acquire(session, 2 * kGranule, 4);
   SetQuota("team", {.total_limit_bytes = 4 * kGranule});
@@ -106,7 +107,7 @@ TEST_F(RoomTest, MemoryReleasedAboveALoweredTotalIsNotRetained) {
 }
 
 TEST_F(RoomTest, LoweredRetentionTakesEffectAtOnce) {
-  ledger.Configure({{"team", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule, 4));
   SetQuota("team", {.max_retained_bytes = 5 * kGranule});
@@ -123,18 +124,19 @@ TEST_F(RoomTest, DriverGetsRetainedMemoryOfTheTenantFirst) {
   const SessionId session = OpenSession("team");
   const auto own = Acquire(session, 2 * kGranule);
   Release(session, own);
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 2 * kGranule));
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(own[0].segment));
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 2 * kGranule + 1));
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(others[0].segment));
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0, 2 * kGranule));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(own[0].segment));
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0, 2 * kGranule + 1));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(others[0].segment));
   ledger.Destroyed(own[0].segment);
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 1));  // the other tenant's is still releasing
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0,
+                                                   1));  // the other tenant's is still releasing
   ledger.Destroyed(others[0].segment);
-  EXPECT_FALSE(ledger.MakeRoomOnDevice(session, 0, 1));
+  EXPECT_FALSE(ledger.operations().MakeRoomOnDevice(session, 0, 1));
 }
 
 TEST_F(RoomTest, ScrubbedMemoryIsNotReused) {
-  ledger.Configure({{"a", {.scrub = true}}}, {});
+  ledger.tenants().Configure({{"a", {.scrub = true}}}, {});
   const SessionId a = OpenSession("a");
   Release(a, Acquire(a, kGranule));
   EXPECT_EQ(Usage("a").retained, 0u);

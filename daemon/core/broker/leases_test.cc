@@ -123,13 +123,13 @@ TEST_F(FewLeases, ASessionThatHasMoreMayNameThem) {
   Broker::NewSession session = {.token = Secret{7}};
   session.id = *before.OpenSession("a", {.peer = peer}, session.token);
   const Operation granted =
-      before.BeginAcquire(session.id, {.bytes = 4096, .count = 9})->operation.value();
+      before.admission().BeginAcquire(session.id, {.bytes = 4096, .count = 9})->operation.value();
   std::vector<LeaseId> leases;
   for (const Operation::Item& item : granted.items) {
-    before.Created(item.segment);
+    before.operations().Created(item.segment);
     leases.push_back(item.lease);
   }
-  ASSERT_TRUE(before.Commit(granted).ok());
+  ASSERT_TRUE(before.operations().Commit(granted).ok());
   Inheritance inheritance{.image = before.Image()};
   inheritance.sessions[session.id] = {.peer = peer};
   ASSERT_TRUE(broker_->Restore(std::move(inheritance)).ok());

@@ -133,9 +133,9 @@ constexpr const char* kCases[] = {
 absl::Status RunEpisode(steps::Course& course, uint64_t calls) {
   steps::Chance& chance = course.chance;
   course.sound = chance.In100(75);
-  const Ledger::RevocationTimes times = {.grace = absl::Milliseconds(1 + chance.Below(30)),
-                                         .kill_after = absl::Milliseconds(chance.Below(15))};
-  course.ledger.SetRevocationTimes(times);
+  const Revocations::Times times = {.grace = absl::Milliseconds(1 + chance.Below(30)),
+                                    .kill_after = absl::Milliseconds(chance.Below(15))};
+  course.ledger.revocations().SetTimes(times);
   course.model.times = times;
   if (absl::Status status = steps::Configure(course); !status.ok()) return status;
   while (course.calls < calls) {

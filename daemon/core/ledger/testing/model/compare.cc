@@ -152,8 +152,9 @@ absl::Status CompareFiltered(const LedgerModel& model, const Ledger& ledger,
     return Wrong("tenant \"", tenant, "\" should not be found");
   }
   if (!segments.ok()) {
-    const bool not_found = absl::IsNotFound(segments.status()) &&
-                           absl::IsNotFound(ledger.ListWaiting(tenant, device).status());
+    const bool not_found =
+        absl::IsNotFound(segments.status()) &&
+        absl::IsNotFound(ledger.admission().ListWaiting(tenant, device).status());
     return not_found ? absl::OkStatus() : Wrong("tenant or device should not be found");
   }
 
@@ -188,7 +189,7 @@ absl::Status CompareFiltered(const LedgerModel& model, const Ledger& ledger,
     differences.Check("unbrokered", session_view->unbrokered, unbrokered);
     differences.Check("leased bytes", session_view->leased_bytes, bytes);
     differences.Check("age", session_view->age, now - session.opened);
-    const absl::StatusOr<SessionId> found = ledger.FindByToken(session.token);
+    const absl::StatusOr<SessionId> found = ledger.sessions().FindByToken(session.token);
     differences.Check<uint64_t>("found by token", found.ok() && *found == id, session.live);
     differences.Check("tenant of", ledger.look().TenantOf(id).value_or("?"), session.tenant);
     std::vector<LeaseId> lost;
@@ -268,7 +269,8 @@ absl::Status Compare(const LedgerModel& model, const Ledger& ledger, absl::Time 
                            SumOf(model, "", device, Which::kAll).bytes);
   }
   if (absl::Status same = counts.Of("in all"); !same.ok()) return same;
-  if (ledger.NextOverdue() != NextOverdue(model)) return Wrong("the next deadline is wrong");
+  if (ledger.revocations().NextOverdue() != NextOverdue(model))
+    return Wrong("the next deadline is wrong");
   return CompareFiltered(model, ledger, "", "", now);
 }
 

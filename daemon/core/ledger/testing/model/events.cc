@@ -19,7 +19,7 @@ namespace gpumemd::model {
 
 using absl::StatusCode;
 
-absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Ledger::EventPlace& place,
+absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Events::Place& place,
                            const std::string& device, const ExportData& handle, uint64_t request,
                            const absl::StatusOr<IpcEventId>& answer) {
   if (!Live(model, session)) return ExpectCode(answer.status(), StatusCode::kAborted);
@@ -85,7 +85,7 @@ absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Ledger::
   return absl::OkStatus();
 }
 
-absl::Status GetEvents(LedgerModel& model, SessionId session, const Ledger::EventPlace& place,
+absl::Status GetEvents(LedgerModel& model, SessionId session, const Events::Place& place,
                        const absl::StatusOr<std::vector<IpcEventView>>& answer) {
   if (!Live(model, session)) return ExpectCode(answer.status(), StatusCode::kAborted);
   if (place.lease) {

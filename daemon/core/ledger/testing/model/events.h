@@ -12,10 +12,10 @@
 
 namespace gpumemd::model {
 
-absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Ledger::EventPlace& place,
+absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Events::Place& place,
                            const std::string& device, const ExportData& handle, uint64_t request,
                            const absl::StatusOr<IpcEventId>& answer);
-absl::Status GetEvents(LedgerModel& model, SessionId session, const Ledger::EventPlace& place,
+absl::Status GetEvents(LedgerModel& model, SessionId session, const Events::Place& place,
                        const absl::StatusOr<std::vector<IpcEventView>>& answer);
 absl::Status UnregisterEvent(LedgerModel& model, SessionId session, IpcEventId id,
                              const absl::StatusOr<bool>& answer);

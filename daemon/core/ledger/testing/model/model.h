@@ -60,7 +60,7 @@ struct LedgerModel {
   std::vector<WaiterId> refused;  // their session has ended
   bool queue_changed = false;     // a change that waiters may wait for
   std::set<SessionId> revoked;    // to be told
-  Ledger::RevocationTimes times;
+  Revocations::Times times;
 
   std::vector<Publication> publications;  // by number
   std::set<PublicationId> ended_publications;

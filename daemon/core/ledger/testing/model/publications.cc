@@ -106,7 +106,7 @@ void EndPublication(LedgerModel& model, PublicationId id, bool replaced) {
 }
 
 absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, absl::Time now,
-                     const absl::StatusOr<Ledger::Published>& answer) {
+                     const absl::StatusOr<Publications::Published>& answer) {
   const auto refused = [&](StatusCode code) { return ExpectCode(answer.status(), code); };
   if (!Live(model, id)) return refused(StatusCode::kAborted);
   const std::string tenant = model.sessions.at(id).tenant;
@@ -276,7 +276,7 @@ absl::Status ComparePublications(const LedgerModel& model, const Ledger& ledger,
     if (told != right) return Wrong("a publication is listed as ", told, ", expected ", right);
     ++view;
   }
-  if (ledger.NextExpiry() != NextExpiry(model)) {
+  if (ledger.publications().NextExpiry() != NextExpiry(model)) {
     return Wrong("the next expiry is at the wrong time");
   }
   if (!tenant.empty()) return absl::OkStatus();

@@ -26,7 +26,7 @@ bool IsPublished(const LedgerModel& model, SegmentId segment);
 void NoteAttached(LedgerModel& model, absl::Time now);
 void EndPublication(LedgerModel& model, PublicationId id, bool replaced = false);
 absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, absl::Time now,
-                     const absl::StatusOr<Ledger::Published>& answer);
+                     const absl::StatusOr<Publications::Published>& answer);
 
 // Without a session: by an operator.
 absl::Status Unpublish(LedgerModel& model, std::optional<SessionId> id, const std::string& text,

@@ -63,15 +63,15 @@ void LeaveQueue(LedgerModel& model, WaiterId id) {
   model.queue_changed = true;
 }
 
-absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted>& answer,
+absl::Status AdmitWaiting(LedgerModel& model, const std::vector<AdmissionControl::Admitted>& answer,
                           absl::Time now) {
   size_t next = 0;
-  const auto told = [&](WaiterId id) -> const Ledger::Admitted* {
+  const auto told = [&](WaiterId id) -> const AdmissionControl::Admitted* {
     if (next == answer.size() || answer[next].waiter != id) return nullptr;
     return &answer[next++];
   };
   for (WaiterId id : std::exchange(model.refused, {})) {
-    const Ledger::Admitted* admitted = told(id);
+    const AdmissionControl::Admitted* admitted = told(id);
     if (admitted == nullptr || !absl::IsAborted(admitted->operation.status())) {
       return Wrong("waiter ", ToInt(id), " should be told that its session has ended");
     }
@@ -86,7 +86,7 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted
     const Request request = waiter.request;
     const SessionId session = waiter.session;
     if (model.draining || HoldsOtherSort(model, session, request.revocable)) {
-      const Ledger::Admitted* admitted = told(id);
+      const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be refused");
       absl::Status code =
           ExpectCode(admitted->operation.status(),
@@ -96,7 +96,7 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted
       continue;
     }
     if (DeniedForUnbrokered(model, request.tenant)) {
-      const Ledger::Admitted* admitted = told(id);
+      const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
       absl::Status denied = ExpectUnbrokered(model, request, admitted->operation.status());
       if (!denied.ok()) return denied;
@@ -106,7 +106,7 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted
     const std::set<SegmentId> reused = Reusable(model, request);
     const Decision decision = Decide(model, request, reused, claims);
     if (decision.fit == Fit::kNow) {
-      const Ledger::Admitted* admitted = told(id);
+      const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should wait no longer");
       if (auto denied =
               NoRoomForLeases(model, session, request.count, admitted->operation.status())) {
@@ -126,7 +126,7 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted
     }
     MakeRoom(model, request, reused, decision, claims, now);
     if (decision.hopeless || (decision.fit == Fit::kBlocked && !waiter.asked_to)) {
-      const Ledger::Admitted* admitted = told(id);
+      const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be denied");
       absl::Status denied =
           ExpectDenial(model, admitted->operation.status(), request.tenant, decision.denial);
@@ -170,7 +170,7 @@ absl::Status EndWait(LedgerModel& model, WaiterId id, bool expired, const absl::
 
 absl::Status CompareWaiters(const LedgerModel& model, const Ledger& ledger,
                             const std::string& tenant, const std::string& device, absl::Time now) {
-  const auto views = ledger.ListWaiting(tenant, device);
+  const auto views = ledger.admission().ListWaiting(tenant, device);
   if (!views.ok()) return Wrong("waiters are not listed: ", views.status().ToString());
   auto view = views->begin();
   // In the order in which they are served: what blocks each request.
@@ -202,7 +202,7 @@ absl::Status CompareWaiters(const LedgerModel& model, const Ledger& ledger,
       if (ledger.state().waiters.at(id).revokes != waiter.revokes) {
         return Wrong("whether memory is taken back for waiter ", ToInt(id), " is wrong");
       }
-      const std::optional<Denial> blocked_by = ledger.BlockedBy(id);
+      const std::optional<Denial> blocked_by = ledger.admission().BlockedBy(id);
       if (blocked_by.has_value() != (decision.fit == Fit::kBlocked)) {
         return Wrong("whether waiter ", ToInt(id), " is blocked is wrong");
       }

@@ -17,7 +17,7 @@ bool GoesBefore(const LedgerModel& model, const Request& request, const Request&
 // Returns the claims of the waiters before this one.
 Claims ClaimsBefore(const LedgerModel& model, WaiterId id);
 void LeaveQueue(LedgerModel& model, WaiterId id);
-absl::Status AdmitWaiting(LedgerModel& model, const std::vector<Ledger::Admitted>& answer,
+absl::Status AdmitWaiting(LedgerModel& model, const std::vector<AdmissionControl::Admitted>& answer,
                           absl::Time now);
 
 // Checks that no session waits for memory that is available.

@@ -144,7 +144,7 @@ struct Event {
   SessionId session{};
   std::string device;
   ExportData handle{};
-  Ledger::EventPlace place;
+  Events::Place place;
   bool handed_out = false;
   bool listed = true;  // false: the lease that it belongs to has ended
   SegmentId segment{};

@@ -39,8 +39,8 @@ void ForgetSegment(LedgerModel& model, SegmentId id) {
 
 // Drops publications that would have ended with a publisher that is gone, and those of which a part
 // is.
-absl::Status RestorePublications(LedgerModel& model, const Ledger::Survivors& survivors,
-                                 const Ledger::Restored& answer) {
+absl::Status RestorePublications(LedgerModel& model, const Survivors& survivors,
+                                 const Restored& answer) {
   auto told = answer.lost_publications.begin();
   for (const Publication& each : std::vector<Publication>(model.publications)) {
     std::vector<SegmentId> missing;
@@ -71,8 +71,7 @@ absl::Status RestorePublications(LedgerModel& model, const Ledger::Survivors& su
 
 }  // namespace
 
-absl::Status Restart(LedgerModel& model, const Ledger::Survivors& survivors,
-                     const Ledger::Restored& answer) {
+absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Restored& answer) {
   // State that only the daemon knew.
   model.operations.clear();
   model.waiters.clear();
@@ -159,7 +158,7 @@ absl::Status Restart(LedgerModel& model, const Ledger::Survivors& survivors,
   if (answer.lost.size() != lost.size()) {
     return Wrong("expected ", lost.size(), " losses, got ", answer.lost.size());
   }
-  for (const Ledger::Restored::Lost& each : answer.lost) {
+  for (const Restored::Lost& each : answer.lost) {
     const Segment& segment = model.segments.at(each.segment);
     if (each.tenant != segment.tenant || each.device_uuid != model.devices[segment.device].uuid ||
         each.kind != segment.kind || each.bytes != segment.bytes ||

@@ -7,7 +7,6 @@
 
 namespace gpumemd::model {
 
-absl::Status Restart(LedgerModel& model, const Ledger::Survivors& survivors,
-                     const Ledger::Restored& answer);
+absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Restored& answer);
 
 }  // namespace gpumemd::model

@@ -30,6 +30,8 @@ bool Counts(const LedgerModel& model, const LimitName& limit, const Segment& seg
 
 // True if another segment would have to be revoked instead.
 bool IsWaitedFor(LedgerModel& model, SegmentId id) {
+  model.queue_changed |= std::any_of(model.waiters.begin(), model.waiters.end(),
+                                     [](const auto& entry) { return entry.second.revokes; });
   model.segments.at(id).revoking = false;
   const bool wanted =
       std::any_of(model.waiters.begin(), model.waiters.end(), [&](const auto& entry) {
@@ -108,7 +110,7 @@ absl::Time NextOverdue(const LedgerModel& model) {
 }
 
 absl::Status TakeOverdue(LedgerModel& model, absl::Time now,
-                         const std::vector<Ledger::Overdue>& answer) {
+                         const std::vector<Revocations::Overdue>& answer) {
   std::map<SessionId, bool> expected;
   for (auto& [id, segment] : model.segments) {
     if (!segment.revoking || now < segment.until) continue;
@@ -129,7 +131,7 @@ absl::Status TakeOverdue(LedgerModel& model, absl::Time now,
   if (answer.size() != expected.size()) {
     return Wrong("expected ", expected.size(), " overdue sessions, got ", answer.size());
   }
-  for (const Ledger::Overdue& overdue : answer) {
+  for (const Revocations::Overdue& overdue : answer) {
     if (!expected.contains(overdue.session) || expected[overdue.session] != overdue.kill) {
       return Wrong("session ", ToInt(overdue.session), " is wrongly told to end");
     }

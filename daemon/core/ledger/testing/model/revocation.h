@@ -19,6 +19,6 @@ void BeginRevocation(LedgerModel& model, SegmentId id, absl::Time now);
 absl::Status TakeRevoked(LedgerModel& model, const std::vector<SessionId>& answer);
 absl::Time NextOverdue(const LedgerModel& model);
 absl::Status TakeOverdue(LedgerModel& model, absl::Time now,
-                         const std::vector<Ledger::Overdue>& answer);
+                         const std::vector<Revocations::Overdue>& answer);
 
 }  // namespace gpumemd::model

@@ -120,6 +120,9 @@ absl::Status OpenSession(LedgerModel& model, const std::string& name, const std:
     model.tenants[name] = {.quota = model.defaults,
                            .peaks = std::vector<uint64_t>(model.devices.size())};
     Link(model, name);
+    for (size_t device = 0; device < model.devices.size(); ++device) {
+      if (GuaranteeOn(model, name, device) > 0) model.queue_changed = true;  // less for others
+    }
   }
   const auto replaced = static_cast<uint64_t>(
       std::count_if(model.sessions.begin(), model.sessions.end(), [&](const auto& entry) {

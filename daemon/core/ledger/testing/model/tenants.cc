@@ -221,7 +221,8 @@ void SetDraining(LedgerModel& model, bool draining) {
 
 void SetUnbrokered(LedgerModel& model, const std::vector<UnbrokeredBytes>& uses) {
   model.unbrokered = uses;
-  if (!model.waiters.empty()) model.queue_changed = true;
+  model.queue_changed |=
+      std::any_of(uses.begin(), uses.end(), [](const UnbrokeredBytes& use) { return use.denies; });
 }
 
 std::optional<size_t> DeviceUsedPastBroker(const LedgerModel& model, const std::string& tenant) {

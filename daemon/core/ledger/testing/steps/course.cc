@@ -70,18 +70,22 @@ absl::Status Course::AfterCall(const absl::Status& result, const std::string& ca
   log.push_back(absl::StrCat(calls, ": ", call));
   if (!result.ok()) return result;
   if (absl::Status same = AdmitWaiting(); !same.ok()) return same;
-  if (absl::Status same = model::TakeRevoked(model, ledger.TakeRevoked()); !same.ok()) return same;
-  if (absl::Status same = model::TakeForgotten(model, ledger.TakeForgotten()); !same.ok()) {
+  if (absl::Status same = model::TakeRevoked(model, Drain(ledger.effects().revoked)); !same.ok())
+    return same;
+  if (absl::Status same = model::TakeForgotten(model, Drain(ledger.effects().forgotten));
+      !same.ok()) {
     return same;
   }
-  if (absl::Status same = model::TakeBereaved(model, ledger.TakeBereaved()); !same.ok()) {
+  if (absl::Status same = model::TakeBereaved(model, Drain(ledger.effects().orphaned));
+      !same.ok()) {
     return same;
   }
   model::NoteAttached(model, now);
-  const auto attachable = ledger.TakeAttachable();
+  const auto attachable = Drain(ledger.effects().attachable);
   if (!attachable.empty()) Cover("waited to attach, and is called");
   if (absl::Status same = model::TakeAttachable(model, attachable); !same.ok()) return same;
-  absl::Status ended = model::TakeEndedPublications(model, ledger.TakeEndedPublications());
+  absl::Status ended =
+      model::TakeEndedPublications(model, Drain(ledger.effects().ended_publications));
   if (!ended.ok()) return ended;
   if (absl::Status right = ledger.CheckInvariants(); !right.ok()) return right;
   if (absl::Status same = model::Compare(model, ledger, now); !same.ok()) return same;
@@ -102,8 +106,8 @@ absl::Status Course::CheckImage() {
 }
 
 absl::Status Course::AdmitWaiting() {
-  std::vector<Ledger::Admitted> admitted = AdmitInSlices();
-  for (const Ledger::Admitted& each : admitted) {
+  std::vector<AdmissionControl::Admitted> admitted = AdmitInSlices();
+  for (const AdmissionControl::Admitted& each : admitted) {
     const absl::Status& status = each.operation.status();
     const std::string told = status.ok() ? "granted" : Describe(status);
     Cover(absl::StrCat("waited, then ", told));
@@ -114,15 +118,16 @@ absl::Status Course::AdmitWaiting() {
   return model::CheckWaitersMustWait(model);
 }
 
-std::vector<Ledger::Admitted> Course::AdmitInSlices() {
-  if (chance.In100(60)) return ledger.AdmitWaiting();
-  std::vector<Ledger::Admitted> admitted;
+std::vector<AdmissionControl::Admitted> Course::AdmitInSlices() {
+  if (chance.In100(60)) return ledger.admission().AdmitWaiting();
+  std::vector<AdmissionControl::Admitted> admitted;
   do {
-    for (Ledger::Admitted& each : ledger.AdmitWaiting(SIZE_MAX, 1 + chance.Below(3))) {
+    for (AdmissionControl::Admitted& each :
+         ledger.admission().AdmitWaiting(SIZE_MAX, 1 + chance.Below(3))) {
       admitted.push_back(std::move(each));
     }
-    if (ledger.QueueMoves()) Cover("judged in slices");
-  } while (ledger.QueueMoves());
+    if (ledger.admission().QueueMoves()) Cover("judged in slices");
+  } while (ledger.admission().QueueMoves());
   return admitted;
 }
 

@@ -87,7 +87,7 @@ struct Course {
   // As after each call of the broker.
   absl::Status AdmitWaiting();
   // Admits at once, or checks only a few at a time, which has the same result.
-  std::vector<Ledger::Admitted> AdmitInSlices();
+  std::vector<AdmissionControl::Admitted> AdmitInSlices();
 };
 
 }  // namespace gpumemd::steps

@@ -13,7 +13,7 @@
 namespace gpumemd::steps {
 namespace {
 
-Ledger::EventPlace AnyPlace(Course& course, SessionId session) {
+Events::Place AnyPlace(Course& course, SessionId session) {
   if (course.chance.In100(50)) return {.name = course.chance.EventName()};
   return {.lease = course.AnyLeaseOf(session)};
 }
@@ -22,7 +22,7 @@ Ledger::EventPlace AnyPlace(Course& course, SessionId session) {
 
 absl::Status RegisterEvent(Course& course) {
   SessionId session = course.AnyHolder();
-  const Ledger::EventPlace place = AnyPlace(course, session);
+  const Events::Place place = AnyPlace(course, session);
   const std::string device = course.chance.In100(2) ? "elsewhere" : course.chance.Device();
   ExportData handle{};
   handle[0] = static_cast<uint8_t>(course.chance.Below(256));
@@ -31,7 +31,7 @@ absl::Status RegisterEvent(Course& course) {
     std::tie(session, request) = *course.last_register;
   }
   const bool again = course.last_register == std::pair(session, request);
-  const auto answer = course.ledger.RegisterEvent(session, place, device, handle, request);
+  const auto answer = course.ledger.events().Register(session, place, device, handle, request);
   if (answer.ok() && again) course.Cover("an event, and told so again");
   if (answer.ok() && request != 0) course.last_register = std::pair(session, request);
   return course.After(
@@ -42,7 +42,7 @@ absl::Status RegisterEvent(Course& course) {
 
 absl::Status GetEvents(Course& course) {
   SessionId session = course.AnyHolder();
-  Ledger::EventPlace place = AnyPlace(course, session);
+  Events::Place place = AnyPlace(course, session);
   if (!course.model.events.empty() && course.chance.In100(70)) {  // aim at an existing one
     const model::Event& event = course.chance.Of(course.model.events);
     if (!event.place.lease) place = event.place;
@@ -54,7 +54,7 @@ absl::Status GetEvents(Course& course) {
       place = {.lease = id};
     }
   }
-  const auto answer = course.ledger.GetEvents(session, place);
+  const auto answer = course.ledger.events().Find(session, place);
   if (answer.ok()) course.Cover(place.lease ? "events beside a lease" : "event by name");
   return course.After(model::GetEvents(course.model, session, place, answer), "GetEvents ",
                       ToInt(session), " \"", place.name, "\" -> ",
@@ -69,7 +69,7 @@ absl::Status UnregisterEvent(Course& course) {
     event = chosen.id;
     if (course.chance.In100(90)) session = chosen.session;
   }
-  const auto answer = course.ledger.UnregisterEvent(session, event);
+  const auto answer = course.ledger.events().Unregister(session, event);
   if (answer.ok() && *answer) course.Cover("an event that was handed out ends");
   return course.After(model::UnregisterEvent(course.model, session, event, answer),
                       "UnregisterEvent ", ToInt(session), " ", ToInt(event), " -> ",

@@ -20,7 +20,7 @@ namespace {
 void Make(Course& course, const Operation& operation) {
   for (const Operation::Item& item : operation.items) {
     if (!item.fresh) continue;
-    course.ledger.Created(item.segment);
+    course.ledger.operations().Created(item.segment);
     model::Created(course.model, item.segment);
   }
 }
@@ -29,7 +29,7 @@ absl::Status CommitInParts(Course& course, const Operation& operation) {
   size_t next = 0;
   while (true) {
     const absl::StatusOr<bool> done =
-        course.ledger.Commit(operation, next, 1 + course.chance.Below(6));
+        course.ledger.operations().Commit(operation, next, 1 + course.chance.Below(6));
     if (!done.ok() || *done) return done.status();
     course.Cover("a commit in parts");
     if (absl::Status sound = course.ledger.CheckInvariants(); !sound.ok()) return sound;
@@ -58,11 +58,12 @@ absl::Status Finish(Course& course, const Operation operation, uint64_t fate) {
   const bool handed_over = fate < 83;
   for (const Operation::Item& item : operation.items) {
     if (!item.fresh || course.chance.In100(10)) continue;
-    course.ledger.Created(item.segment);
+    course.ledger.operations().Created(item.segment);
     model::Created(course.model, item.segment);
   }
   size_t next = 0;
-  while (!course.ledger.Abort(operation, handed_over, next, 1 + course.chance.Below(6))) {
+  while (
+      !course.ledger.operations().Abort(operation, handed_over, next, 1 + course.chance.Below(6))) {
     if (absl::Status sound = course.ledger.CheckInvariants(); !sound.ok()) return sound;
   }
   model::Abort(course.model, operation.id, handed_over);
@@ -115,7 +116,7 @@ absl::Status BeginOpen(Course& course) {
   const bool revocable =
       course.chance.In100(85) ? IsOfRevocableSort(course, session) : course.chance.In100(50);
   const uint64_t request = NewRequest(course);
-  const auto answer = course.ledger.BeginOpen(session, tickets, revocable, request);
+  const auto answer = course.ledger.operations().BeginOpen(session, tickets, revocable, request);
   if (answer.ok() && foreign) course.Cover("opened across tenants");
   if (answer.ok() && model::IsRevocable(course.model, answer->items[0].segment)) {
     course.Cover("opened as revocable");
@@ -143,7 +144,7 @@ absl::Status Release(Course& course, SessionId session, const std::vector<LeaseI
       if (ticket && course.old_tickets.size() < 100) course.old_tickets.push_back(*ticket);
     }
   }
-  const absl::Status answer = course.ledger.Release(session, leases);
+  const absl::Status answer = course.ledger.leases().Release(session, leases);
   return course.After(
       model::Release(course.model, session, leases, answer), "Release ", ToInt(session), " [",
       absl::StrJoin(leases, " ",
@@ -156,7 +157,7 @@ absl::Status Share(Course& course) {
   const LeaseId lease = course.AnyLeaseOf(session);
   const auto scope = course.chance.In100(50) ? TicketScope::kTenant : TicketScope::kAny;
   const Secret candidate = course.chance.NewSecret();
-  const auto answer = course.ledger.Share(session, lease, scope, candidate);
+  const auto answer = course.ledger.leases().Share(session, lease, scope, candidate);
   if (answer.ok() && *answer != candidate) course.Cover("shared again");
   return course.After(model::Share(course.model, session, lease, scope, candidate, answer),
                       "Share ", ToInt(session), " lease ", ToInt(lease), " -> ",

@@ -20,14 +20,14 @@ absl::Status MarkLost(Course& course) {
     return course.ledger.state().segments.contains(id) &&
            !IsContextBound(course.ledger.look().Describe({.segment = id}).kind);
   });
-  course.ledger.MarkLost(lost);
+  course.ledger.segments().MarkLost(lost);
   model::MarkLost(course.model, lost);
   if (!lost.empty()) course.Cover("lost");
   return course.After(absl::OkStatus(), "MarkLost ", lost.size());
 }
 
 absl::Status TakeDoomed(Course& course) {
-  const std::vector<SegmentId> doomed = course.ledger.TakeDoomed();
+  const std::vector<SegmentId> doomed = Drain(course.ledger.effects().doomed);
   return course.After(model::TakeDoomed(course.model, doomed), "TakeDoomed -> ", doomed.size());
 }
 
@@ -56,12 +56,13 @@ absl::Status DriverIsFull(Course& course) {
   const size_t device = course.chance.Below(course.devices.size());
   const uint64_t bytes = 1 + course.chance.Below(20);
   if (course.chance.In100(50)) {
-    const bool answer = course.ledger.MakeRoomOnDevice(session, device, bytes);
+    const bool answer = course.ledger.operations().MakeRoomOnDevice(session, device, bytes);
     return course.After(model::MakeRoomOnDevice(course.model, session, device, bytes, answer),
                         "MakeRoomOnDevice ", ToInt(session), " ", bytes, " on ",
                         course.devices[device].uuid, " -> ", answer);
   }
-  const absl::Status answer = course.ledger.DriverDenial(session, device, bytes, "OUT_OF_MEMORY");
+  const absl::Status answer =
+      course.ledger.operations().DriverDenial(session, device, bytes, "OUT_OF_MEMORY");
   return course.After(model::DriverDenial(course.model, session, device, bytes, answer),
                       "DriverDenial ", ToInt(session), " -> ", course.Describe(answer));
 }
@@ -72,7 +73,7 @@ absl::Status Trim(Course& course) {
                              : course.chance.In100(5) ? "elsewhere"
                                                       : course.chance.Device();
   const uint64_t keep = course.chance.In100(50) ? 0 : course.chance.Below(20);
-  const auto answer = course.ledger.Trim(tenant, device, keep);
+  const auto answer = course.ledger.segments().Trim(tenant, device, keep);
   if (answer.ok() && !answer->empty()) course.Cover("trimmed");
   return course.After(model::Trim(course.model, tenant, device, keep, answer), "Trim \"", tenant,
                       "\" \"", device, "\" to ", keep, " -> ", course.Describe(answer.status()));

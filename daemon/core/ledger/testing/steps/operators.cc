@@ -46,7 +46,7 @@ absl::Status Configure(Course& course) {
     course.defaults.device_guarantees.clear();
   }
   course.defaults.parent = course.chance.Parent("uid");
-  course.ledger.Configure(course.configured, course.defaults);
+  course.ledger.tenants().Configure(course.configured, course.defaults);
   model::Configure(course.model, course.configured, course.defaults);
   return course.After(absl::OkStatus(), "Configure ", course.configured.size(), " tenants");
 }
@@ -59,7 +59,7 @@ absl::Status SetQuota(Course& course) {
                      .parent;
   if (course.chance.In100(15)) {
     const Quota& configured = ConfiguredOf(course, tenant);
-    const absl::Status answer = course.ledger.UnsetQuota(tenant, configured).status();
+    const absl::Status answer = course.ledger.tenants().UnsetQuota(tenant, configured).status();
     return course.After(model::UnsetQuota(course.model, tenant, configured, answer), "UnsetQuota ",
                         tenant, " -> ", course.Describe(answer));
   }
@@ -68,15 +68,15 @@ absl::Status SetQuota(Course& course) {
       quota.guarantee_bytes.reset();
       quota.device_guarantees.clear();
     }
-    course.ledger.OverrideQuota(tenant, quota);
+    course.ledger.tenants().OverrideQuota(tenant, quota);
     model::OverrideQuota(course.model, tenant, quota);
     return course.After(absl::OkStatus(), "OverrideQuota ", tenant);
   }
   if (!course.sound || !course.model.tenants.contains(tenant)) return absl::OkStatus();
   if (course.chance.In100(5)) quota.device_limits["elsewhere"] = 1;
-  absl::Status answer = course.ledger.CheckDevices(quota);
-  answer.Update(course.ledger.CheckQuota(tenant, quota));  // keeps the first error
-  if (answer.ok()) course.ledger.OverrideQuota(tenant, quota);
+  absl::Status answer = course.ledger.tenants().CheckDevices(quota);
+  answer.Update(course.ledger.tenants().CheckQuota(tenant, quota));  // keeps the first error
+  if (answer.ok()) course.ledger.tenants().OverrideQuota(tenant, quota);
   if (answer.ok()) course.Cover("a quota is set");
   return course.After(model::SetQuota(course.model, tenant, quota, answer), "SetQuota ", tenant,
                       " -> ", course.Describe(answer));

@@ -101,7 +101,7 @@ absl::Status GuaranteeProbe(Course& course) {
   }
   // No tenant is guaranteed a number of segments. Others of the tenant may have been first, or
   // hold or wait for the amount that its limits allow.
-  const auto why = course.ledger.BlockedBy(waiter);
+  const auto why = course.ledger.admission().BlockedBy(waiter);
   const bool of_number = why && why->asked == 1;
   const bool own_limit = why && why->limited_tenant.empty() &&
                          why->limit != course.devices[request.device].capacity_bytes;

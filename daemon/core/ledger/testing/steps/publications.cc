@@ -56,7 +56,7 @@ absl::Status Publish(Course& course) {
 }
 
 absl::Status Publish(Course& course, SessionId session, const PublishSpec& spec) {
-  const auto answer = course.ledger.Publish(session, spec);
+  const auto answer = course.ledger.publications().Publish(session, spec);
   if (answer.ok()) {
     course.Cover(answer->again         ? "published, and told so again"
                  : answer->version > 1 ? "published again"
@@ -96,12 +96,13 @@ absl::Status Attach(Course& course) {
 }
 
 absl::Status Attach(Course& course, SessionId session, const AttachSpec& spec) {
-  auto answer = course.ledger.BeginAttach(session, spec, 1 + course.chance.Below(3));
+  auto answer = course.ledger.operations().BeginAttach(session, spec, 1 + course.chance.Below(3));
   while (answer.ok() && answer->operation &&
          answer->operation->exposed < answer->operation->items.size()) {
     course.Cover("an attachment in parts");
     if (absl::Status sound = course.ledger.CheckInvariants(); !sound.ok()) return sound;
-    absl::Status exposed = course.ledger.Expose(*answer->operation, 1 + course.chance.Below(3));
+    absl::Status exposed =
+        course.ledger.operations().Expose(*answer->operation, 1 + course.chance.Below(3));
     if (!exposed.ok()) return absl::InternalError(exposed.message());
   }
   std::string told = !answer.ok()        ? course.Describe(answer.status())
@@ -121,7 +122,7 @@ absl::Status EndAttachWait(Course& course) {
   if (course.model.attach_waiters.empty()) return absl::OkStatus();
   const WaiterId waiter = course.chance.Of(course.model.attach_waiters).first;
   const bool expired = course.chance.In100(50);
-  const absl::Status answer = course.ledger.EndAttachWait(waiter, expired);
+  const absl::Status answer = course.ledger.publications().EndWait(waiter, expired);
   return course.After(model::EndAttachWait(course.model, waiter, expired, answer), "EndAttachWait ",
                       ToInt(waiter), " -> ", course.Describe(answer));
 }
@@ -147,8 +148,8 @@ absl::Status Unpublish(Course& course) {
 absl::Status Unpublish(Course& course, std::optional<SessionId> session, const std::string& name,
                        uint64_t request) {
   const bool again = session && course.last_unpublish == std::pair(session, request);
-  const auto answer =
-      session ? course.ledger.Unpublish(*session, name, request) : course.ledger.Unpublish(name);
+  const auto answer = session ? course.ledger.publications().Unpublish(*session, name, request)
+                              : course.ledger.publications().Unpublish(name);
   if (answer.ok()) course.Cover(again ? "unpublished, and told so again" : "unpublished");
   if (answer.ok() && session && request != 0) course.last_unpublish = std::pair(session, request);
   return course.After(model::Unpublish(course.model, session, name, request, answer),
@@ -159,7 +160,7 @@ absl::Status UnpublishAll(Course& course) {
   while (!course.model.publications.empty()) {
     const auto& aim = course.model.publications.front();
     const std::string name = absl::StrCat(aim.tenant, "/", aim.name);
-    const auto answer = course.ledger.Unpublish(name);
+    const auto answer = course.ledger.publications().Unpublish(name);
     absl::Status ended = course.After(model::Unpublish(course.model, std::nullopt, name, 0, answer),
                                       "Unpublish \"", name, "\"");
     if (!ended.ok()) return ended;
@@ -169,7 +170,7 @@ absl::Status UnpublishAll(Course& course) {
 
 absl::Status ExpirePublications(Course& course) {
   const size_t before = course.model.publications.size();
-  course.ledger.ExpirePublications();
+  course.ledger.publications().Expire();
   model::ExpirePublications(course.model, course.now);
   if (course.model.publications.size() < before) course.Cover("expired");
   return course.After(absl::OkStatus(), "ExpirePublications");

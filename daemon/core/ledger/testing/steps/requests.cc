@@ -54,7 +54,7 @@ absl::Status WithinLimits(Course& course, SessionId session, size_t device) {
 }
 
 absl::Status BeginAcquire(Course& course, SessionId session, const AcquireSpec& spec) {
-  auto answer = course.ledger.BeginAcquire(session, spec);
+  auto answer = course.ledger.admission().BeginAcquire(session, spec);
   std::string told = !answer.ok()        ? course.Describe(answer.status())
                      : answer->operation ? "granted"
                      : spec.waits        ? "waits"
@@ -65,7 +65,8 @@ absl::Status BeginAcquire(Course& course, SessionId session, const AcquireSpec& 
     course.admission = *answer;
     if (answer->waiter) {
       absl::StrAppend(&told, " as ", ToInt(*answer->waiter));
-      if (course.ledger.HasEnding() && !spec.waits) course.Cover("waits while a session ends");
+      if (course.ledger.endings().HasAny() && !spec.waits)
+        course.Cover("waits while a session ends");
       if (course.ledger.state().waiters.at(*answer->waiter).revokes) course.Cover("revokes");
     } else {
       CoverGrant(course, spec, *answer->operation);
@@ -149,7 +150,7 @@ absl::Status EndWait(Course& course) {
 }
 
 absl::Status EndWait(Course& course, WaiterId waiter, bool expired) {
-  const absl::Status answer = course.ledger.EndWait(waiter, expired);
+  const absl::Status answer = course.ledger.admission().EndWait(waiter, expired);
   return course.After(model::EndWait(course.model, waiter, expired, answer), "EndWait ",
                       ToInt(waiter), " -> ", course.Describe(answer));
 }
@@ -169,15 +170,15 @@ absl::Status LetTimePass(Course& course, absl::Duration time) {
 }
 
 absl::Status TakeOverdue(Course& course) {
-  const bool any = course.ledger.NextOverdue() <= course.now;
-  const std::vector<Ledger::Overdue> overdue = course.ledger.TakeOverdue();
+  const bool any = course.ledger.revocations().NextOverdue() <= course.now;
+  const std::vector<Revocations::Overdue> overdue = course.ledger.revocations().TakeOverdue();
   if (any && overdue.empty()) course.Cover("a revocation lapses, or waits on");
   absl::Status result =
       course.After(model::TakeOverdue(course.model, course.now, overdue), "TakeOverdue -> ",
                    absl::StrJoin(overdue, " ", [](std::string* out, const auto& o) {
                      absl::StrAppend(out, ToInt(o.session), o.kill ? "!" : "?");
                    }));
-  for (const Ledger::Overdue& each : overdue) {
+  for (const Revocations::Overdue& each : overdue) {
     course.Cover(each.kill ? "killed for others" : "asked to end for others");
     if (each.kill) course.killed.insert(each.session);
     if (!result.ok() || !course.chance.In100(each.kill ? 80 : 30)) continue;

@@ -98,7 +98,7 @@ void CoverMoment(Course& course) {
     course.Cover("killed during a revocation");
   }
   if (course.ledger.state().draining) course.Cover("killed while draining");
-  if (course.ledger.HasEnding()) course.Cover("killed while a session ended");
+  if (course.ledger.endings().HasAny()) course.Cover("killed while a session ended");
   if (!course.model.regrants.empty()) course.Cover("killed before all had come back");
   for (const auto& [id, operation] : course.model.operations) {
     if (operation.regrant) course.Cover("killed during a second handing over");
@@ -106,8 +106,8 @@ void CoverMoment(Course& course) {
 }
 
 // Most processes and most memory survive; memory of contexts is gone with the daemon.
-Ledger::Survivors ChooseSurvivors(Course& course) {
-  Ledger::Survivors survivors;
+Survivors ChooseSurvivors(Course& course) {
+  Survivors survivors;
   const uint64_t die = course.chance.In100(30) ? 0 : course.chance.In100(90) ? 30 : 100;
   std::map<std::pair<pid_t, uint64_t>, bool> lives;
   for (const auto& [id, record] : course.image.sessions) {
@@ -137,16 +137,16 @@ Ledger::Survivors ChooseSurvivors(Course& course) {
 absl::Status Restart(Course& course) {
   if (absl::Status same = course.CheckImage(); !same.ok()) return same;
   CoverMoment(course);
-  const Ledger::Survivors survivors = ChooseSurvivors(course);
+  const Survivors survivors = ChooseSurvivors(course);
   const std::map<std::string, Quota> overridden = model::Overridden(course.model);
-  const Ledger::RevocationTimes times = course.ledger.revocation_times();
+  const Revocations::Times times = course.ledger.revocations().times();
 
   std::destroy_at(&course.ledger);
   std::construct_at(&course.ledger, course.devices, course.bounds,
                     [&course] { return course.now; });
-  course.ledger.SetRevocationTimes(times);
-  course.ledger.Configure(course.configured, course.defaults, overridden);
-  const Ledger::Restored restored = course.ledger.Restore(course.image, survivors);
+  course.ledger.revocations().SetTimes(times);
+  course.ledger.tenants().Configure(course.configured, course.defaults, overridden);
+  const Restored restored = course.ledger.Restore(course.image, survivors);
   const JournalImage before = std::exchange(course.image, course.ledger.Image());
   course.ledger.KeepChanges();
 
@@ -180,7 +180,8 @@ absl::Status Regrant(Course& course) {
       count += lease.session == session && lease.request_id == request ? 1 : 0;
     }
   }
-  const std::optional<Operation> answer = course.ledger.Regrant(session, request, count);
+  const std::optional<Operation> answer =
+      course.ledger.reconciliation().Regrant(session, request, count);
   course.Cover(answer ? "granted once more" : "not granted once more");
   return course.After(model::Regrant(course.model, session, request, count, answer), "Regrant ",
                       ToInt(session), " ", request, " x ", count, " -> ",
@@ -193,7 +194,8 @@ absl::Status RegrantAttach(Course& course) {
   for (const auto& [key, leases] : course.model.regrants) {
     if (IsOfAttach(course, leases) && course.chance.In100(90)) std::tie(session, request) = key;
   }
-  const std::optional<Operation> answer = course.ledger.RegrantAttach(session, request);
+  const std::optional<Operation> answer =
+      course.ledger.reconciliation().RegrantAttach(session, request);
   if (answer) course.Cover("attached once more");
   return course.After(model::RegrantAttach(course.model, session, request, answer),
                       "RegrantAttach ", ToInt(session), " ", request, " -> ",
@@ -209,7 +211,7 @@ absl::Status DropRegrants(Course& course) {
     if (course.model.sessions.contains(key.first)) session = key.first;
     requests.push_back(key.second);
   }
-  course.ledger.DropRegrants(session, requests);
+  course.ledger.reconciliation().DropRegrants(session, requests);
   model::DropRegrants(course.model, session, requests);
   return course.After(absl::OkStatus(), "DropRegrants ", ToInt(session));
 }
@@ -220,7 +222,7 @@ absl::Status Resume(Course& course) {
   PeerIdentity peer = it == course.model.sessions.end() ? PeerIdentity() : it->second.peer;
   if (course.chance.In100(10)) ++peer.start_time;
   if (course.chance.In100(5)) ++peer.pid;
-  const absl::Status answer = course.ledger.Resume(session, peer);
+  const absl::Status answer = course.ledger.sessions().Resume(session, peer);
   if (answer.ok()) course.Cover("resumed");
   return course.After(model::Resume(course.model, session, peer, answer), "Resume ", ToInt(session),
                       " -> ", course.Describe(answer));
@@ -243,7 +245,7 @@ absl::Status Reconcile(Course& course) {
   if (course.chance.In100(20)) leases.push_back(course.AnyLeaseOf(session));
   if (course.chance.In100(15)) requests.insert(course.chance.Below(4));  // 0: no request
   const uint64_t before = ExposedIn(course, session);
-  const auto answer = course.ledger.Reconcile(
+  const auto answer = course.ledger.reconciliation().Reconcile(
       session, leases, std::vector<uint64_t>(requests.begin(), requests.end()));
   if (answer.ok()) course.Cover(answer->empty() ? "reconciled" : "reconciled, but for some");
   if (answer.ok() && ExposedIn(course, session) < before) {
@@ -256,7 +258,7 @@ absl::Status Reconcile(Course& course) {
 
 bool IsRareMoment(Course& course) {
   if (course.ledger.state().draining) return course.chance.Below(60) == 0;
-  if (course.ledger.HasEnding()) return course.chance.Below(60) == 0;
+  if (course.ledger.endings().HasAny()) return course.chance.Below(60) == 0;
   if (model::NextOverdue(course.model) != absl::InfiniteFuture()) {
     return course.chance.Below(80) == 0;
   }

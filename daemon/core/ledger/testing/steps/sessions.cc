@@ -19,10 +19,10 @@ namespace {
 absl::Status ContinueAtOnce(Course& course) {
   absl::Status result = model::ContinueEnding(course.model, course.ledger);
   const bool at_once = course.ends_at_once || course.chance.In100(60);
-  while (result.ok() && at_once && course.ledger.HasEnding()) {
+  while (result.ok() && at_once && course.ledger.endings().HasAny()) {
     course.Cover("a session ends in parts");
     if (absl::Status sound = course.ledger.CheckInvariants(); !sound.ok()) return sound;
-    course.ledger.ContinueEnding(1 + course.chance.Below(3));
+    course.ledger.endings().Continue(1 + course.chance.Below(3));
     result = model::ContinueEnding(course.model, course.ledger);
   }
   return result;
@@ -62,11 +62,11 @@ absl::Status Reconnect(Course& course) {
 }
 
 const char* HasEnding(const Course& course) {
-  return course.ledger.HasEnding() ? ", which goes on" : "";
+  return course.ledger.endings().HasAny() ? ", which goes on" : "";
 }
 
 absl::Status SocketClosed(Course& course, SessionId session) {
-  course.ledger.SocketClosed(session, 1 + course.chance.Below(4));
+  course.ledger.endings().SocketClosed(session, 1 + course.chance.Below(4));
   model::SocketClosed(course.model, session);
   const absl::Status result = ContinueAtOnce(course);
   if (course.model.sessions.contains(session)) course.Cover("a session outlives its socket");
@@ -74,7 +74,7 @@ absl::Status SocketClosed(Course& course, SessionId session) {
 }
 
 absl::Status ProcessGone(Course& course, SessionId session) {
-  course.ledger.ProcessGone(session, 1 + course.chance.Below(4));
+  course.ledger.endings().ProcessGone(session, 1 + course.chance.Below(4));
   model::ProcessGone(course.model, session);
   const absl::Status result = ContinueAtOnce(course);
   if (course.model.sessions.contains(session)) course.Cover("a session outlives its process");
@@ -83,13 +83,13 @@ absl::Status ProcessGone(Course& course, SessionId session) {
 
 absl::Status ContinueEnding(Course& course) {
   course.Cover("a session ends over other calls");
-  course.ledger.ContinueEnding(1 + course.chance.Below(3));
+  course.ledger.endings().Continue(1 + course.chance.Below(3));
   return course.After(model::ContinueEnding(course.model, course.ledger), "ContinueEnding",
                       HasEnding(course));
 }
 
 absl::Status WithoutEnding(Course& course, absl::Status (*probe)(Course&)) {
-  while (course.ledger.HasEnding()) {
+  while (course.ledger.endings().HasAny()) {
     if (absl::Status ended = ContinueEnding(course); !ended.ok()) return ended;
   }
   course.ends_at_once = true;
@@ -101,7 +101,7 @@ absl::Status WithoutEnding(Course& course, absl::Status (*probe)(Course&)) {
 absl::Status BeginCall(Course& course) { return BeginCall(course, course.AnySession()); }
 
 absl::Status BeginCall(Course& course, SessionId session) {
-  const absl::Status answer = course.ledger.BeginCall(session);
+  const absl::Status answer = course.ledger.sessions().BeginCall(session);
   return course.After(model::BeginCall(course.model, session, answer), "BeginCall ", ToInt(session),
                       " -> ", course.Describe(answer));
 }
@@ -118,7 +118,7 @@ absl::Status EndCall(Course& course) {
 }
 
 absl::Status EndCall(Course& course, SessionId session) {
-  course.ledger.EndCall(session);
+  course.ledger.sessions().EndCall(session);
   model::EndCall(course.model, session);
   return course.After(absl::OkStatus(), "EndCall ", ToInt(session));
 }

@@ -120,7 +120,7 @@ absl::Status TakeStep(Course& course) {
   } else if (chance.Below(350) == 0 || IsRareMoment(course)) {
     return Restart(course);
   }
-  if (course.ledger.HasEnding() && chance.In100(25)) return ContinueEnding(course);
+  if (course.ledger.endings().HasAny() && chance.In100(25)) return ContinueEnding(course);
   if (AnyAttachToRegrant(course) && chance.In100(10)) return RegrantAttach(course);
   if (!course.model.regrants.empty() && chance.In100(5)) return ComeBack(course);
 
@@ -141,7 +141,8 @@ absl::Status EndAllSessions(Course& course) {
   };
   while (!course.model.operations.empty() || !course.model.sessions.empty()) {
     const uint64_t drawn = course.chance.Below(5);
-    if (drawn == 4 && course.ledger.HasEnding() && !next(ContinueEnding(course))) return status;
+    if (drawn == 4 && course.ledger.endings().HasAny() && !next(ContinueEnding(course)))
+      return status;
     if (drawn == 0 && !next(FinishOperation(course))) return status;
     if (drawn == 1 && !next(EndCall(course))) return status;
     if (drawn == 2 && !next(CloseAnySocket(course))) return status;
