@@ -18,6 +18,8 @@
 #include "common/cuda/toolkit.h"
 #include "common/endpoints.h"
 #include "common/version.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/device/self_test.h"
 #include "daemon/server/audit.h"
@@ -288,7 +290,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
                              return api_servers_->Connect(uid, tenant);
                            }});
   sessions_for_observer_.Set(sessions_.get());
-  const auto known = broker_->ListSessions("");
+  const auto known = broker_->views().ListSessions("");
   for (const SessionView& view : *known) {
     auto survivor = survivors_.find(view.id);
     if (survivor == survivors_.end()) continue;
@@ -372,7 +374,7 @@ Server::~Server() {
     broker_->Park();
     Failpoint("stop-parked");
   } else {
-    broker_->SetDraining(true);
+    broker_->operators().SetDraining(true);
   }
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
@@ -435,7 +437,7 @@ void Server::Stopping(const std::string& why, const std::vector<AuditOperator>& 
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
   std::vector<DeviceInfo> infos;
-  for (Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+  for (BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/false)) {
     infos.push_back(std::move(device.info));
   }
   return infos;
@@ -450,7 +452,7 @@ void Server::ApplyTenants(const Config& config) {
   const std::vector<std::string> skipped =
       quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
   for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
-  broker_->SetHoldersShown(config.privacy.holders);
+  broker_->operators().SetHoldersShown(config.privacy.holders);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;

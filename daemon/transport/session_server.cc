@@ -20,6 +20,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
@@ -344,7 +345,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
   welcome.set_rule(match.rule);
   welcome.set_resumed(resumes);
   welcome.set_generation(options_.generation);
-  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+  for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/false)) {
     // Without the peers: with many devices the message would not fit into a packet.
     v1::Device& added = *welcome.add_devices();
     added = ToProto(device);

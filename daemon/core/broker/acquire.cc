@@ -334,4 +334,10 @@ std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
   return ledger_.revocations().TakeOverdue();
 }
 
+void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
+  if (leases.empty()) return;
+  acquires_[static_cast<size_t>(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(
+      now_() - acquisition.begun);
+}
+
 }  // namespace gpumemd

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -92,9 +94,9 @@ class BrokerKindsTest : public testing::Test {
     options.random = [this] { return Secret{++randoms_}; };
     options.observer = &observer_;
     broker_ = std::make_unique<Broker>(std::move(options));
-    broker_->Configure({{"a", {.limit_bytes = 4 * kGranule}}}, {});
+    broker_->operators().Configure({{"a", {.limit_bytes = 4 * kGranule}}}, {});
   }
-  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+  void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open() { return broker_->OpenSession("a", {}).value(); }
   Broker::Call CallOf(const Broker::NewSession& session) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 
 namespace gpumemd {
@@ -35,7 +36,7 @@ class LongGraceTest : public BrokerWaitFixture {
 
 // Two requests of one tenant that begin together.
 TEST_F(LongGraceTest, WaiterForReturningMemoryDoesNotSilenceAnother) {
-  broker_->Configure({{"c", {.priority = -1}}}, {});
+  broker_->operators().Configure({{"c", {.priority = -1}}}, {});
   Client a = Open("a"), c = Open("c"), first = Open("b"), second = Open("b");
   Hold(a, 6);
   Hold(c, 4, /*revocable=*/true);
@@ -50,12 +51,13 @@ TEST_F(LongGraceTest, WaiterForReturningMemoryDoesNotSilenceAnother) {
 }
 
 TEST_F(BrokerPressureTest, WaiterAtItsOwnLimitDoesNotSilenceAnother) {
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
+  broker_->operators().Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
   Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
   Hold(a, 8);
   Hold(holds, 2);
   // The unused guarantee goes before memory that is not guaranteed, and has to come from others.
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
+  broker_->operators().Configure(
+      {{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
   ASSERT_EQ(Begin(first, 3, kLong), State::kWaits);
   ASSERT_EQ(Begin(second, 1, kLong), State::kWaits);
   for (const std::string pressed : {"b", ""}) {
@@ -70,7 +72,7 @@ TEST_F(BrokerPressureTest, WaiterAtItsOwnLimitDoesNotSilenceAnother) {
 }
 
 TEST_F(BrokerPressureTest, GuaranteeEndsProcessesThatKeepRevocableMemory) {
-  broker_->Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
+  broker_->operators().Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   Client scavenger = Open("b"), owner = Open("owner");
   Hold(scavenger, 10, /*revocable=*/true);
   // It need not ask to wait.

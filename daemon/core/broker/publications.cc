@@ -52,22 +52,10 @@ absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view n
   return ledger_.publications().Unpublish(call.session(), name, request_id);
 }
 
-absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
-                                           absl::Span<const AuditOperator> by) {
-  Update update(this);
-  return ledger_.publications().Unpublish(full_name, by);
-}
-
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
     const Call& call, absl::string_view tenant) const {
   TimedLock lock(&mutex_);
   return ledger_.look().ListAttachable(call.session(), tenant);
-}
-
-absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
-    absl::string_view tenant) const {
-  TimedLock lock(&mutex_);
-  return ledger_.look().ListPublications(tenant);
 }
 
 Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,

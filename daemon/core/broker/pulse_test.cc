@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/pinned_device.h"
 #include "daemon/device/testing/fault_injection.h"
@@ -130,7 +131,7 @@ TEST_F(BrokerPulseTest, TickContinuesWhileTheDriverHangs) {
 TEST_F(BrokerPulseTest, TickStopsWhileTheMutexIsHeld) {
   Start(absl::Milliseconds(1), absl::Milliseconds(1));
   EXPECT_TRUE(AwaitPulses(2));
-  std::thread stuck([&] { (void)broker_->OverrideQuota("a", {}); });
+  std::thread stuck([&] { (void)broker_->operators().OverrideQuota("a", {}); });
   observer_.gate.AwaitArrivals(1);
   const size_t before = pulses();
   EXPECT_FALSE(AwaitPulses(before + 2, absl::Milliseconds(50)));  // one may have been on its way

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -42,7 +43,7 @@ class QuotaControlTest : public testing::Test {
                                               });
   }
 
-  Quota Of(const std::string& tenant) { return broker_->GetTenant(tenant)->quota; }
+  Quota Of(const std::string& tenant) { return broker_->views().GetTenant(tenant)->quota; }
 
   static v1::SetQuotaRequest Limit(const std::string& tenant, uint64_t bytes) {
     v1::SetQuotaRequest request;
@@ -117,8 +118,8 @@ TEST_F(QuotaControlTest, TenantThatExistsForItsOverrideEndsWithIt) {
   absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("user-1", {"limit_bytes"});
   ASSERT_TRUE(unset.ok()) << unset.status();
   EXPECT_EQ(unset->tenant.quota, (Quota{.limit_bytes = 10}));
-  EXPECT_TRUE(absl::IsNotFound(broker_->GetTenant("user-1").status()));
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(broker_->views().GetTenant("user-1").status()));
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
 }
 
 TEST_F(QuotaControlTest, FailedWriteChangesNoQuota) {

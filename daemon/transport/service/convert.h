@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/kind_proto.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/quota/quota.h"
@@ -16,7 +18,7 @@
 namespace gpumemd {
 
 gpumem::v1::Backend ToProto(Backend backend);
-gpumem::v1::Device ToProto(const Broker::DeviceView& device);
+gpumem::v1::Device ToProto(const BrokerViews::DeviceView& device);
 gpumem::v1::Lease ToProto(const LeaseView& lease);
 gpumem::v1::Quota ToProto(const Quota& quota);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
@@ -25,7 +27,7 @@ gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
 gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);
 gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
-gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);
+gpumem::v1::PoolInfo ToProto(const BrokerOperators::PoolView& pool);
 // If `foreign`, omits fields reserved for its tenant and operators.
 gpumem::v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign = false);
 
