@@ -54,7 +54,7 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
     sentences.push_back(
         absl::StrCat("segment ", ToInt(segment), " cannot be taken over: ", why.message()));
   }
-  for (const Ledger::Restored::Lost& lost : restored.lost) {
+  for (const Restored::Lost& lost : restored.lost) {
     std::string holders;
     for (SessionId id : lost.sessions) {
       const auto& session = image.sessions.at(id);
@@ -68,7 +68,7 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
                                   : ", whose descriptor the service manager did not hand over",
         "; mapped by ", holders, ", who can go on with it and share it no more"));
   }
-  for (const Ledger::Restored::LostPublication& lost : restored.lost_publications) {
+  for (const Restored::LostPublication& lost : restored.lost_publications) {
     sentences.push_back(absl::StrCat(
         "lost: publication ", lost.tenant, "/", lost.name, ", version ", lost.version, ": ",
         lost.segments.empty()

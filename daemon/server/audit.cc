@@ -66,7 +66,7 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
     for (const auto& [segment, bytes] : held[id]) *record.bytes += bytes;
     sink->Record(std::move(record));
   }
-  for (const Ledger::Restored::Lost& lost : restored.lost) {
+  for (const Restored::Lost& lost : restored.lost) {
     sink->Record({.time = now,
                   .event = AuditEvent::kLost,
                   .tenant = lost.tenant,
@@ -80,7 +80,7 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
                              ? "it lived in the earlier daemon's CUDA context"
                              : "the service manager did not hand its memory over"});
   }
-  for (const Ledger::Restored::LostPublication& lost : restored.lost_publications) {
+  for (const Restored::LostPublication& lost : restored.lost_publications) {
     sink->Record({.time = now,
                   .event = AuditEvent::kLost,
                   .tenant = lost.tenant,

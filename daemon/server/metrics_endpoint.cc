@@ -13,6 +13,7 @@
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics_page.h"
 
@@ -80,7 +81,7 @@ MetricsFacts Gather(const MetricsSources& sources) {
   const auto ask = [](const std::function<uint64_t()>& count) {
     return count == nullptr ? 0 : count();
   };
-  return {.measures = sources.broker->Measure(),
+  return {.measures = sources.broker->views().Measure(),
           .foreign_bytes = sources.foreign_bytes(),
           .generation = sources.generation,
           .notices = sources.notices(),

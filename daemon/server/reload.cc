@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/server/server.h"
 #include "daemon/transport/peer/peer.h"
 #include "spdlog/spdlog.h"
@@ -35,7 +36,7 @@ void Server::ApplyTenants(const Config& config) {
   const std::vector<std::string> skipped =
       quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
   for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
-  broker_->SetHoldersShown(config.privacy.holders);
+  broker_->operators().SetHoldersShown(config.privacy.holders);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
   std::vector<std::string> notices = device_notices_;

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/endpoints.h"
 #include "common/version.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/device/self_test.h"
 #include "daemon/server/audit.h"
@@ -210,7 +212,7 @@ Server::~Server() {
     broker_->Park();
     Failpoint("stop-parked");
   } else {
-    broker_->SetDraining(true);
+    broker_->operators().SetDraining(true);
   }
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
@@ -271,7 +273,7 @@ void Server::Stopping(const std::string& why, const std::vector<AuditOperator>& 
 
 std::vector<DeviceInfo> Server::DeviceInfos() const {
   std::vector<DeviceInfo> infos;
-  for (Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+  for (BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/false)) {
     infos.push_back(std::move(device.info));
   }
   return infos;

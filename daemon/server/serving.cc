@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/server/server.h"
 #include "daemon/transport/peer/peer.h"
 #include "spdlog/spdlog.h"
@@ -89,7 +90,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
                            .connect_api = [this](uid_t uid, const std::string& tenant) {
                              return api_servers_->Connect(uid, tenant);
                            }}));
-  const auto known = broker_->ListSessions("");
+  const auto known = broker_->views().ListSessions("");
   for (const SessionView& view : *known) {
     auto survivor = survivors_.find(view.id);
     if (survivor == survivors_.end()) continue;

@@ -14,6 +14,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/transport/peer/peer_socket.h"
 #include "daemon/transport/service/convert.h"
@@ -85,7 +86,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
   welcome.set_rule(match.rule);
   welcome.set_resumed(resumes);
   welcome.set_generation(options_.generation);
-  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/false)) {
+  for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/false)) {
     // Without the peers: with many devices the message would not fit into a packet.
     v1::Device& added = *welcome.add_devices();
     added = ToProto(device);

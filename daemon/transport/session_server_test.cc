@@ -22,6 +22,7 @@
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 #include "proto/gpumem/v1/session.pb.h"
 
@@ -110,7 +111,7 @@ class SessionServerTest : public ::testing::Test {
   }
 
   SessionId SessionOf(pid_t pid) {
-    auto sessions = broker_->ListSessions("");
+    auto sessions = broker_->views().ListSessions("");
     for (const SessionView& session : *sessions) {
       if (session.details.peer.pid == pid) return session.id;
     }
@@ -184,7 +185,7 @@ TEST_F(SessionServerTest, ParkedItNeitherWelcomesNorRefuses) {
   }
   server_->LeaveSessions();
   server_.reset();
-  EXPECT_EQ(broker_->ListSessions("")->size(), 1u);
+  EXPECT_EQ(broker_->views().ListSessions("")->size(), 1u);
   const auto answer = gpumem::ReceiveMessage((*early).get(), deadline);
   ASSERT_TRUE(answer.ok()) << answer.status();
   gpumem::v1::ServerMessage message;

@@ -15,6 +15,8 @@
 #include "absl/time/clock.h"
 #include "common/bytes.h"
 #include "common/start_thread.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/transport/peer/peer.h"
 #include "spdlog/spdlog.h"
 
@@ -40,12 +42,12 @@ struct Answer {
 Before LookAround(const Broker& broker) {
   Before before;
   before.own.insert(getpid());
-  for (const Broker::DeviceView& device : broker.Devices(/*ask_driver=*/false)) {
+  for (const BrokerViews::DeviceView& device : broker.views().Devices(/*ask_driver=*/false)) {
     if (IsPinnedMemory(device.info)) continue;
     before.devices.push_back(device.info.uuid);
     if (device.context_pid != 0) before.own.insert(device.context_pid);
   }
-  const auto sessions = broker.ListSessions("");
+  const auto sessions = broker.views().ListSessions("");
   if (!sessions.ok()) return before;
   for (const SessionView& session : *sessions) {
     const PeerIdentity& peer = session.details.peer;
@@ -83,7 +85,7 @@ std::map<std::pair<pid_t, std::string>, uint64_t> Mapped(const Broker& broker,
   std::map<SessionId, pid_t> pid_of;
   for (const SessionProcess& session : before.sessions) pid_of[session.session] = session.pid;
   std::map<std::pair<pid_t, std::string>, uint64_t> mapped;
-  const auto segments = broker.ListSegments("", "");
+  const auto segments = broker.views().ListSegments("", "");
   if (!segments.ok()) return mapped;
   for (const SegmentView& segment : *segments) {
     std::set<pid_t> pids;
@@ -280,7 +282,7 @@ void UnbrokeredMonitor::State::React(const std::vector<UnbrokeredUse>& uses) {
     if (offends && config.reaction == UnbrokeredReaction::kTerminate) End(use);
   }
   const bool any = !told.empty();
-  if (any || published) broker->SetUnbrokered(std::move(told));
+  if (any || published) broker->operators().SetUnbrokered(std::move(told));
   published = any;
 }
 

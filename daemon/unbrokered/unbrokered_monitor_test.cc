@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "common/unique_fd.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/transport/peer/peer.h"
@@ -154,7 +155,7 @@ class UnbrokeredMonitorTest : public ::testing::Test {
                        .context_allowance = kAllowance,
                        .interval = absl::Milliseconds(10)};
     options_.process_of = [this](SessionId session) -> absl::StatusOr<gpumem::UniqueFd> {
-      const auto sessions = broker_->ListSessions("");
+      const auto sessions = broker_->views().ListSessions("");
       for (const SessionView& view : *sessions) {
         if (view.id != session) continue;
         return gpumem::UniqueFd(
@@ -179,7 +180,7 @@ class UnbrokeredMonitorTest : public ::testing::Test {
   }
 
   uint64_t UnbrokeredOf(const std::string& tenant) {
-    const auto view = broker_->GetTenant(tenant);
+    const auto view = broker_->views().GetTenant(tenant);
     return view.ok() ? view->devices.at(0).unbrokered : 0;
   }
 
@@ -218,7 +219,7 @@ TEST_F(UnbrokeredMonitorTest, ShowsWhatASessionsProcessHasTakenAndWhoHasNoSessio
   EXPECT_EQ(foreign[0].command, CommandOf(getpid()));
   EXPECT_EQ(foreign[1].pid, 0);
   EXPECT_EQ(foreign[1].command, "");
-  EXPECT_EQ(broker_->ListSessions("team")->at(0).unbrokered, 7 * kMiB);
+  EXPECT_EQ(broker_->views().ListSessions("team")->at(0).unbrokered, 7 * kMiB);
   EXPECT_EQ(Acquire(session), absl::OkStatus());
   driver_->Say({});
   ASSERT_TRUE(Eventually([&] { return UnbrokeredOf("team") == 0; }));

@@ -54,7 +54,8 @@ class Account {
   uint64_t revoking() const { return revoking_; }    // of the revocable bytes: being taken back
   uint64_t firm() const { return held() - revocable_; }
 
-  // Grows with every change of the account, of those under it and of their guarantees.
+  // Grows with every change of the account, of those under it and of their guarantees, and with
+  // MarkChanged.
   uint64_t version() const { return version_; }
 
   uint64_t guarantee() const { return guarantee_; }
@@ -80,6 +81,11 @@ class Account {
       bytes += each->unused_guarantee();
     }
     return bytes;
+  }
+
+  // Counts a change on which waiting requests depend and that moves no bytes.
+  void MarkChanged() {
+    for (Account* each = this; each != nullptr; each = each->parent_) ++each->version_;
   }
 
   void SetGuarantee(uint64_t bytes) {
@@ -172,6 +178,7 @@ class Account {
   }
 
   void AddAll(const Account& other) {
+    if (other.count_ == 0) return;
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] += other.bytes_[i];
@@ -184,6 +191,7 @@ class Account {
     peak_ = std::max(peak_, charged_);
   }
   void Subtract(const Account& other) {
+    if (other.count_ == 0) return;
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] -= other.bytes_[i];
@@ -196,10 +204,12 @@ class Account {
   }
 
   void ChangeNeedsBelow(uint64_t from, uint64_t to) {
+    if (from == to) return;
     needs_below_ = needs_below_ - from + to;
     UpdateNeed();
   }
   void ChangeLeastNeedsBelow(uint64_t from, uint64_t to) {
+    if (from == to) return;
     least_needs_below_ = least_needs_below_ - from + to;
     UpdateLeastNeed();
   }
@@ -260,6 +270,10 @@ class Charge {
   bool revocable() const { return part_.revocable; }
   bool revoking() const { return part_.revoking; }
 
+  // As Account::MarkChanged.
+  void MarkChanged() {
+    if (account_ != nullptr) account_->MarkChanged();
+  }
   void MoveTo(SegmentState state) {
     Part to = part_;
     to.state = state;

@@ -89,7 +89,7 @@ TEST_F(AccountTest, AssigningToItselfChangesNothing) {
   ExpectBoth(512, 1, SegmentState::kRetained);
 }
 
-TEST_F(AccountTest, AnEmptyChargeChargesNobody) {
+TEST_F(AccountTest, EmptyChargeChangesNoAccount) {
   Charge empty;
   empty.MoveTo(SegmentState::kLeased);
   EXPECT_EQ(empty.bytes(), 0u);

@@ -12,7 +12,7 @@ using AdmissionTest = LedgerFixture;
 // --- The last byte fits, one more does not ---------------------------------------------
 
 TEST_F(AdmissionTest, DeviceLimit) {
-  ledger.Configure({{"team", {.limit_bytes = 512 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 512 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 511 * kGranule);
   ExpectDenial(Ask(session, kGranule + 1).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1",
@@ -27,7 +27,7 @@ TEST_F(AdmissionTest, DeviceLimit) {
 }
 
 TEST_F(AdmissionTest, ALimitOfOneDeviceGoesBeforeTheCommonOne) {
-  ledger.Configure(
+  ledger.tenants().Configure(
       {{"team", {.limit_bytes = 512 * kGranule, .device_limits = {{"GPU-2", kGranule}}}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, kGranule, 1, "GPU-2");
@@ -37,7 +37,7 @@ TEST_F(AdmissionTest, ALimitOfOneDeviceGoesBeforeTheCommonOne) {
 }
 
 TEST_F(AdmissionTest, TotalLimit) {
-  ledger.Configure({{"team", {.total_limit_bytes = 512 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.total_limit_bytes = 512 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 256 * kGranule, 1, "GPU-1");
   Acquire(session, 256 * kGranule, 1, "GPU-2");
@@ -48,7 +48,7 @@ TEST_F(AdmissionTest, TotalLimit) {
 }
 
 TEST_F(AdmissionTest, MaxSegments) {
-  ledger.Configure({{"team", {.max_segments = 512}}}, {});
+  ledger.tenants().Configure({{"team", {.max_segments = 512}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 1, 253);
   Acquire(session, 1, 253, "GPU-2");
@@ -58,7 +58,7 @@ TEST_F(AdmissionTest, MaxSegments) {
 }
 
 TEST_F(AdmissionTest, Capacity) {
-  ledger.Configure({{"team", {}}, {"other", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}, {"other", {}}}, {});
   Acquire(OpenSession("other"), 512 * kGranule);
   const SessionId session = OpenSession("team");
   Acquire(session, 511 * kGranule);
@@ -70,7 +70,7 @@ TEST_F(AdmissionTest, Capacity) {
 }
 
 // A tenant without a limit is not advised to have its limit raised.
-TEST_F(AdmissionTest, WithoutALimitItIsTheCapacityThatDenies) {
+TEST_F(AdmissionTest, TenantWithoutALimitIsDeniedByTheCapacity) {
   const SessionId session = OpenSession("team");
   const absl::Status too_much = Ask(session, 512 * kGranule, 3).status();
   ExpectDenial(too_much, Denial::Cause::kCapacity, "team", "GPU-1", 1536 * kGranule, 0, kCapacity);
@@ -98,8 +98,8 @@ TEST_F(DaemonSegmentsTest, MaxSegmentsOfTheDaemon) {
 
 // --- The numbers of a denial -----------------------------------------------------------
 
-TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(AdmissionTest, RetainedMemoryDoesNotCountAsUsed) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
   Release(session, Acquire(session, 3 * kGranule));
@@ -111,8 +111,8 @@ TEST_F(AdmissionTest, WhatIsRetainedDoesNotCountAsUsed) {
 }
 
 // `asked` includes segments that could have been reused.
-TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(AdmissionTest, AskedIncludesSegmentsThatCouldBeReused) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
   Release(session, Acquire(session, 2 * kGranule));
@@ -122,7 +122,7 @@ TEST_F(AdmissionTest, AskedIsAllThatWasAskedFor) {
 
 // Above a limit that was lowered, more has to be released than was asked for.
 TEST_F(AdmissionTest, HelpOfATenantAboveItsLimit) {
-  ledger.Configure({{"team", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Acquire(session, 10 * kGranule);
   SetQuota("team", {.limit_bytes = 4 * kGranule});
@@ -133,7 +133,7 @@ TEST_F(AdmissionTest, HelpOfATenantAboveItsLimit) {
 }
 
 TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
-  ledger.Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
   const absl::Status refused = Ask(OpenSession("team"), 5 * kGranule).status();
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 0,
                4 * kGranule);
@@ -141,14 +141,14 @@ TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
 }
 
 // A request that cannot wait is told that the memory exists, and is on its way back.
-TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(AdmissionTest, ExpiredWaiterIsToldThatMemoryIsComingBack) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const AcquireSpec spec{.bytes = 5 * kGranule};
   Release(session, Acquire(session, 8 * kGranule));
-  const absl::StatusOr<Admission> waits = ledger.BeginAcquire(session, spec);
+  const absl::StatusOr<Admission> waits = ledger.admission().BeginAcquire(session, spec);
   ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
-  const absl::Status refused = ledger.EndWait(*waits->waiter, /*expired=*/true);
+  const absl::Status refused = ledger.admission().EndWait(*waits->waiter, /*expired=*/true);
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
                8 * kGranule);
   EXPECT_THAT(HelpOf(refused), HasSubstr("on its way back"));
@@ -159,7 +159,8 @@ TEST_F(AdmissionTest, ImpatientWhileMemoryIsOnItsWayBack) {
 TEST_F(AdmissionTest, TheDriversDenial) {
   const SessionId session = OpenSession("team");
   Acquire(session, kGranule);
-  const absl::Status refused = ledger.DriverDenial(session, 0, 5, "CUDA_ERROR_OUT_OF_MEMORY");
+  const absl::Status refused =
+      ledger.operations().DriverDenial(session, 0, 5, "CUDA_ERROR_OUT_OF_MEMORY");
   ExpectDenial(refused, Denial::Cause::kDriver, "team", "GPU-1", 5, kGranule, kCapacity);
   EXPECT_THAT(HelpOf(refused), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
@@ -167,7 +168,7 @@ TEST_F(AdmissionTest, TheDriversDenial) {
 
 // --- Requests that make no sense -------------------------------------------------------
 
-TEST_F(AdmissionTest, Nonsense) {
+TEST_F(AdmissionTest, InvalidRequestsAreRefused) {
   const SessionId session = OpenSession("team");
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(session, 0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(session, kCapacity + 1).status()));
@@ -178,20 +179,22 @@ TEST_F(AdmissionTest, Nonsense) {
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(session, 1, UINT32_MAX).status()));
   EXPECT_TRUE(absl::IsNotFound(Ask(session, 1, 1, "GPU-3").status()));
   EXPECT_TRUE(absl::IsAborted(Ask(SessionId{77}, 1).status()));
-  EXPECT_TRUE(absl::IsUnimplemented(
-      ledger.BeginAcquire(session, {.bytes = 1, .kind = static_cast<Kind>(9)}).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, {}).status()));
+  EXPECT_TRUE(
+      absl::IsUnimplemented(ledger.admission()
+                                .BeginAcquire(session, {.bytes = 1, .kind = static_cast<Kind>(9)})
+                                .status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger.operations().BeginOpen(session, {}).status()));
   const std::vector<Secret> many(kMaxSegmentsPerCall + 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(ledger.BeginOpen(session, many).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger.operations().BeginOpen(session, many).status()));
   EXPECT_EQ(ledger.state().segments.size(), 0u);
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 0u);  // invalid, so not a denial
   EXPECT_EQ(Acquire(session, 1, kMaxSegmentsPerCall).size(), kMaxSegmentsPerCall);
 }
 
-TEST_F(AdmissionTest, TheTenantsKindIsThatOfRequestsThatNameNone) {
-  ledger.Configure({{"a", {.kind = Kind::kIpc}}}, {});
+TEST_F(AdmissionTest, RequestWithoutAKindGetsTheTenantsKind) {
+  ledger.tenants().Configure({{"a", {.kind = Kind::kIpc}}}, {});
   const absl::Status none =
-      ledger
+      ledger.admission()
           .BeginAcquire(OpenSession("a"),
                         {.device_uuid = "GPU-1", .bytes = kGranule, .waits = true})
           .status();

@@ -13,22 +13,24 @@ using ::testing::SizeIs;
 using GuaranteesTest = LedgerQueueFixture;
 using TeamsTest = LedgerQueueFixture;
 
-TEST_F(GuaranteesTest, WhoIsBelowItsGuaranteeGoesBeforeEveryPriority) {
-  ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
+TEST_F(GuaranteesTest, TenantBelowItsGuaranteeGoesBeforeEveryPriority) {
+  ledger.tenants().Configure(
+      {{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   const SessionId high = Open("high"), owner = Open("owner"), a = Open("a");
   Fill(a, 1016);
   const WaiterId borrows = Wait(high, 1015);
   // Guaranteed memory is free: the request does not wait at all.
   Fill(owner, 8);
   const WaiterId over = Wait(owner, 1);
-  ledger.Configure({{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 9 * kGranule}}}, {});
+  ledger.tenants().Configure(
+      {{"high", {.priority = 5}}, {"owner", {.guarantee_bytes = 9 * kGranule}}}, {});
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(over, borrows));
 }
 
-TEST_F(GuaranteesTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 700 * kGranule}}}, {});
-  const absl::Status denied = ledger.BeginAcquire(Open("b"), Of(400)).status();
+TEST_F(GuaranteesTest, RequestThatGuaranteesRuleOutIsDenied) {
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 700 * kGranule}}}, {});
+  const absl::Status denied = ledger.admission().BeginAcquire(Open("b"), Of(400)).status();
   EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
   // The owner itself can have more than that.
   const SessionId owner = Open("owner");
@@ -36,24 +38,24 @@ TEST_F(GuaranteesTest, WhatGuaranteesAloneMakeImpossibleIsNotWaitedFor) {
   Empty();
 }
 
-TEST_F(GuaranteesTest, WhatIsGuaranteedToOthersIsNotBorrowedFirmly) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 24 * kGranule}}}, {});
+TEST_F(GuaranteesTest, GuaranteedMemoryIsNotLentToFirmLeases) {
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 24 * kGranule}}}, {});
   const SessionId owner = Open("owner"), b = Open("b");
   Fill(b, 1000);
-  const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
+  const absl::Status denied = ledger.admission().BeginAcquire(b, Of(1, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kGuarantees, "b", "GPU-1", kGranule, kCapacity, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("revocable"));
   // To the last byte.
   Fill(owner, 24);
   EXPECT_EQ(ledger.state().charged(0), kCapacity);
-  ExpectDenial(ledger.BeginAcquire(owner, Of(1, false)).status(), Denial::Cause::kCapacity, "owner",
-               "GPU-1", kGranule, kCapacity, kCapacity);
+  ExpectDenial(ledger.admission().BeginAcquire(owner, Of(1, false)).status(),
+               Denial::Cause::kCapacity, "owner", "GPU-1", kGranule, kCapacity, kCapacity);
 }
 
-TEST_F(GuaranteesTest, AboveItsGuaranteeATenantBorrowsWhatIsFree) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 24 * kGranule}},
-                    {"second", {.guarantee_bytes = 100 * kGranule}}},
-                   {});
+TEST_F(GuaranteesTest, TenantAboveItsGuaranteeBorrowsFreeMemory) {
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 24 * kGranule}},
+                              {"second", {.guarantee_bytes = 100 * kGranule}}},
+                             {});
   const SessionId owner = Open("owner"), second = Open("second");
   Fill(owner, 924);
   EXPECT_EQ(Usage("owner").guarantee, 24 * kGranule);
@@ -66,8 +68,8 @@ TEST_F(GuaranteesTest, AboveItsGuaranteeATenantBorrowsWhatIsFree) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(GuaranteesTest, AGuaranteeIsObtainedFromWhatOthersOnlyRetain) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 512 * kGranule}}}, {});
+TEST_F(GuaranteesTest, GuaranteeIsServedBesideMemoryThatOthersRetain) {
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 512 * kGranule}}}, {});
   const SessionId owner = Open("owner"), b = Open("b");
   Release(b, Acquire(b, 256 * kGranule, 2));
   Release(owner, Acquire(owner, 512 * kGranule, 1));
@@ -78,15 +80,15 @@ TEST_F(GuaranteesTest, AGuaranteeIsObtainedFromWhatOthersOnlyRetain) {
 
 // --- Members and their team ------------------------------------------------------------
 
-TEST_F(TeamsTest, WhatMembersHaveCountsAgainstTheirTeam) {
-  ledger.Configure({{"team", {.limit_bytes = 10 * kGranule}},
-                    {"x", {.limit_bytes = 8 * kGranule, .parent = "team"}},
-                    {"y", {.parent = "team"}}},
-                   {});
+TEST_F(TeamsTest, MemoryOfMembersCountsAgainstTheirTeam) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 10 * kGranule}},
+                              {"x", {.limit_bytes = 8 * kGranule, .parent = "team"}},
+                              {"y", {.parent = "team"}}},
+                             {});
   const SessionId x = Open("x"), y = Open("y");
   Fill(x, 8);
   Fill(y, 2);
-  const absl::Status denied = ledger.BeginAcquire(y, Of(1, false)).status();
+  const absl::Status denied = ledger.admission().BeginAcquire(y, Of(1, false)).status();
   ExpectDenial(denied, Denial::Cause::kDeviceLimit, "y", "GPU-1", kGranule, 10 * kGranule,
                10 * kGranule);
   EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
@@ -101,17 +103,17 @@ TEST_F(TeamsTest, WhatMembersHaveCountsAgainstTheirTeam) {
   Release(x, {held[0].second});
   held.erase(held.begin());
   EXPECT_EQ(Usage("team").retained, 8 * kGranule);
-  const absl::StatusOr<Admission> soon = ledger.BeginAcquire(y, Of(1, false));
+  const absl::StatusOr<Admission> soon = ledger.admission().BeginAcquire(y, Of(1, false));
   ASSERT_TRUE(soon.ok() && soon->waiter) << soon.status();
   EXPECT_THAT(Admit(), ElementsAre(*soon->waiter));
   Empty();
 }
 
-TEST_F(TeamsTest, CountsOfATeamBindItsMembers) {
-  ledger.Configure({{"team", {.max_segments = 2, .max_sessions = 2, .max_waiting = 1}},
-                    {"x", {.parent = "team"}},
-                    {"y", {.parent = "team"}}},
-                   {});
+TEST_F(TeamsTest, NumberLimitsOfATeamBindItsMembers) {
+  ledger.tenants().Configure({{"team", {.max_segments = 2, .max_sessions = 2, .max_waiting = 1}},
+                              {"x", {.parent = "team"}},
+                              {"y", {.parent = "team"}}},
+                             {});
   const SessionId x = Open("x"), y = Open("y");
   const absl::Status third = ledger.OpenSession("x", {}, NewSecret()).status();
   ExpectDenial(third, Denial::Cause::kMaxSessions, "x", "", 1, 2, 2);
@@ -119,41 +121,42 @@ TEST_F(TeamsTest, CountsOfATeamBindItsMembers) {
   Fill(x, 1);
   Fill(x, 1);
   const WaiterId waits = Wait(x, 1);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1)).status(), Denial::Cause::kMaxWaiting, "y", "", 1, 1,
-               1);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::Cause::kMaxSegments, "y", "",
-               1, 2, 2);
+  ExpectDenial(ledger.admission().BeginAcquire(y, Of(1)).status(), Denial::Cause::kMaxWaiting, "y",
+               "", 1, 1, 1);
+  ExpectDenial(ledger.admission().BeginAcquire(y, Of(1, false)).status(),
+               Denial::Cause::kMaxSegments, "y", "", 1, 2, 2);
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(TeamsTest, AMembersGuaranteeHoldsWithinItsTeam) {
-  ledger.Configure({{"team", {.limit_bytes = 10 * kGranule, .guarantee_bytes = 8 * kGranule}},
-                    {"x", {.guarantee_bytes = 3 * kGranule, .parent = "team"}},
-                    {"y", {.parent = "team"}}},
-                   {});
+TEST_F(TeamsTest, GuaranteeOfAMemberHoldsWithinItsTeam) {
+  ledger.tenants().Configure(
+      {{"team", {.limit_bytes = 10 * kGranule, .guarantee_bytes = 8 * kGranule}},
+       {"x", {.guarantee_bytes = 3 * kGranule, .parent = "team"}},
+       {"y", {.parent = "team"}}},
+      {});
   const SessionId x = Open("x"), y = Open("y"), stranger = Open("stranger");
   Fill(stranger, kCapacity / kGranule - 8);
   // x has three of the team's ten, and three of its guaranteed eight.
-  const absl::Status denied = ledger.BeginAcquire(y, Of(8, false)).status();
+  const absl::Status denied = ledger.admission().BeginAcquire(y, Of(8, false)).status();
   EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kGuarantees) << denied;
   EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
   Fill(y, 5);
-  ExpectDenial(ledger.BeginAcquire(y, Of(1, false)).status(), Denial::Cause::kGuarantees, "y",
-               "GPU-1", kGranule, kCapacity, kCapacity);
+  ExpectDenial(ledger.admission().BeginAcquire(y, Of(1, false)).status(),
+               Denial::Cause::kGuarantees, "y", "GPU-1", kGranule, kCapacity, kCapacity);
   Fill(x, 3);
   Empty();
 }
 
-TEST_F(TeamsTest, MembersMoveWithWhatTheyHave) {
-  ledger.Configure({{"one", {}}, {"two", {}}, {"x", {.parent = "one"}}}, {});
+TEST_F(TeamsTest, MemberMovesToAnotherTeamWithItsMemory) {
+  ledger.tenants().Configure({{"one", {}}, {"two", {}}, {"x", {.parent = "one"}}}, {});
   const SessionId x = Open("x");
   Fill(x, 5);
   EXPECT_EQ(Usage("one").leased, 5 * kGranule);
-  ledger.Configure({{"two", {}}, {"x", {.parent = "two"}}}, {});
+  ledger.tenants().Configure({{"two", {}}, {"x", {.parent = "two"}}}, {});
   EXPECT_EQ(Usage("two").leased, 5 * kGranule);
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("one").status()));
-  ledger.Configure({}, {.parent = "two"});  // that tenant does not exist now
+  ledger.tenants().Configure({}, {.parent = "two"});  // that tenant does not exist now
   EXPECT_EQ(Usage("x").leased, 5 * kGranule);
   EXPECT_THAT(ledger.look().GetTenant("x")->above, IsEmpty());
   Empty();

@@ -27,61 +27,61 @@ class ManyWaitersTest : public LedgerQueueFixture {
     }
     for (const SessionId session : sessions) {
       for (int i = 0; i < each; ++i) {
-        EXPECT_TRUE(ledger.BeginCall(session).ok());
+        EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
         waiters.push_back(Wait(session, granules));
       }
     }
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   }
   // Returns how many waiters are checked for one acquisition of another tenant and its release.
   uint64_t CostOfOneMore(SessionId session, const char* device) {
-    const uint64_t before = ledger.judged();
+    const uint64_t before = ledger.admission().judged();
     const auto granted = Ask(session, kGranule, 1, device);
     EXPECT_TRUE(granted.ok() && *granted) << granted.status();
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
     Finish(**granted);
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
     Release(session, (*granted)->items);
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-    return ledger.judged() - before;
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+    return ledger.admission().judged() - before;
   }
 
   // Returns how many waiters AdmitWaiting checks now. Requires that none of them can be served.
   uint64_t Judged() {
-    const uint64_t before = ledger.judged();
-    for (const Ledger::Admitted& each : ledger.AdmitWaiting()) {
+    const uint64_t before = ledger.admission().judged();
+    for (const AdmissionControl::Admitted& each : ledger.admission().AdmitWaiting()) {
       EXPECT_TRUE(absl::IsAborted(each.operation.status())) << each.operation.status();
     }
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
-    return ledger.judged() - before;
+    return ledger.admission().judged() - before;
   }
   void Cancel(size_t waiter) {
-    EXPECT_TRUE(absl::IsCancelled(ledger.EndWait(waiters[waiter], /*expired=*/false)));
+    EXPECT_TRUE(absl::IsCancelled(ledger.admission().EndWait(waiters[waiter], /*expired=*/false)));
   }
 
   std::vector<SessionId> sessions;
   std::vector<WaiterId> waiters;
 };
 
-TEST_F(ManyWaitersTest, ForTheDeviceCostOthersNothing) {
+TEST_F(ManyWaitersTest, WaitersForADeviceAreNotCheckedForOtherTenants) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1);
   Fill(a, 1000);
   WaitAll(512);
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
   // Nor does a release there that serves none of them.
-  const uint64_t before = ledger.judged();
+  const uint64_t before = ledger.admission().judged();
   Release(a, {held[0].second});
   held.erase(held.begin());
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_EQ(ledger.judged(), before);
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_EQ(ledger.admission().judged(), before);
   // A release that serves the first of them does.
   Empty();
   EXPECT_THAT(Admit(), SizeIs(2));
 }
 
-TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
-  ledger.Configure({}, {.limit_bytes = 8 * kGranule});
+TEST_F(ManyWaitersTest, WaitersAtTheirLimitsAreNotCheckedForOtherTenants) {
+  ledger.tenants().Configure({}, {.limit_bytes = 8 * kGranule});
   const SessionId b = Open("b");
   std::vector<std::pair<SessionId, Operation::Item>> theirs;
   for (int t = 0; t < kTenants; ++t) {
@@ -93,39 +93,39 @@ TEST_F(ManyWaitersTest, ForTheirOwnLimitsCostOthersNothing) {
   WaitAll(6);
   EXPECT_EQ(CostOfOneMore(b, "GPU-1"), 0u);
   // A change of one tenant checks only that tenant's waiters.
-  const uint64_t before = ledger.judged();
+  const uint64_t before = ledger.admission().judged();
   Release(theirs[0].first, {theirs[0].second});
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_LE(ledger.judged() - before, uint64_t{kEach});
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_LE(ledger.admission().judged() - before, uint64_t{kEach});
   // A change that serves one of them grants it, however many others wait.
   Release(theirs[1].first, {theirs[1].second});
   EXPECT_THAT(Admit(), SizeIs(1));
-  EXPECT_LE(ledger.judged() - before, uint64_t{4 * kEach});
+  EXPECT_LE(ledger.admission().judged() - before, uint64_t{4 * kEach});
 }
 
-TEST_F(ManyWaitersTest, ThatAreServedAreJudgedOnce) {
+TEST_F(ManyWaitersTest, ServedWaitersAreCheckedOnce) {
   const SessionId a = Open("a");
   Fill(a, 1024);
   WaitAll(1);
   Empty();
   EXPECT_THAT(Admit(), SizeIs(kTenants * kEach));
   // Once each as they came or were first checked, once each as they were served.
-  EXPECT_LE(ledger.judged(), uint64_t{4 * kTenants * kEach});
+  EXPECT_LE(ledger.admission().judged(), uint64_t{4 * kTenants * kEach});
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesAtTheEndCostsNothing) {
+TEST_F(ManyWaitersTest, CancellingTheLastWaiterChecksNone) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512);
-  const uint64_t before = ledger.judged();
+  const uint64_t before = ledger.admission().judged();
   const WaiterId last_one = Wait(b, 4);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_FALSE(ledger.EndWait(last_one, /*expired=*/false).ok());
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_EQ(ledger.judged(), before);
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_FALSE(ledger.admission().EndWait(last_one, /*expired=*/false).ok());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_EQ(ledger.admission().judged(), before);
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) {
+TEST_F(ManyWaitersTest, CancellingAMiddleWaiterChecksItsTenantAtMost) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512, kMost);
@@ -139,23 +139,23 @@ TEST_F(ManyWaitersTest, OneThatGoesFromTheMidstCostsALookAtItsOwnTenantsAtMost) 
   EXPECT_THAT(Admit(), ElementsAre(waiters[2], waiters[3]));
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesLetsInThoseBehindIt) {
+TEST_F(ManyWaitersTest, CancellingTheFirstWaiterAdmitsThoseBehindIt) {
   const SessionId a = Open("a");
   Fill(a, 1000);
   const WaiterId large = Wait(a, 1024);
   WaitAll(4, kMost);
-  const uint64_t before = ledger.judged();
-  EXPECT_FALSE(ledger.EndWait(large, /*expired=*/false).ok());
+  const uint64_t before = ledger.admission().judged();
+  EXPECT_FALSE(ledger.admission().EndWait(large, /*expired=*/false).ok());
   EXPECT_THAT(Admit(), ElementsAreArray(waiters.begin(), waiters.begin() + 6));
-  EXPECT_LE(ledger.judged() - before, uint64_t{8 * kMost});
+  EXPECT_LE(ledger.admission().judged() - before, uint64_t{8 * kMost});
 }
 
-TEST_F(ManyWaitersTest, ThoseOfASessionThatEndsCostOthersNothing) {
+TEST_F(ManyWaitersTest, EndOfASessionChecksNoOtherWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512, kMost);
   for (const size_t session : {0, 7, 15}) {
-    ledger.ProcessGone(sessions[session]);
+    ledger.endings().ProcessGone(sessions[session]);
     EXPECT_EQ(Judged(), 0u);
   }
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
@@ -163,37 +163,37 @@ TEST_F(ManyWaitersTest, ThoseOfASessionThatEndsCostOthersNothing) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[kMost], waiters[kMost + 1]));
 }
 
-TEST_F(ManyWaitersTest, ASessionThatEndsInPartsCostsThemNothing) {
+TEST_F(ManyWaitersTest, SessionThatEndsInPartsChecksNoWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Acquire(b, kGranule, 100);
   Fill(a, 924);
   WaitAll(512, kMost);
-  ledger.ProcessGone(b, 10);
-  ASSERT_TRUE(ledger.HasEnding());
+  ledger.endings().ProcessGone(b, 10);
+  ASSERT_TRUE(ledger.endings().HasAny());
   uint64_t judged = Judged();
-  ledger.ContinueEnding(SIZE_MAX);
+  ledger.endings().Continue(SIZE_MAX);
   judged += Judged();
-  EXPECT_FALSE(ledger.HasEnding());
+  EXPECT_FALSE(ledger.endings().HasAny());
   EXPECT_EQ(judged, 0u);
 }
 
-TEST_F(ManyWaitersTest, OneThatGoesBeforeThemCostsThemNothing) {
-  ledger.Configure({{"high", {.priority = 5}}}, {});
+TEST_F(ManyWaitersTest, WaiterOfHigherPriorityChecksNoOthers) {
+  ledger.tenants().Configure({{"high", {.priority = 5}}}, {});
   const SessionId a = Open("a"), high = Open("high");
   Fill(a, 1024);
   WaitAll(512, kMost);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(ledger.BeginCall(high).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(high).ok());
     const WaiterId first = Wait(high, 600);
     EXPECT_EQ(Judged(), 0u);
-    EXPECT_FALSE(ledger.EndWait(first, /*expired=*/false).ok());
+    EXPECT_FALSE(ledger.admission().EndWait(first, /*expired=*/false).ok());
     EXPECT_EQ(Judged(), 0u);
   }
 }
 
 // When its tenant uses more or less of its guarantee, the waiter's place in the queue changes.
-TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 600 * kGranule}}}, {});
+TEST_F(ManyWaitersTest, WaiterThatChangesItsPlaceChecksItsTenantOnly) {
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 600 * kGranule}}}, {});
   const SessionId a = Open("a"), owner = Open("owner");
   Fill(owner, 500);
   Fill(a, 424);
@@ -201,28 +201,28 @@ TEST_F(ManyWaitersTest, OneThatChangesItsPlaceCostsALookAtItsOwnTenants) {
     WaitAll(412, kMost);
     return Wait(owner, 200);
   }();
-  const auto position = [&] { return (*ledger.ListWaiting("owner", ""))[0].position; };
+  const auto position = [&] { return (*ledger.admission().ListWaiting("owner", ""))[0].position; };
   EXPECT_EQ(position(), kTenants * kMost + 1u);
-  const uint64_t before = ledger.judged();
+  const uint64_t before = ledger.admission().judged();
   Release(owner, {held[0].second});  // its guarantee covers the request again
   EXPECT_EQ(position(), 1u);
   EXPECT_THAT(Admit(), ElementsAre(last_one));
-  EXPECT_LE(ledger.judged() - before, 8u);
+  EXPECT_LE(ledger.admission().judged() - before, 8u);
 }
 
-TEST_F(ManyWaitersTest, OneOfAnotherSortIsRefusedAlone) {
+TEST_F(ManyWaitersTest, FirmWaiterOfARevocableProcessIsRefusedAlone) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1000);
   const WaiterId firm = Wait(b, 500);
   WaitAll(512, kMost);
   const auto granted = Ask(b, {.device_uuid = "GPU-2", .bytes = kGranule, .revocable = true});
   ASSERT_TRUE(granted.ok() && *granted) << granted.status();
-  const uint64_t before = ledger.judged();
-  const auto admitted = ledger.AdmitWaiting();
+  const uint64_t before = ledger.admission().judged();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, firm);
   EXPECT_TRUE(absl::IsFailedPrecondition(admitted[0].operation.status()));
-  EXPECT_LE(ledger.judged() - before, 1u);
+  EXPECT_LE(ledger.admission().judged() - before, 1u);
 }
 
 }  // namespace

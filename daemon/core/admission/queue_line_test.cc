@@ -59,7 +59,7 @@ class NaiveLine {
   std::map<QueuePlace, QueueLine::Entry> entries_;
 };
 
-TEST(QueueLineTest, AsIfAllWereLookedAt) {
+TEST(QueueLineTest, SkippingWaitersAnswersAsCheckingAll) {
   std::mt19937_64 random(1);
   const auto below = [&](uint64_t n) { return random() % n; };
   QueueLine line;

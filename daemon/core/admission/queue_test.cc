@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using LedgerQueueTest = LedgerQueueFixture;
 
-TEST_F(LedgerQueueTest, TheLastByteFitsAndOneMoreWaits) {
+TEST_F(LedgerQueueTest, RequestForTheLastByteFitsAndOneMoreWaits) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1000);
   EXPECT_EQ(AcquireOne(b, 24 * kGranule).fresh, true);
@@ -24,23 +24,23 @@ TEST_F(LedgerQueueTest, TheLastByteFitsAndOneMoreWaits) {
   EXPECT_THAT(Admit(), ElementsAre(waiter));
 }
 
-TEST_F(LedgerQueueTest, WithoutWaitingItIsDeniedAtOnce) {
+TEST_F(LedgerQueueTest, RequestThatDoesNotWaitIsDeniedAtOnce) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
-  const absl::Status denied = ledger.BeginAcquire(b, Of(1, /*waits=*/false)).status();
+  const absl::Status denied = ledger.admission().BeginAcquire(b, Of(1, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kCapacity, "b", "GPU-1", kGranule, kCapacity, kCapacity);
   ASSERT_THAT(DenialOf(denied)->holders, SizeIs(1));
   EXPECT_EQ(DenialOf(denied)->holders[0].tenant, "a");
   EXPECT_EQ(DenialOf(denied)->holders[0].used, kCapacity);
 }
 
-TEST_F(LedgerQueueTest, WhatNobodyCanMakeRoomForIsDeniedThoughItWouldWait) {
-  ledger.Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
-  ExpectDenial(ledger.BeginAcquire(Open("a"), Of(9)).status(), Denial::Cause::kDeviceLimit, "a",
-               "GPU-1", 9 * kGranule, 0, 8 * kGranule);
+TEST_F(LedgerQueueTest, RequestAboveTheLimitIsDeniedAlthoughItWouldWait) {
+  ledger.tenants().Configure({{"a", {.limit_bytes = 8 * kGranule}}}, {});
+  ExpectDenial(ledger.admission().BeginAcquire(Open("a"), Of(9)).status(),
+               Denial::Cause::kDeviceLimit, "a", "GPU-1", 9 * kGranule, 0, 8 * kGranule);
 }
 
-TEST_F(LedgerQueueTest, ByArrivalAmongEquals) {
+TEST_F(LedgerQueueTest, EqualRequestsAreServedByArrival) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Fill(a, 1024);
   const WaiterId first = Wait(b, 10), second = Wait(c, 10), third = Wait(b, 10);
@@ -48,8 +48,8 @@ TEST_F(LedgerQueueTest, ByArrivalAmongEquals) {
   EXPECT_THAT(Admit(), ElementsAre(first, second, third));
 }
 
-TEST_F(LedgerQueueTest, TheHigherPriorityFirst) {
-  ledger.Configure({{"low", {.priority = -1}}, {"high", {.priority = 5}}}, {});
+TEST_F(LedgerQueueTest, HigherPriorityIsServedFirst) {
+  ledger.tenants().Configure({{"low", {.priority = -1}}, {"high", {.priority = 5}}}, {});
   const SessionId a = Open("a"), low = Open("low"), middle = Open("b"), high = Open("high");
   Fill(a, 1024);
   const WaiterId last_one = Wait(low, 10), second = Wait(middle, 10), first = Wait(high, 10);
@@ -57,7 +57,7 @@ TEST_F(LedgerQueueTest, TheHigherPriorityFirst) {
   EXPECT_THAT(Admit(), ElementsAre(first, second, last_one));
 }
 
-TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
+TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
   const SessionId a = Open("a"), large = Open("large"), small = Open("small");
   Fill(a, 512);
   Fill(a, 512);
@@ -66,7 +66,8 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   Release(a, {held[0].second});
   held.erase(held.begin());
   EXPECT_THAT(Admit(), IsEmpty());
-  const absl::Status denied = ledger.BeginAcquire(small, Of(300, /*waits=*/false)).status();
+  const absl::Status denied =
+      ledger.admission().BeginAcquire(small, Of(300, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
   EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
@@ -77,8 +78,8 @@ TEST_F(LedgerQueueTest, SmallOnesDoNotStarveALargeOne) {
   EXPECT_THAT(Admit(), ElementsAre(waits, behind));
 }
 
-TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {
-  ledger.Configure({{"small", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockTheDevice) {
+  ledger.tenants().Configure({{"small", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 8);
   const WaiterId waits = Wait(small, 8);
@@ -87,8 +88,8 @@ TEST_F(LedgerQueueTest, WhoWaitsForItselfKeepsNobodyFromTheDevice) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
-  ledger.Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockAFullDevice) {
+  ledger.tenants().Configure({{"small", {.limit_bytes = 256 * kGranule}}}, {});
   const SessionId small = Open("small"), other = Open("other");
   Fill(small, 256);
   Fill(other, 640);
@@ -98,30 +99,31 @@ TEST_F(LedgerQueueTest, NorWhereTheDeviceHasTooLittleForItAsWell) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, ALowerLimitEndsAWaitThatHasBecomeUseless) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, LoweredLimitEndsAWaitThatCannotSucceed) {
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   const WaiterId waits = Wait(b, 8);
   SetQuota("b", {.limit_bytes = 6 * kGranule});
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, waits);
   EXPECT_TRUE(absl::IsResourceExhausted(admitted[0].operation.status()));
   Empty();
 }
 
-TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, CancelledWaitersLeaveTheOthersInOrder) {
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   std::vector<WaiterId> waiters;
   for (int i = 0; i < 6; ++i) {
-    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
     waiters.push_back(Wait(b, 2));
   }
   for (const int gone : {2, 0, 5}) {
-    EXPECT_FALSE(ledger.EndWait(waiters[static_cast<size_t>(gone)], /*expired=*/false).ok());
+    EXPECT_FALSE(
+        ledger.admission().EndWait(waiters[static_cast<size_t>(gone)], /*expired=*/false).ok());
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     EXPECT_THAT(Admit(), IsEmpty());
   }
@@ -129,103 +131,104 @@ TEST_F(LedgerQueueTest, ThoseWhoGoLeaveTheOthersInOrder) {
   EXPECT_THAT(Admit(), ElementsAre(waiters[1], waiters[3], waiters[4]));
 }
 
-TEST_F(LedgerQueueTest, ManyAreLetInAFewAtATime) {
+TEST_F(LedgerQueueTest, WaitersAreAdmittedInSlices) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   std::vector<WaiterId> waiters;
   for (int i = 0; i < 5; ++i) {
-    EXPECT_TRUE(ledger.BeginCall(b).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
     waiters.push_back(Wait(b, 1));
   }
   Empty();
-  ledger.AdmitWaiting(2);
+  ledger.admission().AdmitWaiting(2);
   DestroyDoomed();
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
-  EXPECT_TRUE(ledger.QueueMoves());
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(2));
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(1));
-  EXPECT_THAT(ledger.AdmitWaiting(2), SizeIs(0));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(2));
+  EXPECT_TRUE(ledger.admission().QueueMoves());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(2));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(1));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(2), SizeIs(0));
 }
 
-TEST_F(LedgerQueueTest, WhoseTimeIsUpTogetherAreAllTold) {
+TEST_F(LedgerQueueTest, WaitersThatExpireTogetherAllGetADenial) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   const WaiterId first = Wait(b, 10);
-  EXPECT_TRUE(ledger.BeginCall(b).ok());
+  EXPECT_TRUE(ledger.sessions().BeginCall(b).ok());
   const WaiterId second = Wait(b, 20);
-  const std::vector<absl::Status> ends = ledger.EndExpiredWaits({first, second});
+  const std::vector<absl::Status> ends = ledger.admission().EndExpiredWaits({first, second});
   ASSERT_THAT(ends, SizeIs(2));
   ExpectDenial(ends[0], Denial::Cause::kCapacity, "b", "GPU-1", 10 * kGranule, kCapacity,
                kCapacity);
   ExpectDenial(ends[1], Denial::Cause::kCapacity, "b", "GPU-1", 20 * kGranule, kCapacity,
                kCapacity);
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 2u);
-  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_THAT(*ledger.admission().ListWaiting("", ""), IsEmpty());
 }
 
-TEST_F(LedgerQueueTest, WhoDoesNotAskToWaitStaysInFlight) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
+TEST_F(LedgerQueueTest, RequestThatDidNotAskToWaitStaysInFlight) {
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule, .max_in_flight = 1}}}, {});
   const SessionId b = Open("b");
   Release(b, Acquire(b, 8 * kGranule));
-  const auto soon = ledger.BeginAcquire(b, Of(5, /*waits=*/false));
+  const auto soon = ledger.admission().BeginAcquire(b, Of(5, /*waits=*/false));
   ASSERT_TRUE(soon.ok() && soon->waiter) << soon.status();
-  EXPECT_TRUE(absl::IsResourceExhausted(ledger.BeginCall(b)));
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.sessions().BeginCall(b)));
   EXPECT_THAT(Admit(), SizeIs(1));
 }
 
-TEST_F(LedgerQueueTest, AWaiterLeavesNoTrace) {
+TEST_F(LedgerQueueTest, EndedWaiterLeavesNoTrace) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Fill(a, 1024);
   const WaiterId cancelled = Wait(b, 10), expired = Wait(b, 20), dead = Wait(c, 30);
   EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 2u);
   EXPECT_EQ(ledger.look().GetTenant("b")->devices[0].waited_for, 30 * kGranule);
-  ASSERT_THAT(*ledger.ListWaiting("", ""), SizeIs(3));
-  EXPECT_EQ((*ledger.ListWaiting("", ""))[2].position, 3u);
-  EXPECT_EQ((*ledger.ListWaiting("c", "GPU-1"))[0].position, 3u);
-  EXPECT_EQ((*ledger.ListWaiting("b", ""))[0].blocked_by.cause, Denial::Cause::kCapacity);
-  EXPECT_TRUE(absl::IsNotFound(ledger.ListWaiting("nobody", "").status()));
+  ASSERT_THAT(*ledger.admission().ListWaiting("", ""), SizeIs(3));
+  EXPECT_EQ((*ledger.admission().ListWaiting("", ""))[2].position, 3u);
+  EXPECT_EQ((*ledger.admission().ListWaiting("c", "GPU-1"))[0].position, 3u);
+  EXPECT_EQ((*ledger.admission().ListWaiting("b", ""))[0].blocked_by.cause,
+            Denial::Cause::kCapacity);
+  EXPECT_TRUE(absl::IsNotFound(ledger.admission().ListWaiting("nobody", "").status()));
 
-  EXPECT_FALSE(ledger.EndWait(cancelled, /*expired=*/false).ok());
+  EXPECT_FALSE(ledger.admission().EndWait(cancelled, /*expired=*/false).ok());
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 0u);
-  EXPECT_FALSE(ledger.EndWait(expired, /*expired=*/true).ok());
+  EXPECT_FALSE(ledger.admission().EndWait(expired, /*expired=*/true).ok());
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 1u);
-  ledger.ProcessGone(c);
-  const auto admitted = ledger.AdmitWaiting();
+  ledger.endings().ProcessGone(c);
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, dead);
   EXPECT_TRUE(absl::IsAborted(admitted[0].operation.status()));
-  ledger.EndCall(c);  // answered
+  ledger.sessions().EndCall(c);  // answered
   EXPECT_EQ(ledger.look().GetTenant("b")->waiting, 0u);
-  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_THAT(*ledger.admission().ListWaiting("", ""), IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("c").status()));
   Empty();
   EXPECT_THAT(Admit(), IsEmpty());
 }
 
-TEST_F(LedgerQueueTest, WhoWaitsIsNotInFlight) {
-  ledger.Configure({{"b", {.max_in_flight = 1, .max_waiting = 1}}}, {});
+TEST_F(LedgerQueueTest, WaitingRequestIsNotInFlight) {
+  ledger.tenants().Configure({{"b", {.max_in_flight = 1, .max_waiting = 1}}}, {});
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   Wait(b, 10);
-  ASSERT_TRUE(ledger.BeginCall(b).ok()) << "it can still release what it has";
-  ExpectDenial(ledger.BeginAcquire(b, Of(10)).status(), Denial::Cause::kMaxWaiting, "b", "", 1, 1,
-               1);
+  ASSERT_TRUE(ledger.sessions().BeginCall(b).ok()) << "it can still release what it has";
+  ExpectDenial(ledger.admission().BeginAcquire(b, Of(10)).status(), Denial::Cause::kMaxWaiting, "b",
+               "", 1, 1, 1);
   Empty();
   EXPECT_THAT(Admit(), SizeIs(1));
 }
 
-TEST_F(LedgerQueueTest, DrainingRefusesWhoWaits) {
+TEST_F(LedgerQueueTest, DrainingRefusesWaiters) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   Wait(b, 10);
   ledger.SetDraining(true);
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_TRUE(absl::IsUnavailable(admitted[0].operation.status()));
 }
 
-TEST_F(LedgerQueueTest, AHigherLimitLetsInWhoWaitsForIt) {
-  ledger.Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, RaisedLimitAdmitsAWaiter) {
+  ledger.tenants().Configure({{"b", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId b = Open("b");
   Fill(b, 8);
   const WaiterId waits = Wait(b, 4);
@@ -233,41 +236,42 @@ TEST_F(LedgerQueueTest, AHigherLimitLetsInWhoWaitsForIt) {
   EXPECT_THAT(Admit(), ElementsAre(waits));
 }
 
-TEST_F(LedgerQueueTest, ALowerLimitBreaksNoHolder) {
+TEST_F(LedgerQueueTest, LoweredLimitRevokesNothing) {
   const SessionId b = Open("b");
   Fill(b, 8);
   SetQuota("b", {.limit_bytes = 4 * kGranule});
   EXPECT_EQ(Usage("b").leased, 8 * kGranule);
-  ExpectDenial(ledger.BeginAcquire(b, Of(1, false)).status(), Denial::Cause::kDeviceLimit, "b",
-               "GPU-1", kGranule, 8 * kGranule, 4 * kGranule);
+  ExpectDenial(ledger.admission().BeginAcquire(b, Of(1, false)).status(),
+               Denial::Cause::kDeviceLimit, "b", "GPU-1", kGranule, 8 * kGranule, 4 * kGranule);
 }
 
 // --- Waiters that could reuse retained segments ---------------------------------------
 
 // Each of them would reuse segments that its tenant retains, and is checked again when the device
 // changes.
-TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
+TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
   const SessionId a = Open("a"), b = Open("b"), c = Open("c");
   Release(a, Acquire(a, 100 * kGranule));
   Release(b, Acquire(b, 100 * kGranule));
   Release(c, Acquire(c, 600 * kGranule));
-  ASSERT_TRUE(ledger.Trim("c", "", 0).ok());  // the driver does not have it yet
+  ASSERT_TRUE(ledger.segments().Trim("c", "", 0).ok());  // the driver does not have it yet
   const auto wait = [&](SessionId session, uint32_t count) {
-    const auto admission = ledger.BeginAcquire(
+    const auto admission = ledger.admission().BeginAcquire(
         session, {.device_uuid = "GPU-1", .bytes = 100 * kGranule, .count = count, .waits = true});
     EXPECT_TRUE(admission.ok() && admission->waiter) << admission.status();
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
   };
   const WaiterId first = wait(a, 4), second = wait(b, 5);
-  EXPECT_FALSE(ledger.BlockedBy(first) || ledger.BlockedBy(second)) << "it is on its way";
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_FALSE(ledger.admission().BlockedBy(first) || ledger.admission().BlockedBy(second))
+      << "it is on its way";
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   // Nor does a change that serves none of them check each more than once.
   for (int i = 0; i < 3; ++i) {
-    const uint64_t before = ledger.judged();
-    ASSERT_TRUE(ledger.Trim("", "GPU-2", 0).ok());
+    const uint64_t before = ledger.admission().judged();
+    ASSERT_TRUE(ledger.segments().Trim("", "GPU-2", 0).ok());
     Release(c, Acquire(c, kGranule, 1, "GPU-2"));
-    EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-    EXPECT_LE(ledger.judged() - before, 4u);
+    EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+    EXPECT_LE(ledger.admission().judged() - before, 4u);
   }
   EXPECT_EQ(Usage("a").retained, 100 * kGranule) << "nothing has to be given up for them";
   EXPECT_EQ(Usage("b").retained, 100 * kGranule);
@@ -275,12 +279,13 @@ TEST_F(LedgerQueueTest, TwoThatWouldReuseSegmentsAreNotJudgedInTurnForEver) {
 }
 
 // No segment is given up for a waiter that is no longer the first.
-TEST_F(LedgerQueueTest, WhoBecomesTheFirstReusesWhatIsRetained) {
-  ledger.Configure({{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
+TEST_F(LedgerQueueTest, NewFirstWaiterReusesRetainedSegments) {
+  ledger.tenants().Configure(
+      {{"b", {.limit_bytes = 650 * kGranule, .guarantee_bytes = 500 * kGranule}}}, {});
   const SessionId b = Open("b"), other = Open("b");
   Fill(b, 300);
   const WaiterId large = Wait(b, 600), small = Wait(other, 300);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   Empty();  // the unused guarantee covers the small one now
   EXPECT_THAT(Admit(), ElementsAre(small));
   EXPECT_TRUE(last.items.at(0).reused);

@@ -41,6 +41,22 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
   return std::min(least, Plus(guaranteed, uncommitted));
 }
 
+QueueRank RankOf(const records::Request& request) {
+  return {Room::Deficit(request), request.tenant->quota.priority};
+}
+
+std::vector<WaiterId> WaitersInOrder(const LedgerState& state) {
+  std::vector<std::pair<QueueRank, WaiterId>> ranked;
+  ranked.reserve(state.waiters.size());
+  for (const auto& [id, waiter] : state.waiters) ranked.emplace_back(RankOf(waiter.request), id);
+  std::stable_sort(ranked.begin(), ranked.end(),  // they are by arrival already
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<WaiterId> waiters;
+  waiters.reserve(ranked.size());
+  for (const auto& [rank, id] : ranked) waiters.push_back(id);
+  return waiters;
+}
+
 std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused) const {
   const size_t device = request.device;
   const bool pinned = IsPinnedMemory(state_.devices[device]);

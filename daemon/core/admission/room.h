@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/admission/queue_line.h"
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ids.h"
@@ -15,6 +16,11 @@
 #include "daemon/core/ledger/state.h"
 
 namespace gpumemd {
+
+// Returns the order in which the request would be served as a waiter.
+QueueRank RankOf(const records::Request& request);
+// Returns all waiters in the order in which they are served.
+std::vector<WaiterId> WaitersInOrder(const LedgerState& state);
 
 class Room {
  public:

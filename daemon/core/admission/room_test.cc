@@ -8,8 +8,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using RoomTest = LedgerFixture;
 
-TEST_F(RoomTest, OwnRetainedGoesFirstAndTheOldestOfIt) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(RoomTest, OldestRetainedSegmentOfTheTenantIsGivenUpFirst) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto first = AcquireOne(session, kGranule);
   const auto second = AcquireOne(session, 2 * kGranule);
@@ -18,14 +18,14 @@ TEST_F(RoomTest, OwnRetainedGoesFirstAndTheOldestOfIt) {
   Release(session, {first});
   Release(session, {third});
   EXPECT_TRUE(Soon(Ask(session, 3 * kGranule)));  // of 8, 7 are retained: 2 have to go
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(second.segment));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(second.segment));
   EXPECT_TRUE(Soon(Ask(session, 3 * kGranule)));  // not destroyed yet: nothing more goes
-  EXPECT_THAT(ledger.TakeDoomed(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().doomed), IsEmpty());
   ledger.Destroyed(second.segment);
   EXPECT_TRUE(Granted(Ask(session, 3 * kGranule)));
 }
 
-TEST_F(RoomTest, ThenTheRetainedOfWhoRetainsMost) {
+TEST_F(RoomTest, TenantThatRetainsMostIsNext) {
   const SessionId rich = OpenSession("rich");
   const SessionId poor = OpenSession("poor");
   const SessionId session = OpenSession("team");
@@ -42,8 +42,8 @@ TEST_F(RoomTest, ThenTheRetainedOfWhoRetainsMost) {
   Acquire(session, 25 * kGranule);
 }
 
-TEST_F(RoomTest, OthersRetainedDoesNotHelpAgainstTheOwnLimit) {
-  ledger.Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
+TEST_F(RoomTest, RetainedMemoryOfOthersIsNotGivenUpForATenantsLimit) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 4 * kGranule}}}, {});
   const SessionId other = OpenSession("other");
   Release(other, Acquire(other, 4 * kGranule));
   const SessionId session = OpenSession("team");
@@ -52,8 +52,9 @@ TEST_F(RoomTest, OthersRetainedDoesNotHelpAgainstTheOwnLimit) {
   EXPECT_EQ(Usage("other").retained, 4 * kGranule);
 }
 
-TEST_F(RoomTest, OwnRetainedOfOtherDevicesGoesForTotalsAndCounts) {
-  ledger.Configure({{"team", {.total_limit_bytes = 8 * kGranule, .max_segments = 3}}}, {});
+TEST_F(RoomTest, TotalLimitsGiveUpRetainedMemoryOfOtherDevices) {
+  ledger.tenants().Configure({{"team", {.total_limit_bytes = 8 * kGranule, .max_segments = 3}}},
+                             {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 4 * kGranule, 1, "GPU-2");
   Acquire(session, 2 * kGranule, 2);
@@ -63,8 +64,8 @@ TEST_F(RoomTest, OwnRetainedOfOtherDevicesGoesForTotalsAndCounts) {
   Acquire(session, kGranule);
 }
 
-TEST_F(RoomTest, ReusesAnExactFitAndMakesTheRest) {
-  ledger.Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
+TEST_F(RoomTest, ExactFitsAreReusedAndTheRestIsMade) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto kept = Acquire(session, 2 * kGranule, 2);
   Release(session, kept);
@@ -79,7 +80,7 @@ TEST_F(RoomTest, ReusesAnExactFitAndMakesTheRest) {
 
 // The tenant gets nothing while it is above its limit, not even what it retained.
 TEST_F(RoomTest, NoReuseAboveALoweredLimit) {
-  ledger.Configure({{"team", {}}}, {});
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule, 4));
   SetQuota("team", {.limit_bytes = 4 * kGranule});
@@ -90,8 +91,8 @@ TEST_F(RoomTest, NoReuseAboveALoweredLimit) {
   EXPECT_TRUE(Acquire(session, 2 * kGranule, 2)[1].reused);
 }
 
-TEST_F(RoomTest, WhatIsReleasedAboveALoweredTotalIsNotKept) {
-  ledger.Configure({{"team", {}}}, {});
+TEST_F(RoomTest, MemoryReleasedAboveALoweredTotalIsNotRetained) {
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   const auto items = Acquire(session, 2 * kGranule, 4);
   SetQuota("team", {.total_limit_bytes = 4 * kGranule});
@@ -105,8 +106,8 @@ TEST_F(RoomTest, WhatIsReleasedAboveALoweredTotalIsNotKept) {
   EXPECT_EQ(Usage("team").retained, 2 * kGranule);
 }
 
-TEST_F(RoomTest, ALowerBoundOnWhatIsRetainedTakesEffectAtOnce) {
-  ledger.Configure({{"team", {}}}, {});
+TEST_F(RoomTest, LoweredRetentionTakesEffectAtOnce) {
+  ledger.tenants().Configure({{"team", {}}}, {});
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule, 4));
   SetQuota("team", {.max_retained_bytes = 5 * kGranule});
@@ -116,25 +117,26 @@ TEST_F(RoomTest, ALowerBoundOnWhatIsRetainedTakesEffectAtOnce) {
   EXPECT_EQ(DestroyDoomed().size(), 4u);
 }
 
-TEST_F(RoomTest, RoomForTheDriverIsMadeOfOwnRetainedFirst) {
+TEST_F(RoomTest, DriverGetsRetainedMemoryOfTheTenantFirst) {
   const SessionId other = OpenSession("other");
   const auto others = Acquire(other, 8 * kGranule);
   Release(other, others);
   const SessionId session = OpenSession("team");
   const auto own = Acquire(session, 2 * kGranule);
   Release(session, own);
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 2 * kGranule));
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(own[0].segment));
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 2 * kGranule + 1));
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(others[0].segment));
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0, 2 * kGranule));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(own[0].segment));
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0, 2 * kGranule + 1));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(others[0].segment));
   ledger.Destroyed(own[0].segment);
-  EXPECT_TRUE(ledger.MakeRoomOnDevice(session, 0, 1));  // the other tenant's is still releasing
+  EXPECT_TRUE(ledger.operations().MakeRoomOnDevice(session, 0,
+                                                   1));  // the other tenant's is still releasing
   ledger.Destroyed(others[0].segment);
-  EXPECT_FALSE(ledger.MakeRoomOnDevice(session, 0, 1));
+  EXPECT_FALSE(ledger.operations().MakeRoomOnDevice(session, 0, 1));
 }
 
 TEST_F(RoomTest, ScrubbedMemoryIsNotReused) {
-  ledger.Configure({{"a", {.scrub = true}}}, {});
+  ledger.tenants().Configure({{"a", {.scrub = true}}}, {});
   const SessionId a = OpenSession("a");
   Release(a, Acquire(a, kGranule));
   EXPECT_EQ(Usage("a").retained, 0u);
@@ -146,7 +148,7 @@ class DaemonRoomTest : public LedgerFixture {
   DaemonRoomTest() : LedgerFixture(Bounds{.max_segments = 4}) {}
 };
 
-TEST_F(DaemonRoomTest, WhatOthersRetainGoesForTheDaemonsLimitToo) {
+TEST_F(DaemonRoomTest, DaemonLimitGivesUpRetainedMemoryOfOthers) {
   const SessionId other = OpenSession("other");
   const auto kept = Acquire(other, kGranule, 2, "GPU-2");
   Release(other, kept);

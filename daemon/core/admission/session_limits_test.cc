@@ -15,7 +15,7 @@ class DaemonSessionsTest : public LedgerFixture {
 };
 
 TEST_F(DaemonSessionsTest, MaxSessions) {
-  ledger.Configure({{"team", {.max_sessions = 1}}}, {});
+  ledger.tenants().Configure({{"team", {.max_sessions = 1}}}, {});
   const SessionId first = OpenSession("team");
   const absl::Status refused = ledger.OpenSession("team", {}, NewSecret()).status();
   ExpectDenial(refused, Denial::Cause::kMaxSessions, "team", "", 1, 1, 1);
@@ -24,7 +24,7 @@ TEST_F(DaemonSessionsTest, MaxSessions) {
   ExpectDenial(ledger.OpenSession("c", {}, NewSecret()).status(), Denial::Cause::kDaemonLimit, "c",
                "", 1, 3, 3);
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("c").status()));  // leaves no trace
-  ledger.SocketClosed(first);
+  ledger.endings().SocketClosed(first);
   OpenSession("team");
 }
 
@@ -39,7 +39,7 @@ class SharedDaemonTest : public LedgerFixture {
     SessionDetails details;
     details.peer.pid = ++pids;
     details.peer.uid = uid;
-    const absl::Status room = ledger.CheckRoomForSession(tenant, details);
+    const absl::Status room = ledger.sessions().CheckRoom(tenant, details);
     const absl::StatusOr<SessionId> session =
         ledger.OpenSession(tenant, std::move(details), NewSecret());
     EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
@@ -47,7 +47,7 @@ class SharedDaemonTest : public LedgerFixture {
   }
 };
 
-TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
+TEST_F(SharedDaemonTest, SessionLimitOfAUserCountsAllItsTenants) {
   std::vector<SessionId> sessions;
   for (const char* tenant : {"a", "b", "a", "c"}) sessions.push_back(*OpenOf(1, tenant));
   const absl::Status refused = OpenOf(1, "d").status();
@@ -55,11 +55,11 @@ TEST_F(SharedDaemonTest, AUserHasAShareOfTheSessionsWhateverItsTenants) {
   EXPECT_THAT(HelpOf(refused), HasSubstr("daemon.max_sessions_per_uid"));
   EXPECT_TRUE(absl::IsNotFound(ledger.look().GetTenant("d").status()));  // leaves no trace
   EXPECT_TRUE(OpenOf(2, "a").ok());
-  ledger.SocketClosed(sessions[0]);
+  ledger.endings().SocketClosed(sessions[0]);
   EXPECT_TRUE(OpenOf(1, "d").ok());
 }
 
-TEST_F(SharedDaemonTest, TheLastSessionsAreForUsersWhoHaveNone) {
+TEST_F(SharedDaemonTest, LastSessionsAreReservedForUsersWithoutAny) {
   for (uid_t uid = 1; uid <= 7; ++uid) {
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(OpenOf(uid, "a").ok());
   }
@@ -83,7 +83,7 @@ class SharedPoolTest : public LedgerFixture {
     details.peer.uid = uid;
     details.peer.pid = pid;
     details.peer.start_time = 1;
-    const absl::Status room = ledger.CheckRoomForSession("a", details);
+    const absl::Status room = ledger.sessions().CheckRoom("a", details);
     const absl::StatusOr<SessionId> session =
         ledger.OpenSession("a", std::move(details), NewSecret());
     EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
@@ -92,13 +92,13 @@ class SharedPoolTest : public LedgerFixture {
 };
 
 // A process that has changed its user leaves a session of the old one behind.
-TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
+TEST_F(SharedPoolTest, OnlyAnEndedSessionOfTheSameUserIsReplaced) {
   const SessionId left = *Open(1, 7);
   const auto made = Ask(left, {.device_uuid = "GPU-1", .bytes = kGranule, .kind = Kind::kMempool});
   ASSERT_TRUE(Granted(made)) << made.status();
   Finish(**made);
   Release(left, (*made)->items);
-  ledger.SocketClosed(left);
+  ledger.endings().SocketClosed(left);
   ASSERT_EQ(ledger.look().GetTenant("a")->sessions, 1u) << "its process has the pool open";
   for (pid_t pid : {8, 9}) ASSERT_TRUE(Open(2, pid).ok());
   ExpectDenial(Open(2, 7).status(), Denial::Cause::kDaemonLimit, "a", "", 1, 2, 2);
@@ -111,14 +111,14 @@ TEST_F(SharedPoolTest, OnlyAPredecessorOfTheSameUserMakesRoom) {
 using CallsInFlightTest = LedgerFixture;
 
 TEST_F(CallsInFlightTest, MaxInFlight) {
-  ledger.Configure({{"team", {.max_in_flight = 2}}}, {});
+  ledger.tenants().Configure({{"team", {.max_in_flight = 2}}}, {});
   const SessionId one = OpenSession("team");
   const SessionId two = OpenSession("team");
-  EXPECT_TRUE(ledger.BeginCall(one).ok());
-  EXPECT_TRUE(ledger.BeginCall(two).ok());
-  ExpectDenial(ledger.BeginCall(one), Denial::Cause::kMaxInFlight, "team", "", 1, 2, 2);
-  ledger.EndCall(two);
-  EXPECT_TRUE(ledger.BeginCall(one).ok());
+  EXPECT_TRUE(ledger.sessions().BeginCall(one).ok());
+  EXPECT_TRUE(ledger.sessions().BeginCall(two).ok());
+  ExpectDenial(ledger.sessions().BeginCall(one), Denial::Cause::kMaxInFlight, "team", "", 1, 2, 2);
+  ledger.sessions().EndCall(two);
+  EXPECT_TRUE(ledger.sessions().BeginCall(one).ok());
   EXPECT_EQ(ledger.look().GetTenant("team")->in_flight, 2u);
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
 }
@@ -128,28 +128,29 @@ class FewWatches : public LedgerFixture {
   FewWatches() : LedgerFixture({.max_watches_per_session = 2}) {}
 };
 
-TEST_F(FewWatches, AWatchIsNoCallInFlight) {
-  ledger.Configure({{"team", {.max_in_flight = 1}}}, {});
+TEST_F(FewWatches, WatchDoesNotCountAsACallInFlight) {
+  ledger.tenants().Configure({{"team", {.max_in_flight = 1}}}, {});
   const SessionId session = OpenSession("team");
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(ledger.BeginCall(session).ok());
-    ASSERT_TRUE(ledger.BecomeWatch(session).ok());
+    ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+    ASSERT_TRUE(ledger.sessions().BecomeWatch(session).ok());
   }
   EXPECT_EQ(ledger.look().GetTenant("team")->in_flight, 0u);
-  ASSERT_TRUE(ledger.BeginCall(session).ok());
-  ExpectDenial(ledger.BecomeWatch(session), Denial::Cause::kDaemonLimit, "team", "", 1, 2, 2);
-  ledger.EndCall(session);
+  ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+  ExpectDenial(ledger.sessions().BecomeWatch(session), Denial::Cause::kDaemonLimit, "team", "", 1,
+               2, 2);
+  ledger.sessions().EndCall(session);
   EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
-  ledger.EndWatch(session);
-  ASSERT_TRUE(ledger.BeginCall(session).ok());
-  EXPECT_TRUE(ledger.BecomeWatch(session).ok());
+  ledger.sessions().EndWatch(session);
+  ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+  EXPECT_TRUE(ledger.sessions().BecomeWatch(session).ok());
   // Like a call, a watch keeps the session's record until the watch ends.
-  ledger.SocketClosed(session);
-  ledger.ProcessGone(session);
-  EXPECT_TRUE(ledger.TakeForgotten().empty());
-  ledger.EndWatch(session);
-  ledger.EndWatch(session);
-  EXPECT_EQ(ledger.TakeForgotten(), std::vector<SessionId>{session});
+  ledger.endings().SocketClosed(session);
+  ledger.endings().ProcessGone(session);
+  EXPECT_TRUE(Drain(ledger.effects().forgotten).empty());
+  ledger.sessions().EndWatch(session);
+  ledger.sessions().EndWatch(session);
+  EXPECT_EQ(Drain(ledger.effects().forgotten), std::vector<SessionId>{session});
 }
 
 }  // namespace

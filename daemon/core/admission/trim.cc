@@ -1,12 +1,17 @@
-// Gives up retained segments, so that a request fits.
-#include <algorithm>
+#include "daemon/core/admission/trim.h"
 
 #include "daemon/core/admission/sums.h"
-#include "daemon/core/ledger/ledger.h"
 
 namespace gpumemd {
+namespace {
 
-void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Claims& claims) {
+using Request = records::Request;
+using Tenant = records::Tenant;
+
+}  // namespace
+
+void TrimForShortfall(const LedgerState& state, Segments& segments, const Request& request,
+                      uint32_t fresh, const Claims& claims) {
   Tenant& tenant = *request.tenant;
   const size_t device = request.device;
   const uint64_t bytes = request.bytes * fresh;
@@ -17,38 +22,39 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
     auto it = claims.find({cause, whose, where});
     return it == claims.end() ? 0 : it->second.asked;
   };
-  const auto doom_anywhere = [this](Tenant& from, bool pinned_too = true) {
-    for (size_t d = 0; d < state_.devices.size(); ++d) {
-      if (!pinned_too && IsPinnedMemory(state_.devices[d])) continue;
-      if (DoomOldest(from, d)) return true;
+  const auto doom_anywhere = [&](Tenant& from, bool pinned_too = true) {
+    for (size_t d = 0; d < state.devices.size(); ++d) {
+      if (!pinned_too && IsPinnedMemory(state.devices[d])) continue;
+      if (segments.DoomOldest(from, d)) return true;
     }
     return false;
   };
   // On the device, the tenant's segments first, then those of others under `above`.
   const auto doom_on_device = [&](const Tenant* above) {
-    if (DoomOldest(tenant, device)) return true;
-    Tenant* other = RichestRetainer(device, above);
-    return other != nullptr && DoomOldest(*other, device);
+    if (segments.DoomOldest(tenant, device)) return true;
+    Tenant* other = segments.RichestRetainer(device, above);
+    return other != nullptr && segments.DoomOldest(*other, device);
   };
   const auto doom_under = [&](const Tenant* above, bool pinned_too) {
     if (doom_anywhere(tenant, pinned_too)) return true;
     Tenant* other = nullptr;
-    for (size_t d = 0; d < state_.devices.size() && other == nullptr; ++d) {
-      if (pinned_too || !IsPinnedMemory(state_.devices[d])) other = RichestRetainer(d, above);
+    for (size_t d = 0; d < state.devices.size() && other == nullptr; ++d) {
+      if (pinned_too || !IsPinnedMemory(state.devices[d]))
+        other = segments.RichestRetainer(d, above);
     }
     return other != nullptr && doom_anywhere(*other, pinned_too);
   };
 
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const uint64_t more = Plus(bytes, claimed(Denial::Cause::kDeviceLimit, each, device));
-    while (over(Staying(each->accounts[device]), more, state_.LimitOn(*each, device)) &&
+    while (over(Staying(each->accounts[device]), more, state.LimitOn(*each, device)) &&
            doom_on_device(each)) {
     }
     const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
     const uint64_t more_in_all =
         Plus(bytes, claimed(Denial::Cause::kTotalLimit, each, kAllDevices));
-    while (!IsPinnedMemory(state_.devices[device]) && total_limit != kUnlimited &&
-           over(SumUnpinned(state_.devices, each->accounts, Staying), more_in_all, total_limit) &&
+    while (!IsPinnedMemory(state.devices[device]) && total_limit != kUnlimited &&
+           over(SumUnpinned(state.devices, each->accounts, Staying), more_in_all, total_limit) &&
            doom_under(each, /*pinned_too=*/false)) {
     }
     const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
@@ -60,29 +66,15 @@ void Ledger::TrimForShortfall(const Request& request, uint32_t fresh, const Clai
     }
   }
   const uint64_t more = Plus(bytes, claimed(Denial::Cause::kCapacity, nullptr, device));
-  while (
-      over(Staying(state_.device_accounts[device]), more, state_.devices[device].capacity_bytes) &&
-      doom_on_device(nullptr)) {
+  while (over(Staying(state.device_accounts[device]), more, state.devices[device].capacity_bytes) &&
+         doom_on_device(nullptr)) {
   }
   const uint64_t more_segments =
       Plus(fresh, claimed(Denial::Cause::kDaemonLimit, nullptr, kAllDevices));
-  while (over(SumOver(state_.device_accounts, StayingSegments), more_segments,
-              state_.bounds.max_segments) &&
+  while (over(SumOver(state.device_accounts, StayingSegments), more_segments,
+              state.bounds.max_segments) &&
          doom_under(nullptr, /*pinned_too=*/true)) {
   }
-}
-
-Ledger::Tenant* Ledger::RichestRetainer(size_t device, const Tenant* above) {
-  Tenant* richest = nullptr;
-  uint64_t most = 0;
-  for (auto& [name, tenant] : state_.tenants) {
-    const uint64_t retained = tenant->retained[device].bytes();
-    if (retained > most && (above == nullptr || state_.IsUnder(*tenant, *above))) {
-      most = retained;
-      richest = tenant.get();
-    }
-  }
-  return richest;
 }
 
 }  // namespace gpumemd

@@ -25,107 +25,108 @@ class LedgerWakeupTest : public LedgerFixture {
   }
   SessionId Open(absl::string_view tenant) {
     const SessionId session = OpenSession(tenant);
-    EXPECT_TRUE(ledger.BeginCall(session).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
     return session;
   }
   Operation Ask(SessionId session, uint64_t granules, bool revocable,
                 std::string device = "GPU-1") {
     const auto admission =
-        ledger.BeginAcquire(session, Of(granules, revocable, false, std::move(device)));
+        ledger.admission().BeginAcquire(session, Of(granules, revocable, false, std::move(device)));
     EXPECT_TRUE(admission.ok() && admission->operation) << admission.status();
     return admission.ok() && admission->operation ? *admission->operation : Operation{};
   }
   std::vector<Operation::Item> Hold(SessionId session, uint64_t granules, bool revocable,
                                     std::string device = "GPU-1") {
     const Operation operation = Ask(session, granules, revocable, std::move(device));
-    EXPECT_TRUE(ledger.Commit(operation).ok());
+    EXPECT_TRUE(ledger.operations().Commit(operation).ok());
     return operation.items;
   }
   WaiterId Wait(SessionId session, uint64_t granules, bool revocable = false) {
-    const auto admission = ledger.BeginAcquire(session, Of(granules, revocable, true));
+    const auto admission = ledger.admission().BeginAcquire(session, Of(granules, revocable, true));
     EXPECT_TRUE(admission.ok() && admission->waiter) << admission.status();
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
   }
 };
 
 TEST_F(LedgerWakeupTest, RevocableMemoryIsTakenBackOnceItIsHandedOver) {
-  ledger.Configure({{"owner", {.guarantee_bytes = 512 * kGranule}}, {"other", {}}}, {});
+  ledger.tenants().Configure({{"owner", {.guarantee_bytes = 512 * kGranule}}, {"other", {}}}, {});
   const Operation underway = Ask(Open("other"), 1024, /*revocable=*/true);
   const SessionId owner = Open("owner");
   const WaiterId waiter = Wait(owner, 512);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_THAT(ledger.TakeRevoked(), IsEmpty());  // its client has not got it yet
-  ASSERT_TRUE(ledger.Commit(underway).ok());
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  EXPECT_THAT(ledger.TakeRevoked(), SizeIs(1));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().revoked), IsEmpty());  // its client has not got it yet
+  ASSERT_TRUE(ledger.operations().Commit(underway).ok());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().revoked), SizeIs(1));
   EXPECT_TRUE(ledger.state().waiters.at(waiter).revokes);
 }
 
 TEST_F(LedgerWakeupTest, ForATotalLimitRevocableMemoryIsTakenBackOnAnyDevice) {
-  ledger.Configure({{"team", {.total_limit_bytes = 1024 * kGranule}},
-                    {"a", {.guarantee_bytes = 256 * kGranule, .parent = "team"}},
-                    {"b", {.parent = "team"}}},
-                   {});
+  ledger.tenants().Configure({{"team", {.total_limit_bytes = 1024 * kGranule}},
+                              {"a", {.guarantee_bytes = 256 * kGranule, .parent = "team"}},
+                              {"b", {.parent = "team"}}},
+                             {});
   const SessionId b = Open("b");
   Hold(b, 1024, /*revocable=*/true, "GPU-2");
   const WaiterId waiter = Wait(Open("a"), 256);
-  EXPECT_THAT(ledger.TakeRevoked(), SizeIs(1));
+  EXPECT_THAT(Drain(ledger.effects().revoked), SizeIs(1));
   now += absl::Seconds(10);
-  EXPECT_THAT(ledger.TakeOverdue(), SizeIs(1));  // it has not lapsed: a waiter needs it
-  ledger.ProcessGone(b);
-  ledger.AdmitWaiting();
+  EXPECT_THAT(ledger.revocations().TakeOverdue(),
+              SizeIs(1));  // it has not lapsed: a waiter needs it
+  ledger.endings().ProcessGone(b);
+  ledger.admission().AdmitWaiting();
   DestroyDoomed();
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, waiter);
   ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
-  ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
+  ASSERT_TRUE(ledger.operations().Commit(*admitted[0].operation).ok());
 }
 
-TEST_F(LedgerWakeupTest, WhatWasGuaranteedToATenantThatIsForgottenIsFree) {
+TEST_F(LedgerWakeupTest, GuaranteeOfAForgottenTenantIsFree) {
   // Such defaults are not for real use: tenants that come and go can be guaranteed nothing.
-  ledger.Configure({{"team", {}}}, {.guarantee_bytes = 512 * kGranule});
+  ledger.tenants().Configure({{"team", {}}}, {.guarantee_bytes = 512 * kGranule});
   const SessionId passer_by = OpenSession("uid1");
   Hold(Open("team"), 400, /*revocable=*/false);
   const WaiterId waiter = Wait(Open("team"), 512);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  ledger.ProcessGone(passer_by);
-  const auto admitted = ledger.AdmitWaiting();
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  ledger.endings().ProcessGone(passer_by);
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, waiter);
   ASSERT_TRUE(admitted[0].operation.ok());
-  ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
+  ASSERT_TRUE(ledger.operations().Commit(*admitted[0].operation).ok());
 }
 
 // Since the next in line now waits for its team, and no longer for the device.
-TEST_F(LedgerWakeupTest, AnArrivalThatGoesFirstMayLetOthersIn) {
-  ledger.Configure({{"team", {.limit_bytes = 200 * kGranule}},
-                    {"x", {.parent = "team"}},
-                    {"y", {.priority = 5, .parent = "team"}}},
-                   {});
+TEST_F(LedgerWakeupTest, ArrivalOfHigherPriorityMayAdmitOthers) {
+  ledger.tenants().Configure({{"team", {.limit_bytes = 200 * kGranule}},
+                              {"x", {.parent = "team"}},
+                              {"y", {.priority = 5, .parent = "team"}}},
+                             {});
   Hold(Open("x"), 90, /*revocable=*/false);
   Hold(Open("other"), 854, /*revocable=*/false);
   Wait(Open("x"), 100);  // 80 are left
   const WaiterId behind = Wait(Open("other"), 50);
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   Wait(Open("y"), 120);
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, behind);
   ASSERT_TRUE(admitted[0].operation.ok());
-  ASSERT_TRUE(ledger.Commit(*admitted[0].operation).ok());
+  ASSERT_TRUE(ledger.operations().Commit(*admitted[0].operation).ok());
 }
 
 // A waiter that can no longer get anything blocks no other waiter.
-TEST_F(LedgerWakeupTest, WhoseProcessTakesLeasesOfTheOtherSortIsRefusedAtOnce) {
-  ledger.Configure({{"a", {}}, {"b", {}}}, {});
+TEST_F(LedgerWakeupTest, WaiterIsRefusedOnceItsProcessHoldsTheOtherSort) {
+  ledger.tenants().Configure({{"a", {}}, {"b", {}}}, {});
   const auto held = Hold(Open("b"), 512, /*revocable=*/false);
   const SessionId a = Open("a");
   const WaiterId firm = Wait(a, 1024);  // claims all of it
-  EXPECT_THAT(ledger.AdmitWaiting(), IsEmpty());
-  ASSERT_TRUE(ledger.BeginCall(a).ok());
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  ASSERT_TRUE(ledger.sessions().BeginCall(a).ok());
   Hold(a, 1, /*revocable=*/true, "GPU-2");
-  const auto admitted = ledger.AdmitWaiting();
+  const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, firm);
   EXPECT_TRUE(absl::IsFailedPrecondition(admitted[0].operation.status()));

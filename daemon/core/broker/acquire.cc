@@ -47,9 +47,9 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
     ++parked_;
     return false;
   }
-  it.operation = ledger_.Regrant(it.session, it.spec.request_id, it.spec.count);
+  it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
-  absl::StatusOr<Admission> admission = ledger_.BeginAcquire(it.session, it.spec);
+  absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
   if (!admission.ok()) return Denied(it, admission.status());
   it.operation = std::move(admission->operation);
   if (it.operation) return true;
@@ -127,7 +127,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     Update update(this);
     for (const Operation::Item& item : operation.items)
       asked += ledger_.look().Describe(item).bytes;
-    ledger_.Abort(operation, /*handed_over=*/false);
+    ledger_.operations().Abort(operation, /*handed_over=*/false);
   }
   if (!absl::IsResourceExhausted(created) || refused) return created;
   // The ledger had room, but the driver has none: others allocate past the broker, or the driver is
@@ -135,7 +135,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   // is on its way.
   {
     Update update(this);
-    more = ledger_.MakeRoomOnDevice(it.session, device, asked);
+    more = ledger_.operations().MakeRoomOnDevice(it.session, device, asked);
   }
   TimedLock lock(&mutex_);
   auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -143,7 +143,8 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   };
   if (!more || it.attempt++ == kDriverAttempts ||
       !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
-    return Denied(it, ledger_.DriverDenial(it.session, device, asked, created.message()));
+    return Denied(it,
+                  ledger_.operations().DriverDenial(it.session, device, asked, created.message()));
   }
   return std::nullopt;
 }
@@ -158,7 +159,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
   Update update(this);
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
-  ledger_.Release(it.session, ids).IgnoreError();  // or they have ended with their session
+  ledger_.leases().Release(it.session, ids).IgnoreError();  // or they have ended with their session
   return GivenUp();
 }
 
@@ -170,7 +171,7 @@ void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
     return Resume(acquisition, GivenUp());
   }
   if (!acquisition->waiter || TakeWaiting(*acquisition->waiter) == nullptr) return;
-  ledger_.EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
+  ledger_.admission().EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
   Resume(acquisition, GivenUp());
 }
 
@@ -178,7 +179,7 @@ void Broker::Park() {
   Update update(this);
   parks_ = true;
   for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
-    ledger_.EndWait(waiter, /*expired=*/false).IgnoreError();
+    ledger_.admission().EndWait(waiter, /*expired=*/false).IgnoreError();
     acquisition->waiter.reset();
     acquisition->parked = true;
     ++parked_;
@@ -226,7 +227,8 @@ std::shared_ptr<Broker::Acquisition> Broker::TakeWaiting(WaiterId id) {
 }
 
 absl::Time Broker::NextTime() const {
-  absl::Time next = std::min(ledger_.NextOverdue(), ledger_.NextExpiry());
+  absl::Time next =
+      std::min(ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry());
   if (!due_.empty()) next = std::min(next, due_.begin()->first);
   if (!attach_due_.empty()) next = std::min(next, attach_due_.begin()->first);
   return std::min(next, NextPulse());
@@ -241,11 +243,12 @@ bool Broker::AwaitWhatIsDue() {
   TimedLock lock(&mutex_);
   while (!stopping_) {
     times_changed_ = false;
-    watched_expiry_ = ledger_.NextExpiry();
+    watched_expiry_ = ledger_.publications().NextExpiry();
     const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || times_changed_;
     };
-    const absl::Duration pause = ledger_.QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
+    const absl::Duration pause =
+        ledger_.admission().QueueMoves() ? absl::ZeroDuration() : NextTime() - now_();
     if (pause <= absl::ZeroDuration()) return true;
     if (!mutex_.AwaitWithTimeout(absl::Condition(&wake), pause)) return true;
   }
@@ -254,7 +257,7 @@ bool Broker::AwaitWhatIsDue() {
 
 void Broker::WatchTheClock() {
   while (AwaitWhatIsDue()) {
-    std::vector<Ledger::Overdue> overdue;
+    std::vector<Revocations::Overdue> overdue;
     {
       Update update(this);
       overdue = DoWhatIsDue();
@@ -268,7 +271,7 @@ void Broker::WatchTheClock() {
         changed_ = false;
       }
     }
-    for (const Ledger::Overdue& each : overdue) {
+    for (const Revocations::Overdue& each : overdue) {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
     if (load) pulse_(*load);
@@ -289,12 +292,12 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
     return;
   }
   it.press_again = now + kPressAgain;
-  const std::optional<Denial> why = ledger_.BlockedBy(id);
+  const std::optional<Denial> why = ledger_.admission().BlockedBy(id);
   until = now + (why ? kPressPause : kLookPause);
   if (why) Press(*why, it.give_up);
 }
 
-std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
+std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
   const absl::Time now = now_();
   std::vector<WaiterId> over;
   // After this many, the clock's thread first lets other threads take the mutex.
@@ -306,11 +309,11 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
       // Revoked memory comes when its holders are gone.
       if (ledger_.state().waiters.at(id).revokes &&
           !std::exchange(waiting.counts_on_revocation, true)) {
-        const Ledger::RevocationTimes& times = ledger_.revocation_times();
+        const Revocations::Times& times = ledger_.revocations().times();
         waiting.patient_until += times.grace + times.kill_after;
       }
       // A request that asked to wait still gets memory that is on its way, as others do.
-      if (now < waiting.patient_until && !ledger_.IsBlocked(id)) {
+      if (now < waiting.patient_until && !ledger_.admission().IsBlocked(id)) {
         waiting.give_up = std::min(waiting.patient_until, now + kLookAgain);
       } else {
         over.push_back(id);
@@ -322,13 +325,19 @@ std::vector<Ledger::Overdue> Broker::DoWhatIsDue() {
     }
     SetDue(id, waiting);
   }
-  const std::vector<absl::Status> denials = ledger_.EndExpiredWaits(over);
+  const std::vector<absl::Status> denials = ledger_.admission().EndExpiredWaits(over);
   for (size_t i = 0; i < over.size(); ++i) {
     const std::shared_ptr<Acquisition> waiting = TakeWaiting(over[i]);
     Resume(waiting, Denied(*waiting, denials[i]));
   }
   EndOverduePublications(now);
-  return ledger_.TakeOverdue();
+  return ledger_.revocations().TakeOverdue();
+}
+
+void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
+  if (leases.empty()) return;
+  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(
+      now_() - acquisition.begun);
 }
 
 }  // namespace gpumemd

@@ -11,6 +11,8 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -39,7 +41,7 @@ class BrokerAuditTest : public ::testing::Test {
     options.audit = &ring_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
-  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+  void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open(const std::string& tenant) {
     auto session = TryOpen(tenant);
@@ -166,7 +168,7 @@ TEST_F(BrokerAuditTest, ASessionFromItsBeginningToItsEnd) {
   EXPECT_THAT(reclaimed.segments, ElementsAre(granted.segments[1]));
 }
 
-TEST_F(BrokerAuditTest, AProcessThatDiesGivesBackWhatNobodyElseMaps) {
+TEST_F(BrokerAuditTest, EndOfAProcessReleasesMemoryThatOnlyItMaps) {
   const auto one = Open("a"), other = Open("a");
   const std::vector<LeaseId> leases = Granules(one, 2);
   const Secret ticket = *broker_->Share(CallOf(one), leases[0], TicketScope::kTenant);
@@ -194,14 +196,14 @@ TEST_F(BrokerAuditTest, AProcessThatDiesGivesBackWhatNobodyElseMaps) {
   EXPECT_THAT(Take(), IsEmpty());
 }
 
-TEST_F(BrokerAuditTest, WhatWasNotHandedOverWasNotGranted) {
+TEST_F(BrokerAuditTest, FailedHandoverIsNoGrant) {
   const auto session = Open("a");
   Take();
   EXPECT_FALSE(Acquire(session, {.bytes = 1}, absl::UnavailableError("gone")).ok());
   EXPECT_THAT(Take(), IsEmpty());
 }
 
-TEST_F(BrokerAuditTest, WhatIsOpenedIsChargedToAnother) {
+TEST_F(BrokerAuditTest, OpenedMemoryIsChargedToItsOwner) {
   const auto owner = Open("a"), opener = Open("b");
   const std::vector<LeaseId> leases = Granules(owner, 1);
   const Secret ticket = *broker_->Share(CallOf(owner), leases[0], TicketScope::kAny);
@@ -233,7 +235,7 @@ TEST_F(BrokerAuditTest, ATicketThatIsForOthersIsRefused) {
 TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   Quota quota{.limit_bytes = 4 * kGranule, .max_sessions = 2, .max_in_flight = 1};
   quota.max_publications = 0;
-  broker_->Configure({{"a", quota}}, {});
+  broker_->operators().Configure({{"a", quota}}, {});
   const auto session = Open("a");
   Open("a");
   Take();
@@ -283,7 +285,7 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   denied("call", "max-in-flight");
   EXPECT_FALSE(broker_->Publish(CallOf(session), {.name = "p", .leases = leases}, "").ok());
   denied("publish", "max-publications");
-  EXPECT_EQ(broker_->GetTenant("a")->denials, 5u);
+  EXPECT_EQ(broker_->views().GetTenant("a")->denials, 5u);
   // A senseless request is an error, not a denial.
   EXPECT_FALSE(Acquire(session, {.bytes = 0}).ok());
   EXPECT_THAT(Take(), IsEmpty());
@@ -341,7 +343,7 @@ TEST_F(BrokerAuditTest, PublicationsAndHowTheyEnd) {
   EXPECT_EQ(records[1].version, 2u);
 
   const std::vector<AuditOperator> operators = {{.uid = 7, .pid = 8}};
-  ASSERT_TRUE(broker_->Unpublish("a/p", operators).ok());
+  ASSERT_TRUE(broker_->operators().Unpublish("a/p", operators).ok());
   const AuditRecord unpublished = TakeOne();
   EXPECT_EQ(unpublished.event, AuditEvent::kPublicationEnded);
   EXPECT_THAT(unpublished.by, ElementsAre(AuditOperator{.uid = 7, .pid = 8}));
@@ -358,7 +360,7 @@ TEST_F(BrokerAuditTest, PublicationsAndHowTheyEnd) {
 }
 
 TEST_F(BrokerAuditTest, MemoryThatIsTakenBackAndGivenUp) {
-  broker_->Configure({{"high", {.priority = 1}}}, {});
+  broker_->operators().Configure({{"high", {.priority = 1}}}, {});
   const auto low = Open("low"), high = Open("high");
   const std::vector<LeaseId> leases = Granules(low, kCapacity, /*revocable=*/true);
   Take();

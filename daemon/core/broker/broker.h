@@ -31,6 +31,7 @@
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/continuity.h"
 #include "daemon/core/broker/observer.h"
+#include "daemon/core/broker/request.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/latency.h"
 #include "daemon/core/ledger/inspect/measures.h"
@@ -43,7 +44,7 @@ namespace gpumemd {
 struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
-  Ledger::RevocationTimes revocation;
+  Revocations::Times revocation;
   std::function<absl::Time()> now = absl::Now;
   // Returns unguessable bits.
   std::function<Secret()> random;
@@ -68,6 +69,9 @@ struct Inheritance {
   absl::btree_map<SessionId, SessionDetails> sessions;
 };
 
+class BrokerOperators;
+class BrokerViews;
+
 class Broker {
  public:
   explicit Broker(BrokerOptions options);
@@ -76,96 +80,14 @@ class Broker {
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
-  // Segments on their way to a client. The broker owns the descriptors; they stay open until the
-  // Deliver that was given them returns.
-  struct Handover {
-    struct Item {
-      LeaseView lease;
-      int fd = -1;  // -1 for kinds that are shared without a descriptor
-    };
-    std::vector<Item> items;
-    std::vector<ExportedPool> pools;  // of these items, not yet sent to the session
-    // Set by a Deliver that sends several messages, once the first has gone out. Even if a later
-    // message fails, the client may have some of the descriptors.
-    mutable bool partly_sent = false;
-  };
-  // Sends the descriptors. Unless `partly_sent` is set, the client may have descriptors only after
-  // an OK.
-  using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
+  using Handover = gpumemd::Handover;
+  using Deliver = gpumemd::Deliver;
+  using Acquisition = gpumemd::Acquisition;
+  using Attachment = gpumemd::Attachment;
+  using Call = BrokerCall;
 
   // The longest wait of a request for memory that is on its way back to the driver.
   static constexpr absl::Duration kDisposalWait = absl::Seconds(10);
-
-  // One Acquire, from its beginning to its answer.
-  struct Acquisition {
-    SessionId session{};
-    AcquireSpec spec;
-    // With spec.waits: the deadline for memory that others hold.
-    absl::Time wait_until = absl::InfinitePast();
-    // The deadline for memory that is on its way back to the driver.
-    absl::Time patient_until = absl::InfinitePast();
-    // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
-    // block.
-    std::function<absl::Status(const Handover&, bool may_block)> deliver;
-    // Called once after each Advance that left the request waiting, when it can go on. Runs without
-    // the mutex, on the thread whose call let the request go on. Must return soon.
-    std::function<void()> resume;
-
-   private:
-    friend class Broker;
-    std::optional<Operation> operation;
-    std::optional<WaiterId> waiter;
-    absl::Status refused;
-    absl::Time give_up;
-    absl::Time press_again;
-    absl::Time due = absl::InfiniteFuture();  // its key in due_
-    bool counts_on_revocation = false;
-    bool given_up = false;  // by its client; under mutex_
-    bool parked = false;    // under mutex_
-    int attempt = 1;
-    absl::Time begun = absl::InfinitePast();  // infinite past: not begun
-    bool waited = false;
-  };
-
-  // One Attach, in the same way.
-  struct Attachment {
-    SessionId session{};
-    AttachSpec spec;
-    absl::Time wait_until = absl::InfinitePast();  // for spec.version
-    // As in Acquisition.
-    std::function<absl::Status(const Handover&, bool may_block)> deliver;
-    std::function<void()> resume;
-
-   private:
-    friend class Broker;
-    // Under mutex_.
-    std::optional<WaiterId> waiter;
-    absl::Status refused;
-    bool given_up = false;
-    bool parked = false;
-  };
-
-  // A call being answered. Counts against its session's tenant while it lives.
-  class Call {
-   public:
-    Call(Call&& other) noexcept
-        : broker_(std::exchange(other.broker_, nullptr)),
-          session_(other.session_),
-          watch_(other.watch_) {}
-    Call& operator=(Call&&) = delete;
-    ~Call();
-    SessionId session() const { return session_; }
-    // Makes the call one of the session's watches, which do not count as in flight.
-    //   RESOURCE_EXHAUSTED  the session has too many
-    absl::Status BecomeWatch();
-
-   private:
-    friend class Broker;
-    Call(Broker* broker, SessionId session) : broker_(broker), session_(session) {}
-    Broker* broker_;
-    SessionId session_;
-    bool watch_ = false;
-  };
 
   // --- Sessions --------------------------------------------------------------------
 
@@ -175,7 +97,7 @@ class Broker {
   };
   // Statuses as Ledger::OpenSession.
   absl::StatusOr<NewSession> OpenSession(absl::string_view tenant, const SessionDetails& details);
-  // As Ledger::CheckRoomForSession.
+  // As Sessions::CheckRoom.
   absl::Status CheckRoomForSession(absl::string_view tenant, const SessionDetails& details)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SocketClosed(SessionId session);
@@ -199,7 +121,7 @@ class Broker {
 
   // Restores the state that an earlier broker has left. Call once, after Configure and before any
   // other call. Memory granted after this call outlives this process (BrokerOptions::continuity).
-  struct Restored : Ledger::Restored {
+  struct Restored : gpumemd::Restored {
     std::vector<std::pair<SegmentId, absl::Status>> refused;  // by their devices
   };
   absl::StatusOr<Restored> Restore(Inheritance inheritance);
@@ -218,11 +140,11 @@ class Broker {
     std::string tenant;
   };
   absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
-  // As Ledger::Reconcile, for the resumed session that has this token. Its calls are served after
-  // that. Counts as a call in flight.
+  // As Reconciliation::Reconcile, for the resumed session that has this token. Its calls are served
+  // after that. Counts as a call in flight.
   //   INVALID_ARGUMENT  more ids than a session can hold
   //   UNAUTHENTICATED   no such session
-  //   and as Ledger::BeginReconcile
+  //   and as Reconciliation::Begin
   absl::StatusOr<std::vector<LeaseId>> Reconcile(absl::string_view token,
                                                  absl::Span<const LeaseId> leases,
                                                  absl::Span<const uint64_t> requests);
@@ -253,14 +175,13 @@ class Broker {
   // Releases the leases, and the leases that an earlier daemon granted to these requests. All of
   // them or none, unless another call of the session releases some of them at the same time.
   //   INVALID_ARGUMENT  more ids than a session can hold
-  //   and as Ledger::Release
+  //   and as Leases::Release
   absl::Status Release(const Call& call, absl::Span<const LeaseId> leases,
                        absl::Span<const uint64_t> requests = {});
-  absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Ledger::EventPlace& place,
+  absl::StatusOr<IpcEventId> RegisterEvent(const Call& call, const Events::Place& place,
                                            absl::string_view device_uuid, const ExportData& handle,
                                            uint64_t request_id = 0);
-  absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call,
-                                                      const Ledger::EventPlace& place);
+  absl::StatusOr<std::vector<IpcEventView>> GetEvents(const Call& call, const Events::Place& place);
   absl::StatusOr<bool> UnregisterEvent(const Call& call, IpcEventId event);
   // Returns all of the session's leases on lost segments.
   std::vector<LeaseId> LostLeases(const Call& call) const;
@@ -288,78 +209,19 @@ class Broker {
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
   absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
                                      uint64_t request_id = 0);
-  // By an operator.
-  absl::StatusOr<uint64_t> Unpublish(absl::string_view full_name,
-                                     absl::Span<const AuditOperator> by = {});
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
-  absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
 
-  // --- Requests of operators -------------------------------------------------------
+  // --- Operators
 
-  // As Ledger::Configure.
-  void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                 const std::map<std::string, Quota>& overridden = {});
-  // CheckQuota checks a change of a quota, so that the caller can save it before it makes the
-  // change (Ledger). `asked`: the part of `quota` whose devices must exist.
-  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
-  absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
-  absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
-  struct Trimmed {
-    uint64_t bytes = 0;
-    uint32_t segments = 0;
-  };
-  // Statuses as Ledger::Trim. Returns once the driver has the memory back.
-  absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
-                               uint64_t keep_bytes);
-  void SetDraining(bool draining);
-  // Sets which holders of the requested memory a denial names to workers. Operators see all.
-  void SetHoldersShown(HoldersShown shown);
-  // As Ledger::SetUnbrokered.
-  void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
-
-  // Memory pools, as in proto/gpumem/v1/admin.proto. In ListPools an empty name means all tenants
-  // or devices. In the others an empty device means the first one on which the tenant has a pool.
-  struct PoolView {
-    std::string device_uuid;
-    PoolStatus status;
-  };
-  absl::StatusOr<std::vector<PoolView>> ListPools(absl::string_view tenant,
-                                                  absl::string_view device) const;
-  absl::StatusOr<PoolView> SetPool(absl::string_view tenant, absl::string_view device,
-                                   const PoolChange& change);
-  absl::StatusOr<PoolView> TrimPool(absl::string_view tenant, absl::string_view device,
-                                    uint64_t keep_bytes);
-
-  // --- Looking ---------------------------------------------------------------------
-
-  struct DeviceView {
-    uint32_t index = 0;
-    DeviceInfo info;
-    uint64_t charged = 0;
-    uint64_t driver_free = 0;  // 0: the driver does not say, or was not asked
-    pid_t context_pid = 0;     // 0: no process has a context on it for the broker
-  };
-  std::vector<DeviceView> Devices(bool ask_driver) const;
-  struct Counts {
-    size_t sessions = 0, tenants = 0, segments = 0;
-    bool draining = false;
-  };
-  Counts Count() const;
-  // For the metrics: one moment of the ledger. Asks no driver. Holds the mutex for one pass over
-  // the tenants.
-  Measures Measure() const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<TenantView> GetTenant(absl::string_view tenant) const;
-  std::vector<TenantView> ListTenants() const;
-  absl::StatusOr<std::vector<SessionView>> ListSessions(absl::string_view tenant) const;
-  absl::StatusOr<std::vector<SegmentView>> ListSegments(absl::string_view tenant,
-                                                        absl::string_view device) const;
-  HoldersView ListHolders(std::optional<SegmentId> only) const;
-  absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
-                                                      absl::string_view device) const;
-  absl::Status CheckInvariants() const;
+  // Return the requests of operators (operators.h), and what they can look at (views.h).
+  BrokerOperators operators();
+  BrokerViews views() const;
 
  private:
+  friend class BrokerCall;
+  friend class BrokerOperators;
+  friend class BrokerViews;
   struct Doomed {
     SegmentId id{};
     std::unique_ptr<Allocation> memory;
@@ -399,7 +261,7 @@ class Broker {
   absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
-  std::vector<Ledger::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Revocations::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
   struct HandedOver {
@@ -446,7 +308,7 @@ class Broker {
   // INVALID_ARGUMENT  the session cannot have so many leases, or requests for them
   absl::Status CheckNamed(SessionId session, size_t leases, size_t requests) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As Ledger::Release, but holds the mutex for only a few of the leases at a time.
+  // As Leases::Release, but holds the mutex for only a few of the leases at a time.
   absl::Status ReleaseInParts(SessionId session, std::vector<LeaseId> leases)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -458,8 +320,6 @@ class Broker {
   void ForgetOldPools(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks the segments that the device has lost.
   void CollectLost(size_t device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the device that has the tenant's pool.
-  absl::StatusOr<Device*> FindPool(absl::string_view tenant, absl::string_view device) const;
 
   std::vector<std::unique_ptr<Device>> devices_;  // changed by the destructor alone
   const std::function<Secret()> random_;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/testing/fault_injection.h"
@@ -60,7 +62,7 @@ class BrokerTest : public ::testing::Test {
   }
 
   void TearDown() override {
-    EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
     broker_->ProcessGone(session_.id);
   }
 
@@ -92,13 +94,13 @@ class BrokerTest : public ::testing::Test {
     EXPECT_EQ(broker_->Release(CallOf(session_), ids), absl::OkStatus());
   }
 
-  uint64_t Charged() { return broker_->Devices(false)[0].charged; }
+  uint64_t Charged() { return broker_->views().Devices(false)[0].charged; }
   // Gives up retained memory, waits until the disposal thread is idle, and returns the charged
   // bytes.
   uint64_t Held() {
-    EXPECT_TRUE(broker_->Trim("", "", 0).ok());
+    EXPECT_TRUE(broker_->operators().Trim("", "", 0).ok());
     const auto releasing = [&] {
-      const auto segments = broker_->ListSegments("", "");
+      const auto segments = broker_->views().ListSegments("", "");
       for (const SegmentView& segment : *segments) {
         if (segment.state == SegmentState::kReleasing) return true;
       }
@@ -130,7 +132,7 @@ TEST_F(BrokerTest, AFailedCreateIsUndone) {
   auto leases = Acquire(1, 5);
   EXPECT_EQ(leases.status(), absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE"));
   EXPECT_EQ(Held(), 0u);
-  EXPECT_TRUE(broker_->ListSegments("", "")->empty());
+  EXPECT_TRUE(broker_->views().ListSegments("", "")->empty());
   EXPECT_TRUE(Acquire(10).ok());
 }
 
@@ -159,7 +161,7 @@ TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
   gate_.AwaitArrivals(1);
   // Charged while it is being made; no call waits for the driver.
   EXPECT_EQ(Charged(), 10 * kGranule);
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
   broker_->ProcessGone(session_.id);
   EXPECT_TRUE(observer_.forgotten.empty()) << "its call is still being answered";
   gate_.Open();
@@ -169,7 +171,7 @@ TEST_F(BrokerTest, ASessionThatEndsWhileItsSegmentIsMadeGetsNothing) {
   EXPECT_EQ(Held(), 0u);
 }
 
-TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
+TEST_F(BrokerTest, RequestWaitsForReturningMemory) {
   plan_ = [this](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
@@ -186,7 +188,7 @@ TEST_F(BrokerTest, MemoryOnItsWayBackIsWaitedFor) {
   EXPECT_EQ(Charged(), 10 * kGranule);
 }
 
-TEST_F(BrokerTest, WhatDoesNotComeBackInTimeIsADenial) {
+TEST_F(BrokerTest, MemoryThatDoesNotReturnInTimeIsADenial) {
   plan_ = [this](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kDestroy) gate_.Pass();
     return absl::OkStatus();
@@ -231,11 +233,11 @@ TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   EXPECT_EQ(denial->asked, 4 * kGranule);
   EXPECT_THAT(denial->help, HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
   EXPECT_EQ(creates_, 1) << "nothing could have come back";
-  EXPECT_EQ(broker_->GetTenant("a")->denials, 1u);
+  EXPECT_EQ(broker_->views().GetTenant("a")->denials, 1u);
   EXPECT_EQ(Held(), 0u);
 }
 
-TEST_F(BrokerTest, TwoDevicesWorthOfRacersStayWithinIt) {
+TEST_F(BrokerTest, ConcurrentRequestsStayWithinTheCapacity) {
   std::vector<std::thread> threads;
   std::atomic<int> granted = 0;
   for (int t = 0; t < 8; ++t) {
@@ -272,23 +274,25 @@ TEST_F(BrokerTest, TokensAreChecked) {
 }
 
 TEST_F(BrokerTest, ObserversAreTold) {
-  EXPECT_TRUE(broker_->OverrideQuota("a", {.limit_bytes = kGranule}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("a", {.limit_bytes = kGranule}).ok());
   EXPECT_THAT(observer_.quotas, ::testing::ElementsAre("a"));
   EXPECT_EQ(Acquire(2).status().code(), absl::StatusCode::kResourceExhausted);
-  broker_->SetDraining(true);
-  broker_->SetDraining(true);
+  broker_->operators().SetDraining(true);
+  broker_->operators().SetDraining(true);
   EXPECT_THAT(observer_.drained, ::testing::ElementsAre(true));
   EXPECT_EQ(Acquire(1).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(broker_->OpenSession("b", {}).status().code(), absl::StatusCode::kUnavailable);
-  broker_->SetDraining(false);
+  broker_->operators().SetDraining(false);
   EXPECT_TRUE(Acquire(1).ok());
 }
 
-TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
+TEST_F(BrokerTest, HoldersAreAskedWhenMemoryIsDenied) {
   now_ = absl::UnixEpoch();
   const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
   const Broker::NewSession other = Open("b");
-  EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule, .max_segments = 2}).ok());
+  EXPECT_TRUE(broker_->operators()
+                  .OverrideQuota("b", {.limit_bytes = 4 * kGranule, .max_segments = 2})
+                  .ok());
   const auto ask = [&](const Broker::NewSession& session, uint64_t granules) {
     return broker_
         ->Acquire(CallOf(session), {.bytes = granules * kGranule, .count = 1}, absl::InfinitePast(),
@@ -304,7 +308,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
   ASSERT_EQ(observer_.pressures.size(), 1u);
   EXPECT_EQ(observer_.pressures[0].tenant, "b");
-  EXPECT_EQ(observer_.pressures[0].device_uuid, broker_->Devices(false)[0].info.uuid);
+  EXPECT_EQ(observer_.pressures[0].device_uuid, broker_->views().Devices(false)[0].info.uuid);
   EXPECT_EQ(observer_.pressures[0].bytes, 2 * kGranule);
   EXPECT_EQ(ask(other, 3), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 1u) << "not over and over";
@@ -320,7 +324,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   later();
   EXPECT_EQ(ask(other, 1), StatusCode::kOk);
   EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(broker_->OverrideQuota("b", {.max_segments = 2}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {.max_segments = 2}).ok());
   EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 3u);
   // The driver has no memory left: all sessions could help.
@@ -335,7 +339,7 @@ TEST_F(BrokerTest, WhoCouldHelpIsAskedWhenMemoryIsDenied) {
   broker_->ProcessGone(other.id);
 }
 
-TEST_F(BrokerTest, WhoIsDeniedOverAndOverPressesLessAndLess) {
+TEST_F(BrokerTest, RepeatedDenialsRaisePressureLessOften) {
   now_ = absl::UnixEpoch();
   const auto leases = Acquire(5);
   ASSERT_TRUE(leases.ok());

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -92,9 +94,9 @@ class BrokerKindsTest : public testing::Test {
     options.random = [this] { return Secret{++randoms_}; };
     options.observer = &observer_;
     broker_ = std::make_unique<Broker>(std::move(options));
-    broker_->Configure({{"a", {.limit_bytes = 4 * kGranule}}}, {});
+    broker_->operators().Configure({{"a", {.limit_bytes = 4 * kGranule}}}, {});
   }
-  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+  void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open() { return broker_->OpenSession("a", {}).value(); }
   Broker::Call CallOf(const Broker::NewSession& session) {
@@ -156,7 +158,7 @@ TEST_F(BrokerKindsTest, APoolIsMadeForTheTenantAndItsLimit) {
   EXPECT_EQ(device_->specs.back().limit_bytes, 4 * kGranule);
 }
 
-TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
+TEST_F(BrokerKindsTest, HoldersOfLostMemoryAreTold) {
   const Broker::NewSession holder = Open(), other = Open();
   const auto held = Acquire(holder, Kind::kIpc);
   ASSERT_TRUE(held.ok());
@@ -170,7 +172,7 @@ TEST_F(BrokerKindsTest, HoldersOfWhatIsLostAreTold) {
   EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
 }
 
-TEST_F(BrokerKindsTest, WhatIsLostOnItsWayIsTold) {
+TEST_F(BrokerKindsTest, LossDuringAHandoverIsReported) {
   const Broker::NewSession session = Open();
   ASSERT_TRUE(Acquire(session, Kind::kIpc, [this] { device_->Lose(); }).ok());
   EXPECT_THAT(observer_.bereaved, ElementsAre(session.id));

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 #include "gmock/gmock.h"
@@ -74,7 +76,7 @@ class BrokerLeasesTest : public ::testing::Test {
     return all;
   }
   size_t LeasesOf(const Broker::NewSession& session) {
-    const auto sessions = broker_->ListSessions("");
+    const auto sessions = broker_->views().ListSessions("");
     for (const SessionView& view : *sessions) {
       if (view.id == session.id) return view.leases;
     }
@@ -118,18 +120,18 @@ TEST_F(FewLeases, MoreIdsThanASessionCanHoldAreRefused) {
 
 // An earlier daemon's bound was higher.
 TEST_F(FewLeases, ASessionThatHasMoreMayNameThem) {
-  Ledger before({broker_->Devices(/*ask_driver=*/false)[0].info}, {}, absl::Now);
+  Ledger before({broker_->views().Devices(/*ask_driver=*/false)[0].info}, {}, absl::Now);
   const PeerIdentity peer = {.pid = 7, .start_time = 1};
   Broker::NewSession session = {.token = Secret{7}};
   session.id = *before.OpenSession("a", {.peer = peer}, session.token);
   const Operation granted =
-      before.BeginAcquire(session.id, {.bytes = 4096, .count = 9})->operation.value();
+      before.admission().BeginAcquire(session.id, {.bytes = 4096, .count = 9})->operation.value();
   std::vector<LeaseId> leases;
   for (const Operation::Item& item : granted.items) {
-    before.Created(item.segment);
+    before.operations().Created(item.segment);
     leases.push_back(item.lease);
   }
-  ASSERT_TRUE(before.Commit(granted).ok());
+  ASSERT_TRUE(before.operations().Commit(granted).ok());
   Inheritance inheritance{.image = before.Image()};
   inheritance.sessions[session.id] = {.peer = peer};
   ASSERT_TRUE(broker_->Restore(std::move(inheritance)).ok());
@@ -197,10 +199,10 @@ TEST_F(BrokerLeasesTest, ThousandsAreReleasedAllOrNone) {
   EXPECT_EQ(broker_->Release(CallOf(session), leases), absl::OkStatus());
   EXPECT_EQ(LeasesOf(session), 0u);
   EXPECT_EQ(LeasesOf(other), 1u);
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
 }
 
-TEST_F(BrokerLeasesTest, ReconcileIsForThoseWhoHaveComeBack) {
+TEST_F(BrokerLeasesTest, ReconcileIsForResumedSessions) {
   const Broker::NewSession session = Open("a");
   const pid_t pid = pids_;
   std::vector<LeaseId> leases = AcquireMany(session, 2000);
@@ -221,7 +223,7 @@ TEST_F(BrokerLeasesTest, ReconcileIsForThoseWhoHaveComeBack) {
 }
 
 TEST_F(BrokerLeasesTest, ReconcileIsACallInFlight) {
-  broker_->Configure({{"a", {.max_in_flight = 1}}}, {});
+  broker_->operators().Configure({{"a", {.max_in_flight = 1}}}, {});
   const Broker::NewSession session = Open("a"), other = Open("a");
   ASSERT_TRUE(Resume(session, pids_ - 1).ok());
   {
@@ -230,7 +232,7 @@ TEST_F(BrokerLeasesTest, ReconcileIsACallInFlight) {
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   }
   EXPECT_EQ(Reconcile(session), absl::OkStatus());
-  EXPECT_EQ(broker_->GetTenant("a")->in_flight, 0u);
+  EXPECT_EQ(broker_->views().GetTenant("a")->in_flight, 0u);
 }
 
 TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
@@ -241,12 +243,12 @@ TEST_F(BrokerLeasesTest, ALargeSessionEndsWhileOthersAreServed) {
   EXPECT_FALSE(broker_->IsLive(TokenOf(session)));
   EXPECT_TRUE(absl::IsNotFound(Resume(session, pids_ - 1)));
   while (LeasesOf(session) > 0) {
-    EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
     EXPECT_EQ(broker_->Release(CallOf(other), {Acquire(other)}), absl::OkStatus());
   }
   broker_->ProcessGone(session.id);
   // Its tenant goes with the last of its memory.
-  while (broker_->ListSessions("a").ok()) std::this_thread::yield();
+  while (broker_->views().ListSessions("a").ok()) std::this_thread::yield();
 }
 
 // More segments than one hold of the mutex handles, attached to through a publication.
@@ -278,12 +280,12 @@ class ManySegments : public BrokerLeasesTest {
     attachment->resume = [] {};
     return broker_->Advance(attachment, /*may_block=*/true).attached;
   }
-  size_t AttachedSessions() const { return broker_->ListPublications("")->at(0).attached; }
+  size_t AttachedSessions() const { return broker_->views().ListPublications("")->at(0).attached; }
 
   Broker::NewSession publisher_, reader_;
 };
 
-TEST_F(ManySegments, AreAttachedToAllOrNone) {
+TEST_F(ManySegments, AttachingManySegmentsIsAllOrNothing) {
   const auto failed = Attach([] { return absl::UnavailableError("nobody reads it"); });
   EXPECT_TRUE(absl::IsUnavailable(failed.status()));
   EXPECT_EQ(LeasesOf(reader_), 0u);
@@ -293,21 +295,21 @@ TEST_F(ManySegments, AreAttachedToAllOrNone) {
   EXPECT_EQ(attached->leases.size(), kSegments);
   EXPECT_EQ(LeasesOf(reader_), kSegments);
   EXPECT_EQ(AttachedSessions(), 1u);
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
   std::vector<LeaseId> leases;
   for (const LeaseView& lease : attached->leases) leases.push_back(lease.lease);
   EXPECT_EQ(broker_->Release(CallOf(reader_), leases), absl::OkStatus());
   EXPECT_EQ(AttachedSessions(), 0u);
 }
 
-TEST_F(ManySegments, ASessionThatEndsMeanwhileHasNone) {
+TEST_F(ManySegments, SessionThatEndsWhileAttachingHasNoLease) {
   const auto late = Attach([&] {
     broker_->SocketClosed(reader_.id);
     return absl::OkStatus();
   });
   EXPECT_TRUE(absl::IsAborted(late.status())) << late.status();
   EXPECT_EQ(AttachedSessions(), 0u);
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
 }
 
 class ManyLeases : public BrokerLeasesTest {
@@ -329,7 +331,7 @@ class ManyLeases : public BrokerLeasesTest {
   }
   // Returns the number of holds that took longer than 5 ms.
   uint64_t LongHolds() const {
-    const LatencyCounts holds = broker_->Measure().lock_holds;
+    const LatencyCounts holds = broker_->views().Measure().lock_holds;
     uint64_t longer = 0;
     for (size_t i = 0; i < holds.buckets.size(); ++i) {
       const bool is_short =
@@ -342,7 +344,7 @@ class ManyLeases : public BrokerLeasesTest {
 
 // Measures the cost of another tenant's million leases: to get them, beside them, in the operators'
 // and the monitor's lists, and to end them.
-TEST_F(ManyLeases, AMillionCostOthersNothing) {
+TEST_F(ManyLeases, AMillionLeasesDoNotDelayOthers) {
   const Broker::NewSession session = Open("a"), other = Open("b");
   AcquireMany(session, kMillion);
   ASSERT_EQ(LeasesOf(session), kMillion);
@@ -365,8 +367,8 @@ TEST_F(ManyLeases, AMillionCostOthersNothing) {
   // or two of the hundred that an Acquire takes over the socket.
   EXPECT_LE(beside, alone * 1.2 + absl::Microseconds(2)) << alone;
 
-  EXPECT_EQ(broker_->ListHolders({}).leases.size(), size_t{kMillion});
-  EXPECT_EQ(broker_->ListSegments("", "")->size(), 2u);
+  EXPECT_EQ(broker_->views().ListHolders({}).leases.size(), size_t{kMillion});
+  EXPECT_EQ(broker_->views().ListSegments("", "")->size(), 2u);
   broker_->SocketClosed(session.id);
   absl::Duration longest;
   while (LeasesOf(session) > 0) {
@@ -375,11 +377,12 @@ TEST_F(ManyLeases, AMillionCostOthersNothing) {
     longest = std::max(longest, absl::Now() - begin);
   }
   RecordProperty("longest_at_its_end_us", absl::StrCat(absl::ToDoubleMicroseconds(longest)));
-  RecordProperty("longest_hold_us",
-                 absl::StrCat(absl::ToDoubleMicroseconds(broker_->Measure().longest_lock_hold)));
+  RecordProperty(
+      "longest_hold_us",
+      absl::StrCat(absl::ToDoubleMicroseconds(broker_->views().Measure().longest_lock_hold)));
   // A thread may be suspended while it holds the mutex. Work of the broker for each of a million
   // leases would take longer than that, or take long again and again.
-  const Measures measures = broker_->Measure();
+  const Measures measures = broker_->views().Measure();
   EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);
   EXPECT_LE(measures.longest_lock_hold, absl::Milliseconds(250));
 }

@@ -1,90 +1,95 @@
-// Operators' requests to the broker.
+#include "daemon/core/broker/operators.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
+#include "daemon/core/broker/views.h"
 
 namespace gpumemd {
 
-void Broker::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                       const std::map<std::string, Quota>& overridden) {
-  Update update(this);
-  ledger_.Configure(tenants, defaults, overridden);
-  if (observer_ != nullptr) observer_->QuotaChanged("");
+void BrokerOperators::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
+                                const std::map<std::string, Quota>& overridden) {
+  Broker::Update update(&broker_);
+  broker_.ledger_.tenants().Configure(tenants, defaults, overridden);
+  if (broker_.observer_ != nullptr) broker_.observer_->QuotaChanged("");
 }
 
-absl::Status Broker::CheckQuota(absl::string_view tenant, const Quota& quota,
-                                const Quota& asked) const {
-  TimedLock lock(&mutex_);
-  if (absl::Status known = ledger_.CheckDevices(asked); !known.ok()) return known;
-  return ledger_.CheckQuota(tenant, quota);
+absl::Status BrokerOperators::CheckQuota(absl::string_view tenant, const Quota& quota,
+                                         const Quota& asked) const {
+  TimedLock lock(&broker_.mutex_);
+  if (absl::Status known = broker_.ledger_.tenants().CheckDevices(asked); !known.ok()) return known;
+  return broker_.ledger_.tenants().CheckQuota(tenant, quota);
 }
 
-absl::StatusOr<TenantView> Broker::OverrideQuota(absl::string_view tenant, const Quota& quota) {
+absl::StatusOr<TenantView> BrokerOperators::OverrideQuota(absl::string_view tenant,
+                                                          const Quota& quota) {
   {
-    Update update(this);
-    ledger_.OverrideQuota(tenant, quota);
-    if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+    Broker::Update update(&broker_);
+    broker_.ledger_.tenants().OverrideQuota(tenant, quota);
+    if (broker_.observer_ != nullptr) broker_.observer_->QuotaChanged(tenant);
   }
-  return GetTenant(tenant);  // includes requests that the change granted
+  return broker_.views().GetTenant(tenant);  // includes requests that the change granted
 }
 
-absl::StatusOr<TenantView> Broker::UnsetQuota(absl::string_view tenant, const Quota& quota) {
-  Update update(this);
-  absl::StatusOr<TenantView> view = ledger_.UnsetQuota(tenant, quota);
-  if (observer_ != nullptr) observer_->QuotaChanged(tenant);
+absl::StatusOr<TenantView> BrokerOperators::UnsetQuota(absl::string_view tenant,
+                                                       const Quota& quota) {
+  Broker::Update update(&broker_);
+  absl::StatusOr<TenantView> view = broker_.ledger_.tenants().UnsetQuota(tenant, quota);
+  if (broker_.observer_ != nullptr) broker_.observer_->QuotaChanged(tenant);
   return view;
 }
 
-absl::StatusOr<Broker::Trimmed> Broker::Trim(absl::string_view tenant, absl::string_view device,
-                                             uint64_t keep_bytes) {
+absl::StatusOr<BrokerOperators::Trimmed> BrokerOperators::Trim(absl::string_view tenant,
+                                                               absl::string_view device,
+                                                               uint64_t keep_bytes) {
   absl::StatusOr<std::vector<SegmentId>> doomed;
   Trimmed trimmed;
   {
-    Update update(this);
-    doomed = ledger_.Trim(tenant, device, keep_bytes);
+    Broker::Update update(&broker_);
+    doomed = broker_.ledger_.segments().Trim(tenant, device, keep_bytes);
     if (!doomed.ok()) return doomed.status();
     for (SegmentId id : *doomed) {
-      trimmed.bytes += ledger_.look().Describe({.segment = id}).bytes;
+      trimmed.bytes += broker_.ledger_.look().Describe({.segment = id}).bytes;
       ++trimmed.segments;
     }
   }
-  TimedLock lock(&mutex_);
-  auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::none_of(doomed->begin(), doomed->end(),
-                        [&](SegmentId id) { return ledger_.state().segments.contains(id); });
+  TimedLock lock(&broker_.mutex_);
+  auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
+    return std::none_of(doomed->begin(), doomed->end(), [&](SegmentId id) {
+      return broker_.ledger_.state().segments.contains(id);
+    });
   };
-  mutex_.Await(absl::Condition(&gone));
+  broker_.mutex_.Await(absl::Condition(&gone));
   return trimmed;
 }
 
-void Broker::SetDraining(bool draining) {
-  Update update(this);
-  if (ledger_.state().draining == draining) return;
-  ledger_.SetDraining(draining);
-  if (observer_ != nullptr) observer_->DrainingChanged(draining);
+void BrokerOperators::SetDraining(bool draining) {
+  Broker::Update update(&broker_);
+  if (broker_.ledger_.state().draining == draining) return;
+  broker_.ledger_.SetDraining(draining);
+  if (broker_.observer_ != nullptr) broker_.observer_->DrainingChanged(draining);
 }
 
-void Broker::SetHoldersShown(HoldersShown shown) {
-  TimedLock lock(&mutex_);
-  holders_shown_ = shown;
+void BrokerOperators::SetHoldersShown(HoldersShown shown) {
+  TimedLock lock(&broker_.mutex_);
+  broker_.holders_shown_ = shown;
 }
 
-void Broker::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
-  Update update(this);
-  ledger_.SetUnbrokered(std::move(uses));
+void BrokerOperators::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
+  Broker::Update update(&broker_);
+  broker_.ledger_.SetUnbrokered(std::move(uses));
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all
 // others.
 
-absl::StatusOr<std::vector<Broker::PoolView>> Broker::ListPools(absl::string_view tenant,
-                                                                absl::string_view uuid) const {
+absl::StatusOr<std::vector<BrokerOperators::PoolView>> BrokerOperators::ListPools(
+    absl::string_view tenant, absl::string_view uuid) const {
   std::vector<PoolView> pools;
   bool known = uuid.empty();
-  for (const auto& device : devices_) {
+  for (const auto& device : broker_.devices_) {
     if (!uuid.empty() && device->info().uuid != uuid) continue;
     known = true;
     absl::StatusOr<std::vector<PoolStatus>> there = device->Pools();
@@ -98,7 +103,8 @@ absl::StatusOr<std::vector<Broker::PoolView>> Broker::ListPools(absl::string_vie
   return pools;
 }
 
-absl::StatusOr<Device*> Broker::FindPool(absl::string_view tenant, absl::string_view uuid) const {
+absl::StatusOr<Device*> BrokerOperators::FindPool(absl::string_view tenant,
+                                                  absl::string_view uuid) const {
   absl::StatusOr<std::vector<PoolView>> pools = ListPools(tenant, uuid);
   if (!pools.ok()) return pools.status();
   if (tenant.empty() || pools->empty()) {
@@ -106,14 +112,15 @@ absl::StatusOr<Device*> Broker::FindPool(absl::string_view tenant, absl::string_
         absl::StrCat("tenant \"", tenant, "\" has no memory pool", uuid.empty() ? "" : " on ", uuid,
                      "; a pool is there while segments of kind mempool are"));
   }
-  for (const auto& device : devices_) {
+  for (const auto& device : broker_.devices_) {
     if (device->info().uuid == pools->front().device_uuid) return device.get();
   }
   return absl::InternalError("a pool's device is gone");
 }
 
-absl::StatusOr<Broker::PoolView> Broker::SetPool(absl::string_view tenant, absl::string_view uuid,
-                                                 const PoolChange& change) {
+absl::StatusOr<BrokerOperators::PoolView> BrokerOperators::SetPool(absl::string_view tenant,
+                                                                   absl::string_view uuid,
+                                                                   const PoolChange& change) {
   absl::StatusOr<Device*> device = FindPool(tenant, uuid);
   if (!device.ok()) return device.status();
   absl::StatusOr<PoolStatus> status = (*device)->SetPool(tenant, change);
@@ -121,13 +128,20 @@ absl::StatusOr<Broker::PoolView> Broker::SetPool(absl::string_view tenant, absl:
   return PoolView{(*device)->info().uuid, *std::move(status)};
 }
 
-absl::StatusOr<Broker::PoolView> Broker::TrimPool(absl::string_view tenant, absl::string_view uuid,
-                                                  uint64_t keep_bytes) {
+absl::StatusOr<BrokerOperators::PoolView> BrokerOperators::TrimPool(absl::string_view tenant,
+                                                                    absl::string_view uuid,
+                                                                    uint64_t keep_bytes) {
   absl::StatusOr<Device*> device = FindPool(tenant, uuid);
   if (!device.ok()) return device.status();
   absl::StatusOr<PoolStatus> status = (*device)->TrimPool(tenant, keep_bytes);
   if (!status.ok()) return status.status();
   return PoolView{(*device)->info().uuid, *std::move(status)};
+}
+
+absl::StatusOr<uint64_t> BrokerOperators::Unpublish(absl::string_view full_name,
+                                                    absl::Span<const AuditOperator> by) {
+  Broker::Update update(&broker_);
+  return broker_.ledger_.publications().Unpublish(full_name, by);
 }
 
 }  // namespace gpumemd

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/core/admission/refusals.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/denial.h"
 
@@ -49,7 +50,7 @@ absl::Status Broker::Denied(SessionId session, absl::string_view call, absl::Sta
 absl::Status Broker::WithoutOthers(SessionId session, absl::Status denial) const {
   std::optional<Denial> why = DenialOf(denial);
   if (!why || why->holders.empty()) return denial;
-  ledger_.HideHolders(session, holders_shown_, *why);
+  HideHolders(ledger_.state(), session, holders_shown_, *why);
   return DenialError(*why);
 }
 

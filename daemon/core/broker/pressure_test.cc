@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 
 namespace gpumemd {
@@ -15,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using BrokerPressureTest = BrokerWaitFixture;
 
-TEST_F(BrokerPressureTest, WhoCouldHelpIsAskedAgainWhileSomebodyWaits) {
+TEST_F(BrokerPressureTest, HoldersAreAskedAgainWhileARequestWaits) {
   Client a = Open("a"), b = Open("b");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
@@ -34,8 +35,8 @@ class LongGraceTest : public BrokerWaitFixture {
 };
 
 // Two requests of one tenant that begin together.
-TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
-  broker_->Configure({{"c", {.priority = -1}}}, {});
+TEST_F(LongGraceTest, WaiterForReturningMemoryDoesNotSilenceAnother) {
+  broker_->operators().Configure({{"c", {.priority = -1}}}, {});
   Client a = Open("a"), c = Open("c"), first = Open("b"), second = Open("b");
   Hold(a, 6);
   Hold(c, 4, /*revocable=*/true);
@@ -49,13 +50,14 @@ TEST_F(LongGraceTest, OneThatWaitsForWhatIsOnItsWayDoesNotSilenceAnother) {
   }
 }
 
-TEST_F(BrokerPressureTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
+TEST_F(BrokerPressureTest, WaiterAtItsOwnLimitDoesNotSilenceAnother) {
+  broker_->operators().Configure({{"b", {.limit_bytes = 4 * kGranule}}}, {});
   Client a = Open("a"), holds = Open("b"), first = Open("b"), second = Open("b");
   Hold(a, 8);
   Hold(holds, 2);
   // The unused guarantee goes before memory that is not guaranteed, and has to come from others.
-  broker_->Configure({{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
+  broker_->operators().Configure(
+      {{"b", {.limit_bytes = 4 * kGranule, .guarantee_bytes = 3 * kGranule}}}, {});
   ASSERT_EQ(Begin(first, 3, kLong), State::kWaits);
   ASSERT_EQ(Begin(second, 1, kLong), State::kWaits);
   for (const std::string pressed : {"b", ""}) {
@@ -69,8 +71,8 @@ TEST_F(BrokerPressureTest, NorDoesOneThatOnlyItsOwnTenantCanHelp) {
   }
 }
 
-TEST_F(BrokerPressureTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
-  broker_->Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
+TEST_F(BrokerPressureTest, GuaranteeEndsProcessesThatKeepRevocableMemory) {
+  broker_->operators().Configure({{"owner", {.guarantee_bytes = 8 * kGranule}}}, {});
   Client scavenger = Open("b"), owner = Open("owner");
   Hold(scavenger, 10, /*revocable=*/true);
   // It need not ask to wait.
@@ -82,7 +84,7 @@ TEST_F(BrokerPressureTest, AGuaranteeEndsProcessesThatKeepRevocableMemory) {
   EXPECT_TRUE(End(owner).ok());
 }
 
-TEST_F(BrokerPressureTest, WhatIsRevocableSaysSo) {
+TEST_F(BrokerPressureTest, RevocableLeaseSaysSo) {
   Client a = Open("a");
   ASSERT_EQ(Begin(a, 1, absl::ZeroDuration(), /*revocable=*/true), State::kNeedsAThread);
   const auto progress = broker_->Advance(a.acquisition, /*may_block=*/true);

@@ -26,16 +26,16 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
     // Before the journal needs it.
     {
       TimedLock lock(&mutex_);
-      sized.id = ledger_.NewPublicationId();
+      sized.id = ledger_.publications().NewId();
     }
     Failpoint("publish-before");
     if (kept->fd() >= 0) continuity_->Keep(sized.id, kept->fd());
     Failpoint("publish-kept");
   }
-  absl::StatusOr<Ledger::Published> published;
+  absl::StatusOr<Publications::Published> published;
   {
     Update update(this);
-    published = ledger_.Publish(call.session(), sized);
+    published = ledger_.publications().Publish(call.session(), sized);
     if (!published.ok()) Denied(call.session(), "publish", published.status()).IgnoreError();
     if (published.ok() && !published->again) metadata_.emplace(published->id, kept);
   }
@@ -49,25 +49,13 @@ absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& sp
 absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view name,
                                            uint64_t request_id) {
   Update update(this);
-  return ledger_.Unpublish(call.session(), name, request_id);
-}
-
-absl::StatusOr<uint64_t> Broker::Unpublish(absl::string_view full_name,
-                                           absl::Span<const AuditOperator> by) {
-  Update update(this);
-  return ledger_.Unpublish(full_name, by);
+  return ledger_.publications().Unpublish(call.session(), name, request_id);
 }
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
     const Call& call, absl::string_view tenant) const {
   TimedLock lock(&mutex_);
   return ledger_.look().ListAttachable(call.session(), tenant);
-}
-
-absl::StatusOr<std::vector<PublicationView>> Broker::ListPublications(
-    absl::string_view tenant) const {
-  TimedLock lock(&mutex_);
-  return ledger_.look().ListPublications(tenant);
 }
 
 Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,
@@ -87,10 +75,10 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
     absl::StatusOr<Admission> admission;
-    if (auto regrant = ledger_.RegrantAttach(it.session, it.spec.request_id)) {
+    if (auto regrant = ledger_.reconciliation().RegrantAttach(it.session, it.spec.request_id)) {
       admission = Admission{.operation = std::move(regrant)};
     } else {
-      admission = ledger_.BeginAttach(it.session, it.spec, kLeasesAtOnce);
+      admission = ledger_.operations().BeginAttach(it.session, it.spec, kLeasesAtOnce);
     }
     if (!admission.ok()) {
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
@@ -110,7 +98,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     absl::Status exposed;
     {
       Update update(this);
-      exposed = ledger_.Expose(operation, kLeasesAtOnce);
+      exposed = ledger_.operations().Expose(operation, kLeasesAtOnce);
     }
     if (exposed.ok()) continue;
     Abort(operation, /*handed_over=*/false);
@@ -161,7 +149,7 @@ std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
 
 void Broker::EndAttachWait(WaiterId waiter, bool expired) {
   const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
-  attachment->refused = ledger_.EndAttachWait(waiter, expired);
+  attachment->refused = ledger_.publications().EndWait(waiter, expired);
   Resume(attachment);
 }
 
@@ -172,7 +160,7 @@ void Broker::Resume(const std::shared_ptr<Attachment>& attachment) {
 
 void Broker::ParkAttaches() {
   for (auto& [waiter, attachment] : std::exchange(attaching_, {})) {
-    ledger_.EndAttachWait(waiter, /*expired=*/false).IgnoreError();
+    ledger_.publications().EndWait(waiter, /*expired=*/false).IgnoreError();
     attachment->waiter.reset();
     attachment->parked = true;
     ++parked_;
@@ -181,19 +169,19 @@ void Broker::ParkAttaches() {
 }
 
 void Broker::ResumeAttaches() {
-  for (WaiterId waiter : ledger_.TakeAttachable()) Resume(TakeAttaching(waiter));
+  for (WaiterId waiter : Drain(ledger_.effects().attachable)) Resume(TakeAttaching(waiter));
 }
 
 void Broker::DropEndedPublications() {
-  for (PublicationId id : ledger_.TakeEndedPublications()) {
+  for (PublicationId id : Drain(ledger_.effects().ended_publications)) {
     ended_metadata_.emplace_back(id, metadata_.extract(id).mapped());
   }
   // Makes the clock's thread look at it anew.
-  times_changed_ |= ledger_.NextExpiry() < watched_expiry_;
+  times_changed_ |= ledger_.publications().NextExpiry() < watched_expiry_;
 }
 
 void Broker::EndOverduePublications(absl::Time now) {
-  ledger_.ExpirePublications();
+  ledger_.publications().Expire();
   while (!attach_due_.empty() && attach_due_.begin()->first <= now) {
     EndAttachWait(attach_due_.begin()->second, /*expired=*/true);
   }

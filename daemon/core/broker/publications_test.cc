@@ -13,6 +13,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -42,7 +44,7 @@ class BrokerPublicationsTest : public ::testing::Test {
     broker_ = std::make_unique<Broker>(std::move(options));
     session_ = Open();
   }
-  void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+  void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open() {
     SessionDetails details;
@@ -115,7 +117,7 @@ class BrokerPublicationsTest : public ::testing::Test {
   Broker::AttachProgress Advance(const Attaching& it, bool may_block = true) {
     return broker_->Advance(it.attachment, may_block);
   }
-  uint32_t LeasesOfSession() { return broker_->ListSessions("a")->at(0).leases; }
+  uint32_t LeasesOfSession() { return broker_->views().ListSessions("a")->at(0).leases; }
 
   int randoms_ = 0;
   pid_t pids_ = 0;
@@ -142,18 +144,18 @@ TEST_F(BrokerPublicationsTest, AttachingSendsAllDescriptorsInOrder) {
   EXPECT_EQ(LeasesOfSession(), 600u);
 }
 
-TEST_F(BrokerPublicationsTest, NothingStaysOfWhatCouldNotBeSent) {
+TEST_F(BrokerPublicationsTest, FailedAttachmentLeavesNothing) {
   Publish({.name = "w", .leases = Acquire(2)});
   const auto it = NewAttach({.name = "w"}, [](const Broker::Handover&, bool) {
     return absl::UnavailableError("the socket is closed");
   });
   EXPECT_TRUE(absl::IsUnavailable(Advance(*it).attached.status()));
   EXPECT_EQ(LeasesOfSession(), 2u);
-  EXPECT_EQ(broker_->ListPublications("")->at(0).attached, 0u);
+  EXPECT_EQ(broker_->views().ListPublications("")->at(0).attached, 0u);
 }
 
 // The session's process may map what it was sent: that stays charged until the process is gone.
-TEST_F(BrokerPublicationsTest, WhatWasSentInPartLingers) {
+TEST_F(BrokerPublicationsTest, PartlySentAttachmentLingers) {
   const std::vector<LeaseId> leases = Acquire(1);
   Publish({.name = "w", .leases = leases});
   const Broker::NewSession publisher = std::exchange(session_, Open());
@@ -164,8 +166,8 @@ TEST_F(BrokerPublicationsTest, WhatWasSentInPartLingers) {
     return absl::UnavailableError("the socket was closed in between");
   });
   EXPECT_TRUE(absl::IsUnavailable(Advance(*it).attached.status()));
-  ASSERT_TRUE(broker_->Unpublish("a/w").ok());
-  EXPECT_EQ(broker_->GetTenant("a")->devices[0].lingering, kGranule);
+  ASSERT_TRUE(broker_->operators().Unpublish("a/w").ok());
+  EXPECT_EQ(broker_->views().GetTenant("a")->devices[0].lingering, kGranule);
 }
 
 TEST_F(BrokerPublicationsTest, AClientThatDoesNotReadAtOnceNeedsAThread) {
@@ -199,13 +201,13 @@ TEST_F(BrokerPublicationsTest, TheClockEndsAWait) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(progress.attached.status())) << progress.attached.status();
 }
 
-TEST_F(BrokerPublicationsTest, WhoGivesUpHoldsNothing) {
+TEST_F(BrokerPublicationsTest, CancelledAttachmentHoldsNothing) {
   const auto waits = NewAttach({.name = "w", .version = 1});
   EXPECT_EQ(Advance(*waits).state, State::kWaits);
   broker_->GiveUp(waits->attachment);
   EXPECT_EQ(waits->Resumed(), 1);
   EXPECT_TRUE(absl::IsCancelled(Advance(*waits).attached.status()));
-  EXPECT_EQ(broker_->GetTenant("a")->waiting, 0u);
+  EXPECT_EQ(broker_->views().GetTenant("a")->waiting, 0u);
 
   Publish({.name = "w", .leases = Acquire(1)});
   std::shared_ptr<Broker::Attachment> attachment;
@@ -226,15 +228,15 @@ TEST_F(BrokerPublicationsTest, ASessionThatEndsEndsItsWaits) {
   EXPECT_TRUE(absl::IsAborted(Advance(*it).attached.status()));
 }
 
-TEST_F(BrokerPublicationsTest, TheClockEndsWhatNobodyIsAttachedTo) {
+TEST_F(BrokerPublicationsTest, TheClockEndsUnattachedPublications) {
   const std::vector<LeaseId> leases = Acquire(1);
   Publish({.name = "later", .leases = leases, .expire_after = absl::Hours(1)});
   Publish({.name = "soon", .leases = leases, .expire_after = absl::Milliseconds(20)});
   const absl::Time patience = absl::Now() + kLong;
-  while (broker_->ListPublications("")->size() > 1 && absl::Now() < patience) {
+  while (broker_->views().ListPublications("")->size() > 1 && absl::Now() < patience) {
     absl::SleepFor(absl::Milliseconds(1));
   }
-  const auto left = *broker_->ListPublications("");
+  const auto left = *broker_->views().ListPublications("");
   ASSERT_THAT(left, SizeIs(1));
   EXPECT_EQ(left[0].name, "later");
 }

@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/pinned_device.h"
 #include "daemon/device/testing/fault_injection.h"
@@ -85,12 +86,12 @@ class BrokerPulseTest : public ::testing::Test {
   std::unique_ptr<Broker> broker_;  // destroyed before the objects that it calls
 };
 
-TEST_F(BrokerPulseTest, ComesAtTheStartAndAgainAndAgain) {
+TEST_F(BrokerPulseTest, TickComesAtTheStartAndRepeats) {
   Start(absl::Milliseconds(1), absl::Milliseconds(1));
   EXPECT_TRUE(AwaitPulses(20));
 }
 
-TEST_F(BrokerPulseTest, SaysWhatHasChangedAndIsQuietThen) {
+TEST_F(BrokerPulseTest, TickReportsChangesOnce) {
   Start(absl::InfiniteDuration(), absl::ZeroDuration());
   EXPECT_TRUE(Await({}));
   const auto session = broker_->OpenSession("a", {});
@@ -112,7 +113,7 @@ TEST_F(BrokerPulseTest, ChangesWaitForTheirPause) {
   EXPECT_FALSE(AwaitPulses(2, absl::Milliseconds(20)));
 }
 
-TEST_F(BrokerPulseTest, GoesOnWhileTheDriverHangs) {
+TEST_F(BrokerPulseTest, TickContinuesWhileTheDriverHangs) {
   Gate driver;
   Start(absl::Milliseconds(1), absl::Milliseconds(1), [&](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kCreate) driver.Pass();
@@ -127,10 +128,10 @@ TEST_F(BrokerPulseTest, GoesOnWhileTheDriverHangs) {
   caller.join();
 }
 
-TEST_F(BrokerPulseTest, StopsWhileSomebodyKeepsTheMutex) {
+TEST_F(BrokerPulseTest, TickStopsWhileTheMutexIsHeld) {
   Start(absl::Milliseconds(1), absl::Milliseconds(1));
   EXPECT_TRUE(AwaitPulses(2));
-  std::thread stuck([&] { (void)broker_->OverrideQuota("a", {}); });
+  std::thread stuck([&] { (void)broker_->operators().OverrideQuota("a", {}); });
   observer_.gate.AwaitArrivals(1);
   const size_t before = pulses();
   EXPECT_FALSE(AwaitPulses(before + 2, absl::Milliseconds(50)));  // one may have been on its way

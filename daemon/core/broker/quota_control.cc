@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
@@ -23,7 +25,7 @@ const Quota& QuotaControl::BaseOf(const std::string& tenant) const {
 absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
   // A tenant whose override is skipped need not exist.
   if (auto known = overrides_.find(tenant); known != overrides_.end()) return known->second;
-  if (absl::Status found = broker_->GetTenant(tenant).status(); !found.ok()) return found;
+  if (absl::Status found = broker_->views().GetTenant(tenant).status(); !found.ok()) return found;
   return QuotaOverride();
 }
 
@@ -61,7 +63,7 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
       ++it;
     }
   }
-  broker_->Configure(tenants_, defaults_, overridden);
+  broker_->operators().Configure(tenants_, defaults_, overridden);
   return TellSkipped();
 }
 
@@ -109,9 +111,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
                                                             const Quota& asked) {
   Quota quota = BaseOf(tenant);
   Apply(changed, &quota);
-  const absl::StatusOr<TenantView> known = broker_->GetTenant(tenant);
+  const absl::StatusOr<TenantView> known = broker_->views().GetTenant(tenant);
   const Quota before = known.ok() ? known->quota : BaseOf(tenant);
-  absl::Status right = broker_->CheckQuota(tenant, quota, asked);
+  absl::Status right = broker_->operators().CheckQuota(tenant, quota, asked);
   if (!right.ok() && skipped_.contains(tenant)) {
     return absl::Status(
         right.code(),
@@ -131,7 +133,7 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   overrides_ = std::move(overrides);
   skipped_.erase(tenant);
   absl::StatusOr<TenantView> view =
-      fields.empty() ? broker_->UnsetQuota(tenant, quota) : broker_->OverrideQuota(tenant, quota);
+      fields.empty() ? broker_->operators().UnsetQuota(tenant, quota) : broker_->operators().OverrideQuota(tenant, quota);
   if (!view.ok())
     return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};  // gone by now
   return Outcome{*std::move(view), before, std::move(fields)};

@@ -1,4 +1,5 @@
 #include "daemon/core/broker/quota_control.h"
+#include "daemon/core/broker/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +42,7 @@ class QuotaControlTest : public testing::Test {
                                               });
   }
 
-  Quota Of(const std::string& tenant) { return broker_->GetTenant(tenant)->quota; }
+  Quota Of(const std::string& tenant) { return broker_->views().GetTenant(tenant)->quota; }
 
   static QuotaOverride Limit(uint64_t bytes) {
     return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
@@ -105,8 +106,8 @@ TEST_F(QuotaControlTest, ATenantThatWasThereForItsOverrideGoesWithIt) {
   absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("user-1", {"limit_bytes"});
   ASSERT_TRUE(unset.ok()) << unset.status();
   EXPECT_EQ(unset->tenant.quota, (Quota{.limit_bytes = 10}));
-  EXPECT_TRUE(absl::IsNotFound(broker_->GetTenant("user-1").status()));
-  EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(broker_->views().GetTenant("user-1").status()));
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
 }
 
 TEST_F(QuotaControlTest, WhatCannotBeWrittenIsNotChanged) {

@@ -11,7 +11,7 @@ namespace gpumemd {
 
 absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
-  Ledger::Survivors survivors{.sessions = std::move(inheritance.sessions)};
+  Survivors survivors{.sessions = std::move(inheritance.sessions)};
   Update update(this);
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);
@@ -63,8 +63,8 @@ void Broker::Freeze() {
   // of a live one.
   while (true) {
     Update update(this);
-    if (ledger_.HasEnding()) {
-      ledger_.ContinueEnding();
+    if (ledger_.endings().HasAny()) {
+      ledger_.endings().Continue();
       continue;
     }
     survivable_ = false;
@@ -80,7 +80,8 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
     return absl::NotFoundError(
         "this daemon does not know the session, or has ended it: connect for a new one");
   }
-  if (absl::Status resumed = ledger_.Resume(*session, peer); !resumed.ok()) return resumed;
+  if (absl::Status resumed = ledger_.sessions().Resume(*session, peer); !resumed.ok())
+    return resumed;
   // The descriptors that it was sent went with its connection.
   pools_sent_.erase(*session);
   return Resumed{*session, *ledger_.look().TenantOf(*session)};
@@ -100,17 +101,17 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
       return absl::UnauthenticatedError(
           "the session's client has to come back for it first, with a Hello on the session socket");
     }
-    if (absl::Status begun = ledger_.BeginReconcile(*session); !begun.ok()) {
+    if (absl::Status begun = ledger_.reconciliation().Begin(*session); !begun.ok()) {
       return Denied(*session, "call", std::move(begun));
     }
     ++calls_;
     call.emplace(Call(this, *session));
   }
-  Ledger::Statement statement(leases, requests);
+  Reconciliation::Statement statement(leases, requests);
   while (true) {
     Update update(this);
     absl::StatusOr<bool> done =
-        ledger_.Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
+        ledger_.reconciliation().Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
     if (!done.ok()) return done.status();
     if (*done) return statement.TakeUnknown();
   }

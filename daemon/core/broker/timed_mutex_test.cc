@@ -37,7 +37,7 @@ TEST(TimedMutex, CountsEachHold) {
   EXPECT_EQ(times.longest, absl::Milliseconds(7));
 }
 
-TEST(TimedMutex, AWaitIsNoHold) {
+TEST(TimedMutex, WaitingDoesNotCountAsHolding) {
   Mutex mutex;
   bool waits = false, go_on = false;
   std::thread waiter([&] {
@@ -60,7 +60,7 @@ TEST(TimedMutex, AWaitIsNoHold) {
   EXPECT_EQ(mutex.Read().longest, absl::Milliseconds(5));
 }
 
-TEST(TimedMutex, WhereThereIsNothingToWaitForTheHoldGoesOn) {
+TEST(TimedMutex, HoldContinuesIfThereIsNothingToWaitFor) {
   Mutex mutex;
   bool there = true, never = false;
   {

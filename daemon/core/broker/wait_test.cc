@@ -8,7 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 
 namespace gpumemd {
@@ -18,20 +20,20 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using BrokerWaitTest = BrokerWaitFixture;
 
-TEST_F(BrokerWaitTest, AReleaseLetsInWhoWaits) {
+TEST_F(BrokerWaitTest, ReleaseAdmitsAWaiter) {
   Client a = Open("a"), b = Open("b");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
-  EXPECT_EQ(broker_->ListWaiting("", "")->size(), 1u);
+  EXPECT_EQ(broker_->views().ListWaiting("", "")->size(), 1u);
   EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
   const auto leases = End(b);
   ASSERT_TRUE(leases.ok()) << leases.status();
   EXPECT_EQ(leases->front().bytes, 4 * kGranule);
-  EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
+  EXPECT_TRUE(broker_->views().ListWaiting("", "")->empty());
 }
 
 // The next daemon is to answer them.
-TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
+TEST_F(BrokerWaitTest, ParkedRequestsAreNeitherServedNorAnswered) {
   Client a = Open("a"), b = Open("b"), c = Open("c");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, kLong), State::kWaits);
@@ -50,7 +52,7 @@ TEST_F(BrokerWaitTest, ParkedRequestsGetNeitherATurnNorAnAnswer) {
   EXPECT_TRUE(broker_->AwaitCalls(absl::Now()));
 }
 
-TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
+TEST_F(BrokerWaitTest, EndOfAProcessAdmitsAWaiter) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
@@ -60,7 +62,7 @@ TEST_F(BrokerWaitTest, AProcessThatDiesLetsInWhoWaits) {
   EXPECT_TRUE(End(b).ok());
 }
 
-TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
+TEST_F(BrokerWaitTest, ExpiredWaiterIsToldWhatBlockedIt) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(Begin(b, 4, absl::Milliseconds(1)), State::kWaits);
@@ -69,12 +71,13 @@ TEST_F(BrokerWaitTest, WhoWaitsInVainIsToldWhatStoodInTheWay) {
   const auto denial = DenialOf(status);
   ASSERT_TRUE(denial.has_value()) << status;
   EXPECT_EQ(denial->cause, Denial::Cause::kCapacity);
-  EXPECT_EQ(broker_->GetTenant("b")->denials, 1u);
+  EXPECT_EQ(broker_->views().GetTenant("b")->denials, 1u);
 }
 
 // Holds for requests that wait and for those that do not.
-TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
-  broker_->Configure({{"team", {}}, {"b", {.parent = "team"}}, {"c", {.parent = "team"}}}, {});
+TEST_F(BrokerWaitTest, HoldersAreNamedToOperatorsAndAsConfigured) {
+  broker_->operators().Configure(
+      {{"team", {}}, {"b", {.parent = "team"}}, {"c", {.parent = "team"}}}, {});
   Client a = Open("a"), b = Open("b"), c = Open("c");
   Hold(a, 7);
   Hold(c, 3);
@@ -99,7 +102,7 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
   const auto denied_later = [&] {
     Client other = Open("b");
     EXPECT_EQ(Begin(other, 4, absl::Milliseconds(1)), State::kWaits);
-    const auto waiting = broker_->ListWaiting("", "");
+    const auto waiting = broker_->views().ListWaiting("", "");
     if (waiting.ok() && !waiting->empty()) {
       EXPECT_EQ(waiting->front().blocked_by.holders.size(), 2u);
     }
@@ -107,15 +110,15 @@ TEST_F(BrokerWaitTest, OthersAreNamedToOperatorsAndAsTheSettingSays) {
   };
   EXPECT_THAT(names(denied_at_once()), ElementsAre("c")) << "the default";
   EXPECT_THAT(names(denied_later()), ElementsAre("c"));
-  broker_->SetHoldersShown(HoldersShown::kAll);
+  broker_->operators().SetHoldersShown(HoldersShown::kAll);
   EXPECT_THAT(names(denied_at_once()), ElementsAre("a", "c"));
   EXPECT_THAT(names(denied_later()), ElementsAre("a", "c"));
-  broker_->SetHoldersShown(HoldersShown::kNone);
+  broker_->operators().SetHoldersShown(HoldersShown::kNone);
   EXPECT_THAT(names(denied_at_once()), IsEmpty());
   EXPECT_THAT(names(denied_later()), IsEmpty());
 }
 
-TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
+TEST_F(BrokerWaitTest, DisconnectedClientWaitsNoLonger) {
   Client a = Open("a"), b = Open("b"), c = Open("c");
   const std::vector<LeaseId> held = Hold(a, 10);
   ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
@@ -123,12 +126,12 @@ TEST_F(BrokerWaitTest, AClientThatIsGoneWaitsNoLonger) {
   broker_->GiveUp(b.acquisition);
   EXPECT_TRUE(absl::IsCancelled(End(b).status()));
   broker_->GiveUp(b.acquisition);  // no harm
-  EXPECT_EQ(broker_->GetTenant("b")->denials, 0u);
+  EXPECT_EQ(broker_->views().GetTenant("b")->denials, 0u);
   EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
   EXPECT_TRUE(End(c).ok());
 }
 
-TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
+TEST_F(BrokerWaitTest, GrantOfADisconnectedClientIsReleased) {
   Client a = Open("a"), b = Open("b");
   // Between its grant and its answer; and before it would begin to wait.
   ASSERT_EQ(Begin(a, 10, kLong), State::kNeedsAThread);
@@ -136,8 +139,8 @@ TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
   EXPECT_TRUE(
       absl::IsCancelled(broker_->Advance(a.acquisition, /*may_block=*/true).leases.status()));
   a.call.reset();
-  EXPECT_EQ(broker_->GetTenant("a")->devices[0].leased, 0u);
-  EXPECT_TRUE(broker_->Trim("", "", 0).ok());  // it was retained
+  EXPECT_EQ(broker_->views().GetTenant("a")->devices[0].leased, 0u);
+  EXPECT_TRUE(broker_->operators().Trim("", "", 0).ok());  // it was retained
   Hold(a, 10);
   b.acquisition = std::make_shared<Broker::Acquisition>();
   b.acquisition->session = b.session.id;
@@ -146,7 +149,7 @@ TEST_F(BrokerWaitTest, WhatIsGrantedToAClientThatIsGoneGoesBack) {
   broker_->GiveUp(b.acquisition);
   EXPECT_TRUE(
       absl::IsCancelled(broker_->Advance(b.acquisition, /*may_block=*/false).leases.status()));
-  EXPECT_TRUE(broker_->ListWaiting("", "")->empty());
+  EXPECT_TRUE(broker_->views().ListWaiting("", "")->empty());
   b.call.reset();
 }
 
@@ -162,25 +165,25 @@ TEST_F(BrokerWaitTest, DrainingEndsAllWaits) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(Begin(b, 10, kLong), State::kWaits);
-  broker_->SetDraining(true);
+  broker_->operators().SetDraining(true);
   EXPECT_TRUE(absl::IsUnavailable(End(b).status()));
 }
 
-TEST_F(BrokerWaitTest, AHigherLimitLetsInWhoWaits) {
-  broker_->Configure({{"b", {.limit_bytes = 2 * kGranule}}}, {});
+TEST_F(BrokerWaitTest, RaisedLimitAdmitsAWaiter) {
+  broker_->operators().Configure({{"b", {.limit_bytes = 2 * kGranule}}}, {});
   Client b = Open("b"), other = Open("b");
   Hold(other, 2);
   ASSERT_EQ(Begin(b, 2, kLong), State::kWaits);
-  EXPECT_TRUE(broker_->OverrideQuota("b", {.limit_bytes = 4 * kGranule}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {.limit_bytes = 4 * kGranule}).ok());
   EXPECT_TRUE(End(b).ok());
 }
 
-TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
+TEST_F(BrokerWaitTest, UnbrokeredMemoryEndsTheWaitAtOnce) {
   Client a = Open("a"), b = Open("b");
   Hold(a, 10);
   ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
-  const std::string device = broker_->Devices(/*ask_driver=*/false)[0].info.uuid;
-  broker_->SetUnbrokered({{b.session.id, device, kGranule, /*denies=*/true}});
+  const std::string device = broker_->views().Devices(/*ask_driver=*/false)[0].info.uuid;
+  broker_->operators().SetUnbrokered({{b.session.id, device, kGranule, /*denies=*/true}});
   ASSERT_TRUE(b.resumed->HasBeenNotified());
   const auto denial = DenialOf(End(b).status());
   ASSERT_TRUE(denial.has_value());
@@ -189,7 +192,7 @@ TEST_F(BrokerWaitTest, MemoryPastTheBrokerEndsTheWaitAtOnce) {
 
 // A session whose client asks again, for something else, loses what it was granted. Others get that
 // even if the new request fails.
-TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
+TEST_F(BrokerWaitTest, LeasesThatAFailedRepeatEndsServeOthers) {
   const auto resume = [&](Client& client) {
     PeerIdentity peer;
     peer.pid = pids_;
@@ -209,7 +212,7 @@ TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
       first->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
       ASSERT_TRUE(broker_->Advance(first, /*may_block=*/true).attached.ok());
       ASSERT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
-      ASSERT_TRUE(broker_->Unpublish("a/w").ok());
+      ASSERT_TRUE(broker_->operators().Unpublish("a/w").ok());
     }
     resume(a);
     ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
@@ -227,7 +230,7 @@ TEST_F(BrokerWaitTest, WhatARequestMadeAgainEndsServesOthersThoughItFails) {
     const auto leases = End(b);
     ASSERT_TRUE(leases.ok()) << leases.status();
     EXPECT_EQ(broker_->Release(*CallOf(b), {leases->front().lease}), absl::OkStatus());
-    ASSERT_TRUE(broker_->Trim("", "", 0).ok());
+    ASSERT_TRUE(broker_->operators().Trim("", "", 0).ok());
   }
 }
 

@@ -1,9 +1,11 @@
-// Interprocess events: which sessions may register and find which events (ipc_events.h keeps them).
+#include "daemon/core/event/events.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/core/ledger/ledger.h"
+#include "daemon/core/admission/refusals.h"
 
 namespace gpumemd {
 namespace {
@@ -21,10 +23,10 @@ absl::Status CheckName(absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const EventPlace& place,
-                                                 absl::string_view device_uuid,
-                                                 const ExportData& handle, uint64_t request_id) {
-  absl::StatusOr<Session*> session = LiveSession(session_id);
+absl::StatusOr<IpcEventId> Events::Register(SessionId session_id, const Place& place,
+                                            absl::string_view device_uuid, const ExportData& handle,
+                                            uint64_t request_id) {
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (const std::optional<uint64_t> event = state_.AnswerTo(**session, request_id)) {
     return IpcEventId{*event};
@@ -72,7 +74,7 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
   std::optional<IpcEventId> id = state_.events.Add(std::move(event));
   if (id) {
     changes_.Touch(*id);
-    Answer(session_id, **session, request_id, ToInt(*id));
+    sessions_.RememberAnswer(session_id, **session, request_id, ToInt(*id));
     return *id;
   }
   return absl::AlreadyExistsError(absl::StrCat("tenant ", (*session)->tenant->name,
@@ -80,9 +82,8 @@ absl::StatusOr<IpcEventId> Ledger::RegisterEvent(SessionId session_id, const Eve
                                                "\" already; choose another name"));
 }
 
-absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id,
-                                                            const EventPlace& place) {
-  absl::StatusOr<Session*> session = LiveSession(session_id);
+absl::StatusOr<std::vector<IpcEventView>> Events::Find(SessionId session_id, const Place& place) {
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
   std::vector<std::pair<IpcEventId, IpcEvents::Event*>> found;
   if (place.lease) {
@@ -122,8 +123,8 @@ absl::StatusOr<std::vector<IpcEventView>> Ledger::GetEvents(SessionId session_id
   return views;
 }
 
-absl::StatusOr<bool> Ledger::UnregisterEvent(SessionId session_id, IpcEventId id) {
-  absl::StatusOr<Session*> session = LiveSession(session_id);
+absl::StatusOr<bool> Events::Unregister(SessionId session_id, IpcEventId id) {
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
   const IpcEvents::Event* event = state_.events.Find(id);
   if (event == nullptr || event->session != session_id) {

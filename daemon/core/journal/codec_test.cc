@@ -246,7 +246,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
 }
 
 // Bytes that a newer daemon has put behind the last field are ignored if the caller asks for it.
-TEST(JournalCodec, KeysAndWhatIsKnownAreReadWithoutTheRest) {
+TEST(JournalCodec, KeysAndKnownFieldsAreReadAlone) {
   JournalChance chance(4);
   for (int i = 0; i < 1000; ++i) {
     const Change change = Put(chance.Object());

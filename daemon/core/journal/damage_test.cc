@@ -18,7 +18,7 @@ using journal::Erase;
 
 // Holds for any order of a batch's bytes. Before the one word names it, the batch does not count.
 // After that it counts, however much of it is in its slots yet.
-TEST(JournalDamage, ATornBatchIsDroppedOrThereWhole) {
+TEST(JournalDamage, TornBatchIsDroppedOrComplete) {
   JournalChance chance(11);
   Journal journal(1, 4);
   for (int i = 0; i < 12; ++i) {
@@ -57,7 +57,7 @@ TEST(JournalDamage, ATornBatchIsDroppedOrThereWhole) {
 }
 
 // No damage in bytes that count is ignored, and nothing is read as something else.
-TEST(JournalDamage, EveryByteThatCountsIsWatched) {
+TEST(JournalDamage, DamageToAnyUsedByteIsDetected) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1), PutExposure(2, 1), PutExposure(3, 1)}));
   ASSERT_TRUE(journal.table.Append(
@@ -96,7 +96,7 @@ TEST(JournalDamage, EveryByteThatCountsIsWatched) {
 }
 
 // Each record by itself is right; together they are not the state that was left.
-TEST(JournalDamage, OldAndLostRecordsAreFoundOut) {
+TEST(JournalDamage, OldAndMissingRecordsAreDetected) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1), PutExposure(2, 1), PutExposure(3, 1)}));
   const Bytes old = journal.bytes;
@@ -151,7 +151,7 @@ TEST(JournalDamage, SaysWhatIsDamagedAndWhere) {
                 "does not begin as a journal does");
 }
 
-TEST(JournalDamage, OneThatIsNotCompleteSaysSo) {
+TEST(JournalDamage, IncompleteJournalIsRefused) {
   Journal journal(1);
   std::fill_n(journal.bytes.begin() + kAreaPageAt, 8, uint8_t{0});
   const absl::StatusOr<JournalHeader> header = ReadJournalHeader(journal.bytes);

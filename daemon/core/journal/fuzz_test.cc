@@ -158,7 +158,7 @@ void ExpectSound(const Bytes& bytes) {
   ASSERT_TRUE(contents->image == expected);
 }
 
-TEST(JournalFuzz, WhateverTheBytesAre) {
+TEST(JournalFuzz, RandomBytesAreReadSafely) {
   const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 100000);
   const uint64_t seed = FromEnvironment("GPUMEM_FUZZ_SEED", 1);
   JournalChance chance(seed);

@@ -40,7 +40,7 @@ JournalImage ImageOf(const std::vector<journal::Change>& changes) {
   return image;
 }
 
-TEST(JournalText, KeepsWhatFits) {
+TEST(JournalText, KeepsTextThatFits) {
   EXPECT_EQ(journal::Command("0123456789abcdef").view(), "0123456789abcdef");
   EXPECT_EQ(journal::Command::Cut("0123456789abcdefg").view(), "0123456789abcdef");
   EXPECT_EQ(journal::Name(std::string("a\0b", 3)).view(), absl::string_view("a\0b", 3));

@@ -19,7 +19,7 @@ using journal::Change;
 using journal::Erase;
 using journal::Put;
 
-TEST(JournalTable, IsWhatWasAppended) {
+TEST(JournalTable, ReadsWhatWasAppended) {
   Journal journal(1);
   EXPECT_TRUE(journal.Image() == JournalImage());
   EXPECT_TRUE(journal.table.Append({}));
@@ -49,7 +49,7 @@ TEST(JournalTable, IsWhatWasAppended) {
   EXPECT_EQ(journal.table.free_slots(), 14u);
 }
 
-TEST(JournalTable, WithinABatchTheLastWordOnAnObjectCounts) {
+TEST(JournalTable, LastChangeOfAnObjectInABatchCounts) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1)}));
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 2), PutExposure(2, 1),
@@ -63,7 +63,7 @@ TEST(JournalTable, WithinABatchTheLastWordOnAnObjectCounts) {
 }
 
 // An erased object leaves its number, and nothing else.
-TEST(JournalTable, NumbersStay) {
+TEST(JournalTable, NumbersOutliveErasedObjects) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({Put(journal::Session{.id = SessionId{99}})}));
   ASSERT_TRUE(journal.table.Append({Erase<journal::Session>(SessionId{99})}));
@@ -122,7 +122,7 @@ TEST(JournalTable, GrowsAndShrinks) {
   EXPECT_TRUE(journal.Image() == model);
 }
 
-TEST(JournalTable, AreasTakeTurns) {
+TEST(JournalTable, RewritesAlternateBetweenAreas) {
   Journal journal(1, 2);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1)}));
   const JournalImage image = journal.Image();
@@ -135,7 +135,7 @@ TEST(JournalTable, AreasTakeTurns) {
   EXPECT_THAT(pages, ::testing::ElementsAre(6, 1, 6, 11, 1, 8, 1));
 }
 
-TEST(JournalTable, RewriteIsTheOtherState) {
+TEST(JournalTable, RewriteReplacesTheState) {
   Journal journal(1);
   ASSERT_TRUE(journal.table.Append({PutExposure(1, 1)}));
   JournalImage other;
@@ -193,7 +193,7 @@ TEST(JournalTable, ResumesWhereItEnded) {
 
 // Compares random batches with an image that each is applied to. Includes growth, shrinking, other
 // pages, resumption at any moment, and garbage in bytes that do not count.
-TEST(JournalTable, IsTheModelAtEveryMoment) {
+TEST(JournalTable, RandomBatchesMatchTheModel) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     JournalChance chance(seed);

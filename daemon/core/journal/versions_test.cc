@@ -14,7 +14,7 @@ namespace {
 using journal::Erase;
 using journal::Put;
 
-TEST(JournalVersions, OtherFormsAreNamedAndLeft) {
+TEST(JournalVersions, OtherFormsAreRefused) {
   Journal journal(1);
   for (uint32_t form : {0u, 1u, 3u, 77u}) {
     Bytes other = journal.bytes;
@@ -64,7 +64,7 @@ JournalImage SomeImage() {
   return image;
 }
 
-TEST(JournalVersions, WhatMayBePassedOverIs) {
+TEST(JournalVersions, SkippableRecordsOfANewerVersionAreSkipped) {
   Journal journal(1);
   {
     const NextVersion next(journal::kMayPass);
@@ -92,7 +92,7 @@ TEST(JournalVersions, WhatMayBePassedOverIs) {
   EXPECT_EQ(read->objects, 4u);
 }
 
-TEST(JournalVersions, WhatMayNotBePassedOverIsRefused) {
+TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   Journal journal(1);
   {
     const NextVersion next(0);

@@ -8,7 +8,7 @@ using testing::IsEmpty;
 
 using LedgerJournalTest = LedgerRestartFixture;
 
-TEST_F(LedgerJournalTest, NothingIsKeptOfALedgerThatIsNotAskedTo) {
+TEST_F(LedgerJournalTest, NoChangesAreKeptUnlessAskedFor) {
   Ledger other({Device("GPU-1", {Kind::kVmm})}, {}, [this] { return now; });
   ASSERT_TRUE(other.OpenSession("a", {}, NewSecret()).ok());
   EXPECT_THAT(other.TakeChanges(), IsEmpty());
@@ -30,25 +30,26 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   right("OpenSession");
   const Operation acquired = Begin(a, kGranule, 2);
   right("BeginAcquire");
-  ledger.Created(acquired.items[0].segment);
+  ledger.operations().Created(acquired.items[0].segment);
   right("Created");
   Finish(acquired);
   right("Commit");
   const Secret ticket = Share(a, acquired.items[0].lease, TicketScope::kAny);
   right("Share");
-  const Operation opened = ledger.BeginOpen(b, {ticket}).value();
+  const Operation opened = ledger.operations().BeginOpen(b, {ticket}).value();
   right("BeginOpen");
   Finish(opened);
   const IpcEventId event =
-      *ledger.RegisterEvent(a, {.lease = acquired.items[0].lease}, "GPU-1", {});
+      *ledger.events().Register(a, {.lease = acquired.items[0].lease}, "GPU-1", {});
   right("RegisterEvent");
-  ASSERT_TRUE(ledger.GetEvents(b, {.lease = opened.items[0].lease}).ok());
+  ASSERT_TRUE(ledger.events().Find(b, {.lease = opened.items[0].lease}).ok());
   right("GetEvents");
-  ledger.Abort(ledger.BeginOpen(b, {ticket}).value(), /*handed_over=*/false);
+  ledger.operations().Abort(ledger.operations().BeginOpen(b, {ticket}).value(),
+                            /*handed_over=*/false);
   right("Abort");
   Release(a, {acquired.items[0]});  // the event is beside no lease now
   right("Release");
-  ASSERT_TRUE(ledger.UnregisterEvent(a, event).ok());
+  ASSERT_TRUE(ledger.events().Unregister(a, event).ok());
   right("UnregisterEvent");
   Release(a, {acquired.items[1]});
   right("Release of the last");
@@ -58,38 +59,38 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   Release(a, again.items);
   const Operation::Item lost = AcquireKind(a, Kind::kIpc);
   right("Acquire");
-  ledger.MarkLost({lost.segment});
+  ledger.segments().MarkLost({lost.segment});
   right("MarkLost");
-  ledger.Abort(Ask(a, {.bytes = kGranule, .kind = Kind::kMempool}).value().value(),
-               /*handed_over=*/false);
+  ledger.operations().Abort(Ask(a, {.bytes = kGranule, .kind = Kind::kMempool}).value().value(),
+                            /*handed_over=*/false);
   right("Abort in a pool");
   AcquireKind(a, Kind::kMempool);
   right("Acquire in a pool");
   const SessionId second = OpenSessionOf("a", 42);
-  ASSERT_TRUE(ledger.RegisterEvent(a, {.name = "x"}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger.events().Register(a, {.name = "x"}, "GPU-1", {}).ok());
   right("RegisterEvent by name");
   Release(a, {lost});
-  ledger.SocketClosed(a);
+  ledger.endings().SocketClosed(a);
   right("SocketClosed");
   const SessionId third = OpenSessionOf("a", 42);
   Release(third, {AcquireKind(third, Kind::kMempool)});
   right("Release into a pool");
-  ledger.SocketClosed(third);  // its pool import is the first one's now
+  ledger.endings().SocketClosed(third);  // its pool import is the first one's now
   right("SocketClosed of an importer");
   EXPECT_FALSE(image.sessions.contains(third));
   const SessionId idle = OpenSession("a");
   right("OpenSession of one that asks for nothing");
-  ASSERT_TRUE(ledger.BeginCall(idle).ok());
-  ledger.SocketClosed(idle);
+  ASSERT_TRUE(ledger.sessions().BeginCall(idle).ok());
+  ledger.endings().SocketClosed(idle);
   right("SocketClosed during a call");
-  ledger.EndCall(idle);
+  ledger.sessions().EndCall(idle);
   right("EndCall of the last");
   EXPECT_FALSE(image.sessions.contains(idle));
-  ledger.ProcessGone(b);
+  ledger.endings().ProcessGone(b);
   right("ProcessGone");
-  ledger.ProcessGone(a);
+  ledger.endings().ProcessGone(a);
   right("ProcessGone of an importer");
-  ledger.ProcessGone(second);
+  ledger.endings().ProcessGone(second);
   right("ProcessGone of the last");
   DestroyDoomed();
   right("Destroyed");
@@ -100,15 +101,15 @@ TEST_F(LedgerJournalTest, NoNumberIsGivenOutTwice) {
   const SessionId session = OpenSession("a");
   const Operation begun = Begin(session, kGranule, 2);  // its leases are never committed
   const SessionId gone = OpenSession("a");
-  ledger.ProcessGone(gone);
-  const IpcEventId event = *ledger.RegisterEvent(session, {.name = "x"}, "GPU-1", {});
-  ASSERT_TRUE(ledger.UnregisterEvent(session, event).ok());
+  ledger.endings().ProcessGone(gone);
+  const IpcEventId event = *ledger.events().Register(session, {.name = "x"}, "GPU-1", {});
+  ASSERT_TRUE(ledger.events().Unregister(session, event).ok());
   Restart();
   EXPECT_GT(OpenSession("a"), gone);
   const Operation::Item item = AcquireOne(session, kGranule);
   EXPECT_GT(item.lease, begun.items[1].lease);
   EXPECT_GT(item.segment, begun.items[1].segment);
-  EXPECT_GT(*ledger.RegisterEvent(session, {.name = "x"}, "GPU-1", {}), event);
+  EXPECT_GT(*ledger.events().Register(session, {.name = "x"}, "GPU-1", {}), event);
 }
 
 }  // namespace

@@ -37,9 +37,9 @@ class LedgerKindsTest : public testing::Test {
     return ledger_.OpenSession(tenant, {}, Secret{token}).value();
   }
   absl::StatusOr<Operation> Acquire(const AcquireSpec& spec) {
-    auto begun = ledger_.BeginAcquire(session_, spec);
+    auto begun = ledger_.admission().BeginAcquire(session_, spec);
     if (!begun.ok()) return begun.status();
-    EXPECT_EQ(ledger_.Commit(*begun->operation), absl::OkStatus());
+    EXPECT_EQ(ledger_.operations().Commit(*begun->operation), absl::OkStatus());
     return *begun->operation;
   }
 
@@ -53,7 +53,7 @@ TEST_F(LedgerKindsTest, ARequestGoesToTheFirstDeviceThatMakesItsKind) {
   EXPECT_EQ(Acquire({.bytes = 1, .kind = Kind::kPinned})->device, 2u);
 }
 
-TEST_F(LedgerKindsTest, WhatADeviceDoesNotMakeIsRefusedWithWhatItMakes) {
+TEST_F(LedgerKindsTest, KindThatADeviceLacksIsRefusedWithItsKinds) {
   const auto refused = Acquire({.device_uuid = "GPU-1", .bytes = 1, .kind = Kind::kIpc});
   EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
   EXPECT_EQ(refused.status().message(),
@@ -65,14 +65,14 @@ TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
   EXPECT_EQ(Acquire({.bytes = 3 * kGranule, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 1u);
   // With a limit on that device, the first is the better one again.
-  ledger_.OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
+  ledger_.tenants().OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .most_free = true}).status().code(),
             StatusCode::kInvalidArgument);
 }
 
 TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
-  ledger_.OverrideQuota(
+  ledger_.tenants().OverrideQuota(
       "a",
       {.limit_bytes = kGranule, .total_limit_bytes = kGranule, .pinned_limit_bytes = 2 * kGranule});
   EXPECT_TRUE(Acquire({.bytes = 2 * kGranule, .kind = Kind::kPinned}).ok());
@@ -85,10 +85,10 @@ TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
 
 TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   const LeaseId lease = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0].lease;
-  const auto refused = ledger_.Share(session_, lease, TicketScope::kAny, Secret{7});
+  const auto refused = ledger_.leases().Share(session_, lease, TicketScope::kAny, Secret{7});
   EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("use kind vmm or ipc"));
-  EXPECT_TRUE(ledger_.Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
+  EXPECT_TRUE(ledger_.leases().Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
 }
 
 // The tests below are about the tenant's memory pool on a device.
@@ -97,26 +97,26 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePool
   const SessionId opener = Open("a", 2);
   const Operation::Item made = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const Operation::Item kept = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
-  const auto opened = ledger_.BeginOpen(
-      opener, {*ledger_.Share(session_, made.lease, TicketScope::kTenant, Secret{7})});
-  ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
-  ASSERT_EQ(ledger_.Release(session_, {made.lease, kept.lease}), absl::OkStatus());
-  ASSERT_EQ(ledger_.Release(opener, {opened->items[0].lease}), absl::OkStatus());
-  ledger_.ProcessGone(session_);
+  const auto opened = ledger_.operations().BeginOpen(
+      opener, {*ledger_.leases().Share(session_, made.lease, TicketScope::kTenant, Secret{7})});
+  ASSERT_EQ(ledger_.operations().Commit(*opened), absl::OkStatus());
+  ASSERT_EQ(ledger_.leases().Release(session_, {made.lease, kept.lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.leases().Release(opener, {opened->items[0].lease}), absl::OkStatus());
+  ledger_.endings().ProcessGone(session_);
   // The opener never had the second, and still keeps it.
-  EXPECT_TRUE(ledger_.TakeDoomed().empty());
+  EXPECT_TRUE(Drain(ledger_.effects().doomed).empty());
   EXPECT_EQ(ledger_.look().GetTenant("a")->devices[0].lingering, 2 * kGranule);
   EXPECT_THAT(ledger_.look().ListSegments("a", "")->at(1).sessions, ElementsAre(opener));
-  ledger_.ProcessGone(opener);
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(made.segment, kept.segment));
+  ledger_.endings().ProcessGone(opener);
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(made.segment, kept.segment));
   ledger_.Destroyed(made.segment);
   ledger_.Destroyed(kept.segment);
 }
 
 TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
-  ledger_.OverrideQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0});
+  ledger_.tenants().OverrideQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0});
   const Operation::Item item = Acquire({.bytes = kGranule, .kind = Kind::kMempool})->items[0];
-  ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.leases().Release(session_, {item.lease}), absl::OkStatus());
   const auto denied = Acquire({.bytes = 2 * kGranule});
   EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(denied.status().message()),
@@ -128,27 +128,29 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
   EXPECT_TRUE(again->items[0].reused);
 }
 
-TEST_F(LedgerKindsTest, WhatWasMadeInAPoolAndReachedNobodyIsReused) {
+TEST_F(LedgerKindsTest, PoolMemoryThatWasNotHandedOverIsReused) {
   const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const auto begin = [&] {
-    return *ledger_.BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool})->operation;
+    return *ledger_.admission()
+                .BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool})
+                ->operation;
   };
   const Operation unmade = begin();
-  ledger_.Abort(unmade, /*handed_over=*/false);
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(unmade.items[0].segment));
+  ledger_.operations().Abort(unmade, /*handed_over=*/false);
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(unmade.items[0].segment));
   ledger_.Destroyed(unmade.items[0].segment);
   const Operation made = begin();
-  ledger_.Created(made.items[0].segment);
-  ledger_.Abort(made, /*handed_over=*/false);
-  EXPECT_TRUE(ledger_.TakeDoomed().empty()) << "its pool would not give it back";
+  ledger_.operations().Created(made.items[0].segment);
+  ledger_.operations().Abort(made, /*handed_over=*/false);
+  EXPECT_TRUE(Drain(ledger_.effects().doomed).empty()) << "its pool would not give it back";
   EXPECT_EQ(begin().items[0].segment, made.items[0].segment);
-  ledger_.ProcessGone(session_);
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(held.segment));
+  ledger_.endings().ProcessGone(session_);
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(held.segment));
   ledger_.Destroyed(held.segment);
 }
 
 TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
-  ledger_.OverrideQuota("a", {.max_sessions = 2});
+  ledger_.tenants().OverrideQuota("a", {.max_sessions = 2});
   const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
   SegmentId segment{};
   for (uint8_t i = 2; i < 9; ++i) {
@@ -156,64 +158,64 @@ TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
     const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
     EXPECT_EQ(item.reused, i > 2);
     segment = item.segment;
-    ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
-    ledger_.SocketClosed(session_);
+    ASSERT_EQ(ledger_.leases().Release(session_, {item.lease}), absl::OkStatus());
+    ledger_.endings().SocketClosed(session_);
     EXPECT_EQ(ledger_.state().sessions.size(), 2u);  // the fixture's, and the latest of these
   }
   // A process with the same pid and another start time is another process.
   EXPECT_EQ(
       ledger_.OpenSession("a", {.peer = {.pid = 77, .start_time = 6}}, Secret{9}).status().code(),
       StatusCode::kResourceExhausted);
-  EXPECT_TRUE(ledger_.TakeDoomed().empty());
-  ledger_.ProcessGone(session_);
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(segment));
+  EXPECT_TRUE(Drain(ledger_.effects().doomed).empty());
+  ledger_.endings().ProcessGone(session_);
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(segment));
   ledger_.Destroyed(segment);
   EXPECT_EQ(ledger_.state().sessions.size(), 1u);
 }
 
 TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
-  const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});
-  ledger_.MarkLost({item.segment});
-  EXPECT_THAT(ledger_.TakeBereaved(), ElementsAre(session_));
-  EXPECT_TRUE(ledger_.TakeBereaved().empty());
+  const Secret ticket = *ledger_.leases().Share(session_, item.lease, TicketScope::kAny, Secret{7});
+  ledger_.segments().MarkLost({item.segment});
+  EXPECT_THAT(Drain(ledger_.effects().orphaned), ElementsAre(session_));
+  EXPECT_TRUE(Drain(ledger_.effects().orphaned).empty());
   EXPECT_THAT(ledger_.look().LostLeases(session_), ElementsAre(item.lease));
-  EXPECT_EQ(ledger_.BeginOpen(Open("b", 2), {ticket}).status().code(),
+  EXPECT_EQ(ledger_.operations().BeginOpen(Open("b", 2), {ticket}).status().code(),
             StatusCode::kFailedPrecondition);
   // Charged until it is released, and then given up rather than kept.
   EXPECT_EQ(ledger_.state().charged(1), kGranule);
-  EXPECT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
+  EXPECT_EQ(ledger_.leases().Release(session_, {item.lease}), absl::OkStatus());
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(item.segment));
   ledger_.Destroyed(item.segment);
   EXPECT_EQ(ledger_.state().charged(1), 0u);
 }
 
-TEST_F(LedgerKindsTest, WhatAnotherTenantHasHadIsNotReused) {
+TEST_F(LedgerKindsTest, SegmentThatAnotherTenantHadIsNotReused) {
   const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
-  const Secret ticket = *ledger_.Share(session_, item.lease, TicketScope::kAny, Secret{7});
+  const Secret ticket = *ledger_.leases().Share(session_, item.lease, TicketScope::kAny, Secret{7});
   const SessionId other = Open("b", 2);
-  const auto opened = ledger_.BeginOpen(other, {ticket});
+  const auto opened = ledger_.operations().BeginOpen(other, {ticket});
   ASSERT_TRUE(opened.ok());
-  ASSERT_EQ(ledger_.Commit(*opened), absl::OkStatus());
-  ASSERT_EQ(ledger_.Release(other, {opened->items[0].lease}), absl::OkStatus());
-  ASSERT_EQ(ledger_.Release(session_, {item.lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.operations().Commit(*opened), absl::OkStatus());
+  ASSERT_EQ(ledger_.leases().Release(other, {opened->items[0].lease}), absl::OkStatus());
+  ASSERT_EQ(ledger_.leases().Release(session_, {item.lease}), absl::OkStatus());
   // It may have kept the handle, which would open the next holder's data.
-  EXPECT_THAT(ledger_.TakeDoomed(), ElementsAre(item.segment));
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(item.segment));
   ledger_.Destroyed(item.segment);
 }
 
 TEST_F(LedgerKindsTest, EventsEndWithTheirLeaseOrSession) {
   const Operation::Item item = Acquire({.bytes = 1})->items[0];
-  ASSERT_TRUE(ledger_.RegisterEvent(session_, {.lease = item.lease}, "GPU-1", {}).ok());
-  ASSERT_TRUE(ledger_.RegisterEvent(session_, {.name = "done"}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger_.events().Register(session_, {.lease = item.lease}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger_.events().Register(session_, {.name = "done"}, "GPU-1", {}).ok());
   const SessionId other = Open("a", 2);
-  EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"})->size(), 1u);
-  EXPECT_EQ(ledger_.RegisterEvent(other, {.name = "done"}, "GPU-1", {}).status().code(),
+  EXPECT_EQ(ledger_.events().Find(other, {.name = "done"})->size(), 1u);
+  EXPECT_EQ(ledger_.events().Register(other, {.name = "done"}, "GPU-1", {}).status().code(),
             StatusCode::kAlreadyExists);
-  EXPECT_EQ(ledger_.GetEvents(Open("b", 3), {.name = "done"}).status().code(),
+  EXPECT_EQ(ledger_.events().Find(Open("b", 3), {.name = "done"}).status().code(),
             StatusCode::kNotFound);  // another tenant's name
-  ledger_.ProcessGone(session_);
-  EXPECT_EQ(ledger_.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
+  ledger_.endings().ProcessGone(session_);
+  EXPECT_EQ(ledger_.events().Find(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
 }
 
 // Segments that only an ended process kept in a pool are also given up in parts.
@@ -222,15 +224,15 @@ TEST_F(LedgerKindsTest, AnIdlePoolEndsInParts) {
   ASSERT_TRUE(made.ok()) << made.status();
   std::vector<LeaseId> leases;
   for (const Operation::Item& item : made->items) leases.push_back(item.lease);
-  ASSERT_TRUE(ledger_.Release(session_, leases).ok());
-  EXPECT_TRUE(ledger_.TakeDoomed().empty());
-  ledger_.ProcessGone(session_, /*steps=*/2);
+  ASSERT_TRUE(ledger_.leases().Release(session_, leases).ok());
+  EXPECT_TRUE(Drain(ledger_.effects().doomed).empty());
+  ledger_.endings().ProcessGone(session_, /*steps=*/2);
   std::vector<size_t> doomed;
-  for (; ledger_.HasEnding(); ledger_.ContinueEnding(/*steps=*/2)) {
+  for (; ledger_.endings().HasAny(); ledger_.endings().Continue(/*steps=*/2)) {
     EXPECT_EQ(ledger_.CheckInvariants(), absl::OkStatus());
-    doomed.push_back(ledger_.TakeDoomed().size());
+    doomed.push_back(Drain(ledger_.effects().doomed).size());
   }
-  doomed.push_back(ledger_.TakeDoomed().size());
+  doomed.push_back(Drain(ledger_.effects().doomed).size());
   EXPECT_EQ(doomed, (std::vector<size_t>{2, 2, 1, 0}));
 }
 

@@ -29,13 +29,13 @@ TEST_F(LeasesTest, AcquireRoundsUpChargesAndNames) {
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kPending);
   EXPECT_EQ(Usage("team", 1).charged, 4 * kGranule);  // before anything is created
   EXPECT_EQ(Usage("team", 1).leased, 0u);
-  ASSERT_TRUE(ledger.Commit(operation).ok());
+  ASSERT_TRUE(ledger.operations().Commit(operation).ok());
   EXPECT_EQ(Usage("team", 1).leased, 4 * kGranule);
   EXPECT_EQ(ledger.state().charged(1), 4 * kGranule);
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(LeasesTest, WithoutADeviceItIsTheFirst) {
+TEST_F(LeasesTest, RequestWithoutADeviceGoesToTheFirst) {
   EXPECT_EQ(Begin(OpenSession("team"), 1, 1, "").device, 0u);
 }
 
@@ -45,13 +45,13 @@ TEST_F(LeasesTest, ReleaseIsAllOrNothing) {
   const auto items = Acquire(mine, kGranule, 2);
   const auto foreign = AcquireOne(other, kGranule);
   const LeaseId known = items[0].lease;
-  EXPECT_TRUE(absl::IsNotFound(ledger.Release(mine, {known, foreign.lease})));
-  EXPECT_TRUE(absl::IsNotFound(ledger.Release(mine, {known, LeaseId{99}})));
+  EXPECT_TRUE(absl::IsNotFound(ledger.leases().Release(mine, {known, foreign.lease})));
+  EXPECT_TRUE(absl::IsNotFound(ledger.leases().Release(mine, {known, LeaseId{99}})));
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);
-  EXPECT_TRUE(ledger.Release(mine, {known, known, items[1].lease}).ok());  // twice is once
+  EXPECT_TRUE(ledger.leases().Release(mine, {known, known, items[1].lease}).ok());  // twice is once
   EXPECT_EQ(Usage("team").leased, kGranule);
-  EXPECT_TRUE(absl::IsNotFound(ledger.Release(mine, {known})));
-  EXPECT_TRUE(absl::IsAborted(ledger.Release(SessionId{99}, {known})));
+  EXPECT_TRUE(absl::IsNotFound(ledger.leases().Release(mine, {known})));
+  EXPECT_TRUE(absl::IsAborted(ledger.leases().Release(SessionId{99}, {known})));
 }
 
 TEST_F(LeasesTest, TrustedReleaseRetainsForReuse) {
@@ -60,14 +60,14 @@ TEST_F(LeasesTest, TrustedReleaseRetainsForReuse) {
   Release(session, {item});
   EXPECT_EQ(StateOf(item), SegmentState::kRetained);
   EXPECT_THAT(Segment(item.segment).sessions, IsEmpty());
-  EXPECT_THAT(ledger.TakeDoomed(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().doomed), IsEmpty());
   const auto again = AcquireOne(session, kGranule);
   EXPECT_EQ(again.segment, item.segment);
   EXPECT_NE(again.lease, item.lease);
   EXPECT_TRUE(again.reused);
 }
 
-TEST_F(LeasesTest, RetainedIsForTheOwnTenantTheSameDeviceAndSizeOnly) {
+TEST_F(LeasesTest, RetainedSegmentIsReusedByTenantDeviceAndSize) {
   const SessionId session = OpenSession("team");
   Release(session, Acquire(session, 2 * kGranule));
   EXPECT_FALSE(AcquireOne(session, kGranule).reused);
@@ -78,20 +78,20 @@ TEST_F(LeasesTest, RetainedIsForTheOwnTenantTheSameDeviceAndSizeOnly) {
 }
 
 TEST_F(LeasesTest, RetainsNoMoreThanTheBound) {
-  ledger.Configure({{"team", {.max_retained_bytes = 2 * kGranule}}}, {});
+  ledger.tenants().Configure({{"team", {.max_retained_bytes = 2 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
   const auto items = Acquire(session, kGranule, 3);
   Release(session, items);
   EXPECT_EQ(Usage("team").retained, 2 * kGranule);
-  EXPECT_THAT(ledger.TakeDoomed(), ElementsAre(items[2].segment));
+  EXPECT_THAT(Drain(ledger.effects().doomed), ElementsAre(items[2].segment));
   EXPECT_EQ(Usage("team").charged, 3 * kGranule);  // until the driver has it back
   ledger.Destroyed(items[2].segment);
   EXPECT_EQ(Usage("team").charged, 2 * kGranule);
   EXPECT_EQ(Usage("team").peak, 3 * kGranule);
 }
 
-TEST_F(LeasesTest, OnExitLingersUntilTheProcessIsGone) {
-  ledger.Configure({{"team", {.release = ReleasePolicy::kOnExit}}}, {});
+TEST_F(LeasesTest, ReleaseOnExitLingersUntilTheProcessIsGone) {
+  ledger.tenants().Configure({{"team", {.release = ReleasePolicy::kOnExit}}}, {});
   const SessionId session = OpenSession("team");
   const SessionId other = OpenSession("team");
   const auto item = AcquireOne(session, kGranule);
@@ -99,17 +99,17 @@ TEST_F(LeasesTest, OnExitLingersUntilTheProcessIsGone) {
   EXPECT_EQ(StateOf(item), SegmentState::kLingering);
   EXPECT_THAT(Segment(item.segment).sessions, ElementsAre(session));
   EXPECT_FALSE(AcquireOne(other, kGranule).reused);
-  ledger.SocketClosed(session);
+  ledger.endings().SocketClosed(session);
   EXPECT_EQ(StateOf(item), SegmentState::kLingering);
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_EQ(StateOf(item), SegmentState::kRetained);
   EXPECT_TRUE(AcquireOne(other, kGranule).reused);
 }
 
 // Both must trust the release, or the segment lingers: the memory's owner, and the releasing
 // tenant.
-TEST_F(LeasesTest, OnExitOfEitherTenantCounts) {
-  ledger.Configure({{"strict", {.release = ReleasePolicy::kOnExit}}, {"easy", {}}}, {});
+TEST_F(LeasesTest, ReleaseOnExitOfEitherTenantCounts) {
+  ledger.tenants().Configure({{"strict", {.release = ReleasePolicy::kOnExit}}, {"easy", {}}}, {});
   const SessionId strict = OpenSession("strict");
   const SessionId easy = OpenSession("easy");
   const auto of_strict = AcquireOne(strict, kGranule);
@@ -148,12 +148,14 @@ TEST_F(TicketsTest, OneTicketForEachScope) {
   EXPECT_NE(any, ticket);
   EXPECT_EQ(Share(session, item.lease, TicketScope::kAny), any);
   EXPECT_TRUE(absl::IsNotFound(
-      ledger.Share(session, LeaseId{99}, TicketScope::kAny, NewSecret()).status()));
-  EXPECT_TRUE(absl::IsNotFound(
-      ledger.Share(OpenSession("team"), item.lease, TicketScope::kAny, NewSecret()).status()));
+      ledger.leases().Share(session, LeaseId{99}, TicketScope::kAny, NewSecret()).status()));
+  EXPECT_TRUE(
+      absl::IsNotFound(ledger.leases()
+                           .Share(OpenSession("team"), item.lease, TicketScope::kAny, NewSecret())
+                           .status()));
 }
 
-TEST_F(TicketsTest, TicketsDieWithTheirLease) {
+TEST_F(TicketsTest, TicketsEndWithTheirLease) {
   const SessionId holder = OpenSession("team");
   const SessionId opener = OpenSession("team");
   const auto item = AcquireOne(holder, kGranule);
@@ -161,12 +163,12 @@ TEST_F(TicketsTest, TicketsDieWithTheirLease) {
   const Secret any = Share(holder, item.lease, TicketScope::kAny);
   const auto opened = OpenTicket(opener, ticket);
   Release(holder, {item});
-  EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(opener, {ticket}).status()));
-  EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(opener, {any}).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.operations().BeginOpen(opener, {ticket}).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.operations().BeginOpen(opener, {any}).status()));
   EXPECT_EQ(StateOf(item), SegmentState::kLeased);  // the opener's lease is independent
   const Secret further = Share(opener, opened.lease);
-  ledger.SocketClosed(opener);
-  EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(holder, {further}).status()));
+  ledger.endings().SocketClosed(opener);
+  EXPECT_TRUE(absl::IsNotFound(ledger.operations().BeginOpen(holder, {further}).status()));
 }
 
 TEST_F(TicketsTest, ScopeOfATicket) {
@@ -175,26 +177,27 @@ TEST_F(TicketsTest, ScopeOfATicket) {
   const auto item = AcquireOne(owner, kGranule);
   const Secret inside = Share(owner, item.lease, TicketScope::kTenant);
   const Secret any = Share(owner, item.lease, TicketScope::kAny);
-  EXPECT_TRUE(absl::IsPermissionDenied(ledger.BeginOpen(guest, {inside}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(ledger.operations().BeginOpen(guest, {inside}).status()));
   // All or nothing.
-  EXPECT_TRUE(absl::IsPermissionDenied(ledger.BeginOpen(guest, {any, inside}).status()));
-  EXPECT_TRUE(absl::IsNotFound(ledger.BeginOpen(guest, {any, NewSecret()}).status()));
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(ledger.operations().BeginOpen(guest, {any, inside}).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.operations().BeginOpen(guest, {any, NewSecret()}).status()));
   EXPECT_THAT(Segment(item.segment).sessions, ElementsAre(owner));
   const auto opened = OpenTicket(guest, any);
   EXPECT_EQ(Usage("owner").leased, kGranule);  // the owner is charged
   EXPECT_EQ(Usage("guest").charged, 0u);
   // A guest's ticket with tenant scope is for the owner's sessions, not for the guest's.
   const Secret guests = Share(guest, opened.lease, TicketScope::kTenant);
-  EXPECT_TRUE(absl::IsPermissionDenied(ledger.BeginOpen(guest, {guests}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(ledger.operations().BeginOpen(guest, {guests}).status()));
   OpenTicket(owner, guests);
 }
 
-TEST_F(TicketsTest, AGuestKeepsASegmentWhoseOwnerHasLeft) {
+TEST_F(TicketsTest, SegmentOutlivesItsOwnersSessionWhileOpenElsewhere) {
   const SessionId owner = OpenSession("owner");
   const SessionId guest = OpenSession("guest");
   const auto item = AcquireOne(owner, kGranule);
   const auto opened = OpenTicket(guest, Share(owner, item.lease, TicketScope::kAny));
-  ledger.ProcessGone(owner);
+  ledger.endings().ProcessGone(owner);
   EXPECT_EQ(StateOf(item), SegmentState::kLeased);
   EXPECT_EQ(Usage("owner").charged, kGranule);  // still the owner's, for life
   Release(guest, {opened});
@@ -209,7 +212,7 @@ TEST_F(OperationsTest, AbortOfAnAcquireLeavesNothing) {
   const auto kept = AcquireOne(session, kGranule);
   Release(session, {kept});
   const Operation operation = Begin(session, kGranule, 2);
-  ledger.Abort(operation, /*handed_over=*/false);
+  ledger.operations().Abort(operation, /*handed_over=*/false);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[1].segment));  // it never existed
   EXPECT_EQ(StateOf(kept), SegmentState::kRetained);
   EXPECT_EQ(Usage("team").charged, kGranule);
@@ -218,10 +221,10 @@ TEST_F(OperationsTest, AbortOfAnAcquireLeavesNothing) {
 TEST_F(OperationsTest, AbortAfterHandingOverLingers) {
   const SessionId session = OpenSession("team");
   const Operation operation = Begin(session, kGranule);
-  ledger.Abort(operation, /*handed_over=*/true);
+  ledger.operations().Abort(operation, /*handed_over=*/true);
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kLingering);
   EXPECT_EQ(ledger.look().ListSessions("team")->at(0).leases, 0u);
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
 }
 
@@ -229,12 +232,12 @@ TEST_F(OperationsTest, AnOpeningHoldsTheSegmentThatIsReleasedMeanwhile) {
   const SessionId holder = OpenSession("team");
   const SessionId opener = OpenSession("team");
   const auto item = AcquireOne(holder, kGranule);
-  const auto operation = ledger.BeginOpen(opener, {Share(holder, item.lease)});
+  const auto operation = ledger.operations().BeginOpen(opener, {Share(holder, item.lease)});
   ASSERT_TRUE(operation.ok());
   Release(holder, {item});
   EXPECT_EQ(StateOf(item), SegmentState::kPending);
   EXPECT_FALSE(AcquireOne(holder, kGranule).reused);
-  ASSERT_TRUE(ledger.Commit(*operation).ok());
+  ASSERT_TRUE(ledger.operations().Commit(*operation).ok());
   EXPECT_EQ(StateOf(item), SegmentState::kLeased);
   EXPECT_THAT(Segment(item.segment).sessions, ElementsAre(opener));
 }
@@ -243,12 +246,12 @@ TEST_F(OperationsTest, CommitAfterTheSessionEnded) {
   const SessionId session = OpenSession("team");
   const SessionId other = OpenSession("team");
   const Operation operation = Begin(session, kGranule);
-  ledger.SocketClosed(session);
-  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());  // its operation keeps it
-  EXPECT_TRUE(absl::IsAborted(ledger.Commit(operation)));
+  ledger.endings().SocketClosed(session);
+  EXPECT_THAT(Drain(ledger.effects().forgotten), IsEmpty());  // its operation keeps it
+  EXPECT_TRUE(absl::IsAborted(ledger.operations().Commit(operation)));
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kLingering);  // process may have it
-  ledger.ProcessGone(session);
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
+  ledger.endings().ProcessGone(session);
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(session));
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kRetained);
   EXPECT_TRUE(AcquireOne(other, kGranule).reused);
 }
@@ -256,12 +259,12 @@ TEST_F(OperationsTest, CommitAfterTheSessionEnded) {
 TEST_F(OperationsTest, CommitAfterTheProcessIsGone) {
   const SessionId session = OpenSession("team");
   const Operation operation = Begin(session, kGranule);
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_EQ(StateOf(operation.items[0]), SegmentState::kPending);  // still being created
-  EXPECT_THAT(ledger.TakeDoomed(), IsEmpty());
-  EXPECT_TRUE(absl::IsAborted(ledger.Commit(operation)));
+  EXPECT_THAT(Drain(ledger.effects().doomed), IsEmpty());
+  EXPECT_TRUE(absl::IsAborted(ledger.operations().Commit(operation)));
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(session));
   EXPECT_EQ(ledger.state().tenants.size(), 0u);
 }
 

@@ -1,14 +1,16 @@
 // Operators' changes of quotas, and the checks before a change.
 #include <map>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/inspect/inspector.h"
+#include "daemon/core/ledger/tenants.h"
 #include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
 
-absl::Status Ledger::CheckDevices(const Quota& quota) const {
+absl::Status Tenants::CheckDevices(const Quota& quota) const {
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
     for (const auto& [uuid, bytes] : *by_device) {
       absl::StatusOr<size_t> device = state_.FindDevice(uuid);
@@ -24,7 +26,7 @@ absl::Status Ledger::CheckDevices(const Quota& quota) const {
   return absl::OkStatus();
 }
 
-absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) const {
+absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota) const {
   if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
     return absl::InvalidArgumentError(
         "memory of kind mempool cannot be taken back; choose another kind for a tenant all of "
@@ -45,18 +47,18 @@ absl::Status Ledger::CheckQuota(absl::string_view name, const Quota& quota) cons
              : absl::FailedPreconditionError(sentence);
 }
 
-void Ledger::OverrideQuota(absl::string_view name, const Quota& quota) {
-  Tenant& tenant = EnsureTenant(name);
+void Tenants::OverrideQuota(absl::string_view name, const Quota& quota) {
+  Tenant& tenant = Ensure(name);
   tenant.quota_set = true;
   ApplyQuota(tenant, quota);
 }
 
-absl::StatusOr<TenantView> Ledger::UnsetQuota(absl::string_view name, const Quota& quota) {
+absl::StatusOr<TenantView> Tenants::UnsetQuota(absl::string_view name, const Quota& quota) {
   Tenant* tenant = state_.FindTenant(name);
   if (tenant == nullptr) return state_.NoSuchTenant(name);
   tenant->quota_set = false;
   ApplyQuota(*tenant, quota);
-  TenantView view = look().View(*tenant);
+  TenantView view = Inspector(&state_).View(*tenant);
   ForgetIfIdle(*tenant);
   return view;
 }

@@ -38,10 +38,11 @@ TEST_F(LedgerReconcileTest, ARequestIsGrantedOnceMoreAndOnlyOnce) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 3);
   AcquireBy(session, 6, 1);
-  EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "by the daemon that has granted it";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 3))
+      << "by the daemon that has granted it";
   Restart();
   Remember();
-  const std::optional<Operation> again = ledger.Regrant(session, 5, 3);
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 3);
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->regrant);
   EXPECT_EQ(again->session, session);
@@ -53,13 +54,13 @@ TEST_F(LedgerReconcileTest, ARequestIsGrantedOnceMoreAndOnlyOnce) {
     EXPECT_EQ(again->items[i].segment, items[i].segment);
     EXPECT_FALSE(again->items[i].fresh);
   }
-  EXPECT_FALSE(ledger.Regrant(session, 5, 3));
-  EXPECT_TRUE(ledger.Commit(*again).ok());
-  EXPECT_FALSE(ledger.Regrant(session, 5, 3));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 3));
+  EXPECT_TRUE(ledger.operations().Commit(*again).ok());
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 3));
   ExpectUnchanged();
   // The answer may be lost with this daemon, too.
   Restart();
-  EXPECT_TRUE(ledger.Regrant(session, 5, 3).has_value());
+  EXPECT_TRUE(ledger.reconciliation().Regrant(session, 5, 3).has_value());
 }
 
 TEST_F(LedgerReconcileTest, AbortLeavesTheLeasesAsTheyAre) {
@@ -68,45 +69,46 @@ TEST_F(LedgerReconcileTest, AbortLeavesTheLeasesAsTheyAre) {
   Restart();
   Remember();
   for (bool handed_over : {false, true}) {
-    const std::optional<Operation> again = ledger.Regrant(session, 5, 2);
+    const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 2);
     ASSERT_TRUE(again.has_value());
-    ledger.Abort(*again, handed_over);
+    ledger.operations().Abort(*again, handed_over);
     ExpectUnchanged();
     EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
     Restart();
   }
 }
 
-TEST_F(LedgerReconcileTest, WhatWasOpenedIsGrantedOnceMoreAsOfTheSameSort) {
+TEST_F(LedgerReconcileTest, OpenedLeasesAreGrantedOnceMoreAsFirmOrRevocable) {
   const SessionId owner = OpenSession("a"), session = OpenSession("b");
   const Secret ticket = Share(owner, AcquireOne(owner, kGranule).lease, TicketScope::kAny);
-  const auto opened = ledger.BeginOpen(session, {ticket}, /*revocable=*/true, /*request_id=*/8);
+  const auto opened =
+      ledger.operations().BeginOpen(session, {ticket}, /*revocable=*/true, /*request_id=*/8);
   ASSERT_TRUE(opened.ok());
   EXPECT_EQ(opened->request_id, 8u);
   Finish(*opened);
   Restart();
-  const std::optional<Operation> again = ledger.Regrant(session, 8, 1);
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 8, 1);
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->revocable) << "the lease is, though the segment is not";
-  EXPECT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_TRUE(ledger.operations().Commit(*again).ok());
 }
 
 TEST_F(LedgerReconcileTest, ARequestThatWasServedAfterAWaitIsGrantedOnceMore) {
   const SessionId holder = OpenSession("a"), session = OpenSession("a");
   const Operation::Item item = AcquireOne(holder, kCapacity);
-  ASSERT_TRUE(ledger.BeginCall(session).ok());
-  const auto waits =
-      ledger.BeginAcquire(session, {.bytes = kCapacity, .waits = true, .request_id = 4});
+  ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+  const auto waits = ledger.admission().BeginAcquire(
+      session, {.bytes = kCapacity, .waits = true, .request_id = 4});
   ASSERT_TRUE(waits.ok() && waits->waiter);
   Release(holder, {item});
-  const std::vector<Ledger::Admitted> admitted = ledger.AdmitWaiting();
+  const std::vector<AdmissionControl::Admitted> admitted = ledger.admission().AdmitWaiting();
   ASSERT_EQ(admitted.size(), 1u);
   Finish(admitted[0].operation.value());
   Restart();
-  EXPECT_TRUE(ledger.Regrant(session, 4, 1).has_value());
+  EXPECT_TRUE(ledger.reconciliation().Regrant(session, 4, 1).has_value());
 }
 
-TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
+TEST_F(LedgerReconcileTest, LeasesOfADifferentRequestEnd) {
   const SessionId session = OpenSession("a");
   AcquireBy(session, 5, 2);
   const Operation::Item released = AcquireBy(session, 6, 1).at(0);
@@ -114,16 +116,17 @@ TEST_F(LedgerReconcileTest, WhatIsNotAskedForAsBeforeEnds) {
   AcquireAs(session, {.bytes = kGranule, .kind = Kind::kIpc, .request_id = 8});
   AcquireBy(session, 0, 1);  // requests without a number cannot be repeated
   Restart();
-  EXPECT_FALSE(ledger.Regrant(session, 5, 3)) << "another count";
-  EXPECT_FALSE(ledger.Regrant(session, 5, 2)) << "their leases have ended";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 3)) << "another count";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 2)) << "their leases have ended";
   Release(session, {released});
-  EXPECT_FALSE(ledger.Regrant(session, 6, 0)) << "it was released, and nothing is handed over";
-  EXPECT_FALSE(ledger.Regrant(session, 6, 1));
-  EXPECT_FALSE(ledger.Regrant(session, 8, 1)) << "it is lost";
-  EXPECT_FALSE(ledger.Regrant(session, 0, 1));
-  EXPECT_FALSE(ledger.Regrant(OpenSession("a"), 7, 2)) << "another session's";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 6, 0))
+      << "it was released, and nothing is handed over";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 6, 1));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 8, 1)) << "it is lost";
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 0, 1));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(OpenSession("a"), 7, 2)) << "another session's";
   EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 3u);
-  EXPECT_TRUE(ledger.Regrant(session, 7, 2).has_value());
+  EXPECT_TRUE(ledger.reconciliation().Regrant(session, 7, 2).has_value());
 }
 
 TEST_F(LedgerReconcileTest, APartThatWasReleasedMeanwhileEndsTheRest) {
@@ -131,7 +134,7 @@ TEST_F(LedgerReconcileTest, APartThatWasReleasedMeanwhileEndsTheRest) {
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
   Restart();
   Release(session, {items[0]});
-  EXPECT_FALSE(ledger.Regrant(session, 5, 2));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 2));
   EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 0u);
 }
 
@@ -139,11 +142,11 @@ TEST_F(LedgerReconcileTest, AReleaseWhileItIsHandedOverEndsTheLeaseAndNotTheHand
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
   Restart();
-  const std::optional<Operation> again = ledger.Regrant(session, 5, 2);
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 2);
   ASSERT_TRUE(again.has_value());
   Release(session, {items[0]});
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kPending);
-  EXPECT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_TRUE(ledger.operations().Commit(*again).ok());
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(items[1].segment), SegmentState::kLeased);
   EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 1u);
@@ -153,13 +156,13 @@ TEST_F(LedgerReconcileTest, ASessionThatEndsWhileItIsHandedOverIsToldSo) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireBy(session, 5, 1).at(0);
   Restart();
-  const std::optional<Operation> again = ledger.Regrant(session, 5, 1);
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 1);
   ASSERT_TRUE(again.has_value());
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_EQ(StateOf(item.segment), SegmentState::kPending);
-  EXPECT_EQ(ledger.Commit(*again).code(), StatusCode::kAborted);
+  EXPECT_EQ(ledger.operations().Commit(*again).code(), StatusCode::kAborted);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-  EXPECT_FALSE(ledger.Regrant(session, 5, 1));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 1));
 }
 
 TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
@@ -167,37 +170,40 @@ TEST_F(LedgerReconcileTest, ASessionIsAwayUntilItsProcessHasComeBackForIt) {
   const PeerIdentity peer = {.pid = 42, .start_time = 7};
   const auto presence = [&] { return ledger.look().ListSessions("a")->at(0).presence; };
   EXPECT_EQ(presence(), Presence::kHere);
-  EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "its client may have lost its connection";
+  EXPECT_TRUE(ledger.sessions().Resume(session, peer).ok())
+      << "its client may have lost its connection";
   Restart();
   EXPECT_EQ(presence(), Presence::kAway);
   // Another process is refused, also one with the same pid.
-  EXPECT_EQ(ledger.Resume(other, peer).code(), StatusCode::kNotFound);
-  EXPECT_EQ(ledger.Resume(session, {.pid = 42, .start_time = 8}).code(), StatusCode::kNotFound);
-  EXPECT_EQ(ledger.Resume(SessionId{99}, peer).code(), StatusCode::kNotFound);
-  EXPECT_TRUE(ledger.Resume(session, peer).ok());
+  EXPECT_EQ(ledger.sessions().Resume(other, peer).code(), StatusCode::kNotFound);
+  EXPECT_EQ(ledger.sessions().Resume(session, {.pid = 42, .start_time = 8}).code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(ledger.sessions().Resume(SessionId{99}, peer).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.sessions().Resume(session, peer).ok());
   EXPECT_EQ(presence(), Presence::kReturning);
-  EXPECT_TRUE(ledger.Resume(session, peer).ok()) << "that connection may be lost, too";
-  EXPECT_TRUE(ledger.Reconcile(session, {}, {}).ok());
+  EXPECT_TRUE(ledger.sessions().Resume(session, peer).ok()) << "that connection may be lost, too";
+  EXPECT_TRUE(ledger.reconciliation().Reconcile(session, {}, {}).ok());
   EXPECT_EQ(presence(), Presence::kHere);
   // A session that comes back and loses its connection again has ended.
   Restart();
-  ledger.SocketClosed(session);
-  EXPECT_EQ(ledger.Resume(session, peer).code(), StatusCode::kNotFound);
+  ledger.endings().SocketClosed(session);
+  EXPECT_EQ(ledger.sessions().Resume(session, peer).code(), StatusCode::kNotFound);
 }
 
-TEST_F(LedgerReconcileTest, WhatItWillNotAskForAgainEnds) {
+TEST_F(LedgerReconcileTest, LeasesOfUnnamedRequestsEnd) {
   Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
   const SessionId session = OpenSession("a"), strict = OpenSession("strict");
   const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
   const std::vector<Operation::Item> kept = AcquireBy(session, 6, 1);
   const std::vector<Operation::Item> lingers = AcquireBy(strict, 5, 1);
-  ledger.DropRegrants(session, {5});  // has no effect in the daemon that granted it
+  ledger.reconciliation().DropRegrants(session,
+                                       {5});  // has no effect in the daemon that granted it
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased);
   Restart();
   Release(session, {items[1]});
-  ledger.DropRegrants(session, {5, 9});
-  ledger.DropRegrants(strict, {5});
-  EXPECT_FALSE(ledger.Regrant(session, 5, 2));
+  ledger.reconciliation().DropRegrants(session, {5, 9});
+  ledger.reconciliation().DropRegrants(strict, {5});
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 2));
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(lingers[0].segment), SegmentState::kLingering);
   EXPECT_EQ(StateOf(kept[0].segment), SegmentState::kLeased);
@@ -208,34 +214,36 @@ TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
   const Operation::Item kept = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
   const Operation::Item others = AcquireOne(other, kGranule);
   Restart();
-  const auto unknown = ledger.Reconcile(session, {kept.lease, others.lease, LeaseId{77}}, {});
+  const auto unknown =
+      ledger.reconciliation().Reconcile(session, {kept.lease, others.lease, LeaseId{77}}, {});
   ASSERT_TRUE(unknown.ok()) << unknown.status();
   EXPECT_THAT(*unknown, ElementsAre(others.lease, LeaseId{77}));
   EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
   EXPECT_EQ(StateOf(ended.segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(others.segment), SegmentState::kLeased);
-  ledger.SocketClosed(session);
-  EXPECT_EQ(ledger.Reconcile(session, {}, {}).status().code(), StatusCode::kAborted);
+  ledger.endings().SocketClosed(session);
+  EXPECT_EQ(ledger.reconciliation().Reconcile(session, {}, {}).status().code(),
+            StatusCode::kAborted);
 }
 
-TEST_F(LedgerReconcileTest, WhatItWillAskForAgainStaysAndNothingElse) {
+TEST_F(LedgerReconcileTest, LeasesOfNamedRequestsStayAndNoOthers) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> asked = AcquireBy(session, 5, 2);
   const std::vector<Operation::Item> dropped = AcquireBy(session, 6, 1);
   const std::vector<Operation::Item> had = AcquireBy(session, 7, 1);
   const std::vector<Operation::Item> nameless = AcquireBy(session, 0, 1);
   Restart();
-  EXPECT_THAT(*ledger.Reconcile(session, Leases(had), {0, 5}), IsEmpty());
+  EXPECT_THAT(*ledger.reconciliation().Reconcile(session, Leases(had), {0, 5}), IsEmpty());
   EXPECT_EQ(StateOf(asked[0].segment), SegmentState::kLeased);
   EXPECT_EQ(StateOf(had[0].segment), SegmentState::kLeased);
   EXPECT_EQ(StateOf(dropped[0].segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(nameless[0].segment), SegmentState::kRetained) << "0 is no request";
-  EXPECT_FALSE(ledger.Regrant(session, 6, 1));
-  EXPECT_FALSE(ledger.Regrant(session, 7, 1)) << "it has that already";
-  EXPECT_TRUE(ledger.Regrant(session, 5, 2).has_value());
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 6, 1));
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 7, 1)) << "it has that already";
+  EXPECT_TRUE(ledger.reconciliation().Regrant(session, 5, 2).has_value());
 }
 
-TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
+TEST_F(LedgerReconcileTest, SegmentsThatNeverArrivedAreGivenUpIfClientsAreTrusted) {
   Configure({{"strict", {.release = ReleasePolicy::kOnExit}}});
   const SessionId session = OpenSession("a"), strict = OpenSession("strict");
   const Operation arriving = Begin(session, kGranule), held_back = Begin(strict, kGranule);
@@ -243,17 +251,20 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   Make(held_back);
   const Operation::Item twice = AcquireOne(session, kGranule);
   const Secret ticket = Share(session, twice.lease);
-  ASSERT_TRUE(ledger.BeginOpen(session, {ticket}).ok());  // once more, and not committed
+  ASSERT_TRUE(
+      ledger.operations().BeginOpen(session, {ticket}).ok());  // once more, and not committed
   // Memory of a tenant that trusts no session's releases.
   const Operation::Item foreign = AcquireOne(strict, kGranule);
-  ASSERT_TRUE(ledger.BeginOpen(session, {Share(strict, foreign.lease, TicketScope::kAny)}).ok());
+  ASSERT_TRUE(ledger.operations()
+                  .BeginOpen(session, {Share(strict, foreign.lease, TicketScope::kAny)})
+                  .ok());
   // Another tenant's memory, handed to a tenant whose releases are not trusted.
   const Secret for_all = Share(session, twice.lease, TicketScope::kAny);
-  ASSERT_TRUE(ledger.BeginOpen(strict, {for_all}).ok());
+  ASSERT_TRUE(ledger.operations().BeginOpen(strict, {for_all}).ok());
   Restart();
   EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kLingering);
-  EXPECT_THAT(*ledger.Reconcile(session, {twice.lease}, {}), IsEmpty());
-  EXPECT_THAT(*ledger.Reconcile(strict, {}, {}), IsEmpty());
+  EXPECT_THAT(*ledger.reconciliation().Reconcile(session, {twice.lease}, {}), IsEmpty());
+  EXPECT_THAT(*ledger.reconciliation().Reconcile(strict, {}, {}), IsEmpty());
   EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(held_back.items[0].segment), SegmentState::kLingering);
   Record();
@@ -262,23 +273,23 @@ TEST_F(LedgerReconcileTest, WhatNeverArrivedIsGivenUpWhereClientsAreTrusted) {
   EXPECT_TRUE(image.exposures.contains({strict, twice.segment}));
   Release(session, {twice});
   EXPECT_EQ(StateOf(twice.segment), SegmentState::kLingering);
-  ledger.ProcessGone(strict);
+  ledger.endings().ProcessGone(strict);
   EXPECT_EQ(StateOf(held_back.items[0].segment), SegmentState::kReleasing);
   EXPECT_EQ(StateOf(foreign.segment), SegmentState::kLingering) << "the other may map it";
   DestroyDoomed();
 }
 
-TEST_F(LedgerReconcileTest, WhileItIsHandedSomethingNothingCountsAsNotArrived) {
+TEST_F(LedgerReconcileTest, PendingOperationKeepsSegmentsThatDidNotArrive) {
   const SessionId session = OpenSession("a");
   AcquireBy(session, 5, 1);
   const Operation arriving = Begin(session, kGranule);
   Make(arriving);
   Restart();
-  const std::optional<Operation> again = ledger.Regrant(session, 5, 1);
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 1);
   ASSERT_TRUE(again.has_value());
-  ASSERT_TRUE(ledger.Reconcile(session, {}, {5}).ok());
+  ASSERT_TRUE(ledger.reconciliation().Reconcile(session, {}, {5}).ok());
   EXPECT_EQ(StateOf(arriving.items[0].segment), SegmentState::kLingering);
-  EXPECT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_TRUE(ledger.operations().Commit(*again).ok());
 }
 
 }  // namespace

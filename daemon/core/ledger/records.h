@@ -66,7 +66,7 @@ struct Session {
   absl::Time opened;
   bool live = true;  // its socket is open
   bool process_gone = false;
-  bool ending = false;      // not live, and not all it had has ended (Ledger::ContinueEnding)
+  bool ending = false;      // not live, and not all it had has ended (Endings::Continue)
   uint32_t in_flight = 0;   // calls
   uint32_t watches = 0;     // calls that became watches
   uint32_t operations = 0;  // begun, neither committed nor aborted

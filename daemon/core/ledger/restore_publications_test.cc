@@ -9,13 +9,13 @@ using testing::IsEmpty;
 
 class LedgerRestorePublicationsTest : public LedgerRestartFixture {
  protected:
-  Ledger::Published Publish(SessionId session, const PublishSpec& spec) {
-    auto published = ledger.Publish(session, spec);
+  Publications::Published Publish(SessionId session, const PublishSpec& spec) {
+    auto published = ledger.publications().Publish(session, spec);
     EXPECT_TRUE(published.ok()) << published.status();
-    return published.value_or(Ledger::Published{});
+    return published.value_or(Publications::Published{});
   }
   Operation Attach(SessionId session, const AttachSpec& spec) {
-    auto admission = ledger.BeginAttach(session, spec);
+    auto admission = ledger.operations().BeginAttach(session, spec);
     EXPECT_TRUE(admission.ok() && admission->operation) << admission.status();
     if (!admission.ok() || !admission->operation) return {};
     Finish(*admission->operation);
@@ -29,7 +29,7 @@ class LedgerRestorePublicationsTest : public LedgerRestartFixture {
   }
 };
 
-TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDaemon) {
+TEST_F(LedgerRestorePublicationsTest, PersistentPublicationOutlivesPublisherAndDaemon) {
   const SessionId publisher = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(publisher, kGranule, 2);
   const PublishSpec spec = {.name = "weights",
@@ -38,7 +38,7 @@ TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDa
                             .to_any = true};
   Publish(publisher, spec);
   Publish(publisher, spec);
-  const Ledger::Restored restored = Restart({.dead = {publisher}});
+  const Restored restored = Restart({.dead = {publisher}});
   EXPECT_EQ(restored.publications, 1u);
   EXPECT_EQ(Usage("a").leased, 2 * kGranule);
   const Operation attached = Attach(OpenSession("b"), {.name = "a/weights", .version = 2});
@@ -47,22 +47,22 @@ TEST_F(LedgerRestorePublicationsTest, APersistentOneOutlivesItsPublisherAndTheDa
   EXPECT_EQ(attached.items[1].segment, items[0].segment);
   EXPECT_EQ(ledger.look().ListPublications("a")->at(0).metadata_bytes, 100u);
   Restart();
-  EXPECT_EQ(*ledger.Unpublish("a/weights"), 2u);
+  EXPECT_EQ(*ledger.publications().Unpublish("a/weights"), 2u);
   ExpectRecorded();
   EXPECT_THAT(image.publication_items, IsEmpty());
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLeased) << "who is attached has it";
 }
 
-TEST_F(LedgerRestorePublicationsTest, AnEphemeralOneEndsWithItsPublisher) {
+TEST_F(LedgerRestorePublicationsTest, EphemeralPublicationEndsWithItsPublisher) {
   const SessionId dead = OpenSession("a"), living = OpenSession("a");
   const Operation::Item gone = AcquireOne(dead, kGranule), kept = AcquireOne(living, kGranule);
   Publish(dead, {.name = "gone", .leases = {gone.lease}, .ephemeral = true});
   Publish(living, {.name = "kept", .leases = {kept.lease}, .ephemeral = true});
-  const Ledger::Restored restored = Restart({.dead = {dead}});
+  const Restored restored = Restart({.dead = {dead}});
   EXPECT_EQ(restored.publications, 1u);
   EXPECT_THAT(restored.lost_publications, IsEmpty());
   EXPECT_EQ(StateOf(gone.segment), SegmentState::kRetained);
-  ledger.ProcessGone(living);
+  ledger.endings().ProcessGone(living);
   EXPECT_THAT(*ledger.look().ListPublications("a"), IsEmpty());
 }
 
@@ -75,19 +75,19 @@ TEST_F(LedgerRestorePublicationsTest, VersionsGrowThoughTheDaemonHasForgottenThe
   };
   for (uint64_t version = 1; version <= 3; ++version) EXPECT_EQ(publish("ended"), version);
   EXPECT_EQ(publish("there"), 1u);
-  EXPECT_EQ(*ledger.Unpublish("a/ended"), 3u);
+  EXPECT_EQ(*ledger.publications().Unpublish("a/ended"), 3u);
   Restart();
   // A waiter for a later version than the one it has seen does not wait for ever.
-  auto waits = ledger.BeginAttach(session, {.name = "ended", .version = 4});
+  auto waits = ledger.operations().BeginAttach(session, {.name = "ended", .version = 4});
   ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
   EXPECT_EQ(publish("ended"), 4u);
   EXPECT_EQ(publish("there"), 2u);
   EXPECT_EQ(publish("unheard-of"), 4u);
   ExpectRecorded();
   EXPECT_EQ(image.counters.ended_version, 3u);
-  EXPECT_EQ(*ledger.Unpublish("a/there"), 2u);
+  EXPECT_EQ(*ledger.publications().Unpublish("a/there"), 2u);
   Restart();
-  EXPECT_EQ(*ledger.Unpublish("a/unheard-of"), 4u);
+  EXPECT_EQ(*ledger.publications().Unpublish("a/unheard-of"), 4u);
   Restart();
   EXPECT_EQ(publish("there"), 5u);
 }
@@ -107,25 +107,25 @@ TEST_F(LedgerRestorePublicationsTest, VersionsGrowOverAPublicationThatIsLost) {
 }
 
 // A journal that names an unknown session is rejected as damaged.
-TEST_F(LedgerRestorePublicationsTest, ThatItsPublisherIsForgottenIsRecorded) {
+TEST_F(LedgerRestorePublicationsTest, ForgottenPublisherIsRecorded) {
   const SessionId publisher = OpenSession("a");
   Publish(publisher, {.name = "x", .leases = {AcquireOne(publisher, kGranule).lease}});
   ExpectRecorded();
   EXPECT_EQ(image.publications.begin()->second.publisher, publisher);
-  ledger.ProcessGone(publisher);
+  ledger.endings().ProcessGone(publisher);
   ExpectRecorded();
   EXPECT_EQ(image.publications.begin()->second.publisher, SessionId{});
   EXPECT_EQ(Restart().publications, 1u);
 }
 
-TEST_F(LedgerRestorePublicationsTest, OneOfWhichAPartIsMissingIsLost) {
+TEST_F(LedgerRestorePublicationsTest, PublicationWithAMissingPartIsLost) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
   Publish(session, {.name = "x", .leases = {items[0].lease, items[1].lease}});
   const Operation::Item other = AcquireOne(session, kGranule);
   const PublicationId bare =
       Publish(session, {.name = "y", .leases = {other.lease}, .metadata_bytes = 1}).id;
-  const Ledger::Restored restored = Restart({.missing = {items[1].segment}, .bare = {bare}});
+  const Restored restored = Restart({.missing = {items[1].segment}, .bare = {bare}});
   EXPECT_EQ(restored.publications, 0u);
   ASSERT_EQ(restored.lost_publications.size(), 2u);
   EXPECT_EQ(restored.lost_publications[0].tenant, "a");
@@ -138,7 +138,7 @@ TEST_F(LedgerRestorePublicationsTest, OneOfWhichAPartIsMissingIsLost) {
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
 }
 
-TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBeginsAnew) {
+TEST_F(LedgerRestorePublicationsTest, AttachmentsStayAndExpiryBeginsAnew) {
   const SessionId publisher = OpenSession("a"), reader = OpenSession("a");
   const absl::Duration expire_after = absl::Seconds(10);
   Publish(publisher, {.name = "x",
@@ -148,28 +148,28 @@ TEST_F(LedgerRestorePublicationsTest, WhoIsAttachedStillIsAndTheTimeToExpiryBegi
   now += absl::Seconds(60);
   Restart();
   EXPECT_EQ(ledger.look().ListPublications("a")->at(0).attached, 1u);
-  EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
+  EXPECT_EQ(ledger.publications().NextExpiry(), absl::InfiniteFuture());
   Release(reader, attached.items);
   ExpectRecorded();
-  EXPECT_EQ(ledger.NextExpiry(), now + expire_after);
+  EXPECT_EQ(ledger.publications().NextExpiry(), now + expire_after);
   Attach(reader, {.name = "x"});
   ExpectRecorded();
   now += absl::Seconds(60);
   const absl::Time restarted = now;
   Restart({.dead = {reader}});
-  EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
+  EXPECT_EQ(ledger.publications().NextExpiry(), restarted + expire_after);
   now += absl::Seconds(3);
   Restart();  // no session has attached since
-  EXPECT_EQ(ledger.NextExpiry(), restarted + expire_after);
+  EXPECT_EQ(ledger.publications().NextExpiry(), restarted + expire_after);
 }
 
 TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   const SessionId session = OpenSession("a");
   const PublishSpec spec = {
       .name = "x", .leases = {AcquireOne(session, kGranule).lease}, .request = 9};
-  const Ledger::Published first = Publish(session, spec);
+  const Publications::Published first = Publish(session, spec);
   Restart();
-  const Ledger::Published again = Publish(session, spec);
+  const Publications::Published again = Publish(session, spec);
   EXPECT_TRUE(again.again);
   EXPECT_EQ(again.version, 1u);
   PublishSpec next = spec;
@@ -180,7 +180,7 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   Restart();
   EXPECT_EQ(Publish(session, spec).version, 1u);
   EXPECT_EQ(ledger.look().ListPublications("a")->at(0).version, 2u);
-  ledger.SocketClosed(session);
+  ledger.endings().SocketClosed(session);
   ExpectRecorded();
   EXPECT_THAT(image.answers, IsEmpty());
 }
@@ -190,14 +190,16 @@ TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
   const PublishSpec spec = {.name = "x", .leases = {AcquireOne(session, kGranule).lease}};
   Publish(session, spec);
   Publish(session, spec);
-  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  EXPECT_EQ(*ledger.publications().Unpublish(session, "x", 7), 2u);
   Restart();
   Publish(session, spec);  // another publication than the request's
-  EXPECT_EQ(*ledger.Unpublish(session, "x", 7), 2u);
+  EXPECT_EQ(*ledger.publications().Unpublish(session, "x", 7), 2u);
   EXPECT_EQ(ledger.look().ListPublications("a")->size(), 1u);
-  EXPECT_EQ(ledger.Unpublish(other, "y", 7).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(ledger.Unpublish(session, "x", 8).ok());
-  EXPECT_EQ(ledger.Unpublish(session, "x", 0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ledger.publications().Unpublish(other, "y", 7).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(ledger.publications().Unpublish(session, "x", 8).ok());
+  EXPECT_EQ(ledger.publications().Unpublish(session, "x", 0).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePublicationIsThere) {
@@ -210,19 +212,20 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   Attach(reader, {.name = "x", .request_id = 7});
   Attach(reader, {.name = "x", .request_id = 7});
   Restart();
-  EXPECT_FALSE(ledger.RegrantAttach(reader, 7)) << "by which nobody knows what was meant";
-  const std::optional<Operation> again = ledger.RegrantAttach(reader, 4);
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 7))
+      << "by which nobody knows what was meant";
+  const std::optional<Operation> again = ledger.reconciliation().RegrantAttach(reader, 4);
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->publication, id);
   ASSERT_EQ(again->items.size(), 2u);
   EXPECT_EQ(again->items[1].lease, attached.items[1].lease);
-  EXPECT_FALSE(ledger.RegrantAttach(reader, 4));
-  ASSERT_TRUE(ledger.Commit(*again).ok());
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 4));
+  ASSERT_TRUE(ledger.operations().Commit(*again).ok());
   ExpectRecorded();
   // The attached version has ended, so it is no longer known which one it was.
   Publish(publisher, spec);
-  EXPECT_FALSE(ledger.RegrantAttach(reader, 5));
-  EXPECT_FALSE(ledger.RegrantAttach(reader, 6));
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 5));
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 6));
   EXPECT_EQ(ledger.look().ListSessions("a")->at(1).leases, 2u);
 }
 

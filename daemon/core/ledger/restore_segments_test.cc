@@ -12,7 +12,7 @@ using testing::UnorderedElementsAre;
 
 using RestoreSegmentsTest = LedgerRestartFixture;
 
-TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasIt) {
+TEST_F(RestoreSegmentsTest, ContextMemoryIsLostAndChargedWhileHeld) {
   const SessionId session = OpenSession("a"), other = OpenSession("b");
   const Operation::Item item = AcquireKind(session, Kind::kIpc);
   const Secret ticket = Share(session, item.lease, TicketScope::kAny);
@@ -20,7 +20,7 @@ TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasI
   const Operation::Item retained = AcquireKind(session, Kind::kIpc);
   Release(session, {retained});
 
-  const Ledger::Restored restored = Restart();
+  const Restored restored = Restart();
   ASSERT_EQ(restored.lost.size(), 1u);  // memory that no session held does not count
   EXPECT_EQ(restored.lost[0].segment, item.segment);
   EXPECT_EQ(restored.lost[0].tenant, "a");
@@ -29,7 +29,7 @@ TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasI
   EXPECT_EQ(restored.lost[0].bytes, kGranule);
   EXPECT_THAT(restored.lost[0].sessions, UnorderedElementsAre(session, other));
   EXPECT_FALSE(ledger.state().segments.contains(retained.segment));
-  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session, other));
+  EXPECT_THAT(Drain(ledger.effects().orphaned), ElementsAre(session, other));
   EXPECT_THAT(ledger.look().LostLeases(other), ElementsAre(opened.lease));
   EXPECT_FALSE(Opens(other, ticket));
   EXPECT_EQ(ledger.state().charged(0), kGranule);
@@ -37,13 +37,13 @@ TEST_F(RestoreSegmentsTest, WhatLivesInAContextIsLostAndChargedWhileSomebodyHasI
   EXPECT_EQ(ledger.state().charged(0), kGranule);
   // A lost segment is reported once, but the sessions with leases on it each time.
   EXPECT_THAT(Restart().lost, IsEmpty());
-  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
+  EXPECT_THAT(Drain(ledger.effects().orphaned), ElementsAre(session));
   Release(session, {item});
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(RestoreSegmentsTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
+TEST_F(RestoreSegmentsTest, PoolMemoryIsChargedWhileAProcessHasThePoolOpen) {
   const SessionId session = OpenSession("a"), other = OpenSession("a"), third = OpenSession("b");
   const Operation::Item idle = AcquireKind(session, Kind::kMempool);
   Release(session, {idle});
@@ -58,44 +58,45 @@ TEST_F(RestoreSegmentsTest, MemoryOfAPoolIsChargedWhileSomebodyHasThePoolOpen) {
   EXPECT_EQ(StateOf(idle.segment), SegmentState::kLingering);
   const Operation::Item fresh = AcquireKind(other, Kind::kMempool);
   EXPECT_NE(fresh.segment, idle.segment) << "it is lost";
-  ledger.ProcessGone(other);
+  ledger.endings().ProcessGone(other);
   EXPECT_THAT(DestroyDoomed(), UnorderedElementsAre(idle.segment, fresh.segment));
 }
 
-TEST_F(RestoreSegmentsTest, MissingMemoryIsToldWithWhoseItWas) {
+TEST_F(RestoreSegmentsTest, MissingMemoryIsReportedWithItsTenantAndSessions) {
   const SessionId session = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, 2 * kGranule);
   const Operation::Item of_the_dead = AcquireOne(dead, kGranule);
   const Operation::Item retained = AcquireOne(session, kGranule);
   Release(session, {retained});
-  const Ledger::Restored restored =
+  const Restored restored =
       Restart({.dead = {dead}, .missing = {item.segment, of_the_dead.segment, retained.segment}});
   ASSERT_EQ(restored.lost.size(), 1u);
   EXPECT_EQ(restored.lost[0].segment, item.segment);
   EXPECT_THAT(restored.lost[0].sessions, ElementsAre(session));
   EXPECT_EQ(restored.segments, 1u);
-  EXPECT_THAT(ledger.TakeBereaved(), ElementsAre(session));
+  EXPECT_THAT(Drain(ledger.effects().orphaned), ElementsAre(session));
   EXPECT_EQ(Usage("a").charged, 2 * kGranule);
   EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
   Restart();  // nor does a later daemon find it again
   EXPECT_TRUE(ledger.look().ListSegments("a", "")->at(0).lost);
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasOnADeviceThatIsGoneIsGone) {
+TEST_F(RestoreSegmentsTest, MemoryOfAMissingDeviceIsLost) {
   const SessionId session = OpenSession("a");
   const Operation::Item gone = AcquireOne(session, kGranule, "GPU-1");
   const Operation::Item kept = AcquireOne(session, kGranule, "GPU-2");
-  ASSERT_TRUE(ledger.RegisterEvent(session, {.lease = gone.lease}, "GPU-1", {}).ok());
-  const Ledger::Restored restored = Restart({.gone = {"GPU-1"}});
+  ASSERT_TRUE(ledger.events().Register(session, {.lease = gone.lease}, "GPU-1", {}).ok());
+  const Restored restored = Restart({.gone = {"GPU-1"}});
   ASSERT_EQ(restored.lost.size(), 1u);
   EXPECT_EQ(restored.lost[0].device_uuid, "GPU-1");
   EXPECT_EQ(restored.segments, 1u);
   EXPECT_EQ(ledger.state().charged(0), kGranule);
   EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
-  EXPECT_THAT(*ledger.Reconcile(session, {gone.lease, kept.lease}, {}), ElementsAre(gone.lease));
+  EXPECT_THAT(*ledger.reconciliation().Reconcile(session, {gone.lease, kept.lease}, {}),
+              ElementsAre(gone.lease));
 }
 
-TEST_F(RestoreSegmentsTest, ASegmentThatWasNeverMadeIsGone) {
+TEST_F(RestoreSegmentsTest, SegmentThatWasNeverMadeIsForgotten) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);
   Restart();
@@ -105,7 +106,7 @@ TEST_F(RestoreSegmentsTest, ASegmentThatWasNeverMadeIsGone) {
   EXPECT_TRUE(Ask(session, {.bytes = kGranule, .revocable = true}).ok());
 }
 
-TEST_F(RestoreSegmentsTest, WhoWasBeingHandedASegmentMayMapIt) {
+TEST_F(RestoreSegmentsTest, SegmentThatWasBeingHandedOverLingers) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);
   Make(operation);
@@ -113,11 +114,11 @@ TEST_F(RestoreSegmentsTest, WhoWasBeingHandedASegmentMayMapIt) {
   EXPECT_EQ(StateOf(operation.items[0].segment), SegmentState::kLingering);
   EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 0u);
   EXPECT_THAT(DestroyDoomed(), IsEmpty());
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
 }
 
-TEST_F(RestoreSegmentsTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwner) {
+TEST_F(RestoreSegmentsTest, SharedSegmentStaysOpenAndIsChargedToItsOwner) {
   const SessionId owner = OpenSession("a"), other = OpenSession("b"), second = OpenSession("a");
   const Operation::Item item = AcquireOne(owner, kGranule);
   const Operation::Item opened = OpenTicket(other, Share(owner, item.lease, TicketScope::kAny));
@@ -133,25 +134,25 @@ TEST_F(RestoreSegmentsTest, ASharedSegmentIsWithWhoeverIsLeftAndChargedToItsOwne
   DestroyDoomed();
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasOnItsWayBackIsSettledAnew) {
+TEST_F(RestoreSegmentsTest, ReleasingSegmentIsRetainedOrForgotten) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 2);
   Release(session, items);
-  ASSERT_TRUE(ledger.Trim("", "", 0).ok());
-  ASSERT_EQ(ledger.TakeDoomed().size(), 2u);
+  ASSERT_TRUE(ledger.segments().Trim("", "", 0).ok());
+  ASSERT_EQ(Drain(ledger.effects().doomed).size(), 2u);
   Restart({.missing = {items[1].segment}});  // the driver has that one back already
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
   EXPECT_FALSE(ledger.state().segments.contains(items[1].segment));
 }
 
-TEST_F(RestoreSegmentsTest, WhatWasRetainedIsAgainTheOldestFirst) {
+TEST_F(RestoreSegmentsTest, RetainedSegmentsKeepTheirOrder) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
   Release(session, {items[2]});
   Release(session, {items[0], items[1]});
   Restart();
   EXPECT_EQ(Usage("a").retained, 3 * kGranule);
-  ASSERT_TRUE(ledger.Trim("a", "GPU-1", 2 * kGranule).ok());
+  ASSERT_TRUE(ledger.segments().Trim("a", "GPU-1", 2 * kGranule).ok());
   EXPECT_THAT(DestroyDoomed(), ElementsAre(items[0].segment));
 }
 

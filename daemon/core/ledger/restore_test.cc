@@ -14,7 +14,7 @@ using testing::IsEmpty;
 
 using LedgerRestoreTest = LedgerRestartFixture;
 
-TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
+TEST_F(LedgerRestoreTest, SessionKeepsItsTokenLeasesAndTickets) {
   const Secret token = NewSecret();
   const SessionId session =
       ledger
@@ -24,12 +24,12 @@ TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   const Secret ticket = Share(session, item.lease);
   now += absl::Seconds(5);
 
-  const Ledger::Restored restored = Restart();
+  const Restored restored = Restart();
   EXPECT_EQ(restored.sessions, 1u);
   EXPECT_EQ(restored.segments, 1u);
   EXPECT_EQ(restored.leases, 1u);
   EXPECT_THAT(restored.lost, IsEmpty());
-  EXPECT_EQ(ledger.FindByToken(token).value(), session);
+  EXPECT_EQ(ledger.sessions().FindByToken(token).value(), session);
   const std::vector<SessionView> sessions = *ledger.look().ListSessions("a");
   ASSERT_EQ(sessions.size(), 1u);
   EXPECT_EQ(sessions[0].details.client_name, "trainer");
@@ -47,24 +47,24 @@ TEST_F(LedgerRestoreTest, ASessionGoesOnWithItsTokenItsLeasesAndItsTickets) {
   EXPECT_FALSE(Opens(session, ticket));
 }
 
-TEST_F(LedgerRestoreTest, WhatTheDeadHadIsKeptForTheirTenantOrGoes) {
+TEST_F(LedgerRestoreTest, MemoryOfDeadProcessesIsRetainedOrGivenUp) {
   const SessionId living = OpenSession("a"), dead = OpenSession("a"), alone = OpenSession("b");
   const Operation::Item kept = AcquireOne(dead, kGranule);
   const Operation::Item goes = AcquireOne(alone, kGranule);
   const Secret ticket = Share(dead, kept.lease);
-  const Ledger::Restored restored = Restart({.dead = {dead, alone}});
+  const Restored restored = Restart({.dead = {dead, alone}});
   EXPECT_EQ(restored.sessions, 1u);
   EXPECT_EQ(restored.leases, 0u);
   EXPECT_EQ(StateOf(kept.segment), SegmentState::kRetained);
   EXPECT_EQ(StateOf(goes.segment), SegmentState::kReleasing);
   EXPECT_FALSE(Opens(living, ticket));
-  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty()) << "nobody has ever watched them";
+  EXPECT_THAT(Drain(ledger.effects().forgotten), IsEmpty()) << "nobody has ever watched them";
   EXPECT_THAT(DestroyDoomed(), ElementsAre(goes.segment));
   EXPECT_EQ(ledger.look().GetTenant("b").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(AcquireOne(living, kGranule).segment, kept.segment);
 }
 
-TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
+TEST_F(LedgerRestoreTest, LoweredQuotaLimitsRetainedMemory) {
   const SessionId session = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
   Release(session, items);
@@ -75,21 +75,21 @@ TEST_F(LedgerRestoreTest, AQuotaThatWasLoweredMeanwhileCountsForWhatIsKept) {
   EXPECT_EQ(DestroyDoomed().size(), 2u);
 }
 
-TEST_F(LedgerRestoreTest, AnEndedSessionWhoseProcessMayMapSomethingLingers) {
+TEST_F(LedgerRestoreTest, EndedSessionLingersWhileItsProcessMapsMemory) {
   const SessionId session = OpenSession("a"), idle = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
-  ASSERT_TRUE(ledger.BeginCall(idle).ok());  // that is why it still exists
-  ledger.SocketClosed(session);
-  ledger.SocketClosed(idle);
-  const Ledger::Restored restored = Restart();
+  ASSERT_TRUE(ledger.sessions().BeginCall(idle).ok());  // that is why it still exists
+  ledger.endings().SocketClosed(session);
+  ledger.endings().SocketClosed(idle);
+  const Restored restored = Restart();
   EXPECT_EQ(restored.sessions, 0u);
   EXPECT_EQ(restored.segments, 1u);
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(idle));
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(idle));
   EXPECT_EQ(StateOf(item.segment), SegmentState::kLingering);
   EXPECT_EQ(ledger.state().charged(0), kGranule);
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(session));
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(session));
   EXPECT_EQ(ledger.state().tenants.size(), 0u);
 }
 
@@ -127,7 +127,7 @@ TEST_F(LedgerRestoreTest, MembersCountForTheirTeam) {
   AcquireOne(two, kGranule);
 }
 
-TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
+TEST_F(LedgerRestoreTest, ProcessStaysFirmOrRevocable) {
   const SessionId firm = OpenSession("a"), revocable = OpenSession("a"), mapped = OpenSession("a");
   AcquireOne(firm, kGranule);
   AcquireAs(revocable, {.bytes = kGranule, .revocable = true});
@@ -136,7 +136,7 @@ TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
     for (bool sort : {false, true}) {
       const auto asked = Ask(session, {.bytes = kGranule, .revocable = sort});
       sorts += !asked.ok() ? "" : sort ? "revocable" : "firm";
-      if (asked.ok()) ledger.Abort(**asked, /*handed_over=*/false);
+      if (asked.ok()) ledger.operations().Abort(**asked, /*handed_over=*/false);
     }
     return sorts;
   };
@@ -151,7 +151,7 @@ TEST_F(LedgerRestoreTest, AProcessKeepsItsSort) {
 }
 
 // Whether a process is firm or revocable is recorded with each of its sessions that maps anything.
-TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
+TEST_F(LedgerRestoreTest, SessionsOfAProcessAreFirmOrRevocableTogether) {
   const SessionId one = OpenSessionOf("a", 42), other = OpenSessionOf("a", 42);
   const Operation::Item item = AcquireAs(one, {.bytes = kGranule, .revocable = true}).items.at(0);
   Record();
@@ -166,7 +166,7 @@ TEST_F(LedgerRestoreTest, OneSessionOfAProcessTellsTheSortOfAnother) {
             StatusCode::kFailedPrecondition);
 }
 
-TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
+TEST_F(LedgerRestoreTest, EndedSessionsOfOneProcessAreMerged) {
   // Two ended sessions of one process, which only calls in flight have kept apart. The restart
   // merges them.
   const std::vector<SessionId> sessions = {OpenSessionOf("a", 42), OpenSessionOf("a", 42),
@@ -176,19 +176,19 @@ TEST_F(LedgerRestoreTest, AProcessThatConnectedAgainAndAgainIsStillOneSession) {
     const Operation::Item item = AcquireKind(session, Kind::kMempool);
     segment = item.segment;
     Release(session, {item});
-    ASSERT_TRUE(ledger.BeginCall(session).ok());
+    ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
   }
-  for (SessionId session : sessions) ledger.SocketClosed(session);
+  for (SessionId session : sessions) ledger.endings().SocketClosed(session);
   ASSERT_EQ(ledger.state().sessions.size(), 3u);
   Restart();
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(sessions[0], sessions[1]));
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(sessions[0], sessions[1]));
   EXPECT_EQ(ledger.state().charged(0), kGranule);
-  ledger.ProcessGone(sessions[2]);
+  ledger.endings().ProcessGone(sessions[2]);
   EXPECT_THAT(DestroyDoomed(), ElementsAre(segment));
 }
 
 // Its Welcome was lost: the process sends Hello once more, and will never ask for that session.
-TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
+TEST_F(LedgerRestoreTest, SessionOfARepeatedHelloEnds) {
   const auto open = [this](pid_t pid, uint32_t connect_id) {
     auto session = ledger.OpenSession(
         "a", {.peer = {.pid = pid, .start_time = 7}, .connect_id = connect_id}, NewSecret());
@@ -200,93 +200,94 @@ TEST_F(LedgerRestoreTest, ASessionThatIsBegunOnceMoreEnds) {
   Restart();
   const SessionId again = open(42, 5);
   EXPECT_NE(again, unheard);
-  EXPECT_THAT(ledger.TakeForgotten(), ElementsAre(unheard));
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(unheard));
   EXPECT_EQ(ledger.state().sessions.size(), 4u);
   // A session whose client is connected is not ended. Nor is one whose client has come back.
-  ASSERT_TRUE(ledger.Resume(heard, {.pid = 42, .start_time = 7}).ok());
+  ASSERT_TRUE(ledger.sessions().Resume(heard, {.pid = 42, .start_time = 7}).ok());
   open(42, 5);
   open(42, 6);
   open(42, 0);
-  EXPECT_THAT(ledger.TakeForgotten(), IsEmpty());
-  ASSERT_TRUE(ledger.Resume(others, {.pid = 43, .start_time = 7}).ok());
-  ASSERT_TRUE(ledger.Resume(nameless, {.pid = 42, .start_time = 7}).ok());
+  EXPECT_THAT(Drain(ledger.effects().forgotten), IsEmpty());
+  ASSERT_TRUE(ledger.sessions().Resume(others, {.pid = 43, .start_time = 7}).ok());
+  ASSERT_TRUE(ledger.sessions().Resume(nameless, {.pid = 42, .start_time = 7}).ok());
 }
 
-TEST_F(LedgerRestoreTest, ARegisteredEventIsAnsweredTheSame) {
+TEST_F(LedgerRestoreTest, RepeatedEventRegistrationGetsTheSameAnswer) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
-  const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7);
-  const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8);
+  const IpcEventId named = *ledger.events().Register(session, {.name = "done"}, "GPU-1", {}, 7);
+  const IpcEventId beside =
+      *ledger.events().Register(session, {.lease = item.lease}, "GPU-1", {}, 8);
   Restart();
   ledger.SetDraining(true);  // earlier operations are not new requests
-  EXPECT_EQ(*ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 7), named);
-  EXPECT_EQ(*ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {}, 8), beside);
+  EXPECT_EQ(*ledger.events().Register(session, {.name = "done"}, "GPU-1", {}, 7), named);
+  EXPECT_EQ(*ledger.events().Register(session, {.lease = item.lease}, "GPU-1", {}, 8), beside);
   ledger.SetDraining(false);
-  EXPECT_EQ(ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", {}, 9).status().code(),
+  EXPECT_EQ(ledger.events().Register(session, {.name = "done"}, "GPU-1", {}, 9).status().code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ledger.Image().ipc_events.size(), 2u);
 }
 
-TEST_F(LedgerRestoreTest, EventsGoOn) {
+TEST_F(LedgerRestoreTest, EventsOutliveTheDaemon) {
   const SessionId session = OpenSession("a"), other = OpenSession("a"), dead = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
   const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
   const Operation::Item opened_ended = OpenTicket(other, Share(session, ended.lease));
   ExportData handle{};
   handle[63] = 9;
-  const IpcEventId named = *ledger.RegisterEvent(session, {.name = "done"}, "GPU-1", handle);
-  const IpcEventId beside = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {});
-  const IpcEventId hidden = *ledger.RegisterEvent(session, {.lease = ended.lease}, "GPU-1", {});
-  ASSERT_TRUE(ledger.RegisterEvent(dead, {.name = "of the dead"}, "GPU-1", {}).ok());
-  ASSERT_TRUE(ledger.GetEvents(other, {.lease = opened.lease}).ok());  // hands it out
-  const IpcEventId unseen = *ledger.RegisterEvent(session, {.lease = item.lease}, "GPU-1", {});
+  const IpcEventId named = *ledger.events().Register(session, {.name = "done"}, "GPU-1", handle);
+  const IpcEventId beside = *ledger.events().Register(session, {.lease = item.lease}, "GPU-1", {});
+  const IpcEventId hidden = *ledger.events().Register(session, {.lease = ended.lease}, "GPU-1", {});
+  ASSERT_TRUE(ledger.events().Register(dead, {.name = "of the dead"}, "GPU-1", {}).ok());
+  ASSERT_TRUE(ledger.events().Find(other, {.lease = opened.lease}).ok());  // hands it out
+  const IpcEventId unseen = *ledger.events().Register(session, {.lease = item.lease}, "GPU-1", {});
   Release(session, {ended});
 
   Restart({.dead = {dead}});
-  const auto found = ledger.GetEvents(other, {.name = "done"});
+  const auto found = ledger.events().Find(other, {.name = "done"});
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->at(0).id, named);
   EXPECT_EQ(found->at(0).session, session);
   EXPECT_EQ(found->at(0).device_uuid, "GPU-1");
   EXPECT_EQ(found->at(0).handle, handle);
-  EXPECT_EQ(*ledger.UnregisterEvent(session, beside), true);
-  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened.lease})->at(0).id, unseen);
+  EXPECT_EQ(*ledger.events().Unregister(session, beside), true);
+  EXPECT_EQ(ledger.events().Find(other, {.lease = opened.lease})->at(0).id, unseen);
   // Its lease has ended, so it can no longer be found, but it exists until its session ends it.
-  EXPECT_EQ(ledger.GetEvents(other, {.lease = opened_ended.lease}).status().code(),
+  EXPECT_EQ(ledger.events().Find(other, {.lease = opened_ended.lease}).status().code(),
             StatusCode::kNotFound);
-  EXPECT_EQ(*ledger.UnregisterEvent(session, hidden), false);
-  EXPECT_EQ(ledger.RegisterEvent(other, {.name = "done"}, "GPU-1", {}).status().code(),
+  EXPECT_EQ(*ledger.events().Unregister(session, hidden), false);
+  EXPECT_EQ(ledger.events().Register(other, {.name = "done"}, "GPU-1", {}).status().code(),
             StatusCode::kAlreadyExists);
-  EXPECT_EQ(ledger.GetEvents(other, {.name = "of the dead"}).status().code(),
+  EXPECT_EQ(ledger.events().Find(other, {.name = "of the dead"}).status().code(),
             StatusCode::kNotFound);
-  ledger.SocketClosed(session);
-  EXPECT_EQ(ledger.GetEvents(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
+  ledger.endings().SocketClosed(session);
+  EXPECT_EQ(ledger.events().Find(other, {.name = "done"}).status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsAreOver) {
+TEST_F(LedgerRestoreTest, WaitersDrainingAndRevocationsEnd) {
   Configure({{"first", {.guarantee_bytes = kCapacity, .priority = 1}}});
   const SessionId holder = OpenSession("a"), first = OpenSession("first");
   const Operation::Item item =
       AcquireAs(holder, {.bytes = kCapacity, .revocable = true}).items.at(0);
-  ASSERT_TRUE(ledger.BeginCall(first).ok());
+  ASSERT_TRUE(ledger.sessions().BeginCall(first).ok());
   const AcquireSpec wanted = {.bytes = kCapacity, .waits = true};
-  ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
-  ASSERT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
+  ASSERT_TRUE(ledger.admission().BeginAcquire(first, wanted)->waiter.has_value());
+  ASSERT_THAT(Drain(ledger.effects().revoked), ElementsAre(holder));
   ledger.SetDraining(true);
   Restart();
   EXPECT_FALSE(ledger.state().draining);
-  EXPECT_EQ(ledger.NextOverdue(), absl::InfiniteFuture());
+  EXPECT_EQ(ledger.revocations().NextOverdue(), absl::InfiniteFuture());
   EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, IsEmpty());
-  EXPECT_THAT(*ledger.ListWaiting("", ""), IsEmpty());
+  EXPECT_THAT(*ledger.admission().ListWaiting("", ""), IsEmpty());
   EXPECT_EQ(ledger.look().GetTenant("first")->in_flight, 0u);
   // A repeated request revokes the memory again.
-  ASSERT_TRUE(ledger.BeginCall(first).ok());
-  ASSERT_TRUE(ledger.BeginAcquire(first, wanted)->waiter.has_value());
-  EXPECT_THAT(ledger.TakeRevoked(), ElementsAre(holder));
+  ASSERT_TRUE(ledger.sessions().BeginCall(first).ok());
+  ASSERT_TRUE(ledger.admission().BeginAcquire(first, wanted)->waiter.has_value());
+  EXPECT_THAT(Drain(ledger.effects().revoked), ElementsAre(holder));
   EXPECT_THAT(ledger.look().RevokedLeases(holder).leases, ElementsAre(item.lease));
 }
 
-TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
+TEST_F(LedgerRestoreTest, SecondRestartKeepsTheState) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
   const Operation::Item opened = OpenTicket(session, Share(session, item.lease));
@@ -307,22 +308,22 @@ TEST_F(LedgerRestoreTest, ADaemonAfterTheNextGoesOnAsWell) {
 }
 
 // A session with many leases ends in parts, and the daemon may be killed between them.
-TEST_F(LedgerRestoreTest, TheEndOfASessionIsFinished) {
+TEST_F(LedgerRestoreTest, BegunEndOfASessionIsFinished) {
   const SessionId session = OpenSession("a"), other = OpenSession("a");
   const std::vector<Operation::Item> items = Acquire(session, kGranule, 6);
   const Secret ticket = Share(session, items[5].lease);
   OpenTicket(other, ticket);
-  ledger.SocketClosed(session, /*steps=*/2);
-  EXPECT_TRUE(ledger.HasEnding());
+  ledger.endings().SocketClosed(session, /*steps=*/2);
+  EXPECT_TRUE(ledger.endings().HasAny());
   EXPECT_EQ(ledger.look().ListSessions("")->at(0).leases, 4u);
-  const Ledger::Restored restored = Restart();
+  const Restored restored = Restart();
   EXPECT_EQ(restored.sessions, 1u);
   EXPECT_EQ(restored.leases, 1u) << "the other's";
-  EXPECT_FALSE(ledger.HasEnding());
+  EXPECT_FALSE(ledger.endings().HasAny());
   EXPECT_FALSE(Opens(other, ticket));
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kLingering);
   EXPECT_EQ(StateOf(items[5].segment), SegmentState::kLeased);
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_EQ(StateOf(items[0].segment), SegmentState::kRetained);
 }
 

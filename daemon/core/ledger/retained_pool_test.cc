@@ -44,7 +44,7 @@ TEST(RetainedPoolTest, TheOldestIsTheOneThatWasAddedFirst) {
   EXPECT_EQ(pool.TakeOldest(), std::nullopt);
 }
 
-TEST(RetainedPoolTest, WhatIsTakenForReuseIsNoLongerTheOldest) {
+TEST(RetainedPoolTest, SegmentTakenForReuseIsNoLongerTheOldest) {
   RetainedPool pool;
   pool.Add(SegmentId{1}, Kind::kVmm, 512);
   pool.Add(SegmentId{2}, Kind::kVmm, 64);

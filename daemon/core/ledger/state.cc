@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/admission/refusals.h"
 #include "daemon/core/admission/sums.h"
 #include "daemon/core/quota/guarantees.h"
 
@@ -136,6 +137,18 @@ const LedgerState::Publication* LedgerState::FindPublication(const PublicationNa
   if (it == by_name.end()) return nullptr;
   const Publication& publication = publications.at(it->second);
   return reader == nullptr || MayAttach(publication, *reader) ? &publication : nullptr;
+}
+
+const LedgerState::Tenant* LedgerState::TreeOf(const Tenant& tenant) {
+  const Tenant* top = &tenant;
+  while (top->parent != nullptr) top = top->parent;
+  return top;
+}
+
+absl::StatusOr<LedgerState::Session*> LedgerState::LiveSession(SessionId id) {
+  auto it = sessions.find(id);
+  if (it == sessions.end() || !it->second->live) return SessionEnded();
+  return it->second.get();
 }
 
 }  // namespace gpumemd

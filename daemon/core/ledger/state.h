@@ -88,8 +88,13 @@ struct LedgerState {
   // their limits: on this device, over all, and in number. Above a limit no segment is retained.
   bool WithinLimits(const Tenant& tenant, size_t device) const;
 
+  // Returns the topmost tenant above it, or itself.
+  static const Tenant* TreeOf(const Tenant& tenant);
+
   // --- Sessions
 
+  //   ABORTED  the session has ended, or there was none
+  absl::StatusOr<Session*> LiveSession(SessionId id);
   static ProcessKey ProcessOf(const Session& session);
   // Returns the answer that the session's request was given before, if it is still remembered.
   static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
@@ -109,6 +114,7 @@ struct LedgerState {
   const Bounds bounds;
   const std::function<absl::Time()> now;
   bool draining = false;
+  bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
 
   std::vector<Account> device_accounts;
   std::vector<uint64_t> reclaimed;  // by device: bytes that only ended processes still had
@@ -131,9 +137,13 @@ struct LedgerState {
   uint64_t open_operations = 0;
   uint64_t regranting = 0;                      // items of those operations that are regrants
   std::map<WaiterId, records::Waiter> waiters;  // by arrival
+  // Processes that have begun to hold leases, firm or revocable, since waiters were last checked.
+  std::vector<ProcessKey> newly_holding;
 
   absl::btree_map<PublicationId, Publication> publications;
   absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each
+  absl::btree_set<std::pair<absl::Time, PublicationId>> expiries;
+  std::map<WaiterId, records::AttachWaiter> attach_waiters;
   uint64_t metadata_bytes = 0;
   Versions versions;  // of names that are no longer published
 
@@ -141,6 +151,7 @@ struct LedgerState {
   uint64_t next_segment = 1;
   uint64_t next_lease = 1;
   uint64_t next_operation = 1;
+  uint64_t next_waiter = 1;
   uint64_t next_publication = 1;
 };
 

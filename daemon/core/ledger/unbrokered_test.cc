@@ -9,10 +9,10 @@ using ::testing::HasSubstr;
 
 class UnbrokeredTest : public LedgerFixture {
  protected:
-  void SetUp() override { ledger.Configure({{"team", {}}, {"other", {}}}, {}); }
+  void SetUp() override { ledger.tenants().Configure({{"team", {}}, {"other", {}}}, {}); }
 };
 
-TEST_F(UnbrokeredTest, IsShownBesideWhatIsChargedAndCountsAgainstNothing) {
+TEST_F(UnbrokeredTest, UnbrokeredMemoryIsShownAndNotCharged) {
   const SessionId session = OpenSession("team");
   ledger.SetUnbrokered({{session, "GPU-1", kCapacity}, {session, "GPU-2", 5}});
   Acquire(session, kCapacity);  // every byte
@@ -50,17 +50,17 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
   Acquire(session, kGranule);
 }
 
-TEST_F(UnbrokeredTest, DeniesWhoWaitsAlready) {
+TEST_F(UnbrokeredTest, DeniesRequestsThatWait) {
   AcquireOne(OpenSession("other"), kCapacity);
   const SessionId session = OpenSession("team");
-  ASSERT_TRUE(ledger.BeginCall(session).ok());
-  const auto admission =
-      ledger.BeginAcquire(session, {.device_uuid = "GPU-1", .bytes = kGranule, .waits = true});
+  ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+  const auto admission = ledger.admission().BeginAcquire(
+      session, {.device_uuid = "GPU-1", .bytes = kGranule, .waits = true});
   ASSERT_TRUE(admission.ok()) << admission.status();
   ASSERT_TRUE(admission->waiter);
-  EXPECT_TRUE(ledger.AdmitWaiting().empty());
+  EXPECT_TRUE(ledger.admission().AdmitWaiting().empty());
   ledger.SetUnbrokered({{session, "GPU-1", kGranule, true}});
-  const std::vector<Ledger::Admitted> denied = ledger.AdmitWaiting();
+  const std::vector<AdmissionControl::Admitted> denied = ledger.admission().AdmitWaiting();
   ASSERT_EQ(denied.size(), 1u);
   EXPECT_EQ(denied[0].waiter, *admission->waiter);
   ExpectDenial(denied[0].operation.status(), Denial::Cause::kUnbrokered, "team", "GPU-1", kGranule,
@@ -70,7 +70,7 @@ TEST_F(UnbrokeredTest, DeniesWhoWaitsAlready) {
 TEST_F(UnbrokeredTest, GoesWithItsSession) {
   const SessionId session = OpenSession("team"), second = OpenSession("team");
   ledger.SetUnbrokered({{session, "GPU-1", 7, true}});
-  ledger.ProcessGone(session);
+  ledger.endings().ProcessGone(session);
   EXPECT_EQ(Usage("team").unbrokered, 0u);
   Acquire(second, kGranule);
 }

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using PublicationLimitsTest = LedgerPublicationsFixture;
 
-TEST_F(PublicationLimitsTest, NamesAreOfFewCharacters) {
+TEST_F(PublicationLimitsTest, NamesHaveAFewCharactersOnly) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   for (const std::string& good : {std::string("a"), std::string(64, 'z'), std::string("A.b_c-9")}) {
@@ -24,23 +24,25 @@ TEST_F(PublicationLimitsTest, NamesAreOfFewCharacters) {
   }
   for (const std::string& bad : {std::string(), std::string(65, 'z'), std::string("two words"),
                                  std::string("new\nline"), std::string("ä"), std::string("ml/a")}) {
-    const auto published = ledger.Publish(session, {.name = bad, .leases = LeasesOf(items)});
+    const auto published =
+        ledger.publications().Publish(session, {.name = bad, .leases = LeasesOf(items)});
     EXPECT_EQ(published.status().code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(published.status().ToString(), HasSubstr("1 to 64 letters"));
   }
   for (const std::string bad : {"", "/a", "ml/", "ml/two words"}) {
-    EXPECT_EQ(ledger.BeginAttach(session, {.name = bad}).status().code(),
+    EXPECT_EQ(ledger.operations().BeginAttach(session, {.name = bad}).status().code(),
               absl::StatusCode::kInvalidArgument)
         << bad;
   }
-  EXPECT_EQ(ledger.Unpublish("a").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ledger.publications().Unpublish("a").status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(PublicationLimitsTest, RefusesWhatItCouldNotKeep) {
+TEST_F(PublicationLimitsTest, RefusesSegmentsThatItCannotKeep) {
   const SessionId session = OpenSession("ml"), other = OpenSession("web");
   const auto items = Acquire(session, kGranule);
   const auto code_of = [&](SessionId of, const PublishSpec& spec) {
-    return ledger.Publish(of, spec).status().code();
+    return ledger.publications().Publish(of, spec).status().code();
   };
   using absl::StatusCode;
   EXPECT_EQ(code_of(session, {.name = "w"}), StatusCode::kInvalidArgument);
@@ -54,16 +56,16 @@ TEST_F(PublicationLimitsTest, RefusesWhatItCouldNotKeep) {
   EXPECT_EQ(code_of(session, large), StatusCode::kOk);
   ++large.metadata_bytes;
   EXPECT_EQ(code_of(session, large), StatusCode::kInvalidArgument);
-  ledger.MarkLost({items[0].segment});
+  ledger.segments().MarkLost({items[0].segment});
   EXPECT_EQ(code_of(session, {.name = "v", .leases = LeasesOf(items)}),
             StatusCode::kFailedPrecondition);
 
   const SessionId borrower = OpenSession("ml");
   const auto borrowed = Ask(borrower, {.device_uuid = "GPU-1", .bytes = 1, .revocable = true});
   ASSERT_TRUE(borrowed.ok() && *borrowed);
-  ASSERT_TRUE(ledger.Commit(**borrowed).ok());
-  const auto refused =
-      ledger.Publish(borrower, {.name = "v", .leases = LeasesOf((*borrowed)->items)});
+  ASSERT_TRUE(ledger.operations().Commit(**borrowed).ok());
+  const auto refused = ledger.publications().Publish(
+      borrower, {.name = "v", .leases = LeasesOf((*borrowed)->items)});
   EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().ToString(), HasSubstr("not revocable"));
 }
@@ -82,27 +84,28 @@ TEST_F(PublicationLimitsTest, TakesUpTo4096Segments) {
   Publish(session, {.name = "w", .leases = leases});
   EXPECT_THAT(Attach(session, "w"), SizeIs(2024));
   leases.resize(4097);
-  EXPECT_EQ(ledger.Publish(session, {.name = "w", .leases = leases}).status().code(),
+  EXPECT_EQ(ledger.publications().Publish(session, {.name = "w", .leases = leases}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(PublicationLimitsTest, TenantsHaveSoManyAndThoseTheyAreUnderCountThem) {
-  ledger.Configure({{"team", {.max_publications = 2}},
-                    {"a", {.max_publications = 1, .parent = "team"}},
-                    {"b", {.parent = "team"}}},
-                   {});
+TEST_F(PublicationLimitsTest, NumberLimitsOfTenantsAndTeamsAreKept) {
+  ledger.tenants().Configure({{"team", {.max_publications = 2}},
+                              {"a", {.max_publications = 1, .parent = "team"}},
+                              {"b", {.parent = "team"}}},
+                             {});
   const SessionId a = OpenSession("a"), b = OpenSession("b");
   const auto of_a = Acquire(a, kGranule), of_b = Acquire(b, kGranule);
   Publish(a, "1", of_a);
-  ExpectDenial(ledger.Publish(a, {.name = "2", .leases = LeasesOf(of_a)}).status(),
+  ExpectDenial(ledger.publications().Publish(a, {.name = "2", .leases = LeasesOf(of_a)}).status(),
                Denial::Cause::kMaxPublications, "a", "", 1, 1, 1);
   Publish(a, "1", of_a);  // as many as before
   Publish(b, "1", of_b);
   EXPECT_EQ(ledger.look().GetTenant("team")->publications, 2u);
-  const auto denied = ledger.Publish(b, {.name = "2", .leases = LeasesOf(of_b)}).status();
+  const auto denied =
+      ledger.publications().Publish(b, {.name = "2", .leases = LeasesOf(of_b)}).status();
   ExpectDenial(denied, Denial::Cause::kMaxPublications, "b", "", 1, 2, 2);
   EXPECT_EQ(DenialOf(denied)->limited_tenant, "team");
-  ASSERT_TRUE(ledger.Unpublish(a, "1").ok());
+  ASSERT_TRUE(ledger.publications().Unpublish(a, "1").ok());
   Publish(b, "2", of_b);
 }
 
@@ -115,11 +118,11 @@ class DaemonPublicationLimitsTest : public LedgerPublicationsFixture {
                                    .max_metadata_bytes_per_tenant = 60}) {}
 };
 
-TEST_F(DaemonPublicationLimitsTest, TheDaemonKeepsSoMany) {
+TEST_F(DaemonPublicationLimitsTest, DaemonLimitsNumberAndMetadata) {
   const SessionId a = OpenSession("a"), b = OpenSession("b");
   const auto of_a = Acquire(a, kGranule), of_b = Acquire(b, kGranule);
   const auto publish = [&](SessionId session, const std::string& name, uint64_t metadata) {
-    return ledger
+    return ledger.publications()
         .Publish(session, {.name = name,
                            .leases = LeasesOf(session == a ? of_a : of_b),
                            .metadata_bytes = metadata})
@@ -137,8 +140,8 @@ TEST_F(DaemonPublicationLimitsTest, AttachingIsAllOrNothing) {
   const SessionId a = OpenSession("a"), reader = OpenSession("a");
   Publish(a, "w", Acquire(a, kGranule, 3));
   EXPECT_THAT(Attach(reader, "w"), SizeIs(3));
-  ExpectDenial(ledger.BeginAttach(reader, {.name = "w"}).status(), Denial::Cause::kDaemonLimit, "a",
-               "", 3, 3, 4);
+  ExpectDenial(ledger.operations().BeginAttach(reader, {.name = "w"}).status(),
+               Denial::Cause::kDaemonLimit, "a", "", 3, 3, 4);
   EXPECT_EQ(ledger.look().ListPublications("")->at(0).attached, 1u);
 }
 

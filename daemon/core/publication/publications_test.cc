@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using LedgerPublicationsTest = LedgerPublicationsFixture;
 
-TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
+TEST_F(LedgerPublicationsTest, PublicationOutlivesItsPublisherAndIsChargedOnce) {
   const SessionId trainer = OpenSession("ml");
   const auto weights = Acquire(trainer, kGranule, 3);
   EXPECT_EQ(Publish(trainer, "weights", weights), 1u);
@@ -27,14 +27,14 @@ TEST_F(LedgerPublicationsTest, OutlivesItsPublisherAndIsChargedOnce) {
   const auto attached = Attach(server, "weights");
   EXPECT_EQ(SegmentsOf(attached), SegmentsOf(weights));
   EXPECT_EQ(Usage("ml").charged, 3 * kGranule);
-  ASSERT_TRUE(ledger.Unpublish(server, "weights").ok());
+  ASSERT_TRUE(ledger.publications().Unpublish(server, "weights").ok());
   EXPECT_EQ(Usage("ml").leased, 3 * kGranule);  // the attacher's leases keep it
   ProcessEnds(server);
   EXPECT_THAT(DestroyDoomed(), SizeIs(3));
   EXPECT_EQ(ledger.state().charged(0), 0u);
 }
 
-TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
+TEST_F(LedgerPublicationsTest, ListsHoldersOfASegment) {
   const SessionId trainer = OpenSession("ml");
   const auto weights = Acquire(trainer, kGranule, 2);
   Publish(trainer, "weights", weights);
@@ -70,34 +70,34 @@ TEST_F(LedgerPublicationsTest, ListsWhoHoldsASegment) {
   EXPECT_THAT(ledger.look().ListHolders(SegmentId{4711}).publications, IsEmpty());
 
   // The publication that the lease was attached through has ended and cannot be named.
-  ASSERT_TRUE(ledger.Unpublish(trainer, "weights").ok());
+  ASSERT_TRUE(ledger.publications().Unpublish(trainer, "weights").ok());
   const HoldersView after = ledger.look().ListHolders(weights[0].segment);
   EXPECT_TRUE(after.leases.at(1).attached);
   EXPECT_EQ(after.leases.at(1).publication, "");
   EXPECT_THAT(after.publications, IsEmpty());
 }
 
-TEST_F(LedgerPublicationsTest, IsNeitherReusedNorTrimmed) {
+TEST_F(LedgerPublicationsTest, PublishedSegmentIsNeitherReusedNorTrimmed) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, "a", items);
   Release(session, items);
-  EXPECT_TRUE(ledger.Trim("", "", 0)->empty());
+  EXPECT_TRUE(ledger.segments().Trim("", "", 0)->empty());
   EXPECT_NE(AcquireOne(session, kGranule).segment, items[0].segment);
   ledger.SetDraining(true);
   EXPECT_THAT(DestroyDoomed(), IsEmpty());
   ledger.SetDraining(false);
-  ASSERT_TRUE(ledger.Unpublish(session, "a").ok());
+  ASSERT_TRUE(ledger.publications().Unpublish(session, "a").ok());
   EXPECT_EQ(AcquireOne(session, kGranule).segment, items[0].segment);  // now it is
 }
 
-TEST_F(LedgerPublicationsTest, WhatOthersHadOpenIsNotReused) {
+TEST_F(LedgerPublicationsTest, SegmentThatAnotherTenantAttachedIsNotReused) {
   const SessionId owner = OpenSession("ml"), other = OpenSession("web");
   const auto items = Acquire(owner, kGranule);
   Publish(owner, {.name = "a", .leases = LeasesOf(items), .to_any = true});
   Release(other, Attach(other, "ml/a"));
   Release(owner, items);
-  ASSERT_TRUE(ledger.Unpublish(owner, "a").ok());
+  ASSERT_TRUE(ledger.publications().Unpublish(owner, "a").ok());
   EXPECT_THAT(DestroyDoomed(), ElementsAre(items[0].segment));
 }
 
@@ -106,33 +106,33 @@ TEST_F(LedgerPublicationsTest, EphemeralEndsWithItsPublishersSession) {
   const auto items = Acquire(publisher, kGranule);
   Publish(publisher, {.name = "w", .leases = LeasesOf(items), .ephemeral = true});
   const auto attached = Attach(reader, "w");
-  ledger.SocketClosed(publisher);
+  ledger.endings().SocketClosed(publisher);
   EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
   EXPECT_EQ(Usage("ml").leased, kGranule);  // the reader still has it
   Release(reader, attached);
   EXPECT_EQ(Usage("ml").lingering, kGranule);  // the publisher's process may map it
-  ledger.ProcessGone(publisher);
+  ledger.endings().ProcessGone(publisher);
   EXPECT_EQ(Usage("ml").retained, kGranule);
 }
 
-TEST_F(LedgerPublicationsTest, ExpiresWhenNobodyHasBeenAttachedForSoLong) {
+TEST_F(LedgerPublicationsTest, ExpiresAfterTheTimeWithoutAttachments) {
   const SessionId session = OpenSession("ml"), reader = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, {.name = "w", .leases = LeasesOf(items), .expire_after = absl::Minutes(1)});
-  EXPECT_EQ(ledger.NextExpiry(), now + absl::Minutes(1));
+  EXPECT_EQ(ledger.publications().NextExpiry(), now + absl::Minutes(1));
   now += absl::Seconds(30);
   const auto attached = Attach(reader, "w");
-  EXPECT_EQ(ledger.NextExpiry(), absl::InfiniteFuture());
+  EXPECT_EQ(ledger.publications().NextExpiry(), absl::InfiniteFuture());
   now += absl::Hours(1);
-  ledger.ExpirePublications();
+  ledger.publications().Expire();
   ASSERT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
   Release(reader, attached);
-  EXPECT_EQ(ledger.NextExpiry(), now + absl::Minutes(1));
+  EXPECT_EQ(ledger.publications().NextExpiry(), now + absl::Minutes(1));
   now += absl::Minutes(1) - absl::Nanoseconds(1);
-  ledger.ExpirePublications();
+  ledger.publications().Expire();
   ASSERT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
   now += absl::Nanoseconds(1);
-  ledger.ExpirePublications();
+  ledger.publications().Expire();
   EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
 }
 
@@ -140,39 +140,42 @@ TEST_F(LedgerPublicationsTest, AnAttachmentUnderWayKeepsItFromExpiring) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, {.name = "w", .leases = LeasesOf(items), .expire_after = absl::Seconds(1)});
-  const auto admission = ledger.BeginAttach(session, {.name = "w"});
+  const auto admission = ledger.operations().BeginAttach(session, {.name = "w"});
   ASSERT_TRUE(admission.ok());
   now += absl::Hours(1);
-  ledger.ExpirePublications();
+  ledger.publications().Expire();
   EXPECT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
-  ledger.Abort(*admission->operation, /*handed_over=*/false);
-  EXPECT_EQ(ledger.NextExpiry(), now + absl::Seconds(1));
+  ledger.operations().Abort(*admission->operation, /*handed_over=*/false);
+  EXPECT_EQ(ledger.publications().NextExpiry(), now + absl::Seconds(1));
 }
 
 TEST_F(LedgerPublicationsTest, OthersCannotTellAForbiddenNameFromAnUnknownOne) {
   const SessionId owner = OpenSession("ml"), other = OpenSession("web");
   Publish(owner, "secret", Acquire(owner, kGranule));
   Publish(owner, {.name = "open", .leases = LeasesOf(Acquire(owner, kGranule)), .to_any = true});
-  const auto forbidden = ledger.BeginAttach(other, {.name = "ml/secret"}).status();
-  const auto unknown = ledger.BeginAttach(other, {.name = "ml/sacred"}).status();
+  const auto forbidden = ledger.operations().BeginAttach(other, {.name = "ml/secret"}).status();
+  const auto unknown = ledger.operations().BeginAttach(other, {.name = "ml/sacred"}).status();
   EXPECT_EQ(forbidden.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(absl::StrReplaceAll(forbidden.ToString(), {{"secret", "sacred"}}), unknown.ToString());
-  EXPECT_EQ(ledger.Unpublish(other, "ml/secret").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ledger.Unpublish(other, "ml/open").status().code(),
+  EXPECT_EQ(ledger.publications().Unpublish(other, "ml/secret").status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ledger.publications().Unpublish(other, "ml/open").status().code(),
             absl::StatusCode::kPermissionDenied);
   // The same applies to waiting.
-  EXPECT_TRUE(ledger.BeginCall(other).ok());
-  EXPECT_TRUE(ledger.BeginAttach(other, {.name = "ml/secret", .version = 1})->waiter.has_value());
+  EXPECT_TRUE(ledger.sessions().BeginCall(other).ok());
+  EXPECT_TRUE(ledger.operations()
+                  .BeginAttach(other, {.name = "ml/secret", .version = 1})
+                  ->waiter.has_value());
   EXPECT_THAT(*ledger.look().ListAttachable(other, ""), SizeIs(1));
   EXPECT_THAT(*ledger.look().ListAttachable(owner, ""), SizeIs(2));
   EXPECT_THAT(Attach(other, "ml/open"), SizeIs(1));
-  EXPECT_EQ(*ledger.Unpublish("ml/secret"), 1u);  // an operator
-  ledger.SocketClosed(other);
-  ledger.EndCall(other);
+  EXPECT_EQ(*ledger.publications().Unpublish("ml/secret"), 1u);  // an operator
+  ledger.endings().SocketClosed(other);
+  ledger.sessions().EndCall(other);
 }
 
-TEST_F(LedgerPublicationsTest, WhoWaitsForAVersionIsCalledWhenItIsThere) {
+TEST_F(LedgerPublicationsTest, WaiterForAVersionIsResumedWhenItIsPublished) {
   const SessionId publisher = OpenSession("ml"), reader = OpenSession("ml");
   const SessionId foreign = OpenSession("web");
   const auto items = Acquire(publisher, kGranule);
@@ -181,32 +184,33 @@ TEST_F(LedgerPublicationsTest, WhoWaitsForAVersionIsCalledWhenItIsThere) {
   EXPECT_EQ(ledger.look().GetTenant("ml")->waiting, 2u);
   EXPECT_EQ(ledger.look().GetTenant("ml")->in_flight, 0u);
   Publish(publisher, "w", items);
-  EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(first));
+  EXPECT_THAT(Drain(ledger.effects().attachable), ElementsAre(first));
   EXPECT_EQ(ledger.look().GetTenant("ml")->in_flight, 1u);
   Publish(publisher, "w", items);
-  EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(second));
-  EXPECT_THAT(ledger.EndAttachWait(never, /*expired=*/true).ToString(),
+  EXPECT_THAT(Drain(ledger.effects().attachable), ElementsAre(second));
+  EXPECT_THAT(ledger.publications().EndWait(never, /*expired=*/true).ToString(),
               HasSubstr("none of that name"));
   const WaiterId third = Wait(reader, "w", 9);
-  const absl::Status late = ledger.EndAttachWait(third, /*expired=*/true);
+  const absl::Status late = ledger.publications().EndWait(third, /*expired=*/true);
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(late.ToString(), HasSubstr("the newest is 2"));
   const WaiterId last = Wait(reader, "w", 9);
-  ledger.SocketClosed(reader);
-  EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(last));
-  EXPECT_EQ(ledger.BeginAttach(reader, {.name = "w"}).status().code(), absl::StatusCode::kAborted);
+  ledger.endings().SocketClosed(reader);
+  EXPECT_THAT(Drain(ledger.effects().attachable), ElementsAre(last));
+  EXPECT_EQ(ledger.operations().BeginAttach(reader, {.name = "w"}).status().code(),
+            absl::StatusCode::kAborted);
 }
 
 TEST_F(LedgerPublicationsTest, WaitsAreCountedAndEndWhileDraining) {
   SetQuota("ml", {.max_waiting = 1});
   const SessionId session = OpenSession("ml");
   const WaiterId waiter = Wait(session, "w", 1);
-  EXPECT_TRUE(ledger.BeginCall(session).ok());
-  ExpectDenial(ledger.BeginAttach(session, {.name = "w", .version = 1}).status(),
+  EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
+  ExpectDenial(ledger.operations().BeginAttach(session, {.name = "w", .version = 1}).status(),
                Denial::Cause::kMaxWaiting, "ml", "", 1, 1, 1);
   ledger.SetDraining(true);
-  EXPECT_THAT(ledger.TakeAttachable(), ElementsAre(waiter));
-  EXPECT_EQ(ledger.BeginAttach(session, {.name = "w"}).status().code(),
+  EXPECT_THAT(Drain(ledger.effects().attachable), ElementsAre(waiter));
+  EXPECT_EQ(ledger.operations().BeginAttach(session, {.name = "w"}).status().code(),
             absl::StatusCode::kUnavailable);
 }
 

@@ -12,7 +12,7 @@ namespace {
 using ::testing::SizeIs;
 using PublicationVersionsTest = LedgerPublicationsFixture;
 
-TEST_F(PublicationVersionsTest, ANewVersionTakesThePlaceOfTheOneBefore) {
+TEST_F(PublicationVersionsTest, NewVersionReplacesTheOneBefore) {
   const SessionId trainer = OpenSession("ml"), second = OpenSession("ml");
   const SessionId early = OpenSession("ml"), late = OpenSession("ml");
   const auto one = Acquire(trainer, kGranule, 2);
@@ -23,7 +23,7 @@ TEST_F(PublicationVersionsTest, ANewVersionTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(Publish(second, "w", two), 2u);  // another session of the tenant's
   EXPECT_EQ(SegmentsOf(Attach(late, "w")), SegmentsOf(two));
   EXPECT_EQ(SegmentsOf(kept), SegmentsOf(one));
-  EXPECT_THAT(ledger.TakeEndedPublications(), SizeIs(1));
+  EXPECT_THAT(Drain(ledger.effects().ended_publications), SizeIs(1));
   EXPECT_EQ(Usage("ml").leased, 3 * kGranule);
   Release(early, kept);
   EXPECT_EQ(Usage("ml").leased, kGranule);
@@ -43,27 +43,27 @@ TEST_F(PublicationVersionsTest, VersionsShareSegmentsThatStayTheSame) {
   EXPECT_EQ(Usage("ml").leased, kGranule);
 }
 
-TEST_F(PublicationVersionsTest, VersionsGoOnAfterTheNameWasUnpublished) {
+TEST_F(PublicationVersionsTest, VersionNumbersContinueAfterUnpublish) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   Publish(session, "w", items);
   Publish(session, "w", items);
-  EXPECT_EQ(*ledger.Unpublish(session, "w"), 2u);
+  EXPECT_EQ(*ledger.publications().Unpublish(session, "w"), 2u);
   EXPECT_EQ(Publish(session, "w", items), 3u);
 }
 
 // The last version of each name is not remembered for so many names, or for tenants that are gone.
 // Publications of others do not show.
-TEST_F(PublicationVersionsTest, VersionsGrowThoughTheNameWasForgotten) {
+TEST_F(PublicationVersionsTest, VersionNumbersGrowAfterTheNameWasForgotten) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
   for (int i = 0; i < 5; ++i) Publish(session, "first", items);
-  EXPECT_EQ(*ledger.Unpublish(session, "first"), 5u);
+  EXPECT_EQ(*ledger.publications().Unpublish(session, "first"), 5u);
   EXPECT_EQ(Publish(session, "unheard-of", items), 1u);
   for (int i = 0; i < 256; ++i) {
     const std::string name = absl::StrCat("name-", i);
     EXPECT_EQ(Publish(session, name, items), 1u);
-    ledger.Unpublish(session, name).IgnoreError();
+    ledger.publications().Unpublish(session, name).IgnoreError();
   }
   EXPECT_EQ(Publish(session, "first", items), 6u);
   // It is not known which names were forgotten.
@@ -75,10 +75,10 @@ TEST_F(PublicationVersionsTest, VersionsGrowThoughTheNameWasForgotten) {
   for (uint64_t version = 1; version <= 8; ++version) {
     EXPECT_EQ(Publish(other, "w", others), version);
   }
-  EXPECT_EQ(*ledger.Unpublish(other, "w"), 8u);
-  ledger.ProcessGone(other);
-  ASSERT_TRUE(ledger.Trim("nobody", "", 0).ok());
-  for (SegmentId doomed : ledger.TakeDoomed()) ledger.Destroyed(doomed);
+  EXPECT_EQ(*ledger.publications().Unpublish(other, "w"), 8u);
+  ledger.endings().ProcessGone(other);
+  ASSERT_TRUE(ledger.segments().Trim("nobody", "", 0).ok());
+  for (SegmentId doomed : Drain(ledger.effects().doomed)) ledger.Destroyed(doomed);
   const SessionId again = OpenSession("nobody");
   EXPECT_EQ(Publish(again, "w", Acquire(again, kGranule)), 9u);
   EXPECT_EQ(Publish(session, "unheard-of-either", items), 6u);
@@ -92,7 +92,7 @@ TEST_F(PublicationVersionsTest, ARetryMakesNoSecondVersion) {
   const PublishSpec spec = {.name = "w", .leases = LeasesOf(items), .request = 7};
   EXPECT_EQ(Publish(session, spec), 1u);
   EXPECT_EQ(Publish(other, {.name = "w", .leases = LeasesOf(others), .request = 7}), 2u);
-  const auto again = ledger.Publish(session, spec);
+  const auto again = ledger.publications().Publish(session, spec);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->again);
   EXPECT_EQ(again->version, 1u);

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/quota/quota_changes.h"
 #include "daemon/core/quota_proto.h"
 #include "daemon/transport/service/convert.h"
@@ -18,12 +20,12 @@ namespace gpumemd {
 namespace v1 = gpumem::v1;
 
 void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
-  const Broker::Counts counts = broker_->Count();
+  const BrokerViews::Counts counts = broker_->views().Count();
   response->set_draining(counts.draining);
   response->set_sessions(static_cast<uint32_t>(counts.sessions));
   response->set_tenants(static_cast<uint32_t>(counts.tenants));
   response->set_segments(static_cast<uint32_t>(counts.segments));
-  for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/true)) {
+  for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/true)) {
     *response->add_devices() = ToProto(device);
     response->set_backend(ToProto(device.info.backend));
   }
@@ -49,7 +51,7 @@ grpc::Status AdminService::GetStatus(grpc::ServerContext*, const v1::GetStatusRe
 
 grpc::Status AdminService::ListTenants(grpc::ServerContext*, const v1::ListTenantsRequest*,
                                        v1::ListTenantsResponse* response) {
-  for (const TenantView& tenant : broker_->ListTenants()) {
+  for (const TenantView& tenant : broker_->views().ListTenants()) {
     v1::TenantInfo& info = *response->add_tenants();
     *info.mutable_usage() = ToProto(tenant);
     *info.mutable_quota() = ToProto(tenant.quota);
@@ -64,7 +66,8 @@ grpc::Status AdminService::ListTenants(grpc::ServerContext*, const v1::ListTenan
 grpc::Status AdminService::ListSessions(grpc::ServerContext*,
                                         const v1::ListSessionsRequest* request,
                                         v1::ListSessionsResponse* response) {
-  absl::StatusOr<std::vector<SessionView>> sessions = broker_->ListSessions(request->tenant());
+  absl::StatusOr<std::vector<SessionView>> sessions =
+      broker_->views().ListSessions(request->tenant());
   if (!sessions.ok()) return ToAnswer(sessions.status());
   for (const SessionView& session : *sessions) *response->add_sessions() = ToProto(session);
   return grpc::Status::OK;
@@ -74,7 +77,7 @@ grpc::Status AdminService::ListSegments(grpc::ServerContext*,
                                         const v1::ListSegmentsRequest* request,
                                         v1::ListSegmentsResponse* response) {
   absl::StatusOr<std::vector<SegmentView>> segments =
-      broker_->ListSegments(request->tenant(), request->device_uuid());
+      broker_->views().ListSegments(request->tenant(), request->device_uuid());
   if (!segments.ok()) return ToAnswer(segments.status());
   for (const SegmentView& segment : *segments) *response->add_segments() = ToProto(segment);
   return grpc::Status::OK;
@@ -84,14 +87,14 @@ grpc::Status AdminService::ListHolders(grpc::ServerContext*, const v1::ListHolde
                                        v1::ListHoldersResponse* response) {
   std::optional<SegmentId> only;
   if (request->segment_id() != 0) only = SegmentId{request->segment_id()};
-  *response = ToProto(broker_->ListHolders(only));
+  *response = ToProto(broker_->views().ListHolders(only));
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::ListWaiting(grpc::ServerContext*, const v1::ListWaitingRequest* request,
                                        v1::ListWaitingResponse* response) {
   absl::StatusOr<std::vector<WaiterView>> waiting =
-      broker_->ListWaiting(request->tenant(), request->device_uuid());
+      broker_->views().ListWaiting(request->tenant(), request->device_uuid());
   if (!waiting.ok()) return ToAnswer(waiting.status());
   for (const WaiterView& waiter : *waiting) *response->add_waiting() = ToProto(waiter);
   return grpc::Status::OK;
@@ -100,7 +103,8 @@ grpc::Status AdminService::ListWaiting(grpc::ServerContext*, const v1::ListWaiti
 grpc::Status AdminService::ListPublications(grpc::ServerContext*,
                                             const v1::ListPublicationsRequest* request,
                                             v1::ListPublicationsResponse* response) {
-  absl::StatusOr<std::vector<PublicationView>> views = broker_->ListPublications(request->tenant());
+  absl::StatusOr<std::vector<PublicationView>> views =
+      broker_->views().ListPublications(request->tenant());
   if (!views.ok()) return ToAnswer(views.status());
   for (const PublicationView& view : *views) *response->add_publications() = ToProto(view);
   return grpc::Status::OK;
@@ -109,7 +113,8 @@ grpc::Status AdminService::ListPublications(grpc::ServerContext*,
 grpc::Status AdminService::Unpublish(grpc::ServerContext* context,
                                      const v1::UnpublishRequest* request,
                                      v1::UnpublishResponse* response) {
-  absl::StatusOr<uint64_t> version = broker_->Unpublish(request->name(), Caller(context));
+  absl::StatusOr<uint64_t> version =
+      broker_->operators().Unpublish(request->name(), Caller(context));
   if (!version.ok()) return ToAnswer(version.status());
   spdlog::info("publication {} was ended by an operator, at version {}", request->name(), *version);
   response->set_version(*version);
@@ -130,7 +135,7 @@ v1::GetQuotaResponse Answer(const TenantView& tenant, std::vector<std::string> o
 
 grpc::Status AdminService::GetQuota(grpc::ServerContext*, const v1::GetQuotaRequest* request,
                                     v1::GetQuotaResponse* response) {
-  absl::StatusOr<TenantView> view = broker_->GetTenant(request->tenant());
+  absl::StatusOr<TenantView> view = broker_->views().GetTenant(request->tenant());
   if (!view.ok()) return ToAnswer(view.status());
   *response = Answer(*view, quotas_->Overridden(request->tenant()));
   return grpc::Status::OK;
@@ -176,8 +181,8 @@ grpc::Status AdminService::Reload(grpc::ServerContext* context, const v1::Reload
 
 grpc::Status AdminService::Trim(grpc::ServerContext* context, const v1::TrimRequest* request,
                                 v1::TrimResponse* response) {
-  absl::StatusOr<Broker::Trimmed> trimmed =
-      broker_->Trim(request->tenant(), request->device_uuid(), request->keep_bytes());
+  absl::StatusOr<BrokerOperators::Trimmed> trimmed =
+      broker_->operators().Trim(request->tenant(), request->device_uuid(), request->keep_bytes());
   if (!trimmed.ok()) return ToAnswer(trimmed.status());
   Audit(context, {.event = AuditEvent::kTrimmed,
                   .tenant = request->tenant(),
@@ -191,9 +196,9 @@ grpc::Status AdminService::Trim(grpc::ServerContext* context, const v1::TrimRequ
 
 grpc::Status AdminService::ListPools(grpc::ServerContext*, const v1::ListPoolsRequest* request,
                                      v1::ListPoolsResponse* response) {
-  auto pools = broker_->ListPools(request->tenant(), request->device_uuid());
+  auto pools = broker_->operators().ListPools(request->tenant(), request->device_uuid());
   if (!pools.ok()) return ToAnswer(pools.status());
-  for (const Broker::PoolView& pool : *pools) *response->add_pools() = ToProto(pool);
+  for (const BrokerOperators::PoolView& pool : *pools) *response->add_pools() = ToProto(pool);
   return grpc::Status::OK;
 }
 
@@ -201,7 +206,7 @@ grpc::Status AdminService::SetPool(grpc::ServerContext* context, const v1::SetPo
                                    v1::PoolInfo* response) {
   absl::StatusOr<PoolChange> change = FromProto(*request);
   if (!change.ok()) return ToAnswer(change.status());
-  auto pool = broker_->SetPool(request->tenant(), request->device_uuid(), *change);
+  auto pool = broker_->operators().SetPool(request->tenant(), request->device_uuid(), *change);
   if (!pool.ok()) return ToAnswer(pool.status());
   spdlog::info("pool of tenant {} changed: {}", request->tenant(), request->ShortDebugString());
   Audit(context, {.event = AuditEvent::kPoolSet,
@@ -214,7 +219,8 @@ grpc::Status AdminService::SetPool(grpc::ServerContext* context, const v1::SetPo
 
 grpc::Status AdminService::TrimPool(grpc::ServerContext* context,
                                     const v1::TrimPoolRequest* request, v1::PoolInfo* response) {
-  auto pool = broker_->TrimPool(request->tenant(), request->device_uuid(), request->keep_bytes());
+  auto pool = broker_->operators().TrimPool(request->tenant(), request->device_uuid(),
+                                            request->keep_bytes());
   if (!pool.ok()) return ToAnswer(pool.status());
   Audit(context, {.event = AuditEvent::kPoolTrimmed,
                   .tenant = request->tenant(),
@@ -233,7 +239,7 @@ grpc::Status AdminService::WatchEvents(grpc::ServerContext* context,
 
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
-  broker_->SetDraining(!request->resume());
+  broker_->operators().SetDraining(!request->resume());
   spdlog::info(request->resume() ? "admitting again" : "draining: nothing new is admitted");
   Audit(context, {.event = request->resume() ? AuditEvent::kAdmitting : AuditEvent::kDraining});
   AnswerStatus(response);

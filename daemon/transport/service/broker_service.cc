@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/requested_kind.h"
 #include "daemon/transport/peer/who_am_i.h"
 #include "daemon/transport/service/convert.h"
@@ -23,8 +24,8 @@ namespace v1 = gpumem::v1;
 
 // Returns the place of a request about interprocess events, by its oneof `place`.
 template <typename Request>
-Ledger::EventPlace PlaceOf(const Request& request) {
-  Ledger::EventPlace place;
+Events::Place PlaceOf(const Request& request) {
+  Events::Place place;
   if (request.place_case() == Request::kLeaseId) {
     place.lease = LeaseId{request.lease_id()};
   } else {
@@ -38,7 +39,7 @@ std::vector<std::string> PathOf(const Broker& broker, std::string tenant) {
   std::vector<std::string> path;
   while (!tenant.empty() && std::find(path.begin(), path.end(), tenant) == path.end()) {
     path.insert(path.begin(), tenant);
-    absl::StatusOr<TenantView> view = broker.GetTenant(tenant);
+    absl::StatusOr<TenantView> view = broker.views().GetTenant(tenant);
     tenant = view.ok() ? view->quota.parent : "";
   }
   return path;
@@ -61,7 +62,7 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
   if (auto parsed = ParseRequest<v1::ListDevicesRequest>(*request); !parsed.ok()) {
     answer = parsed.status();
   } else {
-    for (const Broker::DeviceView& device : broker_->Devices(/*ask_driver=*/true)) {
+    for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/true)) {
       *answer->add_devices() = ToProto(device);
     }
   }

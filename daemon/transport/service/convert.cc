@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/denial_proto.h"
 #include "daemon/transport/peer/peer_socket.h"
 
@@ -15,7 +17,7 @@ v1::Backend ToProto(Backend backend) {
   return backend == Backend::kCuda ? v1::BACKEND_CUDA : v1::BACKEND_HOST;
 }
 
-v1::Device ToProto(const Broker::DeviceView& device) {
+v1::Device ToProto(const BrokerViews::DeviceView& device) {
   v1::Device proto;
   proto.set_device_uuid(device.info.uuid);
   proto.set_name(device.info.name);
@@ -248,7 +250,7 @@ v1::IpcEvent ToProto(const IpcEventView& event) {
   return proto;
 }
 
-v1::PoolInfo ToProto(const Broker::PoolView& pool) {
+v1::PoolInfo ToProto(const BrokerOperators::PoolView& pool) {
   v1::PoolInfo proto;
   const PoolStatus& status = pool.status;
   proto.set_tenant(status.tenant);

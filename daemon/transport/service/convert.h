@@ -8,6 +8,8 @@
 #include "absl/types/span.h"
 #include "common/kind_proto.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/views.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/quota_proto.h"
 #include "proto/gpumem/v1/admin.pb.h"
@@ -16,7 +18,7 @@
 namespace gpumemd {
 
 gpumem::v1::Backend ToProto(Backend backend);
-gpumem::v1::Device ToProto(const Broker::DeviceView& device);
+gpumem::v1::Device ToProto(const BrokerViews::DeviceView& device);
 gpumem::v1::Lease ToProto(const LeaseView& lease);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
@@ -24,7 +26,7 @@ gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
 gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);
 gpumem::v1::WaitingInfo ToProto(const WaiterView& waiter);
 gpumem::v1::IpcEvent ToProto(const IpcEventView& event);
-gpumem::v1::PoolInfo ToProto(const Broker::PoolView& pool);
+gpumem::v1::PoolInfo ToProto(const BrokerOperators::PoolView& pool);
 // If `foreign`, omits fields reserved for its tenant and operators.
 gpumem::v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign = false);
 

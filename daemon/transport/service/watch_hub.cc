@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/node_clock.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/transport/service/convert.h"
 
 namespace gpumemd {
@@ -125,7 +126,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       absl::StatusOr<TenantView> usage = broker_->Usage(call_);
       if (usage.ok()) *event.mutable_quota_changed()->mutable_quota() = ToProto(usage->quota);
     } else if (told.draining) {
-      event.mutable_draining()->set_draining(broker_->Count().draining);
+      event.mutable_draining()->set_draining(broker_->views().Count().draining);
     } else if (!told.pressure.empty()) {
       const Pressure& pressure = told.pressure.begin()->second;
       const absl::Duration left = pressure.until - absl::Now();

@@ -11,6 +11,7 @@
 
 #include "common/endpoints.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/device/host_device.h"
 #include "daemon/transport/service/broker_service.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -73,7 +74,7 @@ class WatchHubTest : public ::testing::Test {
 
 TEST_F(WatchHubTest, EachBeginsWithTheQuotaAndWhetherTheDaemonDrains) {
   for (const bool draining : {false, true}) {
-    broker_->SetDraining(draining);
+    broker_->operators().SetDraining(draining);
     Stream stream = Watch();
     v1::Event event;
     ASSERT_TRUE(stream.reader->Read(&event));

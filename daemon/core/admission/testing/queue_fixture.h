@@ -20,12 +20,13 @@ class LedgerQueueFixture : public LedgerFixture {
   }
   SessionId Open(absl::string_view tenant) {
     const SessionId session = OpenSession(tenant);
-    EXPECT_TRUE(ledger.BeginCall(session).ok());
+    EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
     return session;
   }
   // Returns the waiter for a request of so many granules.
   WaiterId Wait(SessionId session, uint64_t granules) {
-    const absl::StatusOr<Admission> admission = ledger.BeginAcquire(session, Of(granules));
+    const absl::StatusOr<Admission> admission =
+        ledger.admission().BeginAcquire(session, Of(granules));
     EXPECT_TRUE(admission.ok()) << admission.status();
     EXPECT_TRUE(admission.ok() && admission->waiter) << "granted";
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
@@ -35,12 +36,12 @@ class LedgerQueueFixture : public LedgerFixture {
   std::vector<WaiterId> Admit() {
     std::vector<WaiterId> granted;
     while (true) {
-      const std::vector<Ledger::Admitted> admitted = ledger.AdmitWaiting();
-      for (const Ledger::Admitted& each : admitted) {
+      const std::vector<AdmissionControl::Admitted> admitted = ledger.admission().AdmitWaiting();
+      for (const AdmissionControl::Admitted& each : admitted) {
         EXPECT_TRUE(each.operation.ok()) << each.operation.status();
         if (!each.operation.ok()) continue;
         granted.push_back(each.waiter);
-        EXPECT_TRUE(ledger.Commit(*each.operation).ok());
+        EXPECT_TRUE(ledger.operations().Commit(*each.operation).ok());
         last = *each.operation;
       }
       EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -85,7 +86,7 @@ class BrokerWaitFixture : public ::testing::Test {
     options.observer = &observer_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
-  ~BrokerWaitFixture() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
+  ~BrokerWaitFixture() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   struct Client {
     Broker::NewSession session;
@@ -120,7 +121,7 @@ class BrokerWaitFixture : public ::testing::Test {
     client.acquisition->patient_until = absl::Now() + kLong;
     client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
     client.acquisition->resume = [this, resumed = client.resumed.get()] {
-      broker_->Count();  // takes the mutex: no resume is called under it
+      broker_->views().Count();  // takes the mutex: no resume is called under it
       resumed->Notify();
     };
     return broker_->Advance(client.acquisition, /*may_block=*/false).state;

@@ -9,5 +9,7 @@ namespace gpumemd {
 // Returns INTERNAL with a sentence that names the first violated invariant. Takes time in
 // proportion to the whole state: for tests only.
 absl::Status CheckInvariants(const LedgerState& ledger);
+// The same for publications, and for those who wait to attach to one.
+absl::Status CheckPublications(const LedgerState& state);
 
 }  // namespace gpumemd

@@ -4,6 +4,7 @@
 #include "daemon/core/ledger/inspect/inspector.h"
 
 namespace gpumemd {
+
 LedgerMeasures Inspector::Measure() const {
   LedgerMeasures measures;
   measures.draining = state_.draining;

@@ -19,9 +19,9 @@ class LedgerMeasuresTest : public LedgerFixture {
 };
 
 TEST_F(LedgerMeasuresTest, BytesByStateOfATenantAndWhoItIsUnder) {
-  ledger.Configure({{"team", {.limit_bytes = 100 * kGranule}},
-                    {"member", {.guarantee_bytes = 3 * kGranule, .parent = "team"}}},
-                   {});
+  ledger.tenants().Configure({{"team", {.limit_bytes = 100 * kGranule}},
+                              {"member", {.guarantee_bytes = 3 * kGranule, .parent = "team"}}},
+                             {});
   const SessionId session = OpenSession("member");
   AcquireOne(session, 2 * kGranule);
   const auto released = AcquireOne(session, 5 * kGranule);
@@ -48,11 +48,13 @@ TEST_F(LedgerMeasuresTest, BytesByStateOfATenantAndWhoItIsUnder) {
 }
 
 TEST_F(LedgerMeasuresTest, WaitersAndDenials) {
-  ledger.Configure({{"team", {}}, {"a", {.limit_bytes = 4 * kGranule, .parent = "team"}}}, {});
+  ledger.tenants().Configure({{"team", {}}, {"a", {.limit_bytes = 4 * kGranule, .parent = "team"}}},
+                             {});
   const SessionId session = OpenSession("a");
   AcquireOne(session, 4 * kGranule);
-  EXPECT_FALSE(ledger.BeginAcquire(session, {.device_uuid = "GPU-1", .bytes = kGranule}).ok());
-  auto waits = ledger.BeginAcquire(
+  EXPECT_FALSE(
+      ledger.admission().BeginAcquire(session, {.device_uuid = "GPU-1", .bytes = kGranule}).ok());
+  auto waits = ledger.admission().BeginAcquire(
       session, {.device_uuid = "GPU-1", .bytes = kGranule, .count = 2, .waits = true});
   ASSERT_TRUE(waits.ok()) << waits.status();
   ASSERT_TRUE(waits->waiter);
@@ -65,7 +67,7 @@ TEST_F(LedgerMeasuresTest, WaitersAndDenials) {
   const std::map<Denial::Cause, uint64_t> once = {{Denial::Cause::kDeviceLimit, 1}};
   EXPECT_EQ(Of("a").denials, once);
   EXPECT_TRUE(Of("team").denials.empty()) << "counted where it was denied, and only there";
-  ledger.EndWait(*waits->waiter, /*expired=*/false).IgnoreError();
+  ledger.admission().EndWait(*waits->waiter, /*expired=*/false).IgnoreError();
 }
 
 TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
@@ -79,12 +81,12 @@ TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
     return ledger.look().Measure().devices[device].reclaimed;
   };
 
-  ledger.SocketClosed(one);
+  ledger.endings().SocketClosed(one);
   EXPECT_EQ(reclaimed(1), 0) << "its process may still map it";
-  ledger.ProcessGone(one);
+  ledger.endings().ProcessGone(one);
   EXPECT_EQ(reclaimed(0), 0) << "the other session has it";
   EXPECT_EQ(reclaimed(1), 2 * kGranule);
-  ledger.ProcessGone(other);  // before its socket is seen to be closed
+  ledger.endings().ProcessGone(other);  // before its socket is seen to be closed
   EXPECT_EQ(reclaimed(0), 3 * kGranule);
   EXPECT_EQ(reclaimed(1), 2 * kGranule);
   DestroyDoomed();
@@ -92,7 +94,7 @@ TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
 }
 
 TEST_F(LedgerMeasuresTest, WhatIsTakenPastTheBroker) {
-  ledger.Configure({{"team", {}}, {"a", {.parent = "team"}}}, {});
+  ledger.tenants().Configure({{"team", {}}, {"a", {.parent = "team"}}}, {});
   const SessionId one = OpenSession("a");
   const SessionId other = OpenSession("a");
   ledger.SetUnbrokered({{.session = one, .device_uuid = "GPU-2", .bytes = 5},

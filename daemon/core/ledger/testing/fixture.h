@@ -58,9 +58,10 @@ class LedgerFixture : public ::testing::Test {
   }
   // The same for any request. nullopt: it would have to wait; it leaves the queue instead.
   absl::StatusOr<std::optional<Operation>> Ask(SessionId session, const AcquireSpec& spec) {
-    absl::StatusOr<Admission> admission = ledger.BeginAcquire(session, spec);
+    absl::StatusOr<Admission> admission = ledger.admission().BeginAcquire(session, spec);
     if (!admission.ok()) return admission.status();
-    if (admission->waiter) ledger.EndWait(*admission->waiter, /*expired=*/false).IgnoreError();
+    if (admission->waiter)
+      ledger.admission().EndWait(*admission->waiter, /*expired=*/false).IgnoreError();
     return std::move(admission->operation);
   }
   static bool Granted(const absl::StatusOr<std::optional<Operation>>& answer) {
@@ -87,11 +88,11 @@ class LedgerFixture : public ::testing::Test {
   // Makes the memory and hands it over.
   void Finish(const Operation& operation) {
     Make(operation);
-    EXPECT_TRUE(ledger.Commit(operation).ok());
+    EXPECT_TRUE(ledger.operations().Commit(operation).ok());
   }
   void Make(const Operation& operation) {
     for (const Operation::Item& item : operation.items) {
-      if (item.fresh) ledger.Created(item.segment);
+      if (item.fresh) ledger.operations().Created(item.segment);
     }
   }
   Operation::Item AcquireOne(SessionId session, uint64_t bytes, std::string device = "GPU-1") {
@@ -100,24 +101,24 @@ class LedgerFixture : public ::testing::Test {
   void Release(SessionId session, const std::vector<Operation::Item>& items) {
     std::vector<LeaseId> leases;
     for (const Operation::Item& item : items) leases.push_back(item.lease);
-    const absl::Status released = ledger.Release(session, leases);
+    const absl::Status released = ledger.leases().Release(session, leases);
     EXPECT_TRUE(released.ok()) << released;
   }
   Secret Share(SessionId session, LeaseId lease, TicketScope scope = TicketScope::kTenant) {
-    auto ticket = ledger.Share(session, lease, scope, NewSecret());
+    auto ticket = ledger.leases().Share(session, lease, scope, NewSecret());
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     return ticket.value_or(Secret{});
   }
   // Opens a ticket's segment; committed.
   Operation::Item OpenTicket(SessionId session, const Secret& ticket) {
-    auto operation = ledger.BeginOpen(session, {ticket}, /*revocable=*/false);
+    auto operation = ledger.operations().BeginOpen(session, {ticket}, /*revocable=*/false);
     EXPECT_TRUE(operation.ok()) << operation.status();
-    EXPECT_TRUE(ledger.Commit(*operation).ok());
+    EXPECT_TRUE(ledger.operations().Commit(*operation).ok());
     return operation->items.at(0);
   }
   // Gives all doomed segments back to the driver, and returns them.
   std::vector<SegmentId> DestroyDoomed() {
-    std::vector<SegmentId> doomed = ledger.TakeDoomed();
+    std::vector<SegmentId> doomed = Drain(ledger.effects().doomed);
     for (SegmentId segment : doomed) ledger.Destroyed(segment);
     return doomed;
   }
@@ -136,9 +137,9 @@ class LedgerFixture : public ::testing::Test {
   }
   SegmentState StateOf(const Operation::Item& item) { return Segment(item.segment).state; }
   void SetQuota(absl::string_view tenant, const Quota& quota) {
-    const absl::Status right = ledger.CheckQuota(tenant, quota);
+    const absl::Status right = ledger.tenants().CheckQuota(tenant, quota);
     EXPECT_TRUE(right.ok()) << right;
-    ledger.OverrideQuota(tenant, quota);
+    ledger.tenants().OverrideQuota(tenant, quota);
   }
 
   // Checks that a request was denied with exactly these numbers.

@@ -33,13 +33,13 @@ class LedgerRestartFixture : public LedgerFixture {
     std::set<std::string> gone;    // devices
   };
   // The daemon is killed, and another goes on with the same configuration.
-  Ledger::Restored Restart(const Fate& fate = {}) {
+  Restored Restart(const Fate& fate = {}) {
     Record();
     EXPECT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
     const absl::Status consistent = image.CheckReferences();
     EXPECT_TRUE(consistent.ok()) << consistent;
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
-    Ledger::Survivors survivors;
+    Survivors survivors;
     for (const auto& [id, session] : image.sessions) {
       if (fate.dead.contains(id)) continue;
       survivors.sessions[id] = {
@@ -57,8 +57,8 @@ class LedgerRestartFixture : public LedgerFixture {
     std::erase_if(devices, [&](const DeviceInfo& info) { return fate.gone.contains(info.uuid); });
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
-    ledger.Configure(tenants, Quota{});
-    Ledger::Restored restored = ledger.Restore(image, survivors);
+    ledger.tenants().Configure(tenants, Quota{});
+    Restored restored = ledger.Restore(image, survivors);
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     image = ledger.Image();
     ledger.KeepChanges();
@@ -67,7 +67,7 @@ class LedgerRestartFixture : public LedgerFixture {
 
   void Configure(const std::map<std::string, Quota>& configured) {
     tenants = configured;
-    ledger.Configure(tenants, Quota{});
+    ledger.tenants().Configure(tenants, Quota{});
   }
   SessionId OpenSessionOf(absl::string_view tenant, pid_t pid) {
     const Secret token = NewSecret();
@@ -94,8 +94,8 @@ class LedgerRestartFixture : public LedgerFixture {
     return std::nullopt;
   }
   bool Opens(SessionId session, const Secret& ticket) {
-    auto operation = ledger.BeginOpen(session, {ticket});
-    if (operation.ok()) ledger.Abort(*operation, /*handed_over=*/false);
+    auto operation = ledger.operations().BeginOpen(session, {ticket});
+    if (operation.ok()) ledger.operations().Abort(*operation, /*handed_over=*/false);
     return operation.ok();
   }
 

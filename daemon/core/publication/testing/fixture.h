@@ -25,7 +25,7 @@ class LedgerPublicationsFixture : public LedgerFixture {
   }
   // Returns the version.
   uint64_t Publish(SessionId session, PublishSpec spec) {
-    auto published = ledger.Publish(session, spec);
+    auto published = ledger.publications().Publish(session, spec);
     EXPECT_TRUE(published.ok()) << published.status();
     return published.ok() ? published->version : 0;
   }
@@ -35,21 +35,21 @@ class LedgerPublicationsFixture : public LedgerFixture {
   }
   // Attaches and commits. Returns the leases.
   std::vector<Operation::Item> Attach(SessionId session, const std::string& name) {
-    auto admission = ledger.BeginAttach(session, {.name = name});
+    auto admission = ledger.operations().BeginAttach(session, {.name = name});
     EXPECT_TRUE(admission.ok()) << admission.status();
     if (!admission.ok() || !admission->operation) return {};
-    EXPECT_TRUE(ledger.Commit(*admission->operation).ok());
+    EXPECT_TRUE(ledger.operations().Commit(*admission->operation).ok());
     return admission->operation->items;
   }
   WaiterId Wait(SessionId session, const std::string& name, uint64_t version) {
-    EXPECT_TRUE(ledger.BeginCall(session).ok());
-    auto admission = ledger.BeginAttach(session, {.name = name, .version = version});
+    EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
+    auto admission = ledger.operations().BeginAttach(session, {.name = name, .version = version});
     EXPECT_TRUE(admission.ok() && admission->waiter) << admission.status();
     return admission.ok() ? admission->waiter.value_or(WaiterId{}) : WaiterId{};
   }
   void ProcessEnds(SessionId session) {
-    ledger.SocketClosed(session);
-    ledger.ProcessGone(session);
+    ledger.endings().SocketClosed(session);
+    ledger.endings().ProcessGone(session);
   }
 };
 

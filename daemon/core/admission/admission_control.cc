@@ -1,0 +1,236 @@
+#include "daemon/core/admission/admission_control.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/admission/checks.h"
+#include "daemon/core/admission/refusals.h"
+#include "daemon/core/admission/reuse.h"
+#include "daemon/core/admission/terms.h"
+#include "daemon/core/admission/trim.h"
+
+namespace gpumemd {
+
+absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
+                                                         const AcquireSpec& spec) {
+  if (state_.draining) return Draining();
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  Tenant& tenant = *(*session)->tenant;
+  absl::StatusOr<AcquireTerms> terms = CheckSpec(state_, tenant, spec);
+  if (!terms.ok()) return terms.status();
+  if (absl::Status room = CheckLeaseCount(state_, **session, spec.count); !room.ok()) return room;
+  const Request request{.tenant = &tenant,
+                        .device = terms->device,
+                        .kind = terms->kind,
+                        .bytes = terms->bytes,
+                        .count = spec.count,
+                        .revocable = spec.revocable || tenant.quota.revocable,
+                        .request_id = spec.request_id};
+  if (absl::Status sort = CheckLeaseType(state_, **session, request.revocable); !sort.ok())
+    return sort;
+  if (absl::Status past = CheckUnbrokered(state_, tenant, terms->bytes * spec.count); !past.ok()) {
+    return past;
+  }
+
+  queue_.Refresh();
+  Verdict verdict;
+  const Claims claims =
+      queue_.ClaimsBefore({RankOf(request), WaiterId{state_.next_waiter}}, request);
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(session_id, request, claims, &verdict);
+  if (!granted.ok()) return granted.status();
+  if (*granted) return Admission{.operation = *std::move(granted)};
+  // A request that no holder can make room for does not wait.
+  if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
+    return Deny(tenant, room_.Explain(request, verdict));
+  }
+  if (spec.waits) {
+    if (absl::Status room = CheckWaiting(state_, tenant); !room.ok()) return room;
+  }
+  const WaiterId id{state_.next_waiter++};
+  queue_.Add(id,
+             Waiter{.session = session_id,
+                    .request = request,
+                    .asked_to = spec.waits,
+                    .since = state_.now(),
+                    .revokes = verdict.fit == Fit::kRevoked},
+             verdict);
+  return Admission{.waiter = id};
+}
+
+absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId session,
+                                                                    const Request& request,
+                                                                    const Claims& claims,
+                                                                    Verdict* verdict) {
+  const uint32_t reused = Reusable(request);
+  RetainedPool& reusable = PoolFor(request);
+  *verdict = room_.Judge(request, reused, claims);
+  if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
+    return std::optional<Operation>();
+  }
+  if (verdict->fit == Fit::kNow) {
+    // There may be more leases than when a waiter came.
+    absl::Status room = CheckLeaseCount(state_, *state_.sessions.at(session), request.count);
+    if (!room.ok()) return room;
+  }
+  std::vector<SegmentId> segments;
+  while (segments.size() < reused) {
+    segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
+  }
+  if (verdict->fit == Fit::kNow) {
+    return std::optional(operations_.Grant(session, request, std::move(segments)));
+  }
+  // Takes the segments to reuse out of the pool, so that making room for the others does not doom
+  // them. Their charges do not move: moving them there and back would count as a change of the
+  // device. Two waiters that each do so would then be checked in turn for ever.
+  TrimForShortfall(state_, segments_, request, request.count - reused, claims);
+  for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
+  revocations_.Revoke(verdict->victims, request);
+  return std::optional<Operation>();
+}
+
+std::vector<AdmissionControl::Admitted> AdmissionControl::AdmitWaiting(size_t max_grants,
+                                                                       size_t max_judged) {
+  std::vector<Admitted> admitted;
+  for (auto& [id, status] : std::exchange(refused_, {})) {
+    admitted.push_back({id, std::move(status)});
+  }
+  if (!queue_.Moves()) return admitted;
+  queue_.BeginPass();
+  for (size_t grants = 0, judged = 0; true;) {
+    const std::optional<QueuePlace> next = queue_.Next();
+    if (!next) break;
+    if (grants == max_grants || judged++ == max_judged) {
+      queue_.EndPass(/*complete=*/false);
+      return admitted;
+    }
+    if (JudgeOne(*next, admitted)) ++grants;
+    queue_.Checked();
+  }
+  queue_.EndPass(/*complete=*/true);
+  return admitted;
+}
+
+bool AdmissionControl::JudgeOne(const QueuePlace& place, std::vector<Admitted>& admitted) {
+  const Claims& claims = queue_.Take(place);
+  const WaiterId id = place.id;
+  Waiter& waiter = state_.waiters.at(id);
+  const Request request = waiter.request;
+  const SessionId session = waiter.session;
+  ++judged_;
+  const auto refuse = [&](absl::Status status) {
+    queue_.Remove(id);
+    admitted.push_back({id, std::move(status)});
+    return false;
+  };
+  absl::Status may = state_.draining
+                         ? Draining()
+                         : CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
+  if (may.ok()) may = CheckUnbrokered(state_, *request.tenant, request.bytes * request.count);
+  if (!may.ok()) return refuse(std::move(may));
+
+  Verdict verdict;
+  absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
+  if (granted.ok() && granted->has_value()) {
+    queue_.Remove(id);
+    admitted.push_back({id, **std::move(granted)});
+    queue_.Granted(place, request, session);
+    return true;
+  }
+  // If a limit was lowered, waiting may have become useless.
+  if (!granted.ok()) return refuse(granted.status());
+  if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
+    return refuse(Deny(*request.tenant, room_.Explain(request, verdict)));
+  }
+  waiter.revokes |= verdict.fit == Fit::kRevoked;
+  queue_.SetVerdict(id, waiter, verdict);
+  return false;
+}
+
+void AdmissionControl::RefuseWaitersOf(Session& session) {
+  while (!session.waiters.empty()) {
+    const WaiterId waiter = *session.waiters.begin();
+    queue_.Remove(waiter);
+    refused_.emplace_back(waiter, absl::AbortedError("the session ended while the request waited"));
+  }
+}
+
+void AdmissionControl::JudgeWaiters(
+    absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
+  Claims claims;
+  for (WaiterId id : WaitersInOrder(state_)) {
+    const Waiter& waiter = state_.waiters.at(id);
+    Verdict verdict = room_.Judge(waiter.request, 0, claims);
+    AddClaims(verdict.standings, waiter.claims, claims);
+    if (!visit(id, waiter, verdict)) return;
+  }
+}
+
+std::optional<Denial> AdmissionControl::BlockedBy(WaiterId id) const {
+  const Request& request = state_.waiters.at(id).request;
+  const Verdict verdict = room_.Judge(request, 0, queue_.ClaimsBefore(id));
+  if (verdict.fit != Fit::kBlocked) return std::nullopt;
+  return room_.Explain(request, verdict);
+}
+
+bool AdmissionControl::IsBlocked(WaiterId id) const {
+  return room_.Judge(state_.waiters.at(id).request, 0, queue_.ClaimsBefore(id)).fit ==
+         Fit::kBlocked;
+}
+
+std::vector<absl::Status> AdmissionControl::EndExpiredWaits(absl::Span<const WaiterId> waiters) {
+  std::vector<Denial> denials;
+  for (WaiterId id : waiters) {
+    const Request& request = state_.waiters.at(id).request;
+    denials.push_back(room_.Explain(request, room_.Judge(request, 0, queue_.ClaimsBefore(id))));
+  }
+  std::vector<absl::Status> ends;
+  for (size_t i = 0; i < waiters.size(); ++i) {
+    Tenant& tenant = *state_.waiters.at(waiters[i]).request.tenant;
+    queue_.Remove(waiters[i]);
+    ends.push_back(Deny(tenant, denials[i]));
+  }
+  return ends;
+}
+
+absl::Status AdmissionControl::EndWait(WaiterId id, bool expired) {
+  if (expired) return EndExpiredWaits({id}).front();
+  queue_.Remove(id);
+  return absl::CancelledError("the client has given up the request");
+}
+
+absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
+    absl::string_view tenant, absl::string_view device) const {
+  if (!tenant.empty() && state_.FindTenant(tenant) == nullptr) return state_.NoSuchTenant(tenant);
+  if (!device.empty()) {
+    if (auto index = state_.FindDevice(device); !index.ok()) return index.status();
+  }
+  std::vector<WaiterView> views;
+  std::vector<uint32_t> positions(state_.devices.size(), 0);
+  JudgeWaiters([&](WaiterId id, const Waiter& waiter, Verdict& verdict) {
+    const Request& request = waiter.request;
+    const uint32_t position = ++positions[request.device];
+    if (!tenant.empty() && request.tenant->name != tenant) return true;
+    if (!device.empty() && state_.devices[request.device].uuid != device) return true;
+    views.push_back({.id = id,
+                     .session = waiter.session,
+                     .tenant = request.tenant->name,
+                     .device_uuid = state_.devices[request.device].uuid,
+                     .kind = request.kind,
+                     .bytes = request.bytes,
+                     .count = request.count,
+                     .revocable = request.revocable,
+                     .asked_to = waiter.asked_to,
+                     .position = position,
+                     .age = state_.now() - waiter.since,
+                     .blocked_by = room_.Explain(request, verdict)});
+    return true;
+  });
+  std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
+    return *state_.FindDevice(a.device_uuid) < *state_.FindDevice(b.device_uuid);
+  });
+  return views;
+}
+
+}  // namespace gpumemd

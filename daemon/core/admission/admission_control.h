@@ -1,0 +1,119 @@
+// Decides on requests for memory: grants, queues or refuses them.
+//
+// A request waits if it does not fit now, but soon or, if it asks to wait, later (wait_queue.h has
+// the order):
+//
+//   BeginAcquire   → a waiter instead of an operation.
+//     … others release; AdmitWaiting() returns the granted and the refused waiters.
+//   EndWait        removes a waiter that has waited long enough.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "daemon/core/admission/revocation.h"
+#include "daemon/core/admission/room.h"
+#include "daemon/core/admission/wait_queue.h"
+#include "daemon/core/denial.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/ledger/operation.h"
+#include "daemon/core/ledger/operations.h"
+#include "daemon/core/ledger/records.h"
+#include "daemon/core/ledger/segments.h"
+
+namespace gpumemd {
+
+class AdmissionControl {
+ public:
+  // All must outlive this.
+  AdmissionControl(LedgerBase* base, const Room* room, Segments* segments, Operations* operations,
+                   Revocations* revocations)
+      : state_(base->state),
+        room_(*room),
+        segments_(*segments),
+        operations_(*operations),
+        revocations_(*revocations),
+        queue_(&base->state, room) {}
+
+  // Returns an operation, or a waiter. A request waits if it would fit once memory on its way back
+  // has arrived. With spec.waits, it also waits for memory that others hold. Such a call counts as
+  // waiting, not as in flight.
+  absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
+
+  // Returns the waiters that were granted or refused since the last call. Call it after each change
+  // to the ledger. Their calls are in flight again. Stops after `max_grants` grants or `max_judged`
+  // checked waiters; the next call continues (QueueMoves). Refuses:
+  // - Waiters whose session has ended (ABORTED).
+  // - All waiters while draining (UNAVAILABLE).
+  // - With the denial, a waiter whose turn it is and whose session has too many leases by now.
+  // - With the denial, a waiter that did not ask to wait, once its request no longer looks as if it
+  //   would fit soon.
+  struct Admitted {
+    WaiterId waiter{};
+    absl::StatusOr<Operation> operation;
+  };
+  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX, size_t max_judged = SIZE_MAX);
+  // True if AdmitWaiting may have something to return.
+  bool QueueMoves() const { return !refused_.empty() || queue_.Moves(); }
+
+  // Removes the waiter; its call is in flight again. Returns the present denial if the wait has
+  // `expired`, or CANCELLED if its client is gone.
+  absl::Status EndWait(WaiterId waiter, bool expired);
+  // Ends several waits that have expired, as EndWait does. Each waiter gets the denial as it was
+  // before this call.
+  std::vector<absl::Status> EndExpiredWaits(absl::Span<const WaiterId> waiters);
+  // Refuses all waiters of a session that has ended. AdmitWaiting() returns them.
+  void RefuseWaitersOf(records::Session& session);
+  // No session is ending any more. Waiters that do not fit yet were not refused meanwhile, and no
+  // memory was revoked for them.
+  void EndingsDone() { queue_.WakeAwaitingEnd(); }
+
+  // Returns the denial of a waiter for which others would have to make room, or nothing if the
+  // memory is on its way back already.
+  std::optional<Denial> BlockedBy(WaiterId waiter) const;
+  // True if BlockedBy() has a value. Builds no text.
+  bool IsBlocked(WaiterId waiter) const;
+  // Returns waiters by device, and for each device in the order in which they are served.
+  //   NOT_FOUND  no such tenant or device
+  absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
+                                                      absl::string_view device) const;
+  // Returns how often AdmitWaiting has checked a waiter: the queue's cost.
+  uint64_t judged() const { return judged_; }
+  absl::Status CheckInvariants() const { return queue_.CheckInvariants(); }
+
+ private:
+  using Request = records::Request;
+  using Segment = records::Segment;
+  using Session = records::Session;
+  using Tenant = records::Tenant;
+  using Waiter = records::Waiter;
+
+  // Grants the request if it fits now; else sets `verdict`.
+  //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
+  absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
+                                                    const Claims& claims, Verdict* verdict);
+  // Checks one waiter, and grants it, refuses it or lets it wait. True if it was granted.
+  bool JudgeOne(const QueuePlace& place, std::vector<Admitted>& admitted);
+  // Visits each waiter and its verdict in that order, until `visit` returns false.
+  void JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const;
+
+  LedgerState& state_;
+  const Room& room_;
+  Segments& segments_;
+  Operations& operations_;
+  Revocations& revocations_;
+  WaitQueue queue_;
+  std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
+  uint64_t judged_ = 0;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,121 @@
+#include "daemon/core/admission/terms.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes.h"
+#include "daemon/core/admission/room.h"
+#include "daemon/core/ledger/bounds.h"
+
+namespace gpumemd {
+namespace {
+
+using Tenant = records::Tenant;
+
+std::string KindNames(const std::vector<Kind>& kinds) {
+  return absl::StrJoin(kinds, ", ",
+                       [](std::string* out, Kind kind) { absl::StrAppend(out, KindName(kind)); });
+}
+
+bool Makes(const LedgerState& state, size_t device, Kind kind) {
+  const std::vector<Kind>& kinds = state.devices[device].kinds;
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+absl::Status DoesNotMake(const LedgerState& state, size_t device, Kind kind) {
+  std::string help = absl::StrCat("it makes ", KindNames(state.devices[device].kinds));
+  for (size_t other = 0; other < state.devices.size(); ++other) {
+    if (!Makes(state, other, kind)) continue;
+    absl::StrAppend(&help, "; ", state.devices[other].uuid, " makes that kind");
+    break;
+  }
+  return absl::UnimplementedError(absl::StrCat("device ", state.devices[device].uuid,
+                                               " does not make segments of kind ", KindName(kind),
+                                               "; ", help));
+}
+
+// Returns the kind that a request names, or that the tenant prefers, or the device's default. A
+// tenant's preference is meant for GPUs: host memory has one kind.
+Kind KindOf(const LedgerState& state, const Tenant& tenant, const AcquireSpec& spec,
+            size_t device) {
+  if (spec.kind) return *spec.kind;
+  if (tenant.quota.kind && !IsPinnedMemory(state.devices[device])) return *tenant.quota.kind;
+  return state.devices[device].kinds.front();
+}
+
+// Returns the device that a request names or implies.
+absl::StatusOr<size_t> ChooseDevice(const LedgerState& state, const Tenant& tenant,
+                                    const AcquireSpec& spec) {
+  if (state.devices.empty()) return absl::NotFoundError("this node has no device");
+  if (!spec.device_uuid.empty()) {
+    if (spec.most_free) {
+      return absl::InvalidArgumentError(
+          "a request names a device or asks for the one with most free memory, not both");
+    }
+    absl::StatusOr<size_t> device = state.FindDevice(spec.device_uuid);
+    if (device.ok() && !Makes(state, *device, KindOf(state, tenant, spec, *device))) {
+      return DoesNotMake(state, *device, KindOf(state, tenant, spec, *device));
+    }
+    return device;
+  }
+  for (const std::string& uuid : spec.among) {
+    if (absl::StatusOr<size_t> device = state.FindDevice(uuid); !device.ok()) return device;
+  }
+  const Room room(&state);
+  const Kind kind = KindOf(state, tenant, spec, 0);
+  std::optional<size_t> chosen;
+  for (size_t device = 0; device < state.devices.size(); ++device) {
+    if (!Makes(state, device, kind)) continue;
+    const bool among = std::find(spec.among.begin(), spec.among.end(),
+                                 state.devices[device].uuid) != spec.among.end();
+    if (spec.most_free && !spec.among.empty() && !among) continue;
+    if (!chosen ||
+        (spec.most_free && room.Obtainable(tenant, device) > room.Obtainable(tenant, *chosen))) {
+      chosen = device;
+    }
+  }
+  if (!chosen)
+    return DoesNotMake(
+        state, *state.FindDevice(spec.among.empty() ? state.devices[0].uuid : spec.among[0]), kind);
+  return *chosen;
+}
+
+}  // namespace
+
+absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& tenant,
+                                       const AcquireSpec& spec) {
+  AcquireTerms terms;
+  absl::StatusOr<size_t> device = ChooseDevice(state, tenant, spec);
+  if (!device.ok()) return device.status();
+  terms.device = *device;
+  const DeviceInfo& info = state.devices[terms.device];
+  terms.kind = KindOf(state, tenant, spec, terms.device);
+  if (!TraitsOf(terms.kind).revocable && (spec.revocable || tenant.quota.revocable)) {
+    return absl::UnimplementedError(
+        "segments of kind mempool cannot be revocable: CUDA keeps their memory until every process "
+        "that has used the tenant's pool has ended; use kind vmm");
+  }
+  if (spec.count < 1 || spec.count > kMaxSegmentsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("one Acquire makes 1 to ", kMaxSegmentsPerCall,
+                                                   " segments; this asks for ", spec.count));
+  }
+  if (spec.bytes == 0) {
+    return absl::InvalidArgumentError(
+        "a segment of 0 bytes cannot be acquired; ask for at least 1");
+  }
+  if (spec.bytes > info.capacity_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a segment of ", spec.bytes,
+                                                   " bytes is more than device ", info.uuid,
+                                                   " has (", info.capacity_bytes, " bytes)"));
+  }
+  absl::StatusOr<uint64_t> rounded = gpumem::RoundUp(spec.bytes, GranularityOf(info, terms.kind));
+  if (!rounded.ok()) return rounded.status();
+  terms.bytes = *rounded;
+  return terms;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,86 @@
+// Checks that the data of the queue about its waiters is right.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/admission/reuse.h"
+#include "daemon/core/admission/wait_queue.h"
+
+namespace gpumemd {
+
+absl::Status WaitQueue::CheckInvariants() const {
+  const auto wrong = [](const auto&... what) {
+    return absl::InternalError(absl::StrCat("the queue: ", what...));
+  };
+  std::map<ProcessKey, absl::btree_set<WaiterId>> processes;
+  absl::btree_set<QueuePlace> places;
+  size_t in_trees = 0, in_lines = 0, lined = 0, loose = 0;
+  for (const auto& [id, waiter] : state_.waiters) {
+    const QueuePlace place = PlaceOf(id, waiter);
+    places.insert(place);
+    processes[state_.ProcessOf(*state_.sessions.at(waiter.session))].insert(id);
+    auto tree = trees_.find(waiter.tree);
+    if (tree == trees_.end() || !tree->second.waiters.contains(place)) {
+      return wrong("waiter ", ToInt(id), " has no place");
+    }
+    if (!state_.queue_stale && waiter.tree != LedgerState::TreeOf(*waiter.request.tenant)) {
+      return wrong("waiter ", ToInt(id), " is in another's tree");
+    }
+    for (size_t i = 0; i < limits_.size(); ++i) {
+      const QueueLine::Entry* entry = limits_[i].line.Find(place);
+      const bool restless = limits_[i].restless.contains(place);
+      if (entry == nullptr && !restless) continue;
+      if (entry == nullptr || (i < state_.devices.size() && i != waiter.request.device)) {
+        return wrong("waiter ", ToInt(id), " is in a line where it has no place");
+      }
+      ++in_lines;
+      const bool awake = awake_.contains(place) || roused_.contains(place) || state_.queue_stale;
+      if (restless != (entry->asleep == QueueLine::Asleep::kNot) && !awake) {
+        return wrong("waiter ", ToInt(id), " is restless, or not, and asleep");
+      }
+    }
+  }
+  if (processes != waiting_processes_) return wrong("a process does not know what it waits for");
+  for (const auto& [top, tree] : trees_) {
+    in_trees += tree.waiters.size();
+    loose += tree.loose.size();
+    if (tree.waiters.empty()) return wrong("a tree is empty");
+    for (const QueuePlace& place : tree.loose) {
+      if (!tree.waiters.contains(place)) return wrong("one is loose that is not there");
+    }
+  }
+  for (const Limit& limit : limits_) {
+    lined += limit.line.size();
+    for (const QueuePlace& place : limit.restless) {
+      if (!places.contains(place)) return wrong("one is restless that is not there");
+    }
+  }
+  if (in_trees != state_.waiters.size() || in_lines != lined || loose > in_trees) {
+    return wrong("one has two places, or has outlived its own");
+  }
+  for (const auto* set : {&awake_, &roused_}) {
+    for (const QueuePlace& place : *set) {
+      if (!places.contains(place)) return wrong("one is to be judged that is not there");
+    }
+  }
+  bool settled = !Moves() && !state_.queue_stale && awake_.empty() && roused_.empty();
+  for (const auto& [top, tree] : trees_) settled = settled && tree.seen == VersionOf(*top);
+  if (!settled) return absl::OkStatus();
+  // Each waits as it would if all had just been checked.
+  if (swept_) return wrong("a sweep has not come to its end");
+  Claims claims;
+  for (WaiterId id : WaitersInOrder(state_)) {
+    const Waiter& waiter = state_.waiters.at(id);
+    const Request& request = waiter.request;
+    if (waiter.rank != RankOf(request)) return wrong("waiter ", ToInt(id), " has an old rank");
+    const Verdict verdict = room_.Judge(request, Reusable(request), claims);
+    if (verdict.claims != waiter.claims) {
+      return wrong("waiter ", ToInt(id), " claims ", waiter.claims, " of its standings, not ",
+                   verdict.claims);
+    }
+    if (verdict.fit == Fit::kNow) return wrong("waiter ", ToInt(id), " could be served");
+    AddClaims(verdict.standings, verdict.claims, claims);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,109 @@
+// Requests of clients that the broker is answering.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/ledger/operation.h"
+#include "daemon/device/device.h"
+
+namespace gpumemd {
+
+class Broker;
+
+// Segments on their way to a client. The broker owns the descriptors; they stay open until the
+// Deliver that was given them returns.
+struct Handover {
+  struct Item {
+    LeaseView lease;
+    int fd = -1;  // -1 for kinds that are shared without a descriptor
+  };
+  std::vector<Item> items;
+  std::vector<ExportedPool> pools;  // of these items, not yet sent to the session
+  // Set by a Deliver that sends several messages, once the first has gone out. Even if a later
+  // message fails, the client may have some of the descriptors.
+  mutable bool partly_sent = false;
+};
+// Sends the descriptors. Unless `partly_sent` is set, the client may have descriptors only after
+// an OK.
+using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
+
+// One Acquire, from its beginning to its answer.
+struct Acquisition {
+  SessionId session{};
+  AcquireSpec spec;
+  // With spec.waits: the deadline for memory that others hold.
+  absl::Time wait_until = absl::InfinitePast();
+  // The deadline for memory that is on its way back to the driver.
+  absl::Time patient_until = absl::InfinitePast();
+  // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
+  // block.
+  std::function<absl::Status(const Handover&, bool may_block)> deliver;
+  // Called once after each Advance that left the request waiting, when it can go on. Runs without
+  // the mutex, on the thread whose call let the request go on. Must return soon.
+  std::function<void()> resume;
+
+ private:
+  friend class Broker;
+  std::optional<Operation> operation;
+  std::optional<WaiterId> waiter;
+  absl::Status refused;
+  absl::Time give_up;
+  absl::Time press_again;
+  absl::Time due = absl::InfiniteFuture();  // its key in due_
+  bool counts_on_revocation = false;
+  bool given_up = false;  // by its client; under mutex_
+  bool parked = false;    // under mutex_
+  int attempt = 1;
+  absl::Time begun = absl::InfinitePast();  // infinite past: not begun
+  bool waited = false;
+};
+
+// One Attach, in the same way.
+struct Attachment {
+  SessionId session{};
+  AttachSpec spec;
+  absl::Time wait_until = absl::InfinitePast();  // for spec.version
+  // As in Acquisition.
+  std::function<absl::Status(const Handover&, bool may_block)> deliver;
+  std::function<void()> resume;
+
+ private:
+  friend class Broker;
+  // Under mutex_.
+  std::optional<WaiterId> waiter;
+  absl::Status refused;
+  bool given_up = false;
+  bool parked = false;
+};
+
+// A call being answered. Counts against its session's tenant while it lives.
+class BrokerCall {
+ public:
+  BrokerCall(BrokerCall&& other) noexcept
+      : broker_(std::exchange(other.broker_, nullptr)),
+        session_(other.session_),
+        watch_(other.watch_) {}
+  BrokerCall& operator=(BrokerCall&&) = delete;
+  ~BrokerCall();
+  SessionId session() const { return session_; }
+  // Makes the call one of the session's watches, which do not count as in flight.
+  //   RESOURCE_EXHAUSTED  the session has too many
+  absl::Status BecomeWatch();
+
+ private:
+  friend class Broker;
+  BrokerCall(Broker* broker, SessionId session) : broker_(broker), session_(session) {}
+  Broker* broker_;
+  SessionId session_;
+  bool watch_ = false;
+};
+
+}  // namespace gpumemd

@@ -1,0 +1,111 @@
+#include <map>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/inspect/invariants.h"
+
+namespace gpumemd {
+namespace {
+
+using Lease = records::Lease;
+using Tenant = records::Tenant;
+
+}  // namespace
+
+absl::Status CheckPublications(const LedgerState& state) {
+  const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
+  if (state.by_name.size() != state.publications.size() ||
+      state.expiries.size() != state.publications.size()) {
+    return wrong("a publication has no name, or two, or is not watched");
+  }
+  absl::flat_hash_map<SegmentId, uint32_t> publications_of;
+  absl::flat_hash_map<std::pair<PublicationId, SessionId>, uint32_t> leases_through;
+  std::map<const Tenant*, uint32_t> counts;
+  std::map<const Tenant*, uint64_t> metadata;
+  uint64_t all_metadata = 0;
+  state.leases.ForEach([&](LeaseId, const Lease& lease) {
+    if (lease.publication) ++leases_through[{*lease.publication, lease.session}];
+  });
+  size_t ephemeral = 0, ephemeral_by_session = 0;
+  for (const auto& [id, publication] : state.publications) {
+    auto tenant = state.tenants.find(publication.tenant->name);
+    if (tenant == state.tenants.end() || tenant->second.get() != publication.tenant) {
+      return wrong("publication ", ToInt(id), " outlived its tenant");
+    }
+    auto named = state.by_name.find({publication.tenant->name, publication.name});
+    if (named == state.by_name.end() || named->second != id) {
+      return wrong("publication ", ToInt(id), " is not found by its name");
+    }
+    if (!state.expiries.contains({state.ExpiryOf(publication), id})) {
+      return wrong("publication ", ToInt(id), " would expire at the wrong time");
+    }
+    uint64_t bytes = 0;
+    for (SegmentId segment : publication.segments) {
+      auto it = state.segments.find(segment);
+      if (it == state.segments.end() || it->second->tenant != publication.tenant) {
+        return wrong("publication ", ToInt(id), " has no segment ", ToInt(segment));
+      }
+      if (it->second->charge.revocable()) {
+        return wrong("segment ", ToInt(segment), " is published, and may be taken back");
+      }
+      ++publications_of[segment];
+      bytes += it->second->charge.bytes();
+    }
+    if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
+    for (const auto& [session, count] : publication.attached) {
+      auto it = state.sessions.find(session);
+      // Leases that operations in flight are about to give count, too.
+      if (it == state.sessions.end() || count < leases_through[{id, session}] || count == 0 ||
+          (it->second->operations == 0 && count != leases_through[{id, session}])) {
+        return wrong("publication ", ToInt(id), " miscounts who is attached");
+      }
+    }
+    for (const Tenant* each = publication.tenant; each != nullptr; each = each->parent) {
+      ++counts[each];
+    }
+    metadata[publication.tenant] += publication.metadata_bytes;
+    all_metadata += publication.metadata_bytes;
+    if (!publication.ephemeral) continue;
+    ++ephemeral;
+    auto publisher = state.sessions.find(publication.publisher);
+    if (publisher == state.sessions.end() ||
+        !(publisher->second->live || publisher->second->ending) ||
+        !publisher->second->ephemeral.contains(id)) {
+      return wrong("publication ", ToInt(id), " should have ended with its session");
+    }
+  }
+  for (const auto& [through, count] : leases_through) {
+    auto it = state.publications.find(through.first);
+    if (it != state.publications.end() && !it->second.attached.contains(through.second)) {
+      return wrong("publication ", ToInt(through.first), " does not know who is attached");
+    }
+  }
+  for (const auto& [id, segment] : state.segments) {
+    if (segment->publications != publications_of[id]) {
+      return wrong("segment ", ToInt(id), " miscounts the publications that it is in");
+    }
+  }
+  size_t waiters = 0;
+  for (const auto& [id, session] : state.sessions) {
+    ephemeral_by_session += session->ephemeral.size();
+    waiters += session->attach_waiters.size();
+    for (WaiterId waiter : session->attach_waiters) {
+      auto it = state.attach_waiters.find(waiter);
+      if (it == state.attach_waiters.end() || it->second.session != id || !session->live) {
+        return wrong("session ", ToInt(id), " waits to attach, and nobody knows of it");
+      }
+    }
+  }
+  if (waiters != state.attach_waiters.size()) return wrong("a wait to attach outlived its session");
+  if (ephemeral != ephemeral_by_session) return wrong("ephemeral publications are miscounted");
+  if (all_metadata != state.metadata_bytes) return wrong("the bytes of metadata do not add up");
+  for (const auto& [name, tenant] : state.tenants) {
+    if (tenant->tree_publications != counts[tenant.get()] ||
+        tenant->metadata_bytes != metadata[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its publications");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,100 @@
+#include "daemon/core/ledger/leases.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/admission/refusals.h"
+
+namespace gpumemd {
+
+absl::Status Leases::Release(SessionId session_id, absl::Span<const LeaseId> leases) {
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  std::vector<LeaseId> distinct(leases.begin(), leases.end());
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  if (absl::Status had = Check(session_id, distinct); !had.ok()) return had;
+  auditor_.Released(session_id, distinct);
+  for (LeaseId lease : distinct) {
+    End(lease, /*unmapped=*/TrustsRelease(**session, lease));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Leases::Check(SessionId session_id, absl::Span<const LeaseId> leases) const {
+  auto session = state_.sessions.find(session_id);
+  if (session == state_.sessions.end() || !session->second->live) return SessionEnded();
+  for (LeaseId lease : leases) {
+    if (!session->second->leases.contains(lease)) return NoSuchLease(lease);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, TicketScope scope,
+                                     const Secret& candidate) {
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (!(*session)->leases.contains(lease_id)) return NoSuchLease(lease_id);
+  const SegmentId id = state_.leases.at(lease_id).segment;
+  const Segment& segment = *state_.segments.at(id);
+  if (segment.lost) return LostSegment(id);
+  // A pool's descriptor opens all of its tenant's segments in the pool.
+  if (!TraitsOf(segment.kind).any_tenant && scope == TicketScope::kAny) {
+    return absl::FailedPreconditionError(
+        "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "
+        "pool would open all that this tenant has in it; use kind vmm or ipc");
+  }
+  std::optional<Secret>& ticket = state_.leases.at(lease_id).tickets[static_cast<size_t>(scope)];
+  if (!ticket) {
+    ticket = candidate;
+    state_.tickets.Insert(candidate, {lease_id, scope});
+    changes_.Touch(lease_id);
+  }
+  return *ticket;
+}
+
+void Leases::Add(LeaseId id, Lease lease) {
+  Session& session = *state_.sessions.at(lease.session);
+  Segment& segment = *state_.segments.at(lease.segment);
+  ++segment.leases;
+  session.leases.insert(id);
+  if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
+  state_.leases.Insert(id, std::move(lease));
+}
+
+void Leases::End(LeaseId id, bool unmapped) {
+  const Lease lease = state_.leases.at(id);
+  for (const std::optional<Secret>& ticket : lease.tickets) {
+    if (ticket) state_.tickets.Erase(*ticket);
+  }
+  state_.leases.Erase(id);
+  changes_.Touch(id);
+  for (IpcEventId event : state_.events.LeaseEnded(id)) changes_.Touch(event);
+  Session& session = *state_.sessions.at(lease.session);
+  Segment& segment = *state_.segments.at(lease.segment);
+  session.leases.erase(id);
+  Count(*session.tenant, -1);
+  if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
+    session.leased.erase(leased);
+    session.leased_bytes -= segment.charge.bytes();
+  }
+  publications_.Detach(lease.publication, lease.session);
+  --segment.leases;
+  if (unmapped) segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
+  segments_.Settle(lease.segment, segment);
+}
+
+void Leases::Count(Tenant& tenant, int64_t change) {
+  tenant.leases += static_cast<uint64_t>(change);
+  state_.lease_count += static_cast<uint64_t>(change);
+}
+
+bool Leases::TrustsRelease(const Session& session, LeaseId lease) const {
+  const Tenant& owner = *state_.segments.at(state_.leases.at(lease).segment)->tenant;
+  return session.tenant->quota.release == ReleasePolicy::kTrust &&
+         owner.quota.release == ReleasePolicy::kTrust;
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,314 @@
+#include "daemon/core/ledger/operations.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/admission/checks.h"
+#include "daemon/core/admission/refusals.h"
+#include "daemon/core/ledger/bounds.h"
+
+namespace gpumemd {
+
+absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
+                                                absl::Span<const Secret> tickets, bool revocable,
+                                                uint64_t request_id) {
+  if (state_.draining) return Draining();
+  absl::StatusOr<Session*> session = state_.LiveSession(session_id);
+  if (!session.ok()) return session.status();
+  if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("one Open takes 1 to ", kMaxSegmentsPerCall,
+                                                   " tickets; this has ", tickets.size()));
+  }
+  if (absl::Status room = CheckLeaseCount(state_, **session, tickets.size()); !room.ok())
+    return room;
+  Operation operation;
+  operation.session = session_id;
+  operation.revocable = revocable || (*session)->tenant->quota.revocable;
+  operation.request_id = request_id;
+  for (const Secret& ticket : tickets) {
+    const TicketEntry* entry = state_.tickets.Find(ticket);
+    if (entry == nullptr || !state_.sessions.at(state_.leases.at(entry->lease).session)->live) {
+      return absl::NotFoundError(
+          "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
+          "new ticket");
+    }
+    SegmentId id = state_.leases.at(entry->lease).segment;
+    const Segment& segment = *state_.segments.at(id);
+    if (entry->scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
+          (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
+    }
+    if (segment.lost) return LostSegment(id);
+    if (segment.charge.revoking()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " is being taken back from its holders"));
+    }
+    if (segment.charge.revocable() && !operation.revocable) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is revocable: open it with a lease that is revocable, too"));
+    }
+    operation.device = segment.device;
+    operation.kind = segment.kind;
+    operation.items.push_back({.segment = id});
+  }
+  if (absl::Status sort = CheckLeaseType(state_, **session, operation.revocable); !sort.ok())
+    return sort;
+  operation.id = OperationId{state_.next_operation++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{state_.next_lease++};
+  Pin(operation, **session);
+  return operation;
+}
+
+absl::StatusOr<Admission> Operations::BeginAttach(SessionId session_id, const AttachSpec& spec,
+                                                  size_t steps) {
+  if (state_.draining) return Draining();
+  absl::StatusOr<Session*> live = state_.LiveSession(session_id);
+  if (!live.ok()) return live.status();
+  Session& session = **live;
+  Tenant& tenant = *session.tenant;
+  absl::StatusOr<Publications::Name> name = Publications::ParseName(spec.name, tenant.name);
+  if (!name.ok()) return name.status();
+  const Publication* found = state_.FindPublication(*name, &tenant);
+  if (found == nullptr && spec.version == 0) return NoSuchPublication(name->first, name->second);
+  if (found == nullptr || found->version < spec.version) {
+    if (absl::Status room = CheckWaiting(state_, tenant); !room.ok()) return room;
+    return Admission{.waiter = publications_.AddWaiter(session_id, *std::move(name), spec.version)};
+  }
+
+  const Publication& publication = state_.publications.at(state_.by_name.at(*name));
+  if (absl::Status room = CheckLeaseCount(state_, session, publication.segments.size());
+      !room.ok()) {
+    return room;
+  }
+  Operation operation;
+  operation.session = session_id;
+  operation.revocable = spec.revocable || tenant.quota.revocable;
+  operation.request_id = spec.request_id;
+  operation.publication = state_.by_name.at(*name);
+  if (absl::Status sort = CheckLeaseType(state_, session, operation.revocable); !sort.ok())
+    return sort;
+  for (SegmentId id : publication.segments) {
+    if (state_.segments.at(id)->lost) return LostSegment(id);
+    operation.items.push_back({.segment = id});
+  }
+  operation.id = OperationId{state_.next_operation++};
+  for (Operation::Item& item : operation.items) item.lease = LeaseId{state_.next_lease++};
+  publications_.Attach(*operation.publication, session_id,
+                       static_cast<uint32_t>(operation.items.size()));
+  Pin(operation, session, steps);
+  return Admission{.operation = std::move(operation)};
+}
+
+Operation Operations::Grant(SessionId session, const Request& request,
+                            std::vector<SegmentId> reused) {
+  Operation operation;
+  operation.id = OperationId{state_.next_operation++};
+  operation.session = session;
+  operation.device = request.device;
+  operation.kind = request.kind;
+  operation.revocable = request.revocable;
+  operation.request_id = request.request_id;
+  for (SegmentId id : reused) {
+    Charge& charge = state_.segments.at(id)->charge;
+    charge.MoveTo(SegmentState::kPending);
+    charge.SetRevocable(request.revocable);
+    changes_.Touch(id);
+    operation.items.push_back(
+        {.lease = LeaseId{state_.next_lease++}, .segment = id, .reused = true});
+  }
+  while (operation.items.size() < request.count) {
+    SegmentId id{state_.next_segment++};
+    auto segment = std::make_unique<Segment>();
+    segment->tenant = request.tenant;
+    segment->device = request.device;
+    segment->kind = request.kind;
+    segment->charge =
+        Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
+    segment->created = state_.now();
+    state_.segments.emplace(id, std::move(segment));
+    changes_.Touch(id);
+    operation.items.push_back(
+        {.lease = LeaseId{state_.next_lease++}, .segment = id, .fresh = true});
+  }
+  Pin(operation, *state_.sessions.at(session));
+  return operation;
+}
+
+// Prevents the segments from being taken away until Commit or Abort.
+void Operations::Pin(Operation& operation, Session& session, size_t steps) {
+  ++session.operations;
+  ++state_.open_operations;
+  session.arriving += static_cast<uint32_t>(operation.items.size());
+  leases_.Count(*session.tenant, static_cast<int64_t>(operation.items.size()));
+  for (const Operation::Item& item : operation.items) ++state_.segments.at(item.segment)->pins;
+  Expose(operation, session, steps);
+}
+
+absl::Status Operations::Expose(Operation& operation, size_t steps) {
+  absl::StatusOr<Session*> session = state_.LiveSession(operation.session);
+  if (!session.ok()) return session.status();
+  Expose(operation, **session, steps);
+  return absl::OkStatus();
+}
+
+// The process counts as exposed before a descriptor is sent, never after.
+void Operations::Expose(Operation& operation, Session& session, size_t steps) {
+  for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
+    const Operation::Item& item = operation.items[operation.exposed];
+    Segment& segment = *state_.segments.at(item.segment);
+    if (!segment.shared_out && segment.tenant != session.tenant) {
+      segment.shared_out = true;
+      changes_.Touch(item.segment);
+    }
+    ++segment.exposures[operation.session];
+    changes_.Touch(operation.session, item.segment);
+    if (session.exposed.insert(item.segment).second) {
+      const ProcessKey key = state_.ProcessOf(session);
+      Process& process = state_.processes[key];
+      if (++process.exposures == 1 && !state_.waiters.empty()) state_.newly_holding.push_back(key);
+      process.revocable = operation.revocable;
+      if (session.exposed.size() == 1) changes_.Touch(operation.session);  // firm or revocable
+    }
+    if (TraitsOf(segment.kind).pooled)
+      segments_.Import(operation.session, session, segment.device);
+  }
+}
+
+// --- The end of an operation --------------------------------------------------------------
+
+absl::Status Operations::Commit(const Operation& operation) {
+  size_t next = 0;
+  return Commit(operation, next, SIZE_MAX).status();
+}
+
+absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next, size_t steps) {
+  Session& session = *state_.sessions.at(operation.session);
+  const bool live = session.live;
+  for (; next < operation.items.size() && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next];
+    Segment& segment = *state_.segments.at(item.segment);
+    --segment.pins;
+    if (segment.charge.revocable()) segment.charge.MarkChanged();  // it can be revoked now
+    if (operation.regrant) {
+      --state_.regranting;
+    } else {
+      StopArriving(session, /*ended=*/!live);
+    }
+    if (live && !operation.regrant) {
+      leases_.Add(item.lease, {.session = operation.session,
+                               .segment = item.segment,
+                               .publication = operation.publication,
+                               .request_id = operation.request_id});
+      changes_.Touch(item.lease);
+      if (segment.lost) effects_.orphaned.insert(operation.session);
+      if (segment.charge.revoking()) effects_.revoked.insert(operation.session);
+    } else if (!operation.regrant) {
+      publications_.Detach(operation.publication, operation.session);
+    }
+    segments_.Settle(item.segment, segment);
+  }
+  if (next < operation.items.size()) return false;
+  --state_.open_operations;
+  --session.operations;
+  if (live && !operation.regrant) auditor_.Granted(operation);
+  sessions_.ForgetIfDone(operation.session, session);
+  if (!live) return absl::AbortedError("the session ended while the request was being served");
+  return true;
+}
+
+// Counts a lease as arrived at the session. `ended`: it ended before the session had it.
+void Operations::StopArriving(Session& session, bool ended) {
+  --session.arriving;
+  if (ended) leases_.Count(*session.tenant, -1);
+}
+
+void Operations::Abort(const Operation& operation, bool handed_over) {
+  size_t next = 0;
+  Abort(operation, handed_over, next, SIZE_MAX);
+}
+
+bool Operations::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
+  Session& session = *state_.sessions.at(operation.session);
+  // First all mappings by its process, then the states of the segments.
+  const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
+  for (; next < unexposed && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next];
+    Segment& segment = *state_.segments.at(item.segment);
+    segments_.Unexpose(item.segment, segment, operation.session, /*all=*/false);
+    if (TraitsOf(segment.kind).pooled) {
+      segments_.Unimport(operation.session, session, segment.device, /*all=*/false);
+    }
+  }
+  for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
+    const Operation::Item& item = operation.items[next - unexposed];
+    Segment& segment = *state_.segments.at(item.segment);
+    if (operation.regrant) {
+      --state_.regranting;
+    } else {
+      StopArriving(session, /*ended=*/true);
+      publications_.Detach(operation.publication, operation.session);
+    }
+    --segment.pins;
+    if (segment.charge.revocable()) segment.charge.MarkChanged();  // as in Commit
+    if (item.fresh && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
+      segments_.Doom(item.segment, segment);
+    } else {
+      segments_.Settle(item.segment, segment);
+    }
+  }
+  if (next < unexposed + operation.items.size()) return false;
+  --state_.open_operations;
+  --session.operations;
+  sessions_.ForgetIfDone(operation.session, session);
+  return true;
+}
+
+// --- Fresh memory ----------------------------------------------------------------------
+
+CreateSpec Operations::Creation(const Operation& operation, const Operation::Item& item) const {
+  const Segment& segment = *state_.segments.at(item.segment);
+  return {.kind = segment.kind,
+          .bytes = segment.charge.bytes(),
+          .tenant = segment.tenant->name,
+          .limit_bytes = state_.LimitOn(*segment.tenant, operation.device)};
+}
+
+void Operations::Created(SegmentId segment) {
+  state_.segments.at(segment)->made = true;
+  changes_.Touch(segment);
+}
+
+bool Operations::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {
+  auto it = state_.sessions.find(session);
+  Tenant& tenant = *it->second->tenant;  // exists: the caller's call is in flight
+  const Account& account = state_.device_accounts[device];
+  while (account.bytes(SegmentState::kReleasing) < bytes) {
+    if (segments_.DoomOldest(tenant, device)) continue;
+    Tenant* other = segments_.RichestRetainer(device);
+    if (other == nullptr) break;
+    segments_.DoomOldest(*other, device);
+  }
+  return account.bytes(SegmentState::kReleasing) > 0;
+}
+
+absl::Status Operations::DriverDenial(SessionId session, size_t device, uint64_t bytes,
+                                      absl::string_view driver_says) {
+  Tenant& tenant = *state_.sessions.at(session)->tenant;
+  Denial denial;
+  denial.cause = Denial::Cause::kDriver;
+  denial.tenant = tenant.name;
+  denial.device_uuid = state_.devices[device].uuid;
+  denial.asked = bytes;
+  denial.used = state_.device_accounts[device].charged();
+  denial.limit = state_.devices[device].capacity_bytes;
+  denial.help = absl::StrCat("the driver has no memory left for it (", driver_says,
+                             "): processes that allocate past the broker may hold it "
+                             "(nvidia-smi shows them)");
+  return Deny(tenant, denial);
+}
+
+}  // namespace gpumemd

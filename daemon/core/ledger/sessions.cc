@@ -1,0 +1,226 @@
+#include "daemon/core/ledger/sessions.h"
+
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "daemon/core/admission/checks.h"
+#include "daemon/core/admission/refusals.h"
+#include "daemon/core/ledger/bounds.h"
+
+namespace gpumemd {
+namespace {
+
+// Answers that each session's repeated requests can get again.
+constexpr size_t kMaxAnswers = 64;
+
+bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
+  return one.pid == other.pid && one.start_time == other.start_time && one.start_time != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<SessionId> Sessions::Open(absl::string_view name, SessionDetails details,
+                                         const Secret& token) {
+  Tenant& tenant = tenants_.Ensure(name);
+  const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
+  absl::Status room = CheckSessionCount(state_, tenant, details.peer.uid, predecessor);
+  if (!room.ok()) {
+    tenants_.ForgetIfIdle(tenant);
+    return room;
+  }
+  SessionId id{state_.next_session++};
+  auto session = std::make_unique<Session>();
+  session->tenant = &tenant;
+  session->details = std::move(details);
+  session->token = token;
+  session->opened = state_.now();
+  CountSession(*session, 1);
+  state_.sessions.emplace(id, std::move(session));
+  state_.tokens.emplace(token, id);
+  changes_.Touch(id);
+  ++tenant.live_sessions;
+  auditor_.SessionChanged(AuditEvent::kSessionOpened, id);
+  if (predecessor) ForgetIfDone(*predecessor, *state_.sessions.at(*predecessor));
+  return id;
+}
+
+absl::Status Sessions::CheckRoom(absl::string_view name, const SessionDetails& details) {
+  if (state_.draining) return Draining();
+  const ProcessKey process = {details.peer.pid, details.peer.start_time};
+  // That session ends as the new one begins.
+  if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
+  Tenant& tenant = tenants_.Ensure(name);
+  absl::Status room =
+      CheckSessionCount(state_, tenant, details.peer.uid, Predecessor(tenant, details.peer));
+  tenants_.ForgetIfIdle(tenant);
+  return room;
+}
+
+void Sessions::CountSession(const Session& session, int change) {
+  const uid_t uid = session.details.peer.uid;
+  if ((state_.sessions_of_uid[uid] += static_cast<uint32_t>(change)) == 0)
+    state_.sessions_of_uid.erase(uid);
+  Tenant& tenant = *session.tenant;
+  tenant.sessions += static_cast<uint32_t>(change);
+  for (Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    each->tree_sessions += static_cast<uint32_t>(change);
+  }
+}
+
+absl::StatusOr<SessionId> Sessions::FindByToken(const Secret& token) const {
+  auto it = state_.tokens.find(token);
+  if (it == state_.tokens.end()) return absl::NotFoundError("no live session has this token");
+  return it->second;
+}
+
+absl::Status Sessions::BeginCall(SessionId id) {
+  absl::StatusOr<Session*> session = state_.LiveSession(id);
+  if (!session.ok()) return session.status();
+  if (absl::Status room = CheckInFlight(*(*session)->tenant); !room.ok()) return room;
+  ++(*session)->in_flight;
+  ++(*session)->tenant->in_flight;
+  (*session)->may_reconcile = false;
+  return absl::OkStatus();
+}
+
+void Sessions::EndCall(SessionId id) {
+  auto it = state_.sessions.find(id);  // still there: a call in flight keeps it
+  --it->second->in_flight;
+  --it->second->tenant->in_flight;
+  ForgetIfDone(id, *it->second);
+}
+
+absl::Status Sessions::BecomeWatch(SessionId id) {
+  Session& session = *state_.sessions.at(id);
+  if (session.watches >= state_.bounds.max_watches_per_session) {
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.watches,
+                     state_.bounds.max_watches_per_session,
+                     "a session has only so many watches; end those that are not needed");
+  }
+  if (session.tenant->watches >= state_.bounds.max_watches_per_tenant) {
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.tenant->watches,
+                     state_.bounds.max_watches_per_tenant,
+                     "a tenant has only so many watches; one for each process is enough");
+  }
+  ++session.watches;
+  ++session.tenant->watches;
+  --session.in_flight;
+  --session.tenant->in_flight;
+  return absl::OkStatus();
+}
+
+void Sessions::EndWatch(SessionId id) {
+  auto it = state_.sessions.find(id);  // still there, as in EndCall
+  --it->second->watches;
+  --it->second->tenant->watches;
+  ForgetIfDone(id, *it->second);
+}
+
+bool Sessions::HasCalls(SessionId id) const {
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end()) return false;
+  const Session& session = *it->second;
+  return session.in_flight > 0 || session.operations > 0 || !session.waiters.empty() ||
+         !session.attach_waiters.empty();
+}
+
+absl::Status Sessions::Resume(SessionId id, const PeerIdentity& peer) {
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end() || !it->second->live) {
+    return absl::NotFoundError("no session waits for this client; connect for a new one");
+  }
+  Session& session = *it->second;
+  const PeerIdentity& its = session.details.peer;
+  if (its.pid != peer.pid || its.start_time != peer.start_time) {
+    return absl::NotFoundError("the session is another process's; connect for one of your own");
+  }
+  session.presence = Presence::kReturning;
+  ++session.resumptions;
+  session.may_reconcile = true;
+  auditor_.SessionChanged(AuditEvent::kSessionResumed, id);
+  return absl::OkStatus();
+}
+
+void Sessions::RememberAnswer(SessionId id, Session& session, uint64_t request, uint64_t number) {
+  if (request == 0) return;
+  session.answers.push_back({request, number});
+  changes_.Touch(RequestKey(id, request));
+  if (session.answers.size() <= kMaxAnswers) return;
+  changes_.Touch(RequestKey(id, session.answers.front().request));
+  session.answers.pop_front();
+}
+
+void Sessions::ForgetIfDone(SessionId id, Session& session) {
+  if (!OnlyImports(session)) return;
+  if (!session.imported.empty() && !HandOverImports(id, session)) return;
+  Tenant& tenant = *session.tenant;
+  CountSession(session, -1);
+  for (PublicationId publication : session.publications)
+    changes_.Touch(publication);  // now without a publisher
+  state_.sessions.erase(id);
+  changes_.Touch(id);
+  effects_.forgotten.push_back(id);
+  tenants_.ForgetIfIdle(tenant);
+}
+
+bool Sessions::OnlyImports(const Session& session) {
+  return !session.live && !session.ending && session.exposed.empty() && session.operations == 0 &&
+         session.in_flight == 0 && session.watches == 0 && session.waiters.empty() &&
+         session.attach_waiters.empty();
+}
+
+// A process that connects again and again thus does not leave many sessions. Takes the session with
+// the lowest id, so that the choice does not depend on a hash.
+bool Sessions::HandOverImports(SessionId id, Session& session) {
+  std::optional<SessionId> heir;
+  for (const auto& [other_id, other] : state_.sessions) {
+    if (other_id != id && other->tenant == session.tenant && !other->process_gone &&
+        SameProcess(other->details.peer, session.details.peer) && (!heir || other_id < *heir)) {
+      heir = other_id;
+    }
+  }
+  if (!heir) return false;
+  for (size_t device : session.imported) {
+    absl::btree_map<SessionId, uint32_t>& importers = session.tenant->pools[device].importers;
+    const uint32_t times = importers.at(id);
+    importers.erase(id);
+    importers[*heir] += times;
+    changes_.Touch(id, device);
+    changes_.Touch(*heir, device);
+  }
+  state_.sessions.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
+  session.imported.clear();
+  return true;
+}
+
+std::optional<SessionId> Sessions::Predecessor(const Tenant& tenant,
+                                               const PeerIdentity& peer) const {
+  for (const auto& [id, session] : state_.sessions) {
+    if (session->tenant == &tenant && !session->process_gone && OnlyImports(*session) &&
+        SameProcess(session->details.peer, peer)) {
+      return id;  // the only one: all others have handed their imports over to it
+    }
+  }
+  return std::nullopt;
+}
+
+void Sessions::Restore(SessionId id, std::unique_ptr<Session> restored) {
+  Session& session = *state_.sessions.emplace(id, std::move(restored)).first->second;
+  CountSession(session, 1);
+  if (!session.live) return;
+  state_.tokens.emplace(session.token, id);
+  ++session.tenant->live_sessions;
+  if (session.details.connect_id == 0) return;
+  begun_before_[{state_.ProcessOf(session), session.details.connect_id}] = id;
+}
+
+std::optional<SessionId> Sessions::TakeBegunBefore(const SessionDetails& details) {
+  const ProcessKey process = {details.peer.pid, details.peer.start_time};
+  const auto begun = begun_before_.extract({process, details.connect_id});
+  if (!begun) return std::nullopt;
+  auto it = state_.sessions.find(begun.mapped());
+  if (it == state_.sessions.end() || it->second->presence != Presence::kAway) return std::nullopt;
+  return begun.mapped();
+}
+
+}  // namespace gpumemd

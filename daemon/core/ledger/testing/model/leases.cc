@@ -1,0 +1,185 @@
+#include "daemon/core/ledger/testing/model/leases.h"
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "daemon/core/ledger/testing/model/answers.h"
+#include "daemon/core/ledger/testing/model/model.h"
+#include "daemon/core/ledger/testing/model/reclaim.h"
+#include "daemon/core/ledger/testing/model/segments.h"
+#include "daemon/core/ledger/testing/model/sessions.h"
+#include "daemon/core/ledger/testing/model/tenants.h"
+
+namespace gpumemd::model {
+
+using absl::StatusCode;
+
+absl::Status BeginOpen(LedgerModel& model, SessionId session_id, absl::Span<const Secret> tickets,
+                       bool revocable, uint64_t request_id,
+                       const absl::StatusOr<Operation>& answer) {
+  if (model.draining) return ExpectCode(answer.status(), StatusCode::kUnavailable);
+  if (!Live(model, session_id)) return ExpectCode(answer.status(), StatusCode::kAborted);
+  if (tickets.empty() || tickets.size() > kMaxSegmentsPerCall) {
+    return ExpectCode(answer.status(), StatusCode::kInvalidArgument);
+  }
+  if (auto denied = NoRoomForLeases(model, session_id, tickets.size(), answer.status())) {
+    return *denied;
+  }
+  const bool as_revocable =
+      revocable || QuotaOf(model, model.sessions.at(session_id).tenant).revocable;
+  std::vector<SegmentId> expected;
+  for (const Secret& ticket : tickets) {
+    const Lease* found = nullptr;
+    size_t scope = 0;
+    for (const auto& [id, lease] : model.leases) {
+      for (size_t s : {0, 1}) {
+        if (lease.tickets[s] == ticket) {
+          found = &lease;
+          scope = s;
+        }
+      }
+    }
+    if (found == nullptr || !Live(model, found->session)) {
+      return ExpectCode(answer.status(), StatusCode::kNotFound);
+    }
+    if (scope == static_cast<size_t>(TicketScope::kTenant) &&
+        model.segments.at(found->segment).tenant != model.sessions.at(session_id).tenant) {
+      return ExpectCode(answer.status(), StatusCode::kPermissionDenied);
+    }
+    const Segment& segment = model.segments.at(found->segment);
+    if (segment.lost || segment.revoking || (segment.revocable && !as_revocable)) {
+      return ExpectCode(answer.status(), StatusCode::kFailedPrecondition);
+    }
+    expected.push_back(found->segment);
+  }
+  if (HoldsOtherSort(model, session_id, as_revocable)) {
+    return ExpectCode(answer.status(), StatusCode::kFailedPrecondition);
+  }
+  if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());
+  if (ToInt(answer->id) <= model.last_operation || answer->session != session_id ||
+      answer->revocable != as_revocable || answer->request_id != request_id || answer->regrant ||
+      answer->items.size() != expected.size()) {
+    return Wrong("the operation is not what was asked for");
+  }
+  model.last_operation = ToInt(answer->id);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Operation::Item& item = answer->items[i];
+    if (item.segment != expected[i] || item.fresh || item.reused ||
+        ToInt(item.lease) <= model.last_lease) {
+      return Wrong("ticket ", i, " opened the wrong thing");
+    }
+    model.last_lease = ToInt(item.lease);
+    model.mappings.push_back({session_id, item.segment, as_revocable});
+    Segment& segment = model.segments.at(item.segment);
+    if (segment.tenant != model.sessions.at(session_id).tenant) segment.shared_out = true;
+    if (segment.kind == Kind::kMempool) model.imports.push_back({session_id, segment.device});
+  }
+  model.operations.emplace(answer->id, *answer);
+  model.queue_changed = true;
+  return absl::OkStatus();
+}
+
+absl::Status Commit(LedgerModel& model, OperationId id, const absl::Status& answer) {
+  Operation& operation = model.operations.at(id);
+  const bool live = Live(model, operation.session);
+  while (!operation.items.empty()) {
+    const Operation::Item item = operation.items.front();
+    operation.items.erase(operation.items.begin());
+    if (model.segments.at(item.segment).revocable)
+      model.queue_changed = true;  // it can be revoked now
+    const bool leased = live && !operation.regrant;
+    if (leased) {
+      model.leases[item.lease] = {.session = operation.session,
+                                  .segment = item.segment,
+                                  .publication = operation.publication,
+                                  .request_id = operation.request_id};
+    }
+    if (leased && model.segments.at(item.segment).lost) model.bereaved.insert(operation.session);
+    if (leased && model.segments.at(item.segment).revoking) model.revoked.insert(operation.session);
+    SettleUnheld(model, item.segment);
+  }
+  model.operations.erase(id);
+  Sweep(model);
+  return ExpectCode(answer, live ? absl::StatusCode::kOk : absl::StatusCode::kAborted);
+}
+
+void Abort(LedgerModel& model, OperationId id, bool handed_over) {
+  Operation& operation = model.operations.at(id);
+  for (const Operation::Item& item : operation.items) {
+    if (handed_over || operation.regrant) break;
+    if (MayMap(model, operation.session, item.segment)) {
+      Unmap(model, operation.session, item.segment);
+    }
+    const Segment& segment = model.segments.at(item.segment);
+    if (segment.kind == Kind::kMempool) {
+      Unimport(model, operation.session, segment.device, /*all=*/false);
+    }
+  }
+  while (!operation.items.empty()) {
+    const Operation::Item item = operation.items.front();
+    operation.items.erase(operation.items.begin());
+    if (model.segments.at(item.segment).revocable)
+      model.queue_changed = true;  // it can be revoked now
+    const bool pool_has_it =
+        model.segments.at(item.segment).made && !Importers(model, item.segment).empty();
+    if (item.fresh && !handed_over && !pool_has_it) {
+      GiveUp(model, model.segments.at(item.segment));
+    } else {
+      SettleUnheld(model, item.segment);
+    }
+  }
+  model.operations.erase(id);
+  Sweep(model);
+}
+
+bool Trusts(const LedgerModel& model, const Lease& lease) {
+  return QuotaOf(model, model.sessions.at(lease.session).tenant).release == ReleasePolicy::kTrust &&
+         QuotaOf(model, OwnerOf(model, lease.segment)).release == ReleasePolicy::kTrust;
+}
+
+void EndLease(LedgerModel& model, LeaseId id, bool unmapped) {
+  const Lease lease = model.leases.at(id);
+  model.leases.erase(id);
+  for (Event& event : model.events) {
+    if (event.place.lease == id) event.listed = false;
+  }
+  if (unmapped) Unmap(model, lease.session, lease.segment);
+  SettleUnheld(model, lease.segment);
+}
+
+absl::Status Release(LedgerModel& model, SessionId id, absl::Span<const LeaseId> leases,
+                     const absl::Status& answer) {
+  if (!Live(model, id)) return ExpectCode(answer, absl::StatusCode::kAborted);
+  const std::set<LeaseId> distinct(leases.begin(), leases.end());
+  for (LeaseId lease : distinct) {
+    auto it = model.leases.find(lease);
+    if (it == model.leases.end() || it->second.session != id) {
+      return ExpectCode(answer, absl::StatusCode::kNotFound);
+    }
+  }
+  for (LeaseId lease : distinct) EndLease(model, lease, Trusts(model, model.leases.at(lease)));
+  return ExpectCode(answer, absl::StatusCode::kOk);
+}
+
+absl::Status Share(LedgerModel& model, SessionId session, LeaseId lease, TicketScope scope,
+                   const Secret& candidate, const absl::StatusOr<Secret>& answer) {
+  if (!Live(model, session)) return ExpectCode(answer.status(), absl::StatusCode::kAborted);
+  auto it = model.leases.find(lease);
+  if (it == model.leases.end() || it->second.session != session) {
+    return ExpectCode(answer.status(), absl::StatusCode::kNotFound);
+  }
+  const Segment& segment = model.segments.at(it->second.segment);
+  if (segment.lost || (segment.kind == Kind::kMempool && scope == TicketScope::kAny)) {
+    return ExpectCode(answer.status(), absl::StatusCode::kFailedPrecondition);
+  }
+  std::optional<Secret>& ticket = it->second.tickets[static_cast<size_t>(scope)];
+  if (!ticket) ticket = candidate;
+  if (answer.ok() && *answer == *ticket) return absl::OkStatus();
+  return Wrong("expected the lease's one ticket of this scope, got ", answer.status().ToString());
+}
+
+}  // namespace gpumemd::model

@@ -1,0 +1,113 @@
+#include "daemon/core/ledger/testing/steps/operators.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/ledger/testing/model/compare.h"
+#include "daemon/core/ledger/testing/model/tenants.h"
+#include "daemon/core/ledger/testing/steps/course.h"
+#include "daemon/core/quota/guarantees.h"
+
+namespace gpumemd::steps {
+namespace {
+
+const Quota& ConfiguredOf(const Course& course, const std::string& tenant) {
+  auto it = course.configured.find(tenant);
+  return it == course.configured.end() ? course.defaults : it->second;
+}
+
+bool Unsound(const Course& course, const std::map<std::string, Quota>& tenants) {
+  for (const auto& [name, quota] : tenants) {
+    if (!quota.parent.empty() && (!tenants.contains(quota.parent) || quota.parent <= name)) {
+      return true;
+    }
+  }
+  return FindGuaranteeProblem(tenants, course.devices).has_value();
+}
+
+}  // namespace
+
+absl::Status Configure(Course& course) {
+  // In a sound episode, all guarantees can be kept at the same time.
+  for (int tries = 0; tries == 0 || (course.sound && Unsound(course, course.configured)); ++tries) {
+    course.configured.clear();
+    for (const char* tenant : {"alpha", "beta", "gamma"}) {
+      if (!course.chance.In100(70)) continue;
+      course.configured[tenant] = course.chance.TenantQuota(course.sound);
+      course.configured[tenant].parent = course.chance.Parent(tenant);
+      if (tries > 20) course.configured[tenant].limit_bytes.reset();
+    }
+  }
+  course.defaults = course.chance.TenantQuota(course.sound);
+  if (course.sound) {  // tenants that come and go have no guarantee
+    course.defaults.guarantee_bytes.reset();
+    course.defaults.device_guarantees.clear();
+  }
+  course.defaults.parent = course.chance.Parent("uid");
+  course.ledger.tenants().Configure(course.configured, course.defaults);
+  model::Configure(course.model, course.configured, course.defaults);
+  return course.After(absl::OkStatus(), "Configure ", course.configured.size(), " tenants");
+}
+
+absl::Status SetQuota(Course& course) {
+  const std::string tenant = course.chance.Tenant();
+  Quota quota = course.chance.TenantQuota(course.sound);
+  quota.parent = (course.model.tenants.contains(tenant) ? model::QuotaOf(course.model, tenant)
+                                                        : ConfiguredOf(course, tenant))
+                     .parent;
+  if (course.chance.In100(15)) {
+    const Quota& configured = ConfiguredOf(course, tenant);
+    const absl::Status answer = course.ledger.tenants().UnsetQuota(tenant, configured).status();
+    return course.After(model::UnsetQuota(course.model, tenant, configured, answer), "UnsetQuota ",
+                        tenant, " -> ", course.Describe(answer));
+  }
+  if (course.chance.In100(course.sound ? 30 : 80)) {
+    if (course.sound) {
+      quota.guarantee_bytes.reset();
+      quota.device_guarantees.clear();
+    }
+    course.ledger.tenants().OverrideQuota(tenant, quota);
+    model::OverrideQuota(course.model, tenant, quota);
+    return course.After(absl::OkStatus(), "OverrideQuota ", tenant);
+  }
+  if (!course.sound || !course.model.tenants.contains(tenant)) return absl::OkStatus();
+  if (course.chance.In100(5)) quota.device_limits["elsewhere"] = 1;
+  absl::Status answer = course.ledger.tenants().CheckDevices(quota);
+  answer.Update(course.ledger.tenants().CheckQuota(tenant, quota));  // keeps the first error
+  if (answer.ok()) course.ledger.tenants().OverrideQuota(tenant, quota);
+  if (answer.ok()) course.Cover("a quota is set");
+  return course.After(model::SetQuota(course.model, tenant, quota, answer), "SetQuota ", tenant,
+                      " -> ", course.Describe(answer));
+}
+
+absl::Status SetDraining(Course& course, bool draining) {
+  course.ledger.SetDraining(draining);
+  model::SetDraining(course.model, draining);
+  return course.After(absl::OkStatus(), "SetDraining ", draining);
+}
+
+absl::Status SetUnbrokered(Course& course, bool any) {
+  std::vector<UnbrokeredBytes> uses;
+  for (const auto& [id, session] : course.model.sessions) {
+    if (!any || course.chance.In100(60)) continue;
+    uses.push_back({.session = id,
+                    .device_uuid = course.devices[course.chance.Below(2)].uuid,
+                    .bytes = 1 + course.chance.Below(20),
+                    .denies = course.chance.In100(30)});
+  }
+  course.ledger.SetUnbrokered(uses);
+  model::SetUnbrokered(course.model, uses);
+  return course.After(absl::OkStatus(), "SetUnbrokered ", uses.size());
+}
+
+absl::Status CompareSome(Course& course) {
+  const std::string tenant = course.chance.In100(30) ? "" : course.chance.Tenant();
+  const std::string device = course.chance.In100(10) ? "elsewhere" : course.chance.Device();
+  return course.After(
+      model::CompareFiltered(course.model, course.ledger, tenant, device, course.now), "List \"",
+      tenant, "\" \"", device, "\"");
+}
+
+}  // namespace gpumemd::steps
