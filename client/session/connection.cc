@@ -46,17 +46,17 @@ absl::Status Connection::End() {
   return absl::UnavailableError("the connection to the daemon has ended");
 }
 
-Connection::Pulse Connection::Check(absl::Time deadline) {
+Connection::Heartbeat Connection::Check(absl::Time deadline) {
   v1::ListDevicesResponse response;
   const grpc::Status status =
       Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), &response, deadline);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return api_.valid() && IsClosed(api_.get()) ? Pulse::kBroken : Pulse::kSilent;
+    return api_.valid() && IsClosed(api_.get()) ? Heartbeat::kBroken : Heartbeat::kSilent;
   }
   // The server is going away, or the connection is gone.
   const bool broken = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                       status.error_code() == grpc::StatusCode::CANCELLED;
-  return broken ? Pulse::kBroken : Pulse::kAnswers;
+  return broken ? Heartbeat::kBroken : Heartbeat::kAnswers;
 }
 
 bool IsClosed(int socket) {

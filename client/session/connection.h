@@ -58,8 +58,8 @@ class Connection {
   void GiveUp() { given_up_ = true; }
   // The result of a call without arguments.
   //   kBroken  gRPC's connection has ended; the daemon may still live
-  enum class Pulse { kAnswers, kSilent, kBroken };
-  Pulse Check(absl::Time deadline);
+  enum class Heartbeat { kAnswers, kSilent, kBroken };
+  Heartbeat Check(absl::Time deadline);
 
   // The number of the statement (LeaseBook) sent by its Reconcile; 0: there was none. Set before
   // the Connection is shared.

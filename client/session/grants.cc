@@ -173,7 +173,7 @@ absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
   bool gave_up = false;
   const auto look = [&] {
     if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
-    PayOwed(connection, absl::Now() + kPatience);
+    FlushPending(connection, absl::Now() + kTimeout);
     gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
               (disturbance.look && disturbance.look());
     if (gave_up) return absl::ZeroDuration();
@@ -204,7 +204,7 @@ void Session::SettleCancelled(Connection& connection) {
   // Delivery is here. It is given back.
   v1::GetUsageResponse usage;
   connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
-                  absl::Now() + kPatience);
+                  absl::Now() + kTimeout);
   Forget({});
 }
 
@@ -215,7 +215,7 @@ absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance&
     absl::StatusOr<ConnectionPtr> connection =
         reconnector_.Get(std::min(deadline, absl::Now() + kOwnLookEvery));
     if (connection.ok()) {
-      PayOwed(**connection, std::min(deadline, absl::Now() + kPatience));
+      FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout));
       return connection;
     }
     if (!MayComeBack(connection.status()) || absl::Now() >= deadline) return connection;

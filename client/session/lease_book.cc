@@ -23,34 +23,34 @@ void LeaseBook::End(uint64_t request) {
   const uint64_t named_by = found->second;
   requests_.erase(found);
   if (named_by == 0) return;
-  owed_.push_back({.lease_ids = {}, .request_ids = {request}, .statement = named_by});
+  pending_.push_back({.lease_ids = {}, .request_ids = {request}, .statement = named_by});
 }
 
-LeaseBook::Debt LeaseBook::GiveUp(absl::Span<const uint64_t> lease_ids) {
+LeaseBook::PendingRelease LeaseBook::GiveUp(absl::Span<const uint64_t> lease_ids) {
   absl::MutexLock lock(&mutex_);
-  Debt debt;
-  debt.statement = newest_statement_;
+  PendingRelease pending;
+  pending.statement = newest_statement_;
   for (const uint64_t id : lease_ids) {
     held_.erase(id);
-    if (lost_.erase(id) == 0) debt.lease_ids.push_back(id);
+    if (lost_.erase(id) == 0) pending.lease_ids.push_back(id);
   }
-  return debt;
+  return pending;
 }
 
-void LeaseBook::Owe(Debt debt) {
-  if (debt.empty()) return;
+void LeaseBook::AddPending(PendingRelease pending) {
+  if (pending.empty()) return;
   absl::MutexLock lock(&mutex_);
-  owed_.push_back(std::move(debt));
+  pending_.push_back(std::move(pending));
 }
 
-std::vector<LeaseBook::Debt> LeaseBook::TakeOwed(uint64_t statement) {
+std::vector<LeaseBook::PendingRelease> LeaseBook::TakePending(uint64_t statement) {
   absl::MutexLock lock(&mutex_);
-  std::vector<Debt> due, later;
-  for (Debt& debt : owed_) {
-    if (debt.statement < statement) continue;
-    (debt.statement == statement ? due : later).push_back(std::move(debt));
+  std::vector<PendingRelease> due, later;
+  for (PendingRelease& pending : pending_) {
+    if (pending.statement < statement) continue;
+    (pending.statement == statement ? due : later).push_back(std::move(pending));
   }
-  owed_ = std::move(later);
+  pending_ = std::move(later);
   return due;
 }
 

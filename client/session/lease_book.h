@@ -4,7 +4,7 @@
 //
 // A statement is a copy of the book for one Reconcile. It names the held leases and the requests
 // that may be repeated; the daemon ends all other leases. A statement thereby completes the
-// releases that were pending before it. Each debt therefore records the newest statement at its
+// releases that were pending before it. Each pending therefore records the newest statement at its
 // creation.
 //
 // Thread-safe; calls no other object.
@@ -24,7 +24,7 @@ namespace gpumem::internal {
 class LeaseBook {
  public:
   // Pending releases: leases and requests that the daemon must still be told to end.
-  struct Debt {
+  struct PendingRelease {
     std::vector<uint64_t> lease_ids;
     std::vector<uint64_t> request_ids;  // all leases granted to these
     uint64_t statement = 0;             // the newest at its creation
@@ -39,8 +39,8 @@ class LeaseBook {
   };
 
   // A request for leases, from before it is sent until its leases are held or it is given up. If it
-  // is given up after a statement named it, it becomes a debt: the daemon keeps the leases that its
-  // predecessor granted to it.
+  // is given up after a statement named it, it becomes a pending release: the daemon keeps the
+  // leases that its predecessor granted to it.
   class Request {
    public:
     explicit Request(LeaseBook* book) : book_(book), id_(book->Begin()) {}
@@ -61,14 +61,14 @@ class LeaseBook {
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
 
-  // Removes held leases and returns them as a debt, without the lost ones.
-  Debt GiveUp(absl::Span<const uint64_t> lease_ids);
+  // Removes held leases and returns them as a pending release, without the lost ones.
+  PendingRelease GiveUp(absl::Span<const uint64_t> lease_ids);
 
-  // Stores a debt for a later flush.
-  void Owe(Debt debt);
-  // Takes the debts to flush to the daemon whose newest statement is `statement`. Drops those that
-  // this statement completed.
-  std::vector<Debt> TakeOwed(uint64_t statement);
+  // Stores a pending release for a later flush.
+  void AddPending(PendingRelease pending);
+  // Takes the pending releases to flush to the daemon whose newest statement is `statement`. Drops
+  // those that this statement completed.
+  std::vector<PendingRelease> TakePending(uint64_t statement);
 
   Statement MakeStatement();
   // Records that the daemon did not know these leases of a statement. Those still held are lost.
@@ -90,7 +90,7 @@ class LeaseBook {
   std::map<uint64_t, uint64_t> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Debt> owed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PendingRelease> pending_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem::internal

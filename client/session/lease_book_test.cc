@@ -30,15 +30,15 @@ TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
     LeaseBook::Request request(&book);
     request.Granted({7, 8, 9});
   }
-  book.Owe(book.GiveUp({7}));
+  book.AddPending(book.GiveUp({7}));
   EXPECT_THAT(book.MakeStatement().lease_ids, ElementsAre(8, 9));
-  book.Owe(book.GiveUp({8}));
+  book.AddPending(book.GiveUp({8}));
   // The daemon of the statement was told that 8 is held.
-  const std::vector<LeaseBook::Debt> owed = book.TakeOwed(1);
-  ASSERT_EQ(owed.size(), 1u);
-  EXPECT_THAT(owed[0].lease_ids, ElementsAre(8));
-  EXPECT_EQ(owed[0].statement, 1u);
-  EXPECT_THAT(book.TakeOwed(1), IsEmpty());
+  const std::vector<LeaseBook::PendingRelease> due = book.TakePending(1);
+  ASSERT_EQ(due.size(), 1u);
+  EXPECT_THAT(due[0].lease_ids, ElementsAre(8));
+  EXPECT_EQ(due[0].statement, 1u);
+  EXPECT_THAT(book.TakePending(1), IsEmpty());
 }
 
 TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
@@ -48,25 +48,25 @@ TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
     request.Granted({7});
   }
   book.MakeStatement();
-  book.Owe(book.GiveUp({7}));
-  EXPECT_THAT(book.TakeOwed(0), IsEmpty());  // for a connection that has ended
-  EXPECT_EQ(book.TakeOwed(1).size(), 1u);
+  book.AddPending(book.GiveUp({7}));
+  EXPECT_THAT(book.TakePending(0), IsEmpty());  // for a connection that has ended
+  EXPECT_EQ(book.TakePending(1).size(), 1u);
 }
 
 TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
   LeaseBook book;
   { LeaseBook::Request request(&book); }
-  EXPECT_THAT(book.TakeOwed(0), IsEmpty());
+  EXPECT_THAT(book.TakePending(0), IsEmpty());
   std::optional<LeaseBook::Request> granted(&book), denied(&book);
   const uint64_t id = denied->id();
   book.MakeStatement();
   granted->Granted({7});
   granted.reset();
   denied.reset();
-  const std::vector<LeaseBook::Debt> owed = book.TakeOwed(1);
-  ASSERT_EQ(owed.size(), 1u);
-  EXPECT_THAT(owed[0].lease_ids, IsEmpty());
-  EXPECT_THAT(owed[0].request_ids, ElementsAre(id));
+  const std::vector<LeaseBook::PendingRelease> due = book.TakePending(1);
+  ASSERT_EQ(due.size(), 1u);
+  EXPECT_THAT(due[0].lease_ids, IsEmpty());
+  EXPECT_THAT(due[0].request_ids, ElementsAre(id));
 }
 
 TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
@@ -75,7 +75,7 @@ TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
   book.MakeStatement();
   request.reset();
   EXPECT_THAT(book.MakeStatement().request_ids, IsEmpty());
-  EXPECT_THAT(book.TakeOwed(2), IsEmpty());
+  EXPECT_THAT(book.TakePending(2), IsEmpty());
 }
 
 TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
@@ -85,7 +85,7 @@ TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
     request.Granted({7, 8, 9});
   }
   book.MakeStatement();
-  const LeaseBook::Debt given_up = book.GiveUp({9});
+  const LeaseBook::PendingRelease given_up = book.GiveUp({9});
   book.Lost({7, 9});  // 9 is no longer held
   EXPECT_TRUE(book.IsLost(7));
   EXPECT_FALSE(book.IsLost(8));

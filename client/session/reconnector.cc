@@ -18,7 +18,7 @@ constexpr absl::Duration kFirstBackOff = absl::Milliseconds(5);
 constexpr absl::Duration kLongestBackOff = absl::Milliseconds(500);
 // The minimum time for a daemon that has welcomed the session to answer. Else repeated calls with
 // short deadlines would never receive the answer.
-constexpr absl::Duration kReconcilePatience = absl::Seconds(1);
+constexpr absl::Duration kReconcileTimeout = absl::Seconds(1);
 
 }  // namespace
 
@@ -152,15 +152,15 @@ absl::Status Reconnector::Reconcile(absl::Time deadline) {
   v1::ReconcileResponse response;
   const grpc::Status status =
       progress_->connection->Call(&v1::Broker::Stub::Reconcile, request, &response,
-                                  std::max(deadline, absl::Now() + kReconcilePatience));
+                                  std::max(deadline, absl::Now() + kReconcileTimeout));
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return EndForGood(FromGrpcStatus(status));
   }
   if (!status.ok()) {
     // A broken connection is hopeless. Otherwise the daemon asks for another attempt.
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-        progress_->connection->Check(absl::Now() + kReconcilePatience) ==
-            Connection::Pulse::kBroken) {
+        progress_->connection->Check(absl::Now() + kReconcileTimeout) ==
+            Connection::Heartbeat::kBroken) {
       progress_->connection->GiveUp();
     }
     return FromGrpcStatus(status);

@@ -88,7 +88,7 @@ absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
   if (!connection.ok()) return connection.status();
-  PayOwed(**connection, absl::Now() + kPatience);
+  FlushPending(**connection, absl::Now() + kTimeout);
   (*connection)->SetUp(*context, absl::InfiniteFuture());
   EventStream stream;
   stream.connection = *std::move(connection);
@@ -110,7 +110,7 @@ absl::Status Session::CheckProcess() const {
 absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
-  if (connection.ok()) PayOwed(**connection, std::min(deadline, absl::Now() + kPatience));
+  if (connection.ok()) FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout));
   return connection;
 }
 
@@ -150,9 +150,10 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
       reconnector_.enabled() ? std::min(deadline, absl::Now() + kDying) : absl::InfinitePast();
   absl::Duration pause = absl::Milliseconds(1);
   while (true) {
-    const Connection::Pulse pulse = connection.Check(std::min(deadline, absl::Now() + kPatience));
-    if (pulse == Connection::Pulse::kAnswers) break;
-    if (pulse == Connection::Pulse::kBroken && reconnector_.enabled()) {
+    const Connection::Heartbeat heartbeat =
+        connection.Check(std::min(deadline, absl::Now() + kTimeout));
+    if (heartbeat == Connection::Heartbeat::kAnswers) break;
+    if (heartbeat == Connection::Heartbeat::kBroken && reconnector_.enabled()) {
       // Another connection is needed in both cases: the daemon dies, or it has only closed this
       // connection.
       connection.GiveUp();

@@ -222,13 +222,14 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
   // As Prepare, but returns CANCELLED if there is nothing left to wait for.
   absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
-  absl::Status Pay(Connection& connection, const LeaseBook::Debt& debt, absl::Time deadline);
-  absl::Status ReleaseOnce(Connection& connection, const LeaseBook::Debt& debt,
+  absl::Status Flush(Connection& connection, const LeaseBook::PendingRelease& pending,
+                     absl::Time deadline);
+  absl::Status ReleaseOnce(Connection& connection, const LeaseBook::PendingRelease& pending,
                            absl::Time deadline);
   absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterOnce(Connection& connection,
                                                                 uint64_t event_id,
                                                                 absl::Time deadline);
-  void PayOwed(Connection& connection, absl::Time deadline);
+  void FlushPending(Connection& connection, absl::Time deadline);
 
   const pid_t pid_;
   std::atomic<uint64_t> last_request_id_{0};
@@ -241,9 +242,9 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
   // Events whose end the daemon must still be told.
-  std::vector<uint64_t> owed_events_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> pending_events_ ABSL_GUARDED_BY(mutex_);
   // The daemon did not answer the last time. Until then it is not asked to release.
-  absl::Time pay_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time flush_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace gpumem::internal

@@ -8,7 +8,7 @@
 namespace gpumem::internal {
 
 // The maximum time that a destructor or a rollback waits for the daemon.
-inline constexpr absl::Duration kPatience = absl::Seconds(1);
+inline constexpr absl::Duration kTimeout = absl::Seconds(1);
 
 template <typename Request, typename Response>
 absl::StatusOr<Response> Session::Ask(Method<Request, Response> method, const Request& request,

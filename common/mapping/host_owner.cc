@@ -20,7 +20,7 @@ namespace {
 
 // The owner answers at once, unless it is stopped. Meanwhile this process neither opens nor closes
 // other memory of the kind (of kind mempool, of the pool).
-constexpr absl::Duration kPatience = absl::Seconds(1);
+constexpr absl::Duration kTimeout = absl::Seconds(1);
 
 class HostOpening : public Opening {
  public:
@@ -33,7 +33,7 @@ class HostOpening : public Opening {
 
 // Returns the memory's descriptor. UNAVAILABLE if the owner is not there, or no longer has it.
 absl::StatusOr<UniqueFd> AskOwner(const std::string& socket_path, const ExportData& data) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   absl::StatusOr<UniqueFd> owner = ConnectUnix(socket_path, SOCK_SEQPACKET, deadline);
   if (!owner.ok()) return owner.status();
   const absl::string_view bytes(reinterpret_cast<const char*>(data.data()), data.size());

@@ -26,7 +26,7 @@ namespace {
 using gpumem::UniqueFd;
 
 // How long the journal may keep one entry waiting before it counts as an error.
-constexpr int kJournalPatienceMs = 1000;
+constexpr int kJournalTimeoutMs = 1000;
 // How long standard error may take for one line before it counts as an error.
 constexpr absl::Duration kStderrDeadline = absl::Seconds(1);
 
@@ -169,7 +169,7 @@ class JournalOutput final : public AuditOutput {
         return errno;
       }
       pollfd room{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
-      ::poll(&room, 1, kJournalPatienceMs);
+      ::poll(&room, 1, kJournalTimeoutMs);
       const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
       (void)::connect(socket_.get(), &nobody, sizeof(nobody));
     }

@@ -24,7 +24,7 @@ std::string LoadReport::Line() const {
   return line;
 }
 
-void LoadReport::Pulse(const BrokerLoad& load) {
+void LoadReport::Heartbeat(const BrokerLoad& load) {
   {
     absl::MutexLock lock(&mutex_);
     load_ = load;

@@ -17,12 +17,12 @@ namespace gpumemd {
 class LoadReport {
  public:
   // `devices`: their number, but for pinned memory. `continuity` and `manager` outlive this; null:
-  // there is none. Without a manager, Pulse() is not called.
+  // there is none. Without a manager, Heartbeat() is not called.
   LoadReport(size_t devices, Backend backend, const ContinuityStore* continuity, FdStore* manager)
       : devices_(devices), backend_(backend), continuity_(continuity), manager_(manager) {}
 
   // Takes the load, and reports to the service manager that the broker lives.
-  void Pulse(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Heartbeat(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the line: "2 devices, 12 sessions, 3.2 GiB charged, 1 waiting".
   std::string Line() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -32,7 +32,7 @@ class LoadReport {
   const ContinuityStore* const continuity_;
   FdStore* const manager_;
   mutable absl::Mutex mutex_;
-  BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last pulse
+  BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last heartbeat
   std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last status sent to the manager
 };
 

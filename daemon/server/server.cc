@@ -47,7 +47,7 @@ size_t CountDevices(const Devices& devices) {
 
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,
                               Continuity* continuity, AuditSink* audit, const FdStore* manager,
-                              std::function<void(const BrokerLoad&)> pulse) {
+                              std::function<void(const BrokerLoad&)> heartbeat) {
   BrokerOptions options;
   options.devices = std::move(devices.devices);
   options.bounds = {.max_sessions = config.max_sessions,
@@ -61,9 +61,9 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   options.observer = observer;
   options.continuity = continuity;
   if (manager != nullptr) {
-    options.pulse = std::move(pulse);
+    options.heartbeat = std::move(heartbeat);
     // Two may be late before it makes a difference.
-    if (manager->watchdog()) options.pulse_every = *manager->watchdog() / 3;
+    if (manager->watchdog()) options.heartbeat_interval = *manager->watchdog() / 3;
   }
   options.audit = audit;
   return options;
@@ -98,7 +98,7 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       load_(CountDevices(devices), backend_, continuity_.get(), manager_),
       broker_(std::make_unique<Broker>(BrokerOptionsOf(
           config_, std::move(devices), &observer_, continuity_.get(), audit_->sink(), manager_,
-          [this](const BrokerLoad& load) { load_.Pulse(load); }))),
+          [this](const BrokerLoad& load) { load_.Heartbeat(load); }))),
       quotas_(std::make_unique<QuotaControl>(
           broker_.get(), DeviceInfos(), store_.remembered(),
           [this](const Overrides& overrides) { return store_.Save(overrides); })) {

@@ -1,7 +1,7 @@
 // The traces (trace.h), replayed. No memory is touched, and no work is on the streams.
 //
 //   PoolTrace/TRACE/PEER    one thread. An iteration is the whole trace, or as much of it as
-//                           takes kPatience
+//                           takes kTimeout
 //   PoolRandom/PEER         several threads on one peer, each with a separate stream and all
 //                           of trace random-1MiB
 //
@@ -21,7 +21,7 @@
 namespace gpumem::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(3);
+constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr int kReplays = 3;
 constexpr char kThreadsTrace[] = "random-1MiB";
 
@@ -44,7 +44,7 @@ Replayed Replay(const Trace& trace, PoolPeer& peer, const Streams& streams,
   std::vector<Block> blocks(trace.ids);
   Replayed done;
   done.time = Time([&] {
-    const absl::Time end = absl::Now() + kPatience;
+    const absl::Time end = absl::Now() + kTimeout;
     for (const TraceEvent& event : trace.events) {
       void* const stream = streams[first_stream + event.stream];
       Block& block = blocks[event.id];

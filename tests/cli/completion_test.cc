@@ -44,10 +44,10 @@ class CompletionTest : public GpumemctlTest, public testing::WithParamInterface<
   std::string Output(const std::vector<std::string>& argv) {
     Process process({.argv = argv, .stderr_too = true});
     std::string text;
-    while (auto line = process.ReadLine(absl::Now() + kPatience)) {
+    while (auto line = process.ReadLine(absl::Now() + kTimeout)) {
       absl::StrAppend(&text, *line, "\n");
     }
-    EXPECT_EQ(process.Wait(absl::Now() + kPatience), 0) << text;
+    EXPECT_EQ(process.Wait(absl::Now() + kTimeout), 0) << text;
     return text;
   }
 

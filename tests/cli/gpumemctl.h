@@ -23,7 +23,7 @@
 
 namespace gpumem {
 
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
+inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 struct Answer {
@@ -55,7 +55,7 @@ class GpumemctlTest : public testing::Test {
                                 "--host-device-bytes", "64MiB", "--runtime-dir", dir_,
                                 "--state-dir", dir_ + "/state"},
                        .log_file = dir_ + "/log"});
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTimeout;
     while (!ConnectUnix(SocketPath(dir_, kAdminSocket), SOCK_STREAM).ok()) {
       ASSERT_FALSE(daemon_->Poll().has_value()) << "gpumemd ended";
       ASSERT_LT(absl::Now(), deadline);
@@ -73,7 +73,7 @@ class GpumemctlTest : public testing::Test {
     arguments.insert(arguments.begin(), "hold");
     arguments.emplace_back("--json");
     std::unique_ptr<Process> holder = Start(arguments);
-    const std::string line = holder->ReadLine(absl::Now() + kPatience).value_or("");
+    const std::string line = holder->ReadLine(absl::Now() + kTimeout).value_or("");
     *held = json::parse(line, nullptr, /*allow_exceptions=*/false);
     EXPECT_EQ(held->value("event", ""), "held") << line;
     return holder;
@@ -81,9 +81,9 @@ class GpumemctlTest : public testing::Test {
 
   void End(Process& holder) {
     holder.Signal(SIGTERM);
-    json released = json::parse(holder.ReadLine(absl::Now() + kPatience).value_or("{}"));
+    json released = json::parse(holder.ReadLine(absl::Now() + kTimeout).value_or("{}"));
     EXPECT_EQ(released.value("event", ""), "released");
-    EXPECT_EQ(holder.Wait(absl::Now() + kPatience), 0);
+    EXPECT_EQ(holder.Wait(absl::Now() + kTimeout), 0);
   }
 
   // Runs `arguments`, and returns the object in `list` whose `key` is `value`.
@@ -107,10 +107,10 @@ class GpumemctlTest : public testing::Test {
   Answer Run(const std::vector<std::string>& arguments) {
     std::unique_ptr<Process> process = Start(arguments);
     Answer answer;
-    while (auto line = process->ReadLine(absl::Now() + kPatience)) {
+    while (auto line = process->ReadLine(absl::Now() + kTimeout)) {
       absl::StrAppend(&answer.text, *line, "\n");
     }
-    answer.code = process->Wait(absl::Now() + kPatience);
+    answer.code = process->Wait(absl::Now() + kTimeout);
     return answer;
   }
 

@@ -25,7 +25,7 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
       Start({"hold", "--bytes", "3MiB", "--count", "2", "--device", "1", "--fill", "--json"});
   std::vector<json> held;
   for (int i = 0; i < 2; ++i) {
-    held.push_back(json::parse(holder->ReadLine(absl::Now() + kPatience).value_or("")));
+    held.push_back(json::parse(holder->ReadLine(absl::Now() + kTimeout).value_or("")));
     EXPECT_EQ(held[i]["event"], "held");
     EXPECT_EQ(held[i]["kind"], "vmm");
     EXPECT_EQ(held[i]["size_bytes"], 4 * kMiB);
@@ -66,14 +66,14 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   EXPECT_EQ(top["sessions"].size(), 1u);
 
   holder->Signal(SIGTERM);
-  json released = json::parse(holder->ReadLine(absl::Now() + kPatience).value_or(""));
+  json released = json::parse(holder->ReadLine(absl::Now() + kTimeout).value_or(""));
   EXPECT_EQ(released, (json{{"event", "released"}, {"segments", 2}, {"size_bytes", 8 * kMiB}}));
-  EXPECT_EQ(holder->Wait(absl::Now() + kPatience), 0);
+  EXPECT_EQ(holder->Wait(absl::Now() + kTimeout), 0);
 }
 
 TEST_F(GpumemctlTest, WhatIsSetIsShownAndCanBeTakenBack) {
   std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
-  ASSERT_TRUE(holder->ReadLine(absl::Now() + kPatience).has_value());
+  ASSERT_TRUE(holder->ReadLine(absl::Now() + kTimeout).has_value());
   const Answer set = Run({"quota", "set", tenant_, "--guarantee", "8MiB", "--priority", "-5",
                           "--device-guarantee", "1=4MiB", "--scrub"});
   EXPECT_EQ(set.code, 0);
@@ -111,7 +111,7 @@ TEST_F(GpumemctlTest, ReloadWithoutAFileSaysSo) {
 
 TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {
   std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
-  ASSERT_TRUE(holder->ReadLine(absl::Now() + kPatience).has_value());
+  ASSERT_TRUE(holder->ReadLine(absl::Now() + kTimeout).has_value());
   Answer set = Run({"quota", "set", tenant_, "--limit", "6MiB", "--device", "1=4MiB", "--json"});
   EXPECT_EQ(set.code, 0) << set.text;
   EXPECT_EQ(set.AsJson()["quota"]["limit_bytes"], 6 * kMiB);
@@ -192,11 +192,11 @@ TEST_F(GpumemctlTest, TellsWhatIsLost) {
   EXPECT_THAT(Run({"devices"}).text, HasSubstr(absl::StrCat("pid ", context)));
   ASSERT_EQ(kill(context, SIGKILL), 0);
 
-  const std::string line = holder->ReadLine(absl::Now() + kPatience).value_or("{}");
+  const std::string line = holder->ReadLine(absl::Now() + kTimeout).value_or("{}");
   EXPECT_EQ(json::parse(line), (json{{"event", "lost"},
                                      {"lease_ids", {held["lease_id"]}},
                                      {"segment_ids", {held["segment_id"]}}}));
-  EXPECT_EQ(json::parse(opener->ReadLine(absl::Now() + kPatience).value_or("{}"))["lease_ids"],
+  EXPECT_EQ(json::parse(opener->ReadLine(absl::Now() + kTimeout).value_or("{}"))["lease_ids"],
             json::array({opened["lease_id"]}));
   EXPECT_EQ(Find({"segments", "--json"}, "segments", "segment_id", held["segment_id"])["lost"],
             true);

@@ -36,7 +36,7 @@ class ShowingTest : public GpumemctlTest {
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     return std::make_unique<PseudoTerminal>(argv, size, environment);
   }
-  static absl::Time Soon() { return absl::Now() + kPatience; }
+  static absl::Time Soon() { return absl::Now() + kTimeout; }
 
   // A worker's session goes a moment after its process does.
   void WaitUntilNobodyIsThere() {

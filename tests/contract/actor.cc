@@ -20,7 +20,7 @@ using testing::Child;
 using Words = std::vector<std::string>;
 
 // The first use of CUDA takes a process seconds on a busy machine.
-constexpr absl::Duration kPatience = absl::Seconds(90);
+constexpr absl::Duration kTimeout = absl::Seconds(90);
 
 std::string Number(uint64_t number) { return absl::StrCat(number); }
 
@@ -35,7 +35,7 @@ Actor::Actor(Identity identity, std::string runtime_dir)
 }
 
 absl::StatusOr<Words> Actor::Ask(const Words& words, int fd, UniqueFd* answered_fd) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   std::vector<int> fds;
   if (fd >= 0) fds.push_back(fd);
   const std::string line = absl::StrJoin(words, " ");

@@ -80,7 +80,7 @@ void ShareMemory(Stage& stage) {
   producer->WriteLine("go");
   stage.FollowUntilReady("producer", *producer);
   consumer->WriteLine("go");
-  stage.Check(consumer->Wait(absl::Now() + kPatience) == 0, "the consumer ends");
+  stage.Check(consumer->Wait(absl::Now() + kTimeout) == 0, "the consumer ends");
   producer->WriteLine("go");
   stage.FollowUntilReady("producer", *producer);
   stage.Show({"quota", "get", kTraining});
@@ -91,7 +91,7 @@ void ShareMemory(Stage& stage) {
   stage.Show({"trim", "--tenant", kTraining});
   stage.Check(stage.Ask({"segments"})["segments"].empty(), "trimmed, they are gone");
   producer->WriteLine("go");
-  stage.Check(producer->Wait(absl::Now() + kPatience) == 0, "the producer ends");
+  stage.Check(producer->Wait(absl::Now() + kTimeout) == 0, "the producer ends");
 }
 
 // (c)
@@ -105,7 +105,7 @@ void MeetTheLimit(Stage& stage) {
   // The same from the shell, with an exit code for scripts.
   stage.Show({"hold", "--bytes", "1MiB", "--for", "1s", "--tenant", kInference}, 5);
   greedy->WriteLine("go");
-  stage.Check(greedy->Wait(absl::Now() + kPatience) == 0, "greedy ends");
+  stage.Check(greedy->Wait(absl::Now() + kTimeout) == 0, "greedy ends");
 }
 
 // Waits until tenant inference is charged nothing; returns how long it took.
@@ -117,7 +117,7 @@ absl::Duration WaitUntilFree(Client& client) {
     if (!usage.ok()) throw Failure(usage.status().ToString());
     const absl::Duration passed = absl::Now() - start;
     if (usage->charged_bytes == 0) return passed;
-    if (passed > kPatience) throw Failure("the bytes of a dead process do not come back");
+    if (passed > kTimeout) throw Failure("the bytes of a dead process do not come back");
   }
 }
 
@@ -137,7 +137,7 @@ void KillAHolder(Stage& stage) {
               "the tenant is at its limit");
 
   victim->Signal(SIGKILL);
-  stage.Check(victim->Wait(absl::Now() + kPatience) == 128 + SIGKILL,
+  stage.Check(victim->Wait(absl::Now() + kTimeout) == 128 + SIGKILL,
               "the holder was killed, without a word to the daemon");
   const absl::Duration took = WaitUntilFree(**observer);
   stage.Check(took < absl::Seconds(5),
@@ -151,7 +151,7 @@ void KillAHolder(Stage& stage) {
   auto next = stage.StartWorker("holder");
   stage.FollowUntilReady("holder", *next);
   next->WriteLine("go");
-  stage.Check(next->Wait(absl::Now() + kPatience) == 0, "the next holder ends");
+  stage.Check(next->Wait(absl::Now() + kTimeout) == 0, "the next holder ends");
 }
 
 // True if any device makes the kind.
@@ -176,16 +176,16 @@ void PlayTwo(Stage& stage, const std::string& first_role, const std::string& sec
   stage.FollowUntilReady(second_role, *second);
   stage.Show(show);
   second->WriteLine("go");
-  stage.Check(second->Wait(absl::Now() + kPatience) == 0, "the second ends");
+  stage.Check(second->Wait(absl::Now() + kTimeout) == 0, "the second ends");
   first->WriteLine("go");
   stage.FollowUntilReady(first_role, *first);
   first->WriteLine("go");
-  stage.Check(first->Wait(absl::Now() + kPatience) == 0, "the first ends");
+  stage.Check(first->Wait(absl::Now() + kTimeout) == 0, "the first ends");
 }
 
 // The daemon ends the process with its CUDA context a moment after the last such memory.
 bool WaitUntilNoContext(Stage& stage) {
-  for (const absl::Time start = absl::Now(); absl::Now() < start + kPatience;) {
+  for (const absl::Time start = absl::Now(); absl::Now() < start + kTimeout;) {
     ThrowIfInterrupted();
     bool context = false;
     const json devices = stage.Ask({"devices"})["devices"];

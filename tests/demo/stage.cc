@@ -75,7 +75,7 @@ Stage::Answer Stage::RunCtl(const std::vector<std::string>& arguments) {
       .argv = {options_.gpumemctl}, .environment = {{kRuntimeDir, folder_}}, .stderr_too = true};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   Process ctl(options);
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   Answer answer;
   while (std::optional<std::string> line = ctl.ReadLine(deadline)) {
     absl::StrAppend(&answer.text, *line, "\n");
@@ -127,7 +127,7 @@ void Stage::StartDaemon(const std::string& config) {
     if (std::optional<int> code = daemon_->Poll()) {
       throw Failure(absl::StrCat(options_.gpumemd, " ended at once with exit code ", *code));
     }
-    if (absl::Now() > start + kPatience) throw Failure("gpumemd cannot be reached");
+    if (absl::Now() > start + kTimeout) throw Failure("gpumemd cannot be reached");
     poll(nullptr, 0, 5);
   }
   Check(true, absl::StrCat(
@@ -138,7 +138,7 @@ void Stage::StartDaemon(const std::string& config) {
 void Stage::StopDaemon() {
   daemon_->Signal(SIGTERM);
   const absl::Time start = absl::Now();
-  const int code = daemon_->Wait(start + kPatience);
+  const int code = daemon_->Wait(start + kTimeout);
   Check(code == 0, absl::StrCat("gpumemd ends with exit code ", code));
   Check(absl::Now() - start < absl::Seconds(10), "within 10 s");
   bool removed = true;
@@ -158,7 +158,7 @@ std::unique_ptr<Process> Stage::StartWorker(const std::string& role) {
 
 std::vector<std::string> Stage::FollowUntilReady(const std::string& role, Process& worker) {
   std::vector<std::string> tickets;
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   while (std::optional<std::string> line = worker.ReadLine(deadline)) {
     absl::string_view text = *line;
     if (text == "ready") return tickets;

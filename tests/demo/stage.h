@@ -13,7 +13,7 @@
 namespace gpumem::demo {
 
 // No single wait takes longer. Generous: CUDA's start takes seconds on a busy machine.
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
+inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 class Stage {
  public:

@@ -14,7 +14,7 @@ void Pause() { absl::SleepFor(absl::Milliseconds(5)); }
 void HoldOn(const Orders& orders) { absl::SleepFor(orders.deadline - absl::Now()); }
 
 absl::Time Patience(const Orders& orders) {
-  return std::min(orders.deadline, absl::Now() + kPatience);
+  return std::min(orders.deadline, absl::Now() + kTimeout);
 }
 
 std::optional<Caller> NewCaller(const Orders& orders, Tally* tally, bool reads) {

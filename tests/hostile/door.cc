@@ -23,12 +23,11 @@ bool HasApiSocket(const std::string& runtime_dir) {
 
 absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view name) {
   return ConnectUnix(SocketPath(runtime_dir, name),
-                     name == kSessionSocket ? SOCK_SEQPACKET : SOCK_STREAM,
-                     absl::Now() + kPatience);
+                     name == kSessionSocket ? SOCK_SEQPACKET : SOCK_STREAM, absl::Now() + kTimeout);
 }
 
 absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   absl::StatusOr<UniqueFd> session = Dial(runtime_dir, kSessionSocket);
   if (!session.ok()) return session.status();
   v1::Hello hello;

@@ -17,7 +17,7 @@
 namespace gpumem::hostile {
 
 // How long an attacker waits for an answer that may never come.
-inline constexpr absl::Duration kPatience = absl::Seconds(3);
+inline constexpr absl::Duration kTimeout = absl::Seconds(3);
 
 // A session, or where no session is needed a bare byte stream.
 struct Seat {

@@ -18,7 +18,7 @@ namespace gpumem::testing {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr uint64_t kWeightsStamp = 1000;
 
 struct Held {
@@ -89,7 +89,7 @@ std::string Work(const std::unique_ptr<Client>* client, int number, const std::a
 }  // namespace
 
 ConnectOptions PatientOptions(const std::string& runtime_dir) {
-  return {.runtime_dir = runtime_dir, .timeout = kPatience};
+  return {.runtime_dir = runtime_dir, .timeout = kTimeout};
 }
 
 void Stamp(void* data, uint64_t size, uint64_t stamp) {

@@ -18,7 +18,7 @@
 namespace gpumem::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // Returns a child of the process; -1: none.
 pid_t ChildOf(pid_t pid) {
@@ -139,7 +139,7 @@ int KeptDaemon::generations() const {
 }
 
 bool KeptDaemon::WaitForGeneration(int generation) const {
-  return Eventually([&] { return generations() >= generation; }, kPatience);
+  return Eventually([&] { return generations() >= generation; }, kTimeout);
 }
 
 std::string KeptDaemon::Log() const {

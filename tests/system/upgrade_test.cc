@@ -32,7 +32,7 @@ using testing::KeptDaemon;
 using ::testing::Not;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::string SomeBytes(uint64_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -77,7 +77,7 @@ class UpgradeTest : public ::testing::Test {
   }
 
   std::unique_ptr<Client> Connect() {
-    auto client = Client::Connect({.runtime_dir = daemon_->runtime_dir(), .timeout = kPatience});
+    auto client = Client::Connect({.runtime_dir = daemon_->runtime_dir(), .timeout = kTimeout});
     EXPECT_TRUE(client.ok()) << client.status();
     return client.ok() ? *std::move(client) : nullptr;
   }
@@ -151,12 +151,12 @@ class UpgradeTest : public ::testing::Test {
     EXPECT_GT(files, 1);
     daemon_->KillOnly();
     const auto refusals = [&] { return Count(daemon_->Log(), "cannot be used"); };
-    ASSERT_TRUE(Eventually([&] { return refusals() >= 1; }, kPatience)) << daemon_->Log();
+    ASSERT_TRUE(Eventually([&] { return refusals() >= 1; }, kTimeout)) << daemon_->Log();
     const std::string journal = JournalBytes();
     EXPECT_GT(journal.size(), 4096u);
     // Not at full speed: each pause is twice as long as the last.
     ASSERT_TRUE(Eventually(
-        [&] { return absl::StrContains(daemon_->Log(), "starting it again in 0.8 s"); }, kPatience))
+        [&] { return absl::StrContains(daemon_->Log(), "starting it again in 0.8 s"); }, kTimeout))
         << daemon_->Log();
     EXPECT_LE(refusals(), 8u);
     const std::string log = daemon_->Log();

@@ -34,16 +34,16 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
   }
 
   queue_.Refresh();
-  Verdict verdict;
+  Decision decision;
   const Claims claims =
       queue_.ClaimsBefore({RankOf(request), WaiterId{state_.next_waiter}}, request);
   absl::StatusOr<std::optional<Operation>> granted =
-      TryGrant(session_id, request, claims, &verdict);
+      TryGrant(session_id, request, claims, &decision);
   if (!granted.ok()) return granted.status();
   if (*granted) return Admission{.operation = *std::move(granted)};
   // A request that no holder can make room for does not wait.
-  if (verdict.hopeless || (verdict.fit == Fit::kBlocked && !spec.waits)) {
-    return Deny(tenant, room_.Explain(request, verdict));
+  if (decision.hopeless || (decision.fit == Fit::kBlocked && !spec.waits)) {
+    return Deny(tenant, room_.Explain(request, decision));
   }
   if (spec.waits) {
     if (absl::Status room = CheckWaiting(state_, tenant); !room.ok()) return room;
@@ -54,22 +54,22 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                     .request = request,
                     .asked_to = spec.waits,
                     .since = state_.now(),
-                    .revokes = verdict.fit == Fit::kRevoked},
-             verdict);
+                    .revokes = decision.fit == Fit::kRevoked},
+             decision);
   return Admission{.waiter = id};
 }
 
 absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId session,
                                                                     const Request& request,
                                                                     const Claims& claims,
-                                                                    Verdict* verdict) {
+                                                                    Decision* decision) {
   const uint32_t reused = Reusable(request);
   RetainedPool& reusable = PoolFor(request);
-  *verdict = room_.Judge(request, reused, claims);
-  if (verdict->fit == Fit::kBlocked || verdict->awaits_end) {
+  *decision = room_.Check(request, reused, claims);
+  if (decision->fit == Fit::kBlocked || decision->awaits_end) {
     return std::optional<Operation>();
   }
-  if (verdict->fit == Fit::kNow) {
+  if (decision->fit == Fit::kNow) {
     // There may be more leases than when a waiter came.
     absl::Status room = CheckLeaseCount(state_, *state_.sessions.at(session), request.count);
     if (!room.ok()) return room;
@@ -78,7 +78,7 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId se
   while (segments.size() < reused) {
     segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
   }
-  if (verdict->fit == Fit::kNow) {
+  if (decision->fit == Fit::kNow) {
     return std::optional(operations_.Grant(session, request, std::move(segments)));
   }
   // Takes the segments to reuse out of the pool, so that making room for the others does not doom
@@ -86,39 +86,39 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId se
   // device. Two waiters that each do so would then be checked in turn for ever.
   TrimForShortfall(state_, segments_, request, request.count - reused, claims);
   for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
-  revocations_.Revoke(verdict->victims, request);
+  revocations_.Revoke(decision->candidates, request);
   return std::optional<Operation>();
 }
 
 std::vector<AdmissionControl::Admitted> AdmissionControl::AdmitWaiting(size_t max_grants,
-                                                                       size_t max_judged) {
+                                                                       size_t max_checked) {
   std::vector<Admitted> admitted;
   for (auto& [id, status] : std::exchange(refused_, {})) {
     admitted.push_back({id, std::move(status)});
   }
   if (!queue_.Moves()) return admitted;
   queue_.BeginPass();
-  for (size_t grants = 0, judged = 0; true;) {
+  for (size_t grants = 0, checked = 0; true;) {
     const std::optional<QueuePlace> next = queue_.Next();
     if (!next) break;
-    if (grants == max_grants || judged++ == max_judged) {
+    if (grants == max_grants || checked++ == max_checked) {
       queue_.EndPass(/*complete=*/false);
       return admitted;
     }
-    if (JudgeOne(*next, admitted)) ++grants;
+    if (CheckOne(*next, admitted)) ++grants;
     queue_.Checked();
   }
   queue_.EndPass(/*complete=*/true);
   return admitted;
 }
 
-bool AdmissionControl::JudgeOne(const QueuePlace& place, std::vector<Admitted>& admitted) {
+bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& admitted) {
   const Claims& claims = queue_.Take(place);
   const WaiterId id = place.id;
   Waiter& waiter = state_.waiters.at(id);
   const Request request = waiter.request;
   const SessionId session = waiter.session;
-  ++judged_;
+  ++checked_;
   const auto refuse = [&](absl::Status status) {
     queue_.Remove(id);
     admitted.push_back({id, std::move(status)});
@@ -130,8 +130,8 @@ bool AdmissionControl::JudgeOne(const QueuePlace& place, std::vector<Admitted>& 
   if (may.ok()) may = CheckUnbrokered(state_, *request.tenant, request.bytes * request.count);
   if (!may.ok()) return refuse(std::move(may));
 
-  Verdict verdict;
-  absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &verdict);
+  Decision decision;
+  absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &decision);
   if (granted.ok() && granted->has_value()) {
     queue_.Remove(id);
     admitted.push_back({id, **std::move(granted)});
@@ -140,11 +140,11 @@ bool AdmissionControl::JudgeOne(const QueuePlace& place, std::vector<Admitted>& 
   }
   // If a limit was lowered, waiting may have become useless.
   if (!granted.ok()) return refuse(granted.status());
-  if (verdict.hopeless || (!waiter.asked_to && verdict.fit == Fit::kBlocked)) {
-    return refuse(Deny(*request.tenant, room_.Explain(request, verdict)));
+  if (decision.hopeless || (!waiter.asked_to && decision.fit == Fit::kBlocked)) {
+    return refuse(Deny(*request.tenant, room_.Explain(request, decision)));
   }
-  waiter.revokes |= verdict.fit == Fit::kRevoked;
-  queue_.SetVerdict(id, waiter, verdict);
+  waiter.revokes |= decision.fit == Fit::kRevoked;
+  queue_.SetDecision(id, waiter, decision);
   return false;
 }
 
@@ -156,26 +156,26 @@ void AdmissionControl::RefuseWaitersOf(Session& session) {
   }
 }
 
-void AdmissionControl::JudgeWaiters(
-    absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const {
+void AdmissionControl::CheckWaiters(
+    absl::FunctionRef<bool(WaiterId, const Waiter&, Decision&)> visit) const {
   Claims claims;
   for (WaiterId id : WaitersInOrder(state_)) {
     const Waiter& waiter = state_.waiters.at(id);
-    Verdict verdict = room_.Judge(waiter.request, 0, claims);
-    AddClaims(verdict.standings, waiter.claims, claims);
-    if (!visit(id, waiter, verdict)) return;
+    Decision decision = room_.Check(waiter.request, 0, claims);
+    AddClaims(decision.standings, waiter.claims, claims);
+    if (!visit(id, waiter, decision)) return;
   }
 }
 
 std::optional<Denial> AdmissionControl::BlockedBy(WaiterId id) const {
   const Request& request = state_.waiters.at(id).request;
-  const Verdict verdict = room_.Judge(request, 0, queue_.ClaimsBefore(id));
-  if (verdict.fit != Fit::kBlocked) return std::nullopt;
-  return room_.Explain(request, verdict);
+  const Decision decision = room_.Check(request, 0, queue_.ClaimsBefore(id));
+  if (decision.fit != Fit::kBlocked) return std::nullopt;
+  return room_.Explain(request, decision);
 }
 
 bool AdmissionControl::IsBlocked(WaiterId id) const {
-  return room_.Judge(state_.waiters.at(id).request, 0, queue_.ClaimsBefore(id)).fit ==
+  return room_.Check(state_.waiters.at(id).request, 0, queue_.ClaimsBefore(id)).fit ==
          Fit::kBlocked;
 }
 
@@ -183,7 +183,7 @@ std::vector<absl::Status> AdmissionControl::EndExpiredWaits(absl::Span<const Wai
   std::vector<Denial> denials;
   for (WaiterId id : waiters) {
     const Request& request = state_.waiters.at(id).request;
-    denials.push_back(room_.Explain(request, room_.Judge(request, 0, queue_.ClaimsBefore(id))));
+    denials.push_back(room_.Explain(request, room_.Check(request, 0, queue_.ClaimsBefore(id))));
   }
   std::vector<absl::Status> ends;
   for (size_t i = 0; i < waiters.size(); ++i) {
@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
   }
   std::vector<WaiterView> views;
   std::vector<uint32_t> positions(state_.devices.size(), 0);
-  JudgeWaiters([&](WaiterId id, const Waiter& waiter, Verdict& verdict) {
+  CheckWaiters([&](WaiterId id, const Waiter& waiter, Decision& decision) {
     const Request& request = waiter.request;
     const uint32_t position = ++positions[request.device];
     if (!tenant.empty() && request.tenant->name != tenant) return true;
@@ -224,7 +224,7 @@ absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
                      .asked_to = waiter.asked_to,
                      .position = position,
                      .age = state_.now() - waiter.since,
-                     .blocked_by = room_.Explain(request, verdict)});
+                     .blocked_by = room_.Explain(request, decision)});
     return true;
   });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {

@@ -50,8 +50,8 @@ class AdmissionControl {
   absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
 
   // Returns the waiters that were granted or refused since the last call. Call it after each change
-  // to the ledger. Their calls are in flight again. Stops after `max_grants` grants or `max_judged`
-  // checked waiters; the next call continues (QueueMoves). Refuses:
+  // to the ledger. Their calls are in flight again. Stops after `max_grants` grants or
+  // `max_checked` checked waiters; the next call continues (QueueMoves). Refuses:
   // - Waiters whose session has ended (ABORTED).
   // - All waiters while draining (UNAVAILABLE).
   // - With the denial, a waiter whose turn it is and whose session has too many leases by now.
@@ -61,7 +61,7 @@ class AdmissionControl {
     WaiterId waiter{};
     absl::StatusOr<Operation> operation;
   };
-  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX, size_t max_judged = SIZE_MAX);
+  std::vector<Admitted> AdmitWaiting(size_t max_grants = SIZE_MAX, size_t max_checked = SIZE_MAX);
   // True if AdmitWaiting may have something to return.
   bool QueueMoves() const { return !refused_.empty() || queue_.Moves(); }
 
@@ -87,7 +87,7 @@ class AdmissionControl {
   absl::StatusOr<std::vector<WaiterView>> ListWaiting(absl::string_view tenant,
                                                       absl::string_view device) const;
   // Returns how often AdmitWaiting has checked a waiter: the queue's cost.
-  uint64_t judged() const { return judged_; }
+  uint64_t checked() const { return checked_; }
   absl::Status CheckInvariants() const { return queue_.CheckInvariants(); }
 
  private:
@@ -97,14 +97,14 @@ class AdmissionControl {
   using Tenant = records::Tenant;
   using Waiter = records::Waiter;
 
-  // Grants the request if it fits now; else sets `verdict`.
+  // Grants the request if it fits now; else sets `decision`.
   //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
   absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
-                                                    const Claims& claims, Verdict* verdict);
+                                                    const Claims& claims, Decision* decision);
   // Checks one waiter, and grants it, refuses it or lets it wait. True if it was granted.
-  bool JudgeOne(const QueuePlace& place, std::vector<Admitted>& admitted);
-  // Visits each waiter and its verdict in that order, until `visit` returns false.
-  void JudgeWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Verdict&)> visit) const;
+  bool CheckOne(const QueuePlace& place, std::vector<Admitted>& admitted);
+  // Visits each waiter and its decision in that order, until `visit` returns false.
+  void CheckWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Decision&)> visit) const;
 
   LedgerState& state_;
   const Room& room_;
@@ -113,7 +113,7 @@ class AdmissionControl {
   Revocations& revocations_;
   WaitQueue queue_;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended
-  uint64_t judged_ = 0;
+  uint64_t checked_ = 0;
 };
 
 }  // namespace gpumemd

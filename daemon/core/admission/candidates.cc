@@ -21,8 +21,9 @@ bool Room::MayRevokeFrom(const Request& request, const Tenant& tenant) {
   return Deficit(request) > 0 || request.tenant->quota.priority > tenant.quota.priority;
 }
 
-std::vector<SegmentId> Room::Victims(const Request& request, const std::vector<Standing>& standings,
-                                     const Claims& claims) const {
+std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
+                                                  const std::vector<Standing>& standings,
+                                                  const Claims& claims) const {
   struct Shortage {
     const Tenant* whose;
     size_t device;
@@ -63,7 +64,7 @@ std::vector<SegmentId> Room::Victims(const Request& request, const std::vector<S
     return std::make_tuple(a.second->tenant->quota.priority, b.first) <
            std::make_tuple(b.second->tenant->quota.priority, a.first);
   });
-  std::vector<SegmentId> victims;
+  std::vector<SegmentId> candidates;
   for (const auto& [id, segment] : candidates) {
     bool helps = false;
     for (Shortage& shortage : shortages) {
@@ -71,11 +72,11 @@ std::vector<SegmentId> Room::Victims(const Request& request, const std::vector<S
       shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
       helps = true;
     }
-    if (helps) victims.push_back(id);
+    if (helps) candidates.push_back(id);
   }
   const bool enough = std::all_of(shortages.begin(), shortages.end(),
                                   [](const Shortage& shortage) { return shortage.bytes == 0; });
-  return enough ? victims : std::vector<SegmentId>();
+  return enough ? candidates : std::vector<SegmentId>();
 }
 
 }  // namespace gpumemd

@@ -10,9 +10,10 @@ namespace gpumemd {
 
 using gpumem::FormatBytes;
 
-Denial Room::Explain(const Request& request, const Verdict& verdict) const {
-  if (!verdict.worst) return {};
-  return DenialFor(request, verdict.standings[*verdict.worst], verdict.worst_claim, verdict.fit);
+Denial Room::Explain(const Request& request, const Decision& decision) const {
+  if (!decision.worst) return {};
+  return DenialFor(request, decision.standings[*decision.worst], decision.worst_claim,
+                   decision.fit);
 }
 
 Denial Room::DenialFor(const Request& request, const Standing& standing, const Claim& claim,

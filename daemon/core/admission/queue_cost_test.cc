@@ -35,7 +35,7 @@ class ManyWaitersTest : public LedgerQueueFixture {
   }
   // Returns how many waiters are checked for one acquisition of another tenant and its release.
   uint64_t CostOfOneMore(SessionId session, const char* device) {
-    const uint64_t before = ledger.admission().judged();
+    const uint64_t before = ledger.admission().checked();
     const auto granted = Ask(session, kGranule, 1, device);
     EXPECT_TRUE(granted.ok() && *granted) << granted.status();
     EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
@@ -43,17 +43,17 @@ class ManyWaitersTest : public LedgerQueueFixture {
     EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
     Release(session, (*granted)->items);
     EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
-    return ledger.admission().judged() - before;
+    return ledger.admission().checked() - before;
   }
 
   // Returns how many waiters AdmitWaiting checks now. Requires that none of them can be served.
-  uint64_t Judged() {
-    const uint64_t before = ledger.admission().judged();
+  uint64_t Checked() {
+    const uint64_t before = ledger.admission().checked();
     for (const AdmissionControl::Admitted& each : ledger.admission().AdmitWaiting()) {
       EXPECT_TRUE(absl::IsAborted(each.operation.status())) << each.operation.status();
     }
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
-    return ledger.admission().judged() - before;
+    return ledger.admission().checked() - before;
   }
   void Cancel(size_t waiter) {
     EXPECT_TRUE(absl::IsCancelled(ledger.admission().EndWait(waiters[waiter], /*expired=*/false)));
@@ -70,11 +70,11 @@ TEST_F(ManyWaitersTest, WaitersForADeviceAreNotCheckedForOtherTenants) {
   WaitAll(512);
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
   // Nor does a release there that serves none of them.
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   Release(a, {held[0].second});
   held.erase(held.begin());
   EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
-  EXPECT_EQ(ledger.admission().judged(), before);
+  EXPECT_EQ(ledger.admission().checked(), before);
   // A release that serves the first of them does.
   Empty();
   EXPECT_THAT(Admit(), SizeIs(2));
@@ -93,14 +93,14 @@ TEST_F(ManyWaitersTest, WaitersAtTheirLimitsAreNotCheckedForOtherTenants) {
   WaitAll(6);
   EXPECT_EQ(CostOfOneMore(b, "GPU-1"), 0u);
   // A change of one tenant checks only that tenant's waiters.
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   Release(theirs[0].first, {theirs[0].second});
   EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
-  EXPECT_LE(ledger.admission().judged() - before, uint64_t{kEach});
+  EXPECT_LE(ledger.admission().checked() - before, uint64_t{kEach});
   // A change that serves one of them grants it, however many others wait.
   Release(theirs[1].first, {theirs[1].second});
   EXPECT_THAT(Admit(), SizeIs(1));
-  EXPECT_LE(ledger.admission().judged() - before, uint64_t{4 * kEach});
+  EXPECT_LE(ledger.admission().checked() - before, uint64_t{4 * kEach});
 }
 
 TEST_F(ManyWaitersTest, ServedWaitersAreCheckedOnce) {
@@ -110,19 +110,19 @@ TEST_F(ManyWaitersTest, ServedWaitersAreCheckedOnce) {
   Empty();
   EXPECT_THAT(Admit(), SizeIs(kTenants * kEach));
   // Once each as they came or were first checked, once each as they were served.
-  EXPECT_LE(ledger.admission().judged(), uint64_t{4 * kTenants * kEach});
+  EXPECT_LE(ledger.admission().checked(), uint64_t{4 * kTenants * kEach});
 }
 
 TEST_F(ManyWaitersTest, CancellingTheLastWaiterChecksNone) {
   const SessionId a = Open("a"), b = Open("b");
   Fill(a, 1024);
   WaitAll(512);
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   const WaiterId last_one = Wait(b, 4);
   EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   EXPECT_FALSE(ledger.admission().EndWait(last_one, /*expired=*/false).ok());
   EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
-  EXPECT_EQ(ledger.admission().judged(), before);
+  EXPECT_EQ(ledger.admission().checked(), before);
 }
 
 TEST_F(ManyWaitersTest, CancellingAMiddleWaiterChecksItsTenantAtMost) {
@@ -132,7 +132,7 @@ TEST_F(ManyWaitersTest, CancellingAMiddleWaiterChecksItsTenantAtMost) {
   // Index 1 is the second waiter, whose claim stands between the first and all others.
   for (const size_t gone : {1, 2000, 0, 300, 4079}) {
     Cancel(gone);
-    EXPECT_LE(Judged(), uint64_t{kMost}) << gone;
+    EXPECT_LE(Checked(), uint64_t{kMost}) << gone;
   }
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
   Empty();
@@ -144,10 +144,10 @@ TEST_F(ManyWaitersTest, CancellingTheFirstWaiterAdmitsThoseBehindIt) {
   Fill(a, 1000);
   const WaiterId large = Wait(a, 1024);
   WaitAll(4, kMost);
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   EXPECT_FALSE(ledger.admission().EndWait(large, /*expired=*/false).ok());
   EXPECT_THAT(Admit(), ElementsAreArray(waiters.begin(), waiters.begin() + 6));
-  EXPECT_LE(ledger.admission().judged() - before, uint64_t{8 * kMost});
+  EXPECT_LE(ledger.admission().checked() - before, uint64_t{8 * kMost});
 }
 
 TEST_F(ManyWaitersTest, EndOfASessionChecksNoOtherWaiters) {
@@ -156,7 +156,7 @@ TEST_F(ManyWaitersTest, EndOfASessionChecksNoOtherWaiters) {
   WaitAll(512, kMost);
   for (const size_t session : {0, 7, 15}) {
     ledger.endings().ProcessGone(sessions[session]);
-    EXPECT_EQ(Judged(), 0u);
+    EXPECT_EQ(Checked(), 0u);
   }
   EXPECT_EQ(CostOfOneMore(b, "GPU-2"), 0u);
   Empty();
@@ -170,11 +170,11 @@ TEST_F(ManyWaitersTest, SessionThatEndsInPartsChecksNoWaiters) {
   WaitAll(512, kMost);
   ledger.endings().ProcessGone(b, 10);
   ASSERT_TRUE(ledger.endings().HasAny());
-  uint64_t judged = Judged();
+  uint64_t count = Checked();
   ledger.endings().Continue(SIZE_MAX);
-  judged += Judged();
+  count += Checked();
   EXPECT_FALSE(ledger.endings().HasAny());
-  EXPECT_EQ(judged, 0u);
+  EXPECT_EQ(count, 0u);
 }
 
 TEST_F(ManyWaitersTest, WaiterOfHigherPriorityChecksNoOthers) {
@@ -185,9 +185,9 @@ TEST_F(ManyWaitersTest, WaiterOfHigherPriorityChecksNoOthers) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(ledger.sessions().BeginCall(high).ok());
     const WaiterId first = Wait(high, 600);
-    EXPECT_EQ(Judged(), 0u);
+    EXPECT_EQ(Checked(), 0u);
     EXPECT_FALSE(ledger.admission().EndWait(first, /*expired=*/false).ok());
-    EXPECT_EQ(Judged(), 0u);
+    EXPECT_EQ(Checked(), 0u);
   }
 }
 
@@ -203,11 +203,11 @@ TEST_F(ManyWaitersTest, WaiterThatChangesItsPlaceChecksItsTenantOnly) {
   }();
   const auto position = [&] { return (*ledger.admission().ListWaiting("owner", ""))[0].position; };
   EXPECT_EQ(position(), kTenants * kMost + 1u);
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   Release(owner, {held[0].second});  // its guarantee covers the request again
   EXPECT_EQ(position(), 1u);
   EXPECT_THAT(Admit(), ElementsAre(last_one));
-  EXPECT_LE(ledger.admission().judged() - before, 8u);
+  EXPECT_LE(ledger.admission().checked() - before, 8u);
 }
 
 TEST_F(ManyWaitersTest, FirmWaiterOfARevocableProcessIsRefusedAlone) {
@@ -217,12 +217,12 @@ TEST_F(ManyWaitersTest, FirmWaiterOfARevocableProcessIsRefusedAlone) {
   WaitAll(512, kMost);
   const auto granted = Ask(b, {.device_uuid = "GPU-2", .bytes = kGranule, .revocable = true});
   ASSERT_TRUE(granted.ok() && *granted) << granted.status();
-  const uint64_t before = ledger.admission().judged();
+  const uint64_t before = ledger.admission().checked();
   const auto admitted = ledger.admission().AdmitWaiting();
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, firm);
   EXPECT_TRUE(absl::IsFailedPrecondition(admitted[0].operation.status()));
-  EXPECT_LE(ledger.admission().judged() - before, 1u);
+  EXPECT_LE(ledger.admission().checked() - before, 1u);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct QueuePlace {
 
 class QueueLine {
  public:
-  // Why a waiter's verdict at this limit stays as it is.
+  // Why a waiter's decision at this limit stays as it is.
   enum class Asleep : uint8_t {
     kNot,  // no certain reason
     // Kept out while it and those before it ask for more than Left::use.

@@ -267,11 +267,11 @@ TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
   EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
   // Nor does a change that serves none of them check each more than once.
   for (int i = 0; i < 3; ++i) {
-    const uint64_t before = ledger.admission().judged();
+    const uint64_t before = ledger.admission().checked();
     ASSERT_TRUE(ledger.segments().Trim("", "GPU-2", 0).ok());
     Release(c, Acquire(c, kGranule, 1, "GPU-2"));
     EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
-    EXPECT_LE(ledger.admission().judged() - before, 4u);
+    EXPECT_LE(ledger.admission().checked() - before, 4u);
   }
   EXPECT_EQ(Usage("a").retained, 100 * kGranule) << "nothing has to be given up for them";
   EXPECT_EQ(Usage("b").retained, 100 * kGranule);

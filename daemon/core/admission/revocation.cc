@@ -20,7 +20,7 @@ bool Revocations::IsWaitedFor(Segment& segment) const {
   for (WaiterId id : WaitersInOrder(state_)) {
     const Waiter& waiter = state_.waiters.at(id);
     needed = waiter.revokes &&
-             room_.Judge(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
+             room_.Check(waiter.request, 0, claims, /*exactly=*/true).fit == Fit::kRevoked;
     if (needed) break;
     AddClaims(room_.StandingsOf(waiter.request, 0), waiter.claims, claims);
   }

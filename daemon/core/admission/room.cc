@@ -157,35 +157,35 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   return standings;
 }
 
-Verdict Room::Judge(const Request& request, uint32_t reused, const Claims& claims,
-                    bool exactly) const {
-  Verdict verdict{.standings = StandingsOf(request, reused)};
-  for (size_t i = 0; i < verdict.standings.size(); ++i) {
-    const Standing& standing = verdict.standings[i];
+Decision Room::Check(const Request& request, uint32_t reused, const Claims& claims,
+                     bool exactly) const {
+  Decision decision{.standings = StandingsOf(request, reused)};
+  for (size_t i = 0; i < decision.standings.size(); ++i) {
+    const Standing& standing = decision.standings[i];
     const Claim claim = ClaimOn(claims, standing);
     const Fit fit = FitOf(standing, claim, !request.revocable);
     if (fit == Fit::kNow) continue;
     // Only the tenants themselves can free what a limit of theirs blocks: the request claims
     // nothing above that limit.
-    if (!verdict.kept_by_tenants) verdict.claims = i + 1;
-    verdict.kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
+    if (!decision.kept_by_tenants) decision.claims = i + 1;
+    decision.kept_by_tenants |= fit == Fit::kBlocked && standing.whose != nullptr;
     const bool hopeless = fit == Fit::kBlocked && standing.hopeless();
-    if (verdict.worst && fit <= verdict.fit && (!hopeless || verdict.hopeless)) continue;
-    verdict.worst = i;
-    verdict.worst_claim = claim;
-    verdict.fit = fit;
-    verdict.hopeless |= hopeless;
+    if (decision.worst && fit <= decision.fit && (!hopeless || decision.hopeless)) continue;
+    decision.worst = i;
+    decision.worst_claim = claim;
+    decision.fit = fit;
+    decision.hopeless |= hopeless;
   }
-  verdict.blocked_firmly = verdict.fit == Fit::kBlocked;
-  if (!exactly && !state_.ending.empty() && !verdict.hopeless && verdict.fit >= Fit::kRevoked) {
-    verdict.fit = Fit::kSoon;
-    verdict.awaits_end = true;
+  decision.blocked_firmly = decision.fit == Fit::kBlocked;
+  if (!exactly && !state_.ending.empty() && !decision.hopeless && decision.fit >= Fit::kRevoked) {
+    decision.fit = Fit::kSoon;
+    decision.awaits_end = true;
   }
-  if (verdict.fit == Fit::kRevoked) {
-    verdict.victims = Victims(request, verdict.standings, claims);
-    if (verdict.victims.empty()) verdict.fit = Fit::kBlocked;
+  if (decision.fit == Fit::kRevoked) {
+    decision.candidates = RevocationCandidates(request, decision.standings, claims);
+    if (decision.candidates.empty()) decision.fit = Fit::kBlocked;
   }
-  return verdict;
+  return decision;
 }
 
 }  // namespace gpumemd

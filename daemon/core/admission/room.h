@@ -32,11 +32,11 @@ class Room {
   std::vector<Standing> StandingsOf(const records::Request& request, uint32_t reused) const;
   // Returns whether the request fits, given the claims of waiters before it. `exactly`: also while
   // sessions that are ending may make room for it.
-  Verdict Judge(const records::Request& request, uint32_t reused, const Claims& claims,
-                bool exactly = false) const;
-  // Returns the denial for the limit that Judge() has just found in the way, with the sentence for
-  // people. Takes longer than Judge().
-  Denial Explain(const records::Request& request, const Verdict& verdict) const;
+  Decision Check(const records::Request& request, uint32_t reused, const Claims& claims,
+                 bool exactly = false) const;
+  // Returns the denial for the limit that Check() has just found in the way, with the sentence for
+  // people. Takes longer than Check().
+  Denial Explain(const records::Request& request, const Decision& decision) const;
   // Returns the bytes that the tenant can get on the device at most, once all releasing segments
   // are back. It can get more of a size that is idle in its pool there.
   uint64_t Obtainable(const records::Tenant& tenant, size_t device) const;
@@ -54,8 +54,9 @@ class Room {
   void AddHolders(const Standing& standing, Denial& denial) const;
   std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
   // Returns segments to be taken back so that the shortages become 0; none if that is not possible.
-  std::vector<SegmentId> Victims(const Request& request, const std::vector<Standing>& standings,
-                                 const Claims& claims) const;
+  std::vector<SegmentId> RevocationCandidates(const Request& request,
+                                              const std::vector<Standing>& standings,
+                                              const Claims& claims) const;
   static bool MayRevokeFrom(const Request& request, const Tenant& tenant);
 
   const LedgerState& state_;

@@ -63,14 +63,14 @@ enum class Fit {
 Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
 
 // How a request stands to all limits.
-struct Verdict {
+struct Decision {
   Fit fit = Fit::kNow;
   std::vector<Standing> standings;
   size_t claims = 0;      // how many of the standings it would claim as a waiter
   bool hopeless = false;  // no holder can make room for it
   // For kSoon: true if it is not yet known whether ending sessions make room for it.
   bool awaits_end = false;
-  std::vector<SegmentId> victims;  // for kRevoked: to be taken back
+  std::vector<SegmentId> candidates;  // for kRevoked: to be taken back
   // True if a limit of the request's tenant, or of an ancestor, blocks it: no change on the
   // device unblocks it.
   bool kept_by_tenants = false;

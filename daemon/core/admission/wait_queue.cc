@@ -64,7 +64,7 @@ Claims WaitQueue::ClaimsBefore(WaiterId id) const {
 
 // --- Places, and the data kept by place ------------------------------------------------------
 
-void WaitQueue::Add(WaiterId id, Waiter added, const Verdict& verdict) {
+void WaitQueue::Add(WaiterId id, Waiter added, const Decision& decision) {
   Waiter& waiter = state_.waiters.emplace(id, std::move(added)).first->second;
   Session& session = *state_.sessions.at(waiter.session);
   session.waiters.insert(id);
@@ -82,7 +82,7 @@ void WaitQueue::Add(WaiterId id, Waiter added, const Verdict& verdict) {
   if (tree.waiters.empty()) tree.seen = VersionOf(*waiter.tree);
   tree.waiters.insert(PlaceOf(id, waiter));
   tree.woken.reset();
-  SetVerdict(id, waiter, verdict);
+  SetDecision(id, waiter, decision);
   moves_ = true;
 }
 
@@ -179,7 +179,7 @@ void WaitQueue::SetEntry(size_t limit, const QueuePlace& place, const QueueLine:
   }
 }
 
-void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) {
+void WaitQueue::SetDecision(WaiterId id, Waiter& waiter, const Decision& decision) {
   using Asleep = QueueLine::Asleep;
   const Request& request = waiter.request;
   const QueuePlace place = PlaceOf(id, waiter);
@@ -188,13 +188,13 @@ void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) 
   std::vector<Standing> plain;
   if (reuses) plain = room_.StandingsOf(request, 0);
   const auto plain_need = [&](size_t i) {
-    return reuses ? plain[i].more_need : verdict.standings[i].more_need;
+    return reuses ? plain[i].more_need : decision.standings[i].more_need;
   };
 
-  const size_t on_device = verdict.standings.size() - 2, on_daemon = on_device + 1;
+  const size_t on_device = decision.standings.size() - 2, on_daemon = on_device + 1;
   std::vector<Waiter::Claimed> claimed;
-  for (size_t i = 0; i < std::min(verdict.claims, on_device); ++i) {
-    const Standing& standing = verdict.standings[i];
+  for (size_t i = 0; i < std::min(decision.claims, on_device); ++i) {
+    const Standing& standing = decision.standings[i];
     claimed.push_back({.key = {standing.cause, standing.whose, standing.device},
                        .claim = {standing.asked, standing.more_need},
                        .plain_need = plain_need(i)});
@@ -204,8 +204,8 @@ void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) 
     NoteChange(tree.changed, place);
     waiter.claimed = std::move(claimed);
   }
-  waiter.claims = verdict.claims;
-  if (verdict.awaits_end && !(waiter.asked_to && verdict.blocked_firmly)) {
+  waiter.claims = decision.claims;
+  if (decision.awaits_end && !(waiter.asked_to && decision.blocked_firmly)) {
     await_end_.insert(id);
   } else {
     await_end_.erase(id);
@@ -215,7 +215,7 @@ void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) 
   Limit& daemon = limits_.back();
   device.restless.erase(place);
   daemon.restless.erase(place);
-  if (verdict.kept_by_tenants) {
+  if (decision.kept_by_tenants) {
     tree.loose.insert(place);
     for (size_t limit : {request.device, state_.devices.size()}) {
       const std::optional<QueueLine::Entry> entry = limits_[limit].line.Take(place);
@@ -223,13 +223,13 @@ void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) 
     }
     return;
   }
-  const Standing& standing = verdict.standings[on_device];
+  const Standing& standing = decision.standings[on_device];
   QueueLine::Entry entry = {.asked = standing.asked,
                             .need = standing.more_need,
                             .plain_need = plain_need(on_device),
-                            .claims = verdict.claims > on_device};
+                            .claims = decision.claims > on_device};
   // Memory to be reused counts as held, too.
-  if (verdict.blocked_firmly && !reuses) {
+  if (decision.blocked_firmly && !reuses) {
     const QueueLine::Sums before = device.line.Before(place);
     const QueueLine::Left left = LeftAt(request.device);
     if (Plus(before.asked, entry.asked) > left.use) {
@@ -247,7 +247,7 @@ void WaitQueue::SetVerdict(WaiterId id, Waiter& waiter, const Verdict& verdict) 
   const uint64_t segments = Plus(request.count, daemon.line.Before(place).asked);
   SetEntry(state_.devices.size(), place,
            {.asked = request.count,
-            .claims = verdict.claims > on_daemon,
+            .claims = decision.claims > on_daemon,
             .asleep =
                 segments <= LeftAt(state_.devices.size()).room ? Asleep::kWithRoom : Asleep::kNot});
 }

@@ -12,10 +12,10 @@
 //
 // The outcome is that of a sweep that checks every waiter, in order, after every change, and begins
 // anew after every grant. But a change serves few waiters. So a sweep checks only waiters that are
-// awake, and skips those whose verdict cannot have changed. What can change a verdict:
+// awake, and skips those whose decision cannot have changed. What can change a decision:
 //
 //   - A waiter that a limit of its tenants blocks depends on the accounts of its tenant's tree.
-//     That tree is a topmost tenant and all tenants under it. The verdict also depends on the
+//     That tree is a topmost tenant and all tenants under it. The decision also depends on the
 //     claims of earlier waiters in that tree (Tree).
 //   - A waiter that the device blocks firmly depends on its tree's accounts. It sleeps while
 //     firm use there, its request and the claims before it exceed the capacity; or while the
@@ -62,13 +62,13 @@ class WaitQueue {
   void Refresh() {
     if (state_.queue_stale) PlaceAll();
   }
-  // Adds a waiter. If it has asked to wait, its call is no longer in flight. `verdict`: the one by
+  // Adds a waiter. If it has asked to wait, its call is no longer in flight. `decision`: the one by
   // which it waits.
-  void Add(WaiterId id, records::Waiter added, const Verdict& verdict);
+  void Add(WaiterId id, records::Waiter added, const Decision& decision);
   // Removes a waiter. If it had asked to wait, its call is in flight again.
   void Remove(WaiterId id);
-  // Records a new verdict by which it waits, and which waiters have to be checked because of that.
-  void SetVerdict(WaiterId id, records::Waiter& waiter, const Verdict& verdict);
+  // Records a new decision by which it waits, and which waiters have to be checked because of that.
+  void SetDecision(WaiterId id, records::Waiter& waiter, const Decision& decision);
 
   // Return the claims of waiters before the place, assuming no reuse.
   // Requires that the order is up to date.
@@ -80,7 +80,7 @@ class WaitQueue {
 
   // --- A pass over the waiters that are awake
 
-  // True if a pass may find a waiter whose verdict has changed.
+  // True if a pass may find a waiter whose decision has changed.
   bool Moves() const;
   void BeginPass();
   // Returns the next waiter to check, if any.
@@ -176,7 +176,7 @@ class WaitQueue {
   uint64_t woken_at_ = 0;  // the sum of all devices' versions at the end of Wake
   bool changed_ = false;   // a tree or a limit has changed
   bool moves_ = false;     // a waiter has come, gone or woken, or a pass is unfinished
-  absl::btree_set<WaiterId> await_end_;  // that an ending session keeps from a verdict
+  absl::btree_set<WaiterId> await_end_;  // that an ending session keeps from a decision
   std::map<ProcessKey, absl::btree_set<WaiterId>> waiting_processes_;
 };
 

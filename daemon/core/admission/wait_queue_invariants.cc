@@ -59,7 +59,7 @@ absl::Status WaitQueue::CheckInvariants() const {
   }
   for (const auto* set : {&awake_, &roused_}) {
     for (const QueuePlace& place : *set) {
-      if (!places.contains(place)) return wrong("one is to be judged that is not there");
+      if (!places.contains(place)) return wrong("one is to be checked that is not there");
     }
   }
   bool settled = !Moves() && !state_.queue_stale && awake_.empty() && roused_.empty();
@@ -72,13 +72,13 @@ absl::Status WaitQueue::CheckInvariants() const {
     const Waiter& waiter = state_.waiters.at(id);
     const Request& request = waiter.request;
     if (waiter.rank != RankOf(request)) return wrong("waiter ", ToInt(id), " has an old rank");
-    const Verdict verdict = room_.Judge(request, Reusable(request), claims);
-    if (verdict.claims != waiter.claims) {
+    const Decision decision = room_.Check(request, Reusable(request), claims);
+    if (decision.claims != waiter.claims) {
       return wrong("waiter ", ToInt(id), " claims ", waiter.claims, " of its standings, not ",
-                   verdict.claims);
+                   decision.claims);
     }
-    if (verdict.fit == Fit::kNow) return wrong("waiter ", ToInt(id), " could be served");
-    AddClaims(verdict.standings, verdict.claims, claims);
+    if (decision.fit == Fit::kNow) return wrong("waiter ", ToInt(id), " could be served");
+    AddClaims(decision.standings, decision.claims, claims);
   }
   return absl::OkStatus();
 }

@@ -55,7 +55,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   if (it.operation) return true;
   it.waiter = admission->waiter;
   it.waited = true;
-  it.give_up = it.spec.waits ? it.wait_until : it.patient_until;
+  it.give_up = it.spec.waits ? it.wait_until : it.release_deadline;
   it.press_again = now_();
   waiting_.emplace(*it.waiter, acquisition);
   SetDue(*it.waiter, it);
@@ -142,7 +142,7 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     return ledger_.state().releasing(device) == 0;
   };
   if (!more || it.attempt++ == kDriverAttempts ||
-      !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.patient_until)) {
+      !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.release_deadline)) {
     return Denied(it,
                   ledger_.operations().DriverDenial(it.session, device, asked, created.message()));
   }
@@ -194,7 +194,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
   auto acquisition = std::make_shared<Acquisition>();
   acquisition->session = call.session();
   acquisition->spec = spec;
-  acquisition->wait_until = acquisition->patient_until = deadline;
+  acquisition->wait_until = acquisition->release_deadline = deadline;
   acquisition->deliver = [&](const Handover& handover, bool) { return deliver(handover); };
   acquisition->resume = [&] {
     TimedLock lock(&mutex_);
@@ -231,12 +231,13 @@ absl::Time Broker::NextTime() const {
       std::min(ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry());
   if (!due_.empty()) next = std::min(next, due_.begin()->first);
   if (!attach_due_.empty()) next = std::min(next, attach_due_.begin()->first);
-  return std::min(next, NextPulse());
+  return std::min(next, NextHeartbeat());
 }
 
-absl::Time Broker::NextPulse() const {
-  if (pulse_ == nullptr) return absl::InfiniteFuture();
-  return last_pulse_ + (changed_ ? std::min(pulse_pause_, pulse_every_) : pulse_every_);
+absl::Time Broker::NextHeartbeat() const {
+  if (heartbeat_ == nullptr) return absl::InfiniteFuture();
+  return last_heartbeat_ +
+         (changed_ ? std::min(heartbeat_pause_, heartbeat_interval_) : heartbeat_interval_);
 }
 
 bool Broker::AwaitWhatIsDue() {
@@ -265,16 +266,16 @@ void Broker::WatchTheClock() {
     std::optional<BrokerLoad> load;
     {
       TimedLock lock(&mutex_);
-      if (const absl::Time now = now_(); NextPulse() <= now) {
+      if (const absl::Time now = now_(); NextHeartbeat() <= now) {
         load = Load();
-        last_pulse_ = now;
+        last_heartbeat_ = now;
         changed_ = false;
       }
     }
     for (const Revocations::Overdue& each : overdue) {
       if (observer_ != nullptr) observer_->EndProcess(each.session, each.kill);
     }
-    if (load) pulse_(*load);
+    if (load) heartbeat_(*load);
     // Let other threads take the mutex, even if more is due at once.
     std::this_thread::yield();
   }
@@ -310,11 +311,11 @@ std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
       if (ledger_.state().waiters.at(id).revokes &&
           !std::exchange(waiting.counts_on_revocation, true)) {
         const Revocations::Times& times = ledger_.revocations().times();
-        waiting.patient_until += times.grace + times.kill_after;
+        waiting.release_deadline += times.grace + times.kill_after;
       }
       // A request that asked to wait still gets memory that is on its way, as others do.
-      if (now < waiting.patient_until && !ledger_.admission().IsBlocked(id)) {
-        waiting.give_up = std::min(waiting.patient_until, now + kLookAgain);
+      if (now < waiting.release_deadline && !ledger_.admission().IsBlocked(id)) {
+        waiting.give_up = std::min(waiting.release_deadline, now + kLookAgain);
       } else {
         over.push_back(id);
         due_.erase(due_.begin());
@@ -336,8 +337,8 @@ std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
 
 void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
   if (leases.empty()) return;
-  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(
-      now_() - acquisition.begun);
+  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(now_() -
+                                                                              acquisition.begun);
 }
 
 }  // namespace gpumemd

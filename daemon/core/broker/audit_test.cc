@@ -367,7 +367,7 @@ TEST_F(BrokerAuditTest, MemoryThatIsTakenBackAndGivenUp) {
   auto waiting = std::make_shared<Broker::Acquisition>();
   waiting->session = high.id;
   waiting->spec = {.bytes = kGranule};
-  waiting->patient_until = waiting->wait_until = absl::InfiniteFuture();
+  waiting->release_deadline = waiting->wait_until = absl::InfiniteFuture();
   waiting->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
   absl::Notification resumed;
   waiting->resume = [&] { resumed.Notify(); };

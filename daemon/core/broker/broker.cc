@@ -15,7 +15,7 @@ bool MakesContextBound(const DeviceInfo& info) {
 
 // Bound how long a queue of thousands holds the mutex.
 constexpr size_t kGrantsAtOnce = 16;
-constexpr size_t kJudgedAtOnce = 128;
+constexpr size_t kWaitersCheckedAtOnce = 128;
 
 std::vector<DeviceInfo> InfosOf(const std::vector<std::unique_ptr<Device>>& devices) {
   std::vector<DeviceInfo> infos;
@@ -33,9 +33,9 @@ Broker::Broker(BrokerOptions options)
       audit_(options.audit),
       max_leases_per_session_(options.bounds.max_leases_per_session),
       now_(options.now),
-      pulse_(std::move(options.pulse)),
-      pulse_every_(options.pulse_every),
-      pulse_pause_(options.pulse_pause),
+      heartbeat_(std::move(options.heartbeat)),
+      heartbeat_interval_(options.heartbeat_interval),
+      heartbeat_pause_(options.heartbeat_pause),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
       doomed_(1 + devices_.size()) {
@@ -94,7 +94,7 @@ void Broker::Settle() {
   bool moved = true;
   while (std::exchange(moved, false)) {
     for (AdmissionControl::Admitted& admitted :
-         ledger_.admission().AdmitWaiting(kGrantsAtOnce, kJudgedAtOnce)) {
+         ledger_.admission().AdmitWaiting(kGrantsAtOnce, kWaitersCheckedAtOnce)) {
       const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
       if (!admitted.operation.ok()) {
         admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());
@@ -128,7 +128,7 @@ void Broker::Settle() {
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
   Record();
-  if (pulse_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
+  if (heartbeat_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
 }
 
 BrokerLoad Broker::Load() const {

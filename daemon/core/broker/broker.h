@@ -51,12 +51,12 @@ struct BrokerOptions {
   BrokerObserver* observer = nullptr;  // outlives the broker
   Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
   // Sign of life, for a watchdog. The broker's clock thread calls it right after it has held the
-  // mutex, and without the mutex. It is called every `pulse_every`. After a change it is called as
-  // soon as `pulse_pause` has passed since the last call. No device call can delay it. Must return
-  // soon.
-  std::function<void(const BrokerLoad&)> pulse;  // null: no pulse, at no cost
-  absl::Duration pulse_every = absl::InfiniteDuration();
-  absl::Duration pulse_pause = absl::Seconds(1);
+  // mutex, and without the mutex. It is called every `heartbeat_interval`. After a change it is
+  // called as soon as `heartbeat_pause` has passed since the last call. No device call can delay
+  // it. Must return soon.
+  std::function<void(const BrokerLoad&)> heartbeat;  // null: no heartbeat, at no cost
+  absl::Duration heartbeat_interval = absl::InfiniteDuration();
+  absl::Duration heartbeat_pause = absl::Seconds(1);
   AuditSink* audit = nullptr;  // outlives the broker; null: no audit
 };
 
@@ -258,7 +258,7 @@ class Broker {
   void PressFor(WaiterId id, Acquisition& acquisition, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Time NextPulse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time NextHeartbeat() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
   std::vector<Revocations::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -328,8 +328,8 @@ class Broker {
   AuditSink* const audit_;
   const size_t max_leases_per_session_;
   const std::function<absl::Time()> now_;
-  const std::function<void(const BrokerLoad&)> pulse_;
-  const absl::Duration pulse_every_, pulse_pause_;
+  const std::function<void(const BrokerLoad&)> heartbeat_;
+  const absl::Duration heartbeat_interval_, heartbeat_pause_;
 
   // Returns the driver's count of free bytes, by device. One caller at a time asks the driver; the
   // others get the last answer.
@@ -366,9 +366,9 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  // Of the pulse: whether anything has changed since the last one, and its time.
+  // Of the heartbeat: whether anything has changed since the last one, and its time.
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time last_pulse_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time last_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // When others were last asked to give back, by denied tenant, pressed tenant and device.
   struct Pressed {
     absl::Time last;

@@ -72,14 +72,14 @@ class Observer : public BrokerObserver {
   void QuotaChanged(absl::string_view) override {}
   void DrainingChanged(bool) override {}
   void Pressed(const Pressure&) override {}
-  void SegmentsLost(SessionId session) override { bereaved.push_back(session); }
+  void SegmentsLost(SessionId session) override { orphaned.push_back(session); }
   void Revoked(SessionId session) override { revoked.push_back(session); }
   void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
   void ContextLost(const std::string& uuid, size_t segments) override {
     losses.emplace_back(uuid, segments);
   }
   std::vector<std::pair<std::string, size_t>> losses;
-  std::vector<SessionId> bereaved;
+  std::vector<SessionId> orphaned;
   std::vector<SessionId> forgotten, revoked;
   std::vector<std::pair<SessionId, bool>> ended;
 };
@@ -163,7 +163,7 @@ TEST_F(BrokerKindsTest, HoldersOfLostMemoryAreTold) {
   const auto held = Acquire(holder, Kind::kIpc);
   ASSERT_TRUE(held.ok());
   device_->Lose();
-  EXPECT_THAT(observer_.bereaved, ElementsAre(holder.id));
+  EXPECT_THAT(observer_.orphaned, ElementsAre(holder.id));
   EXPECT_THAT(observer_.losses, ElementsAre(std::pair<std::string, size_t>("GPU-1", 1)));
   EXPECT_THAT(broker_->LostLeases(CallOf(holder)), ElementsAre(held->items[0].lease.lease));
   EXPECT_THAT(broker_->LostLeases(CallOf(other)), IsEmpty());
@@ -175,7 +175,7 @@ TEST_F(BrokerKindsTest, HoldersOfLostMemoryAreTold) {
 TEST_F(BrokerKindsTest, LossDuringAHandoverIsReported) {
   const Broker::NewSession session = Open();
   ASSERT_TRUE(Acquire(session, Kind::kIpc, [this] { device_->Lose(); }).ok());
-  EXPECT_THAT(observer_.bereaved, ElementsAre(session.id));
+  EXPECT_THAT(observer_.orphaned, ElementsAre(session.id));
 }
 
 TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {
@@ -186,7 +186,7 @@ TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {
   const auto next = Acquire(session, Kind::kIpc);
   EXPECT_FALSE(next->items[0].lease.reused);
   EXPECT_NE(next->items[0].lease.segment, released->items[0].lease.segment);
-  EXPECT_THAT(observer_.bereaved, IsEmpty());
+  EXPECT_THAT(observer_.orphaned, IsEmpty());
 }
 
 }  // namespace

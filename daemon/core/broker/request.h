@@ -42,7 +42,7 @@ struct Acquisition {
   // With spec.waits: the deadline for memory that others hold.
   absl::Time wait_until = absl::InfinitePast();
   // The deadline for memory that is on its way back to the driver.
-  absl::Time patient_until = absl::InfinitePast();
+  absl::Time release_deadline = absl::InfinitePast();
   // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
   // block.
   std::function<absl::Status(const Handover&, bool may_block)> deliver;

@@ -19,11 +19,11 @@ namespace {
 constexpr size_t kMaxTenantName = 63;
 constexpr char kUid[] = "{uid}";
 
-enum class Verdict { kMatches, kFails, kAmbiguous };
+enum class Decision { kMatches, kFails, kAmbiguous };
 
 // Whether a rule matches; if not, the first condition that does not hold.
 struct Evaluation {
-  Verdict verdict = Verdict::kMatches;
+  Decision decision = Decision::kMatches;
   std::string condition;
   std::string why;  // for kAmbiguous: "the cgroup is ambiguous (…)"
 };
@@ -38,7 +38,7 @@ Evaluation EvaluateFact(const Cgroup& cgroup, CgroupFact fact, const std::string
                         int flags) {
   const std::string condition(NameOf(fact));
   if (!cgroup.unknown().empty()) {
-    return {Verdict::kAmbiguous, condition,
+    return {Decision::kAmbiguous, condition,
             absl::StrCat("the cgroup is unknown (", cgroup.unknown(), ")")};
   }
   const std::vector<Cgroup::Answer>& answers = cgroup.Answers(fact);
@@ -46,28 +46,28 @@ Evaluation EvaluateFact(const Cgroup& cgroup, CgroupFact fact, const std::string
   if (std::none_of(answers.begin(), answers.end(), [&](const Cgroup::Answer& answer) {
         return AnyMatches(answer.values, pattern, flags);
       })) {
-    return {Verdict::kFails, condition, ""};
+    return {Decision::kFails, condition, ""};
   }
   if (answers.size() > 1) {
-    return {Verdict::kAmbiguous, condition,
+    return {Decision::kAmbiguous, condition,
             absl::StrCat("the cgroup is ambiguous (", cgroup.Ambiguity(fact), ")")};
   }
   return {};
 }
 
 Evaluation Evaluate(const Rule& rule, const PeerIdentity& peer) {
-  if (rule.uid && *rule.uid != peer.uid) return {Verdict::kFails, "uid", ""};
+  if (rule.uid && *rule.uid != peer.uid) return {Decision::kFails, "uid", ""};
   if (rule.gid && *rule.gid != peer.gid &&
       std::find(peer.groups.begin(), peer.groups.end(), *rule.gid) == peer.groups.end()) {
-    return {Verdict::kFails, "gid", ""};
+    return {Decision::kFails, "gid", ""};
   }
   Evaluation whole;
   // A condition that certainly fails goes before an ambiguous one: the rule does not match.
   const auto add = [&](Evaluation part) {
-    if (part.verdict == Verdict::kFails || whole.verdict == Verdict::kMatches) {
+    if (part.decision == Decision::kFails || whole.decision == Decision::kMatches) {
       whole = std::move(part);
     }
-    return whole.verdict == Verdict::kFails;
+    return whole.decision == Decision::kFails;
   };
   if (rule.cgroup && add(EvaluateFact(peer.cgroup, CgroupFact::kPath, *rule.cgroup, 0))) {
     return whole;
@@ -156,7 +156,7 @@ std::string TenantOf(const Rule& rule, const PeerIdentity& peer) {
 }
 
 bool Matches(const Rule& rule, const PeerIdentity& peer) {
-  return Evaluate(rule, peer).verdict == Verdict::kMatches;
+  return Evaluate(rule, peer).decision == Decision::kMatches;
 }
 
 absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const PeerIdentity& peer,
@@ -179,8 +179,8 @@ absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const Peer
   for (size_t i = 0; i < rules.size(); ++i) {
     const Rule& rule = rules[i];
     const Evaluation found = Evaluate(rule, peer);
-    if (found.verdict != Verdict::kMatches) {
-      passed.push_back({i + 1, found.condition, found.verdict == Verdict::kAmbiguous});
+    if (found.decision != Decision::kMatches) {
+      passed.push_back({i + 1, found.condition, found.decision == Decision::kAmbiguous});
       if (ambiguous.empty()) ambiguous = found.why;
       continue;
     }

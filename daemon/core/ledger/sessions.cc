@@ -172,23 +172,24 @@ bool Sessions::OnlyImports(const Session& session) {
 // A process that connects again and again thus does not leave many sessions. Takes the session with
 // the lowest id, so that the choice does not depend on a hash.
 bool Sessions::HandOverImports(SessionId id, Session& session) {
-  std::optional<SessionId> heir;
+  std::optional<SessionId> successor;
   for (const auto& [other_id, other] : state_.sessions) {
     if (other_id != id && other->tenant == session.tenant && !other->process_gone &&
-        SameProcess(other->details.peer, session.details.peer) && (!heir || other_id < *heir)) {
-      heir = other_id;
+        SameProcess(other->details.peer, session.details.peer) &&
+        (!successor || other_id < *successor)) {
+      successor = other_id;
     }
   }
-  if (!heir) return false;
+  if (!successor) return false;
   for (size_t device : session.imported) {
     absl::btree_map<SessionId, uint32_t>& importers = session.tenant->pools[device].importers;
     const uint32_t times = importers.at(id);
     importers.erase(id);
-    importers[*heir] += times;
+    importers[*successor] += times;
     changes_.Touch(id, device);
-    changes_.Touch(*heir, device);
+    changes_.Touch(*successor, device);
   }
-  state_.sessions.at(*heir)->imported.insert(session.imported.begin(), session.imported.end());
+  state_.sessions.at(*successor)->imported.insert(session.imported.begin(), session.imported.end());
   session.imported.clear();
   return true;
 }

@@ -34,7 +34,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 class ContextDeviceTest : public testing::Test {
  protected:
@@ -203,7 +203,7 @@ TEST_F(ContextDeviceTest, AKilledContextIsReportedOnceAndReplaced) {
   EXPECT_FALSE(ipc->lost());
   const pid_t context = device_->context_pid();
   ASSERT_EQ(kill(context, SIGKILL), 0);
-  ASSERT_TRUE(reported.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(reported.WaitForNotificationWithTimeout(kTimeout));
   EXPECT_TRUE(lost_by_then);
   EXPECT_FALSE(vmm->lost());
   EXPECT_EQ(device_->context_pid(), 0);
@@ -245,7 +245,7 @@ TEST_F(ContextDeviceTest, AHungContextIsKilledAndReported) {
   EXPECT_EQ(device_->Create({.kind = Kind::kIpc, .bytes = 2 * kMiB}).status().code(),
             StatusCode::kUnavailable);
   EXPECT_NE(Ipc(), nullptr);
-  EXPECT_TRUE(reported.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(reported.WaitForNotificationWithTimeout(kTimeout));
   EXPECT_TRUE(first->lost());
   device_->OnContextLost(nullptr);
 }

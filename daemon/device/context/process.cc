@@ -30,9 +30,9 @@ namespace {
 using gpumem::UniqueFd;
 
 // A first CUDA context on a busy machine takes seconds; a driver that hangs hangs for good.
-constexpr absl::Duration kStartPatience = absl::Seconds(120);
+constexpr absl::Duration kStartTimeout = absl::Seconds(120);
 // Once it is there, the slowest that it does is to clear a whole GPU, in a tenth of a second.
-constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kTimeout = absl::Seconds(10);
 // How long the process may take to end by itself before it is killed.
 constexpr int kFarewellMs = 10'000;
 
@@ -155,12 +155,12 @@ absl::StatusOr<std::unique_ptr<ContextProcess>> ContextProcess::Start(
 
   // Its first message says whether it has its context.
   const absl::StatusOr<gpumem::UnixMessage> hello =
-      gpumem::ReceiveMessage(ours.get(), absl::Now() + kStartPatience);
+      gpumem::ReceiveMessage(ours.get(), absl::Now() + kStartTimeout);
   if (!hello.ok()) {
     if (absl::IsDeadlineExceeded(hello.status())) {
       return absl::InternalError(absl::StrCat("the process for a context on ", spec.device_uuid,
                                               " did not get one in ",
-                                              absl::FormatDuration(kStartPatience)));
+                                              absl::FormatDuration(kStartTimeout)));
     }
     // If it exits by itself, that status tells more than the kill's.
     AwaitExit(pidfd.get());
@@ -217,7 +217,7 @@ absl::Status ContextProcess::Gone(absl::string_view how) {
 absl::StatusOr<ContextAnswer> ContextProcess::Ask(const ContextRequest& request, UniqueFd* fd) {
   absl::MutexLock lock(&mutex_);
   if (gone_) return Gone("is gone");
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   const absl::Status sent = gpumem::SendMessage(socket_.get(), Pack(request), {}, deadline);
   if (!sent.ok()) return Gone("has ended");
   absl::StatusOr<gpumem::UnixMessage> received = gpumem::ReceiveMessage(socket_.get(), deadline);

@@ -23,7 +23,7 @@ using absl::StatusCode;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr absl::Duration kPatience = absl::Seconds(120);
+constexpr absl::Duration kTimeout = absl::Seconds(120);
 
 // Counts the reports of a device.
 class Reports {
@@ -34,7 +34,7 @@ class Reports {
     });
   }
   ~Reports() { device_.OnContextLost(nullptr); }
-  bool Await() { return first_.WaitForNotificationWithTimeout(kPatience); }
+  bool Await() { return first_.WaitForNotificationWithTimeout(kTimeout); }
   int count() const { return count_; }
 
  private:

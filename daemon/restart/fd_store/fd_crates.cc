@@ -149,7 +149,7 @@ absl::Status FdCrates::StoreLocked(absl::string_view name, int fd) {
   absl::StatusOr<bool> stored = StoreInRoomLocked(name, fd);
   if (stored.ok() && !*stored) {
     const uint64_t number = next_++;
-    absl::StatusOr<std::unique_ptr<Crate>> made = MakeCrate(number, FdStore::kPatience);
+    absl::StatusOr<std::unique_ptr<Crate>> made = MakeCrate(number, FdStore::kTimeout);
     if (!made.ok()) return made.status();
     Add(number, *std::move(made));
     stored = StoreInRoomLocked(name, fd);

@@ -71,14 +71,14 @@ class FdCrates {
   //   ALREADY_EXISTS      there is one of this name
   //   INVALID_ARGUMENT    the name or the descriptor is invalid
   //   RESOURCE_EXHAUSTED  too many of this user's descriptors are in queues (see above)
-  //   others              FdStore's, if a new crate is needed; it waits for at most kPatience
+  //   others              FdStore's, if a new crate is needed; it waits for at most kTimeout
   absl::Status Store(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Store(), but makes no new crate: false if none has room.
   absl::StatusOr<bool> StoreInRoom(absl::string_view name, int fd) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes a crate, which needs two places of the manager's. Other calls proceed meanwhile. Statuses
   // as FdStore::Store.
-  absl::Status AddCrate(absl::Duration timeout = FdStore::kPatience) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AddCrate(absl::Duration timeout = FdStore::kTimeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Takes the descriptor out and closes it: on return, nothing in here refers to its file.
   //   NOT_FOUND           there is none of this name

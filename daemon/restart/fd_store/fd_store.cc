@@ -313,7 +313,7 @@ absl::Status FdStore::Probe(size_t descriptors, absl::Duration refusal_time, abs
 
 absl::Status FdStore::Notify(absl::string_view message) {
   if (!present_) return absl::OkStatus();
-  return Send(message, {}, absl::Now() + kPatience);
+  return Send(message, {}, absl::Now() + kTimeout);
 }
 
 absl::Status FdStore::NotifyReady(absl::string_view status) {

@@ -67,7 +67,7 @@ class FdStore {
  public:
   // Deadline for the manager to take a message. Its queue holds 512 of them at most
   // (net.unix.max_dgram_qlen under systemd), of 8 ms each in the worst case measured.
-  static constexpr absl::Duration kPatience = absl::Seconds(15);
+  static constexpr absl::Duration kTimeout = absl::Seconds(15);
 
   // Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES, FDSTORE, GPUMEM_KEEPER_PID,
   // WATCHDOG_USEC and WATCHDOG_PID from the environment. Removes them, so that no child uses them,
@@ -121,32 +121,32 @@ class FdStore {
   // repeat: Remove() then removes all of that name. Returns when the message is in the manager's
   // queue; from then on the descriptor outlives this process.
   //   INVALID_ARGUMENT  the name or the descriptor is invalid
-  absl::Status Store(absl::string_view name, int fd, absl::Duration timeout = kPatience);
+  absl::Status Store(absl::string_view name, int fd, absl::Duration timeout = kTimeout);
   // Stores many by one name, in messages of up to 253.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds,
-                     absl::Duration timeout = kPatience);
+                     absl::Duration timeout = kTimeout);
 
   // Removes all of this name. Returns when the message is in the manager's queue; Barrier() waits
   // for the rest.
   //   INVALID_ARGUMENT  the name is invalid
-  absl::Status Remove(absl::string_view name, absl::Duration timeout = kPatience);
+  absl::Status Remove(absl::string_view name, absl::Duration timeout = kTimeout);
   // Removes many and waits until the manager has done it. Works in portions, and rests after each
   // for as long as the portion took, so that PID 1 is half free for others. On an error some of the
   // remaining ones may be removed. `timeout` is for all of it.
   absl::Status RemoveAndWait(absl::Span<const std::string> names,
-                             absl::Duration timeout = kPatience);
+                             absl::Duration timeout = kTimeout);
 
   // Blocks until the manager has handled all earlier messages of this process.
-  absl::Status Barrier(absl::Duration timeout = kPatience);
+  absl::Status Barrier(absl::Duration timeout = kTimeout);
 
   // Checks that the store takes one more descriptor: stores one for a moment and sees whether the
   // manager keeps it. Success takes some 50 ms, since newer managers close a refused one a moment
   // later.
   //   RESOURCE_EXHAUSTED  it does not: it is full, or keeps nothing for this process
   //   ABORTED             no memory or descriptors left to ask with
-  absl::Status CheckRoom(absl::Duration timeout = kPatience) ABSL_LOCKS_EXCLUDED(probe_mutex_);
+  absl::Status CheckRoom(absl::Duration timeout = kTimeout) ABSL_LOCKS_EXCLUDED(probe_mutex_);
   // The same for several descriptors, without those 50 ms: may miss a newer manager's refusal.
-  absl::Status CheckRoomNow(size_t descriptors, absl::Duration timeout = kPatience)
+  absl::Status CheckRoomNow(size_t descriptors, absl::Duration timeout = kTimeout)
       ABSL_LOCKS_EXCLUDED(probe_mutex_);
 
   // Report the daemon's state, sd_notify(3). OK without a manager. STATUS= is one line: control

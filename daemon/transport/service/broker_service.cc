@@ -91,7 +91,7 @@ class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
     acquisition_->session = call_->session();
     acquisition_->spec = *std::move(spec);
     acquisition_->wait_until = std::min(deadline, now + FromMilliseconds(parsed->wait_ms()));
-    acquisition_->patient_until = std::min(deadline, now + Broker::kDisposalWait);
+    acquisition_->release_deadline = std::min(deadline, now + Broker::kDisposalWait);
     acquisition_->deliver = [this](const Broker::Handover& handover, bool may_block) {
       answer_.set_delivery_id(service_->next_delivery_++);
       return service_->sessions_->Deliver(call_->session(), answer_.delivery_id(), handover,

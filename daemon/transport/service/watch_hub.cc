@@ -250,7 +250,7 @@ void WatchHub::DrainingChanged() {
 
 void WatchHub::SegmentsLost(SessionId session) {
   absl::MutexLock lock(&mutex_);
-  news_.bereaved.insert(session);
+  news_.orphaned.insert(session);
 }
 
 void WatchHub::Pressed(const Pressure& pressure) {
@@ -306,7 +306,7 @@ void WatchHub::Tell() {
     for (const auto& watcher : watchers) {
       Watcher::News its{.quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
                         .draining = news.draining,
-                        .lost = news.bereaved.contains(watcher->session()),
+                        .lost = news.orphaned.contains(watcher->session()),
                         .revoked = news.revoked.contains(watcher->session()),
                         .pressure = {}};
       for (const Pressure& pressure : news.pressures) its.Add(pressure);

@@ -61,11 +61,11 @@ class WatchHub {
     absl::flat_hash_set<std::string> tenants;  // whose quota has changed
     bool every_tenant = false;
     bool draining = false;
-    absl::flat_hash_set<SessionId> bereaved;  // sessions that have lost segments
+    absl::flat_hash_set<SessionId> orphaned;  // sessions that have lost segments
     absl::flat_hash_set<SessionId> revoked;   // sessions whose leases are being revoked
     std::vector<Pressure> pressures;          // one for each tenant and device at most
     bool any() const {
-      return !tenants.empty() || every_tenant || draining || !bereaved.empty() ||
+      return !tenants.empty() || every_tenant || draining || !orphaned.empty() ||
              !revoked.empty() || !pressures.empty();
     }
   };

@@ -118,7 +118,7 @@ class BrokerWaitFixture : public ::testing::Test {
                                 .waits = wait > absl::ZeroDuration(),
                                 .request_id = request_id};
     client.acquisition->wait_until = absl::Now() + wait;
-    client.acquisition->patient_until = absl::Now() + kLong;
+    client.acquisition->release_deadline = absl::Now() + kLong;
     client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
     client.acquisition->resume = [this, resumed = client.resumed.get()] {
       broker_->views().Count();  // takes the mutex: no resume is called under it

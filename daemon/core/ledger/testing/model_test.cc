@@ -49,7 +49,7 @@ constexpr const char* kCases[] = {
     "revokes",
     "one of many gives up",
     "a session ends while many wait",
-    "judged in slices",
+    "checked in slices",
     "waited, then granted",
     "waited, then ABORTED",
     "waited, then queue",

@@ -98,7 +98,7 @@ absl::Status Commit(LedgerModel& model, OperationId id, const absl::Status& answ
                                   .publication = operation.publication,
                                   .request_id = operation.request_id};
     }
-    if (leased && model.segments.at(item.segment).lost) model.bereaved.insert(operation.session);
+    if (leased && model.segments.at(item.segment).lost) model.orphaned.insert(operation.session);
     if (leased && model.segments.at(item.segment).revoking) model.revoked.insert(operation.session);
     SettleUnheld(model, item.segment);
   }

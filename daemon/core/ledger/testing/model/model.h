@@ -42,7 +42,7 @@ struct LedgerModel {
 
   std::map<SessionId, Session> sessions;
   std::vector<SessionId> forgotten;
-  std::set<SessionId> bereaved;
+  std::set<SessionId> orphaned;
   // For each session, the last requests that were answered with a number, and the number.
   std::map<SessionId, std::vector<std::pair<uint64_t, uint64_t>>> answered;
 

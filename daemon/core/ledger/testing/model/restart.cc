@@ -78,7 +78,7 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   model.refused.clear();
   model.in_destruction.clear();
   model.forgotten.clear();
-  model.bereaved.clear();
+  model.orphaned.clear();
   model.revoked.clear();
   model.unbrokered.clear();
   model.regrants.clear();
@@ -129,7 +129,7 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   }
   for (const auto& [id, lease] : model.leases) {
     if (model.segments.at(lease.segment).lost && Live(model, lease.session)) {
-      model.bereaved.insert(lease.session);
+      model.orphaned.insert(lease.session);
     }
     if (lease.request_id > 0) model.regrants[{lease.session, lease.request_id}].push_back(id);
   }

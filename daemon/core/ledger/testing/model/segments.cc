@@ -122,13 +122,13 @@ void MarkLost(LedgerModel& model, absl::Span<const SegmentId> segments) {
     it->second.lost = true;
     if (it->second.kept_since > 0) GiveUp(model, it->second);
     for (const auto& [lease_id, lease] : model.leases) {
-      if (lease.segment == id) model.bereaved.insert(lease.session);
+      if (lease.segment == id) model.orphaned.insert(lease.session);
     }
   }
 }
 
 absl::Status TakeBereaved(LedgerModel& model, const std::vector<SessionId>& answer) {
-  const std::set<SessionId> expected = std::exchange(model.bereaved, {});
+  const std::set<SessionId> expected = std::exchange(model.orphaned, {});
   if (std::equal(answer.begin(), answer.end(), expected.begin(), expected.end())) {
     return absl::OkStatus();
   }

@@ -126,7 +126,7 @@ std::vector<AdmissionControl::Admitted> Course::AdmitInSlices() {
          ledger.admission().AdmitWaiting(SIZE_MAX, 1 + chance.Below(3))) {
       admitted.push_back(std::move(each));
     }
-    if (ledger.admission().QueueMoves()) Cover("judged in slices");
+    if (ledger.admission().QueueMoves()) Cover("checked in slices");
   } while (ledger.admission().QueueMoves());
   return admitted;
 }

@@ -1,4 +1,4 @@
-// The broker's pulse: a watchdog's sign of life, and the load shown of a running daemon.
+// The broker's heartbeat: a watchdog's sign of life, and the load shown of a running daemon.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +34,7 @@ class Observer : public BrokerObserver {
   void EndProcess(SessionId, bool) override {}
 };
 
-class BrokerPulseTest : public ::testing::Test {
+class BrokerHeartbeatTest : public ::testing::Test {
  protected:
   void Start(absl::Duration every, absl::Duration pause, FaultPlan plan = nullptr) {
     BrokerOptions options;
@@ -48,28 +48,28 @@ class BrokerPulseTest : public ::testing::Test {
       return secret;
     };
     options.observer = &observer_;
-    options.pulse = [this](const BrokerLoad& load) {
+    options.heartbeat = [this](const BrokerLoad& load) {
       absl::MutexLock lock(&mutex_);
-      pulses_.push_back(load);
+      heartbeats_.push_back(load);
     };
-    options.pulse_every = every;
-    options.pulse_pause = pause;
+    options.heartbeat_interval = every;
+    options.heartbeat_pause = pause;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
-  size_t pulses() {
+  size_t heartbeats() {
     absl::MutexLock lock(&mutex_);
-    return pulses_.size();
+    return heartbeats_.size();
   }
-  // True if there are `count` pulses, now or soon.
-  bool AwaitPulses(size_t count, absl::Duration patience = kLong) {
+  // True if there are `count` heartbeats, now or soon.
+  bool AwaitHeartbeats(size_t count, absl::Duration patience = kLong) {
     absl::MutexLock lock(&mutex_);
-    const auto enough = [&] { return pulses_.size() >= count; };
+    const auto enough = [&] { return heartbeats_.size() >= count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&enough), patience);
   }
-  // True if a pulse reports this load, now or soon.
+  // True if a heartbeat reports this load, now or soon.
   bool Await(const BrokerLoad& load) {
     absl::MutexLock lock(&mutex_);
-    const auto said = [&] { return !pulses_.empty() && pulses_.back() == load; };
+    const auto said = [&] { return !heartbeats_.empty() && heartbeats_.back() == load; };
     return mutex_.AwaitWithTimeout(absl::Condition(&said), kLong);
   }
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Broker::NewSession& session, Kind kind) {
@@ -82,16 +82,16 @@ class BrokerPulseTest : public ::testing::Test {
   Observer observer_;
   uint8_t randoms_ = 0;
   absl::Mutex mutex_;
-  std::vector<BrokerLoad> pulses_ ABSL_GUARDED_BY(mutex_);
+  std::vector<BrokerLoad> heartbeats_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Broker> broker_;  // destroyed before the objects that it calls
 };
 
-TEST_F(BrokerPulseTest, TickComesAtTheStartAndRepeats) {
+TEST_F(BrokerHeartbeatTest, TickComesAtTheStartAndRepeats) {
   Start(absl::Milliseconds(1), absl::Milliseconds(1));
-  EXPECT_TRUE(AwaitPulses(20));
+  EXPECT_TRUE(AwaitHeartbeats(20));
 }
 
-TEST_F(BrokerPulseTest, TickReportsChangesOnce) {
+TEST_F(BrokerHeartbeatTest, TickReportsChangesOnce) {
   Start(absl::InfiniteDuration(), absl::ZeroDuration());
   EXPECT_TRUE(Await({}));
   const auto session = broker_->OpenSession("a", {});
@@ -103,17 +103,17 @@ TEST_F(BrokerPulseTest, TickReportsChangesOnce) {
   EXPECT_TRUE(Await({.sessions = 1, .charged = 2 * kGranule, .pinned = kGranule}));
   // The ends of those calls are changes too, but report nothing new.
   const absl::Time end = absl::Now() + kLong;
-  while (AwaitPulses(pulses() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
+  while (AwaitHeartbeats(heartbeats() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
 }
 
-TEST_F(BrokerPulseTest, ChangesWaitForTheirPause) {
+TEST_F(BrokerHeartbeatTest, ChangesWaitForTheirPause) {
   Start(absl::InfiniteDuration(), absl::Hours(1));
   EXPECT_TRUE(Await({}));
   ASSERT_TRUE(broker_->OpenSession("a", {}).ok());
-  EXPECT_FALSE(AwaitPulses(2, absl::Milliseconds(20)));
+  EXPECT_FALSE(AwaitHeartbeats(2, absl::Milliseconds(20)));
 }
 
-TEST_F(BrokerPulseTest, TickContinuesWhileTheDriverHangs) {
+TEST_F(BrokerHeartbeatTest, TickContinuesWhileTheDriverHangs) {
   Gate driver;
   Start(absl::Milliseconds(1), absl::Milliseconds(1), [&](const DeviceOp& op) {
     if (op.type == DeviceOp::Type::kCreate) driver.Pass();
@@ -123,21 +123,22 @@ TEST_F(BrokerPulseTest, TickContinuesWhileTheDriverHangs) {
   ASSERT_TRUE(session.ok()) << session.status();
   std::thread caller([&] { EXPECT_TRUE(Acquire(*session, Kind::kVmm).ok()); });
   driver.AwaitArrivals(1);
-  EXPECT_TRUE(AwaitPulses(pulses() + 10));
+  EXPECT_TRUE(AwaitHeartbeats(heartbeats() + 10));
   driver.Open();
   caller.join();
 }
 
-TEST_F(BrokerPulseTest, TickStopsWhileTheMutexIsHeld) {
+TEST_F(BrokerHeartbeatTest, TickStopsWhileTheMutexIsHeld) {
   Start(absl::Milliseconds(1), absl::Milliseconds(1));
-  EXPECT_TRUE(AwaitPulses(2));
+  EXPECT_TRUE(AwaitHeartbeats(2));
   std::thread stuck([&] { (void)broker_->operators().OverrideQuota("a", {}); });
   observer_.gate.AwaitArrivals(1);
-  const size_t before = pulses();
-  EXPECT_FALSE(AwaitPulses(before + 2, absl::Milliseconds(50)));  // one may have been on its way
+  const size_t before = heartbeats();
+  EXPECT_FALSE(
+      AwaitHeartbeats(before + 2, absl::Milliseconds(50)));  // one may have been on its way
   observer_.gate.Open();
   stuck.join();
-  EXPECT_TRUE(AwaitPulses(before + 10));
+  EXPECT_TRUE(AwaitHeartbeats(before + 10));
 }
 
 }  // namespace
