@@ -102,8 +102,10 @@ absl::Status WireSession::Answer() {
 }
 
 absl::Status WireSession::Greet(const v1::Hello& hello) {
-  if (absl::Status sent = Send(hello.SerializeAsString()); !sent.ok()) return sent;
-  return Answer();
+  const absl::Status sent = Send(hello.SerializeAsString());
+  absl::Status answer = Answer();
+  // The daemon may have refused the connection, and closed it, before the Hello.
+  return answer.ok() ? sent : answer;
 }
 
 std::shared_ptr<grpc::Channel> WireSession::TakeChannel() { return ChannelOver(TakeApi()); }

@@ -26,10 +26,11 @@ Fuzzer::Fuzzer(std::string dir, uint64_t seed)
       random_(seed),
       api_(ChannelOfSession(dir_ + "/session.sock")),
       admin_(ChannelTo(dir_ + "/admin.sock")) {
-  for (const auto* file :
-       {v1::AcquireRequest::descriptor()->file(), v1::GetStatusRequest::descriptor()->file()}) {
-    for (int i = 0; i < file->service(0)->method_count(); ++i) {
-      const MethodDescriptor* method = file->service(0)->method(i);
+  for (const char* name : {"gpumem.v1.Broker", "gpumem.v1.Admin"}) {
+    const auto* service =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; i < service->method_count(); ++i) {
+      const MethodDescriptor* method = service->method(i);
       // A drain would be obeyed, and stop the bystander's work.
       if (method->server_streaming() || method->name() == "Drain") continue;
       methods_.push_back(method);
