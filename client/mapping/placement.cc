@@ -77,6 +77,7 @@ absl::StatusOr<MapOptions> Placement(const v1::Welcome& welcome,
 }
 
 absl::Status CheckPlacement(Kind kind, const MapOptions& options) {
+  if (kind == Kind::kDefault) return absl::OkStatus();  // the daemon chooses it
   const KindTraits& traits = TraitsOf(kind);
   if (!traits.many_devices && options.device_uuids.size() > 1) {
     return absl::UnimplementedError(absl::StrCat(

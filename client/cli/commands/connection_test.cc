@@ -162,7 +162,7 @@ TEST_F(ConnectionTest, ADaemonThatAlwaysHangsUpDoesNotAllowIt) {
   const absl::Status status = ConnectAdmin(dir_).status();
   daemon.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/admin.sock: it is for root"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/admin.sock: use sudo"));
 }
 
 }  // namespace
