@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's calls, against a daemon that can misbehave.
 #include "gpumem/client.h"
 

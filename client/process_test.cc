@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client in a process that forks, has many threads, or ends.
 #include <string.h>
 #include <sys/wait.h>

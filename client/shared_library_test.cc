@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that uses only the public interface: client.h, pool.h, gpumem.h, libgpumem.so.
 #include <cxxabi.h>
 #include <dlfcn.h>

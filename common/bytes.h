@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Amounts of memory as people write and read them.
 //
 // All functions are pure and thread-safe. They parse text from configuration files, flags and

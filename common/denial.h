@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals for want of memory or count, as statuses that carry their reason as data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The locations of the daemon's sockets and state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 64 bytes by which one process opens another's memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places at which a test kills the daemon, or a worker, to check that the others continue.
 //
 // Production code never sets the hook, and a failpoint costs the load of a pointer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts absl::Status to grpc::Status and back. The codes are the same numbers; a Denial payload
 // travels in the standard status details.
 #pragma once

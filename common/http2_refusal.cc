@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/http2_refusal.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last message of a daemon to a gRPC connection that it refuses: HTTP/2's GOAWAY (RFC 9113,
 // 6.8) with the reason as its debug data. A gRPC library shows it as the end of the connection;
 // gpumemctl reads it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kinds of segments. kKindTable has a row of properties for each: code asks the row, and
 // compares kinds only to make or to open memory of that one kind.
 #pragma once

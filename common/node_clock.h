@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A clock with the same reading in all processes of a node. It also runs while a process is
 // stopped.
 #pragma once

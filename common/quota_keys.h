@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys of a tenant's quota, one row each. The daemon (configuration, protocol, operators'
 // changes) and gpumemctl (options, views) loop over the rows. The values are members of
 // gpumemd::Quota (daemon/core/quota/quota.h), which names them as this table does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts threads where their number may be exhausted: the number of a service's threads is limited.
 #pragma once
 

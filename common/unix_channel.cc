@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/unix_channel.h"
 
 #include <fcntl.h>

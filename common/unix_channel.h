@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages with file descriptors over a SEQPACKET unix socket (unix(7)).
 //
 // One message is one packet of at most kMaxMessageBytes and kMaxMessageFds

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The release that this tree builds. The `run` script reads it too.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd: flags, signals and the log; server.h is the daemon itself.
 #include <grpc/support/log.h>
 #include <pthread.h>

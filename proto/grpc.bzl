@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C++ from .proto files, by the system's protoc and gRPC plugin."""
 
 # Generated headers count as system headers, so that only our own code has to meet our warnings.

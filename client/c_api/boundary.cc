@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/c_api/boundary.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The boundary between C++ and the C ABI (gpumem/gpumem.h). Statuses become numbers and this
 // thread's last error, no exception passes, and structs are read and written with the program's
 // struct_size.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions and events of the daemon: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
 // gpumem_watch_….
 #include "gpumem/client.h"

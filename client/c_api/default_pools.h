@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process's default pools: one for each device, created at first use, never destroyed. The
 // environment configures them (gpumem/gpumem.h).
 //

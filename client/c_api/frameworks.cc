@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem_default_pool, and the entry points with the signatures of PyTorch, CuPy and RMM. Those
 // have no status, and their callers do not check for null, so errors are also printed on stderr.
 #include <cstdint>

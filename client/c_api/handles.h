@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definitions of the handles in gpumem/gpumem.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem_pool_….
 #include "gpumem/pool.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments and events: gpumem_client_acquire…, _open…, _create_event, gpumem_segment_…,
 // gpumem_event_….
 #include <algorithm>

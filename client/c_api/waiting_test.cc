@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits, revocations and denials through gpumem.h, against a scripted daemon.
 #include <cstring>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl: shows and changes the state of gpumemd. Maps the command line to a command, and its
 // status to an exit code.
 #include <unistd.h>

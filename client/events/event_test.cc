@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interprocess events on the host backend, against a fake daemon.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An event that several processes share: a CUDA event, or a word of host memory in its place.
 #pragma once
 

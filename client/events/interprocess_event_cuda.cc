@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/events/interprocess_event.h"
 #include "common/cuda/context.h"
 #include "common/cuda/driver.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps a device's name to its UUID. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments of every kind on the host backend, against a fake daemon.
 #include <string.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps a grant into this process.
 #pragma once
 

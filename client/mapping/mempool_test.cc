@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory pools that segments of kind mempool come from: when a session imports and drops them.
 #include <string.h>
 

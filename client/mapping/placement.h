@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The address and the devices of a mapping: the caller's options, validated, with each device as a
 // UUID.
 #pragma once

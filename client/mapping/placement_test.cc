@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device, the GPUs and the address that options request, against a fake daemon.
 #include <string.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/mapping/visible_devices.h"
 
 #include "common/cuda/driver.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPUs that this process sees (CUDA_VISIBLE_DEVICES hides and reorders).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges of addresses, cut into chunks, each taken or free. Best fit, with coalescing. It touches
 // no memory, calls no driver and takes no lock.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random allocations and frees against a map of every unit of memory.
 #include "client/pool/block_heap.h"
 

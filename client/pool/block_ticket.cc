@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/pool/block_ticket.h"
 
 #include <utility>

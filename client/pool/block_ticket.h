@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text form of tickets for blocks: "gmb_OFFSET_BYTES", then the tickets of the block's segments
 // in order, each after a '.'. Pure functions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments leased by a Client, as the pool's memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread caches, and the calls that they serve.
 #include "client/pool/engine.h"
 

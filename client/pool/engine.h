@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The implementation of gpumem/pool.h over a source of segments and the driver's streams. Tests
 // replace both.
 //

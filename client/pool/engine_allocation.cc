@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocations from the heaps, and how they wait for memory if the pool has none left.
 #include <algorithm>
 #include <utility>

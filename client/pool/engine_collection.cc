@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects the blocks that threads cache, and puts them back into the heaps.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the pool leases segments and gives them back.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocates blocks from the heaps and frees them, in the order of streams.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves whole free segments to where a block lacks memory. They are unmapped, and mapped beside
 // free memory so that they form a run that is large enough. Copies nothing, and does not call the
 // daemon.

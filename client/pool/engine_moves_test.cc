@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Free segments that are moved to form a larger block.
 #include <algorithm>
 #include <iterator>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool's settings, its hook and its statistics.
 #include <algorithm>
 #include <utility>

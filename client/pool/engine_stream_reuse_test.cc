@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which stream gets the memory that another one freed, and when: by examples on a simulated GPU.
 #include <atomic>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of streams: no block is allocated while work may still use its memory. A GPU that runs
 // its streams in any order that CUDA allows would detect it. engine_stream_reuse_test.cc has
 // examples.

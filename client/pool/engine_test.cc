@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool's engine by examples. engine_threads_test.cc has those about threads.
 #include "client/pool/engine.h"
 

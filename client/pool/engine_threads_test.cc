@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread caches of the pool's engine, ending threads, forks, and many threads on plain memory.
 #include <sys/wait.h>
 #include <unistd.h>

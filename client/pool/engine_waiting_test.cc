@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that waits for memory: in the daemon's queue, and for blocks freed here.
 #include <atomic>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/pool/owner_lock.h"
 
 #include <linux/membarrier.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock that one thread takes often and others rarely. The owner makes no atomic read-modify-write
 // and no fence, which together cost more than the rest of a thread cache. Other threads pay for
 // both sides: they make the kernel run a fence on every thread of this process (membarrier(2),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps a block's address to its chunk: a hash table that is read without a lock.
 //
 // Insert and Erase require one lock. Find may run concurrently, and finds addresses whose insertion

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's events from the daemon, and its waits there; against a scripted daemon.
 #include "gpumem/pool.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Listens for requests to a pool: memory denied to other sessions (Pressure), and revoked memory
 // (Revocation).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The source of the pool's memory: segments of one device and kind.
 //
 // Thread-safe. Calls may take as long as the daemon and the driver take.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The segments of other pools that a client has opened: each once, for any number of open blocks.
 //
 // Thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of blocks. Small ones are rounded up to one of 72 classes, at most an eighth apart, so that
 // any block of a class serves any request of it. Larger ones are rounded up to a multiple of the
 // alignment.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool's interface to the driver's streams and events. One implementation calls CUDA; one is
 // the host backend's, where work is synchronous; tests have another.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The known order of streams' work: decides when memory freed on one stream may be used on another.
 //
 // Each stream has a Timeline, which counts epochs. Memory freed on a stream belongs to its current

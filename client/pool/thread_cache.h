@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that one thread freed and caches, by stream: it reuses them at once.
 //
 // The thread works under a lock that other threads take only briefly, to collect all cached memory

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # make_wheel.sh SITE VERSION OUT LICENSES [LIBRARY…]: packs the folder of the package
 # (//client/python:site) as a wheel into the folder OUT. The wheel is named libgpumem (gpumem in
 # Python's index is another project's). It contains the libraries that libgpumem.so needs, where its

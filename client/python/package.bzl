@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the Python package is put together."""
 
 def gpumem_python_extension(name, library, deps, **kwargs):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a session begins.
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a session begins: Client::Connect against daemons that behave in different ways.
 #include <errno.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A session's connection to one daemon: the session socket, the gRPC channel, and the descriptors
 // that they delivered. It ends with that daemon and is never repaired: the session continues over
 // another Connection to the next daemon.

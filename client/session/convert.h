@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the protocol's messages to and from the public types of client.h. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The receiving end of the session socket: passes each Delivery to its call, and detects the end of
 // the session.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of a session whose answer is leases and a Delivery: Acquire, Open and Attach.
 #include <algorithm>
 #include <cstdint>

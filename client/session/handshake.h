@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first exchange on the session socket.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wakes or cancels a waiting call from another thread.
 //
 // Thread-safe.

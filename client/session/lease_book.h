@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client's record of a session's state: the leases that it holds, the requests without an
 // answer yet, and its pending releases. It is the source of Reconcile, which restores the state of
 // a daemon after a crash.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory pools of a session's segments of kind mempool.
 //
 // Thread-safe.

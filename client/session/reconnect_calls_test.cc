@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose daemon crashes, at each of their steps.
 #include <atomic>
 #include <cstring>

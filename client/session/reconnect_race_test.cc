@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads of one client, while its daemon crashes again and again at every step of their
 // calls.
 #include <atomic>

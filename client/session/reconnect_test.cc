@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions that outlive their daemon, against a daemon that crashes at a given step.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program hears of a daemon that crashes: lost leases, and a Watch that continues.
 #include <cstring>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/session/reconnector.h"
 
 #include <sys/socket.h>

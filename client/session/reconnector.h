@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps a session on a living Connection. When its daemon dies, it asks the next one for the
 // session (Hello.resume_token) and sends it the client's state (Reconcile). When only the gRPC
 // connection ends, it asks the same daemon in the same way.

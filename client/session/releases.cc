@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a session gives back leases and events, at once or later.
 #include <algorithm>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client's session with the daemon, and with the daemons that succeed it after a crash. It
 // implements the protocol; it maps nothing.
 //

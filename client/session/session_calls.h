@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definitions of the templates by which a session makes its calls, for the sources of Session.
 #pragma once
 

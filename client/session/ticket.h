@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text form of tickets: "gmt_" and the 32 bytes that the daemon minted, in base64url without
 // padding. Pure functions.
 #pragma once

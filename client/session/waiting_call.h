@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call whose thread can be disturbed while it waits for the answer.
 #pragma once
 

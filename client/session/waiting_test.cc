@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that wait for memory, against a daemon that lets them wait, and revocable memory.
 #include <atomic>
 #include <memory>

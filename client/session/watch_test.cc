@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watches, against a daemon that sends given events.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/testing/fake_daemon.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon for the client's tests: real sockets and real gRPC, with scripted answers. It keeps no
 // quotas. By default it welcomes every client, grants requests of kinds vmm and pinned from host
 // memory, and records the live leases and events. It can crash and come back, with or without that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sockets of a FakeDaemon: how clients connect and resume, what it sends them, and how it ends.
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>

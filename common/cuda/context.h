@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's primary CUDA context, which the CUDA runtime also uses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes mapped memory from the host: for tools, demos and tests.
 #pragma once
 

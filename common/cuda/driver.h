@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver, loaded at run time, so that one binary runs with and without one.
 //
 // Nothing else in the project loads libcuda or includes cuda.h. If the build has no CUDA toolkit

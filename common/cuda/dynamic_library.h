@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared library found at run time, which then stays loaded.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVML (libnvidia-ml), loaded at run time: facts that the CUDA driver cannot report without a
 // context. Nothing else in the project loads it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves large amounts of bytes between mapped memory and the host in pieces that overlap. While one
 // piece is copied, the next is read from its source, or the previous one is used.
 //

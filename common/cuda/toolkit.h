@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells whether this build can use GPUs. Decided at build time: without the CUDA toolkit's headers
 // the programs have only the host backend (third_party/system/repositories.bzl).
 #pragma once

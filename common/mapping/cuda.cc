@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/cuda/driver.h"
 #include "common/mapping/mapping.h"
 

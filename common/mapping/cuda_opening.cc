@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/mapping/cuda_opening.h"
 
 #if GPUMEM_WITH_CUDA

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared parts of opening CUDA's IPC handles and opening from CUDA's pools.
 #pragma once
 

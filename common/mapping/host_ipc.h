@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host backend's stand-in for CUDA's export data: the contents of the 64 bytes, and how they
 // open memory.
 //

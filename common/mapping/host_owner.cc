@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/mapping/host_owner.h"
 
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens memory of the host backend that another process owns and exports as 64 bytes: kinds ipc and
 // mempool (host_ipc.h).
 #pragma once

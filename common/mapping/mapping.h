@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps shared memory, given by file descriptors or export data, into this process.
 //
 // Thread-safe. Sizes are bytes. Knows no daemon and no lease: the caller makes sure that it may map

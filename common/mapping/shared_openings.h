@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that this process has opened by export data, once for all users.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's audit: takes records from any thread, keeps the last of them for watching operators,
 // and writes them in a separate thread.
 //

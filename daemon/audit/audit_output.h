@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the audit is written: a file, or the journal.
 #pragma once
 

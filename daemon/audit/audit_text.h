@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A record of the audit as bytes: for files, and for the journal.
 #pragma once
 

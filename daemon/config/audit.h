@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The [audit] table of the configuration.
 #pragma once
 

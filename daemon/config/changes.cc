@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Describes the changes of a reload.
 #include <map>
 #include <tuple>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's configuration: TOML text to one validated struct.
 //
 // ParseConfig() is pure: it reads nothing but its arguments, so that plain text tests every mistake

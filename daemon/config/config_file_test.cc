@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration as a file: the example of the packages, and files that cannot be read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

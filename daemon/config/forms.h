@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Syntax of the configuration's values: one Form for each type.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/metrics.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration's addresses for metrics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every mistake that an operator can make: one sentence with file, line, key and the expected
 // value.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas and pinned memory: percentages and defaults once the devices are known.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The [[rule]] tables of the configuration.
 #pragma once
 

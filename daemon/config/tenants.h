@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks between the tenants of a configuration, as opposed to those of a single tenant.
 #pragma once
 

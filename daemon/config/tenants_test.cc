@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parents and guarantees: checks between tenants, when the file is read and when the devices are
 // known.
 #include <gmock/gmock.h>

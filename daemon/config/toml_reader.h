@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads tables of a TOML document and remembers the first mistake in it.
 //
 // The reading code stays a plain list of fields: a field with an error keeps its default, and

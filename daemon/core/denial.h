@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why memory, or one more of a counted object, was refused: the ledger's decision, before it
 // becomes a status. The same as gpumem.v1.Denial of proto/gpumem/v1/denial.proto.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Denials as messages of the protocol.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places at which a test kills the daemon, to check that the next one goes on.
 #pragma once
 

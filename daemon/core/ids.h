@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identifiers of the ledger's objects. Numbers are never used twice in one daemon's life.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long an action took, counted by buckets: a Prometheus histogram.
 #pragma once
 

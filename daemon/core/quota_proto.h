@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas and operators' changes of them as the protocol names them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/quota_proto.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +86,7 @@ TEST(QuotaProto, OnlyPresentFieldsAreSet) {
                              .clear = {"limits", "devices"}};
   ASSERT_TRUE(FromProto(request).ok());
   EXPECT_EQ(*FromProto(request), change);
-  // The device's default is a value of its own.
+  // The device's default is a separate value.
   EXPECT_TRUE(ToProto("team", change).quota().has_kind());
   EXPECT_FALSE(ToProto("team", change).quota().has_priority());
   EXPECT_EQ(*FromProto(ToProto("team", change)), change);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of Device::Create that all devices share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's facts about the GPUs. Makes no context.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/device/cuda_vmm_device.h"
 
 #include "common/cuda/driver.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU whose segments are driver allocations behind file descriptors (cuMemCreate).
 #pragma once
 

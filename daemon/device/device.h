@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's interface to a device: make a segment, and release it again.
 //
 // A Device is one GPU, a share of host memory that stands in for one, or the host memory that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens the devices of this node. Programs that use this must call RunAsContextProcess
 // (context/process.h) first.
 #pragma once

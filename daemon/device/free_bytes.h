@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the free bytes of a device of host memory.
 #pragma once
 

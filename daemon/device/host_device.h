@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device of host memory, for machines without a GPU: each segment is a memfd.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared host memory of a fixed size.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The metadata of a publication: immutable bytes in a memfd. Their descriptor can be handed to the
 // process that keeps the daemon's descriptors while it restarts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that several processes register with CUDA, as one device.
 #pragma once
 

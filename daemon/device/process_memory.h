@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processes that use a device's memory, with their bytes, as the driver reports them: with or
 // without a session of the broker.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the daemon with the descriptors that are kept for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps a daemon running, and its descriptors when it dies.
 #pragma once
 

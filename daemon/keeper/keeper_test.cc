@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of the keeper; tests/system/keeper_test.cc runs the whole of it.
 #include "daemon/keeper/keeper.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem-keeper: replaces systemd's FD store on machines without systemd.
 //
 // It must not fail, since all that it keeps would be lost. It uses no library but the C and C++

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon's messages to its manager: sd_notify(3), sd_notify_barrier(3). FDPOLL= is ignored:
 // descriptors are never watched, as after FDPOLL=0.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's log, which goes through spdlog's default logger to standard error.
 //
 // Two guarantees: a thread that logs never waits for a reader of standard error (log_writer.h), and

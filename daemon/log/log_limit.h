@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds the lines that peers can make the daemon log: a few of each kind from each uid pass in a
 // window of time, the others are counted. Memory is bounded for any number of uids.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the lines of the log to a descriptor that may be full: a pipe that no process reads, a
 // terminal that is stopped, a journal that hangs.
 //

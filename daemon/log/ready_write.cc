@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/log/ready_write.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes Prometheus' text format, version 0.0.4:
 // https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 #pragma once

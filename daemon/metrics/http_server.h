@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serves one page over HTTP/1.1 to any scraper.
 //
 // One thread, which sleeps between requests. Peers are assumed hostile: their number is bounded,

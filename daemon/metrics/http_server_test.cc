@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server, with regular scrapers and hostile peers.
 #include "daemon/metrics/http_server.h"
 

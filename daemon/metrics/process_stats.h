@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This process's use of the machine's resources.
 #pragma once
 

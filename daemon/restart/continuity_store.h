@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State that survives the daemon: the journal, and the descriptors of the segments' memory, both in
 // the service manager's FD store.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes over from an earlier daemon: finds the sessions whose processes still live, and describes
 // the result to the operator.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal as a file in memory (memfd_create(2)). It outlives the daemon for as long as the
 // service manager, or the keeper, has its descriptor (sd_notify(3): FDSTORE=1).
 //

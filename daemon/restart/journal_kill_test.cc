@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Daemons that are killed while they write: between any two instructions of the table, at every
 // system call of the file, and at random, repeatedly. They leave the state after some whole batch,
 // and no earlier one than they had seen written.

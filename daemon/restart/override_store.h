@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators' changes of quotas, on disk: STATE_DIR/overrides.txt, in protobuf's text format
 // (proto/gpumem/v1/state.proto), so that people can read it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors in the service manager's FD store, each in a place directly or in a crate.
 //
 // With systemd as the manager, the descriptors lie in crates (fd_crates.h). gpumem-keeper takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audit records of the server itself, and the audit's configured output.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's two sockets: handed over by the service manager, or made by the daemon.
 //
 // With units of type socket the manager makes them before the daemon starts, and keeps them while

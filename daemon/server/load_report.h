@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's load in one line, for the log and for the service manager.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's facts for its metrics.
 #include <map>
 #include <utility>

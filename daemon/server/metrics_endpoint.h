@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's endpoint for Prometheus: a listener as configured, and the page's contents
 // (docs/metrics.md).
 #pragma once

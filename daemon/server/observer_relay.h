@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes the broker's events on to watches and sessions.
 //
 // The broker's threads call it before the hub and the sessions are made, and until after they have

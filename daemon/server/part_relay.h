@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets threads that outlive a part of the daemon, or start before it, call that part.
 //
 // Thread-safe.

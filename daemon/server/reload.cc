@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's reloads: what a configuration file may change while the daemon runs.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime folder, which has the daemon's sockets: made by the daemon if it is missing, and safe
 // from other users.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's parts, put together: devices, broker, session socket, gRPC servers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's sockets, sessions and gRPC services, and the limits of these.
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's facts for operators: gpumemctl status, notices, and the log.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A socket that gRPC serves, with the means to end it from outside.
 //
 // gRPC owns the descriptor that it is given. It reports neither when it closes the descriptor nor

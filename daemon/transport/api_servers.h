@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gRPC for sessions: each session gets a connection, of which the session socket hands the client
 // one end.
 //

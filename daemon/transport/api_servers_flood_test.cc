@@ -1,4 +1,5 @@
-// What a peer may send before its connection is cut, and what is no flood.
+// SPDX-License-Identifier: Apache-2.0
+// What a peer may send before its connection is cut, and what does not count as a flood.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/descriptor_reserve.h"
 
 #include <sys/resource.h>

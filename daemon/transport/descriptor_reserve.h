@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors reserved for operators, so that gpumemctl works when workers have taken the others.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands the connections of the admin socket to a gRPC server.
 //
 // gRPC could listen by itself, but would not limit connections: one user could take every

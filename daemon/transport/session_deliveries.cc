@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The session server's Deliveries: descriptors of leases and pools, sent to a session's socket.
 #include <sys/socket.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The session server's answer to Hello: a new session, or one that its client resumes.
 #include <sys/epoll.h>
 #include <sys/socket.h>

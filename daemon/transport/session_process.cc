@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process of a session: who it is, a pidfd of it, and signals to it.
 #include <fcntl.h>
 

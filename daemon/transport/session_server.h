@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The session socket: each peer is identified, given a tenant, a session and a token, and then
 // watched. File descriptors are sent only here.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The session server as it is on kernels that know peers by number alone (before 6.5). All else
 // about it is in tests/system/.
 #include <gmock/gmock.h>

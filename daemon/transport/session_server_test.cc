@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals to the processes behind sessions. tests/system/session_socket_test.cc tests the socket
 // with good and bad peers, on a whole daemon.
 #include "daemon/transport/session_server.h"

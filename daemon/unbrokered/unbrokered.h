@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that processes allocate on a device without the broker (cudaMalloc): the amount and the
 // owner.
 //

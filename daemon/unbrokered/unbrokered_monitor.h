@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples the memory that processes allocate without the broker, reports it to the broker, and
 // applies the configured reaction (unbrokered.h computes the uses).
 //

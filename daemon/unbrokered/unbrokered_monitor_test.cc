@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The monitor with real processes, a real broker, and a driver that the test controls.
 #include "daemon/unbrokered/unbrokered_monitor.h"
 

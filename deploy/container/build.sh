@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # build.sh DEBS NAME ARCHIVE TEST: makes the image NAME of the packages in the folder DEBS, without
 # a registry (its base is a fresh Debian of the mirror's). Proves the image by running TEST,
 # container_test, in its root file system. Writes it to ARCHIVE, for `podman load` or `docker load`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # shellcheck disable=SC2153,SC2164  # ROOT and `set -e` are of `run`
 # ./run deb: Debian packages in dist/deb/. Sourced by `run`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # ./run dist: a release in dist/. Sourced by `run`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Files that the release and the Debian packages both have. Sourced by `run`.
 

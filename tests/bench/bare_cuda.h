@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's own calls for kinds ipc and mempool and for copies between GPUs, without any code of
 // ours: the floors use them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that the benchmarks share: a daemon, clients, a bare owner, and how to count.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The benchmarks, by subject. Each function registers its benchmarks and, after they have run,
 // prints its part of the table. All use the Bed.
 #pragma once

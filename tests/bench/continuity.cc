@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's death: how long until another serves, with how many segments to take over.
 #include <algorithm>
 #include <map>

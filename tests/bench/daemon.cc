@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's own work and its cost.
 #include <signal.h>
 #include <sys/wait.h>

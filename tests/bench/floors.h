@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The costs of the bare machine: calls that every broker needs. Measured in the same run as the
 // calls that are compared with them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of journaling each change of the ledger, with a given number of segments in it. A batch
 // of an acquire (segment, lease, exposure, and the allotted numbers) alternates with one of the
 // release of another segment. First the number of segments grows, and the file with it; then it

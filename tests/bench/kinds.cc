@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind beside its bare calls: two processes, an owner and an importer, with no broker.
 //
 // Beside the bare calls, gpumem's acquire asks, charges, and sends. It also clears memory of kinds

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon under many clients, each in a separate process.
 //
 // A pair is an Acquire of a retained segment until it is mapped, and its Release. There are two

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # load_test.sh BENCH GPUMEMD: the benchmark of the daemon under load measures both of its floors in
 # the same run, and prints the backend of its figures.
 set -euo pipefail

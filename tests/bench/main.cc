@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem_bench: the cost of brokered memory, beside the cost of the bare machine.
 //
 //   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [--fragmentation-ops N]

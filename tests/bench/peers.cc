@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPU-to-GPU: one copies out of the other's memory, brokered and mapped for it, beside the same
 // copy between two plain allocations.
 #include <memory>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """CuPy's and PyTorch's allocators, measured as gpumem_bench measures the pool.
 
     gpumem_bench --write-trace training training.trace     (for each trace; see trace.h)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the results of the pool's benchmarks, as SVGs.
 
     gpumem_bench --benchmark_filter='^Pool' --benchmark_out=bench.json --benchmark_out_format=json

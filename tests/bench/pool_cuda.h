@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bare driver beside the pool: streams, and CUDA's own peers. Requires the primary context to
 // be current in the calling thread, see PeerThread. An error ends the program; so does every call
 // if the build has no CUDA, or there is no driver.

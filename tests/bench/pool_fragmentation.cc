@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much more than it needs does an allocator hold after millions of operations?
 //
 //   PoolFragmentation/steady/PEER    sizes are log-uniform from 512 bytes to 64 MiB

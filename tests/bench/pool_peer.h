@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocators that are compared, behind one small interface, and the means to call them: streams
 // and, on a GPU, a current context.
 #pragma once

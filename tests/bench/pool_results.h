@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Google Benchmark's results, kept for the tables at the end.
 #pragma once
 

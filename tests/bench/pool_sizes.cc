@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block is allocated and freed at once: one size, one or several threads.
 //
 //   PoolAllocFree/PEER/SIZE             one thread

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that was freed on one stream is wanted on another.
 //
 //   PoolCrossStream/idle/PEER/SIZE  the first stream has no work: two blocks an iteration, one on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool beside its peers, and beside the figures that it is to reach.
 #include <iostream>
 #include <utility>

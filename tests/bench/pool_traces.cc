@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The traces (trace.h), replayed. No memory is touched, and no work is on the streams.
 //
 //   PoolTrace/TRACE/PEER    one thread. An iteration is the whole trace, or as much of it as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl publish: a file, from the disk and from the page cache, to a device's memory. Beside
 // the cost of reading alone (cat), and of the copy to the device alone.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times of one kind, and their statistics. Microseconds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments of kind vmm: acquired, opened and released, one and many at a time.
 #include <memory>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workloads as lists of requests to an allocator, to be replayed on any of them. Made by the code
 // in trace_*.cc, from the shapes of real programs and seeded random numbers: the same on every
 // machine.

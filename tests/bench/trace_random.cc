@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's benchmark "random_allocations", rebuilt from its description. It has as many operations as
 // it takes to allocate a number of blocks and free them, each a fair coin between the two. Sizes
 // are uniform up to a maximum; a free takes any of the live blocks. Nothing is allocated above a

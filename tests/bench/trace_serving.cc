@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocations of an inference server with continuous batching, for a model of 8 billion
 // parameters in bfloat16. Its shapes are those of Llama 3 8B: 32 layers, width 4096, 32 query and
 // 8 key-value heads of 128, inner width 14336, vocabulary 128256.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocations of PyTorch-like code while it trains a transformer of 1.3 billion parameters
 // (GPT-3 XL's shapes: 24 layers, width 2048, 16 heads of 128, vocabulary 50304) in bfloat16,
 // data-parallel, without activation checkpointing. It has a fused attention kernel (no sequence x

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem.h as programs in C use it, against a real daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

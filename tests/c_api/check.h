@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every part of gpumem_c_program uses: checks that end it, and its parts. */
 #ifndef TESTS_C_API_CHECK_H_
 #define TESTS_C_API_CHECK_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions, segments, devices and usage. */
 #include <string.h>
 #include <sys/mman.h>

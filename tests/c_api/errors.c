@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statuses, words and denials; null pointers; structs of other sizes than the library's. */
 #include <pthread.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interprocess events, and what the daemon tells. */
 #include <dirent.h>
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What PyTorch, CuPy and RMM call, and the process's own pools behind it. */
 #include <pthread.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpumem_c_loader LIBRARY: a program that is not linked with libgpumem.so and loads it at run time,
  * as other languages do. Gets a block, uses it, publishes a segment and attaches to it, and unloads
  * what it can. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpumem_c_program PART: a program in plain C that knows nothing of gpumem but gpumem.h, and uses
  * all of it. Exits with 0 where everything was as it should be; else says what was not. */
 #include <string.h>

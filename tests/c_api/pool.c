@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools. On the host backend a stream is a mere name. */
 #include <string.h>
 

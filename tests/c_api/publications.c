@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Publications: published, listed, attached to, replaced, ended. */
 #include <pthread.h>
 #include <sched.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for memory, and memory that may be taken back. What a daemon says of these, as a test of
  * the library with a scripted one has it, is client/c_api/waiting_test.cc's. */
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shells' completions of a command line, with a real daemon to ask for names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

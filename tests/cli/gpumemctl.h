@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl beside a real daemon of the host backend.
 #pragma once
 

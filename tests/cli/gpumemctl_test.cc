@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl against a real daemon: the JSON shapes and exit codes that scripts rely on.
 #include "tests/cli/gpumemctl.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the pictures of docs/cli.md from the real program.
 
 Starts a daemon of the host backend with a sample load in a temporary folder, runs each command in

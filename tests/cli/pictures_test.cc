@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pictures of docs/cli.md can be made: all of them, by the script beside this.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

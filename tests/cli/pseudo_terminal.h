@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl in a terminal: its screen, and keys for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl publish, fetch and verify: files to memory and back, beside a real daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top, map, describe and doctor against a real daemon, and top in a user's terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The files of deploy/kubernetes and deploy/container are valid, and work with the real programs.
 """
 import copy

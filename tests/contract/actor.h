@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Client programs of the contract suite: this very program, run again, driven over its
 // channel. Each has one session with the daemon, or none, and holds memory under names.
 #pragma once

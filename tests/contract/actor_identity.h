@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes an actor's identity, before the process does anything else.
 #pragma once
 

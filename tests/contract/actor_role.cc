@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The actor's own side: executes each line.
 #include <fcntl.h>
 #include <unistd.h>

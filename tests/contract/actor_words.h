@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by both ends of an actor's channel.
 #pragma once
 

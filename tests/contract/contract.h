@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guarantees of the whole system for every kind of memory, on every backend, to any processes.
 // One suite: a test program instantiates it for the places that must keep it (host_test.cc,
 // tests/gpu), and calls RunAsActor and Stop in its main().

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of dead processes: sharers keep it unchanged; after the last, the tenant gets it back.
 #include <string>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interprocess events: one process records, another waits. They end with their session.
 #include <string>
 

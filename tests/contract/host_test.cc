@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract on the host backend: every path but the CUDA calls.
 #include <optional>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instantiates the contract. In namespace gpumem::contract, once for a backend:
 //
 //   GPUMEM_INSTANTIATE_CONTRACT(Host, "host");

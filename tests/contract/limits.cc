@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits hold to the byte, for every kind; host memory has a separate limit.
 #include <string>
 #include <utility>

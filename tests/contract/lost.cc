@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds ipc and mempool live in a CUDA context, in a process that the daemon starts for them. These
 // test its end: by itself when it is not needed, or too early.
 #include <signal.h>

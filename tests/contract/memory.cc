@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content of memory when it is acquired, and how it may be mapped.
 #include <string>
 

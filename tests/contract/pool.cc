@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client's pool over every kind: blocks are memory, are shared, are limited, and come back.
 #include "gpumem/pool.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Raw handles: a process that knows no daemon opens a segment by its holder's handle.
 #include <string>
 #include <utility>

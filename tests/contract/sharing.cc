@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One makes memory, others open it: all see the same bytes, and it is charged once.
 #include <algorithm>
 #include <string>

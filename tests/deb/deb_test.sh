@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # deb_test.sh FOLDER: proves that the Debian packages made by `./run deb` are right.
 #
 #  1. lintian finds no error in them, they say whether they are built with CUDA, and the shells load

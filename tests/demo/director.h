@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the demo: starts the daemon and the workers, shows gpumemctl's view at each step, and counts
 // the checks.
 #pragma once

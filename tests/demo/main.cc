@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem_demo: the main job from end to end, told step by step.
 //
 //   gpumem_demo [--gpumemd PATH] [--gpumemctl PATH] [--backend auto|cuda|host]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A child process that talks in lines and does not outlive its parent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo's environment: a temporary folder, a daemon in it, and gpumemctl to look at it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo's worker processes.
 //
 // Each talks to the director in lines. It writes

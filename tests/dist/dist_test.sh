@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # dist_test.sh DIST: proves that a release made by `./run dist` is complete.
 #
 #  1. Its programs and libraries need no library but the C library's and those that it brings, and

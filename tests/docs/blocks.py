@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The testable parts of a Markdown document: its fenced blocks, their commands, and the commands
 inside sentences.
 

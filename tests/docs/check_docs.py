@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tries a document: every command, every program, every configuration.
 
     check_docs.py [--machine] --programs DIR... DOCUMENT...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The documents' examples work: check_docs.py tries each of README.md and docs/*.md. It also
 // describes how documents mark examples for other places.
 #include <gmock/gmock.h>

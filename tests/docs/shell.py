@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A shell that commands of documents are typed into, one after another, as a reader does."""
 
 import os

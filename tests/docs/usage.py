@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks commands that cannot be run here: their subcommands, options and units exist."""
 
 import os

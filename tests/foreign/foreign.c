@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpumem_foreign: a program that does not know gpumem, and opens its memory all the same.
  *
  *   gpumem_foreign HANDLE BYTES

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """foreign.py HANDLE BYTES CRC32: do programs that do not know gpumem see its memory?
 
 HANDLE is the result of Segment::ipc_handle(), as 128 hexadecimal digits; BYTES the segment's size,

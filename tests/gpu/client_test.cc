@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Behaviour of the client library that only GPUs can show: sessions of one process that share the
 // driver's mappings; several GPUs, hidden or in another order; and unfinished work.
 #include "gpumem/client.h"

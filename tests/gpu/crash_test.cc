@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPU memory when the daemon is killed and another goes on (gpumem-keeper).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ constexpr uint64_t kBytes = 4 << 20;
 
 // Kept for one test, since each use without it would make a new CUDA context. Not kept for the
 // process: other tests kill the owners of memory that was open in a context that lives on in it.
-// Such a context can no longer register host memory (docs/design.md, "What is not promised").
+// Such a context can no longer register host memory (docs/design.md: the limits of its promises).
 std::unique_ptr<DeviceCopier> copier;
 
 DeviceCopier& CopierFor(const std::string& gpu) {

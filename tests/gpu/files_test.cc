@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl publish, fetch and verify through real GPU memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

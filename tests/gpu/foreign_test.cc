@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that do not know gpumem open an ipc segment by its 64 bytes and see the data.
 #include <gtest/gtest.h>
 

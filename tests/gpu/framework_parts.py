@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of frameworks.py. Each is a function of a Gpumem, runs in a new process, and prints a line
 for each of its checks, `ok:` or `FAILED:`."""
 import gc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch, CuPy and RMM's callbacks on gpumem's pool, through libgpumem.so's entry points for them.
 
     frameworks.py [--gpumemd PATH] [--lib PATH] [--backend auto|cuda|host] [--only PART ...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on a GPU that a test can hold back, and whose outcome it can read.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libgpumem.so, as any language sees it (gpumem/gpumem.h): what frameworks.py needs of it."""
 import ctypes
 

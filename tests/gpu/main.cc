@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests that need a GPU, in one program that runs on machines without the build's tools:
 //
 //   gpumem_gpu_test [--gtest_filter=...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool while a stream is being captured into a graph. The stream is refused, all others are
 // served, and no call of the pool spoils the capture, in each of CUDA's modes.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The base of the pool's tests with real streams: a daemon, a GPU, and pools of it.
 #pragma once
 

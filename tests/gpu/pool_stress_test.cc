@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that share a pool, each with separate streams. A checker verifies that no block is ever
 // allocated while work on it is pending.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool in the order of real CUDA streams: which stream gets memory whose last work is held
 // back, and in which order the work of both is done then.
 #include "gpumem/pool.h"

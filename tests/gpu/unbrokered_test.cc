@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unbrokered memory, as the driver counts it. Memory that a process allocates by itself is detected
 // and attributed to that process; its mappings of the broker's memory are not counted.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon, a bystander and attackers, each under a separate user, and the bounds that they must
 // keep.
 //

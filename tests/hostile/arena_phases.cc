@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The phases of a case: their bounds, the attack, and the recovery.
 
 #include <algorithm>

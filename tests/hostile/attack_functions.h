@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attacks by their functions; FindAttack has their names.
 #pragma once
 

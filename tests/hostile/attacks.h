@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attacks. Each is a function that one process runs, without libgpumem, until its time is over,
 // and that breaks the rules in one way.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A well-behaved client, through libgpumem, that measures its waits.
 //
 // It acquires and releases 4 KiB every 5 ms. The latency of a request counts from the instant at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attacks by calls of a session: leases, publications, floods of ids, waits.
 #include <algorithm>
 #include <memory>

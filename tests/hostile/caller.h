@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps that attacks share: when to stop, and a session that makes calls over HTTP/2.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways into the daemon for an attacker, without libgpumem: sessions, and the byte streams on
 // which the daemon speaks HTTP/2.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One case for each way in which a user could hold up or wedge the clients of others. arena.h has
 // the bounds for all of them, docs/security.md the results.
 #include <gmock/gmock.h>

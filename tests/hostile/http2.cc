@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/hostile/http2.h"
 
 #include <poll.h>

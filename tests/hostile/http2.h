@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP/2 (RFC 9113) spoken by hand, by a client that may break its rules.
 //
 // It speaks the preface and the frames DATA, HEADERS, RST_STREAM, SETTINGS, PING and WINDOW_UPDATE.

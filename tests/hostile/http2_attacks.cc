@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attacks on the HTTP/2 connections.
 #include <sys/socket.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attacks by sessions: how they begin, how many there are, and what they do not read.
 #include <sys/socket.h>
 

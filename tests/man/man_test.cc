@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handwritten man pages and the programs: each option, and each key of the configuration, is in
 // both or in none.
 #include <gmock/gmock.h>

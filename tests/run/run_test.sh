@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # run_test.sh RUN: tests the script `run` on a machine with a GPU and no CUDA toolkit. Its copy
 # works in a temporary folder, with programs in front of PATH that build and install nothing.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon under attack, and a bystander whose work must not suffer from it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Child processes for tests and benchmarks: each is killed and reaped at its end, on
 // every path, so that a failed test leaves nothing behind.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/container_host.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A node that runs containers: real ones, by crun, in namespaces of the test's own, with a root
 // file system that is read-only.
 //

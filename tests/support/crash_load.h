@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients that keep a daemon busy while it dies again and again, and see to it that nothing of
 // theirs is lost or mixed up.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real gpumemd in a temporary folder under /tmp, for whole-system tests and benchmarks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EXPECT_DENIED(status, kDeviceLimit): RESOURCE_EXHAUSTED, with a Denial of this cause.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EXPECT_STATUS(status, kNotFound, "no lease"): its code, and words that it must have.
 #pragma once
 

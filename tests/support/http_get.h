@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request over HTTP, as a scraper makes it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd as a package would install it on a machine with systemd: the units, the user and the
 // folders that are shipped (deploy/systemd), the program in /usr/sbin, the configuration in
 // /etc/gpumem. All of it is in a SystemdMachine, and nothing on this one is touched.

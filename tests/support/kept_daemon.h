@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real gpumemd under gpumem-keeper, which starts another when it is killed.
 #pragma once
 

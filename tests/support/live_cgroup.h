@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A control group of the running kernel, for tests that move a process into one.
 #pragma once
 

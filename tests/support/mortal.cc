@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kills the program that it is linked into at a failpoint. $GPUMEM_FAILPOINT_FILE, as it is when
 // the program starts, contains the failpoint's name and a number of passes, "deliver-after 3". The
 // file is removed before the death, so that the next daemon lives. "record-before 1 hang": it does

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Separate namespaces, with a process 1 that the test makes. Processes in them see no process, no
 // network, no control group and no /run but theirs. Nothing of it is left when the object is
 // destroyed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the daemon that it is linked into one of a future version, which writes more into the
 // journal than this one does (daemon/core/journal/dialect.h). The first word of the file
 // $GPUMEM_NEXT_JOURNAL_FILE selects the additions:

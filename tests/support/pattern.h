@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data that can be made again from a seed, so that another process can check every byte of
 // memory on whichever device it is.
 #pragma once

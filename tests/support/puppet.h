@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A service that a test commands over a socket, for tests of the FD store in which a service
 // manager starts it, kills it and starts it again. Each of its processes connects to the test anew.
 #pragma once

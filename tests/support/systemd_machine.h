@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine's real systemd as process 1 of separate namespaces. Services run in it as on a
 // machine that has just booted, without any of the machine's services. Nothing of it is left when
 // the object is destroyed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's sockets spoken by hand, for tests that break the rules which
 // libgpumem keeps.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The admin socket: its access control, its refusals, and gRPC's own tools on it.
 #include <gmock/gmock.h>
 #include <grp.h>

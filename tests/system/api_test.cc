@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad requests on a session's gRPC connection: the right status with words that help, to that
 // client alone, and nothing leaked (the fixture looks, tests/support/attack.h).
 #include <gmock/gmock.h>

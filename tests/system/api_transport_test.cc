@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that are no requests on sessions' gRPC connections and the admin socket: bytes that are no
 // HTTP/2, peers that are slow, silent or do not read, and floods. Only their sender notices.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watches on a session's gRPC connection: how many there may be, how they end, and one that is
 // never read. Nothing leaks (the fixture checks, tests/support/attack.h).
 #include <gmock/gmock.h>

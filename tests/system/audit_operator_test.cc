@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit of operators' acts: who changed a quota, a pool or the configuration, and how; and the
 // audit's own configuration.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit in the journal of a real systemd: by the fields, as an operator asks for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client notices nothing when its gRPC connection ends while its session and daemon live.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd in a container as on a node of Kubernetes, with clients in containers of other users'
 // pods. Each container is a real one (crun) with separate namespaces. The test commands the clients
 // over a socket.

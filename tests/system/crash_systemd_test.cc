@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd as a service of the machine's own systemd: killed, restarted, stopped. Its clients run
 // beside it, and report their observations by their exit codes.
 #include <gmock/gmock.h>

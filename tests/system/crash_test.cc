@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon is killed, and another goes on: a real gpumemd under gpumem-keeper on the host
 // backend, clients that work all the while, and publications without a holder.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main job against a real gpumemd on the host backend: several processes share memory, quotas
 // hold. process_end_test.cc has processes that end.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random and mangled messages of every type to all three sockets, from a seed. Whatever
 // comes, the daemon answers with a documented status, goes on, and keeps nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Billing by a real daemon: rules by the kernel's report of a process's cgroup, in groups of the
 // running kernel, and WhoAmI's answer.
 #include <gmock/gmock.h>

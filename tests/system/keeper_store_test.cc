@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The descriptors that gpumem-keeper stores for a service. They outlive the service, and no act of
 // the service or another process disturbs the keeper.
 #include <gmock/gmock.h>

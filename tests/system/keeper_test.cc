@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem-keeper with a service that it keeps running: starts, ends, signals, its command line.
 // keeper_store_test.cc has what it stores.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's log under attack: floods are told in few lines, and a standard error that no
 // process reads holds up no client.
 #include <fcntl.h>

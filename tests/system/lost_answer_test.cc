@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon is killed after it has written down a call's effect, and before the caller gets the
 // answer. The call is repeated with the next daemon, does nothing twice, and is answered as if it
 // had arrived the first time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon without a network, and systemd's proxy before its unix socket, as docs/metrics.md has
 // it.
 #include <gmock/gmock.h>

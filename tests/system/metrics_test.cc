@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd's metrics for Prometheus, and access to them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reused pid is never taken for the process that had it before.
 //
 // In a separate PID namespace the test gives one number to two processes, over and over. The first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of processes that have ended, with and without a word: it comes back, and stays with
 // others who share it.
 #include <gmock/gmock.h>

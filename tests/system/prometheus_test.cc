@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files deployed for Prometheus and Grafana, against the real Prometheus: it scrapes a real
 // daemon that has work to do.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications of processes that are killed: what outlives its publisher, and what ends with it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

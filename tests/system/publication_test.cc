@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications: a real gpumemd on the host backend, and sessions that publish and attach.
 // publication_process_test.cc has processes that are killed.
 #include "gpumem/publication.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas where operators reload the configuration: which changes are told, and what cannot be kept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas that operators change: at once, over restarts, and back again.
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon is restarted for an upgrade, again and again, while clients call it at every step of
 // its end: a real gpumemd under gpumem-keeper on the host backend. Not one call may be refused, and
 // no gpumemctl that only reads may fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shipped units under the machine's real systemd, when things go wrong: the daemon is killed,
 // stopped, stuck, or not allowed to do what it should. service_test.cc has the rest.
 //

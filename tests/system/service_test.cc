@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shipped units under the machine's real systemd: an administrator's commands and their output.
 // service_crash_test.cc has the failures.
 #include <gmock/gmock.h>

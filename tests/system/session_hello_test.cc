@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad messages on the session socket: their sender gets a clear refusal, nothing leaks, and no
 // other client is disturbed (the fixture checks, tests/support/attack.h).
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Silent, deaf and too many clients of the session socket, and processes that are not what they
 // seem: nothing leaks, and no other client is disturbed (the fixture checks,
 // tests/support/attack.h). session_hello_test.cc has bad messages.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tenants that share one device: waiting, guarantees, revocation. A real gpumemd on the host
 // backend, and processes that come, wait and die.
 #include <gmock/gmock.h>

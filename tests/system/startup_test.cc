@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conditions under which gpumemd refuses to start, and its messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The FD store of the machine's own systemd, as FdStore finds it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unbrokered memory, on a real gpumemd. The host backend has no driver that counts it, so a file
 // stands in for the driver (daemon/device/process_memory.h). tests/gpu/unbrokered_test.cc tests the
 // driver.

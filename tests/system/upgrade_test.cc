@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One version of the daemon after another, and back, under gpumem-keeper on the host backend: with
 // a client that lives, a lease, and a publication whose publisher is gone. The newer version is
 // gpumemd_next (tests/support/next_journal.cc).

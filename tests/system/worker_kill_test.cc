@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker is killed at each step of Publish and of Attach, by the worker's failpoints and by those
 // of its daemon. All of its memory comes back to the byte. Its publication exists whole or not at
 // all, no other process's memory changes, and another worker does the same at once.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """check_layers.py CHECKOUT <QUERY: does every source include only what its layer and target may?
 
 QUERY is `bazel query --output=xml //...`. Three rules:

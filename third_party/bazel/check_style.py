@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """check_style.py CHECKOUT [--list] [--write]: is the code as plain and small as CONTRIBUTING.md asks?
 
 Counts, over the files that git knows:
@@ -12,6 +13,7 @@ Counts, over the files that git knows:
   files           files of more than 400 lines, but for Bazel's lists of files
   folders         folders of more than 40 files
   classes         classes of more than 40 public functions
+  unlicensed      sources without an SPDX line (which no other count sees)
 and compares each with its budget in style_budgets.json beside this script. A budget may only fall,
 and that of `returns` only rise: --write moves it to what was counted, and never the other way.
 --list prints each word and each long sentence with its file.
@@ -40,6 +42,8 @@ CODE = C_LIKE + PYTHON + (".sh", ".bzl", ".bazel")
 PLAIN = ("CONTRIBUTING.md", "docs/design.md")
 ITEM = re.compile(r"\s*([-*]|\d+\.|[A-Z_]{5,})\s|.*\S\s{2,}\S")
 RISING = ("returns",)
+LICENCE = re.compile(r"(//|#|/\*) SPDX-License-Identifier: ")
+SOURCE = (".cc", ".c", ".h", ".proto", ".py", ".pyi", ".sh", ".bzl")
 BUDGETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "style_budgets.json")
 # Generated, or a picture.
 EXEMPT = ("deploy/grafana", "LICENSE")
@@ -219,7 +223,7 @@ def measure(checkout):
                             text=True).stdout.split("\n")
     plain, docs = Prose(), Prose()
     comment_lines = returns = 0
-    files, folders, classes = {}, collections.Counter(), {}
+    files, folders, classes, unlicensed = {}, collections.Counter(), {}, {}
     for path in filter(None, listed):
         full = os.path.join(checkout, path)
         if path.startswith(EXEMPT) or not os.path.isfile(full) or os.path.islink(full):
@@ -230,6 +234,10 @@ def measure(checkout):
             continue
         with open(full, encoding="utf-8") as file:
             text = file.read()
+        licensed = [line for line in text.split("\n") if not LICENCE.match(line)]
+        if path.endswith(SOURCE) and text and len(licensed) == text.count("\n") + 1:
+            unlicensed[path] = 1
+        text = "\n".join(licensed)
         if is_doc:
             for block in paragraphs(QUOTED_LIST.sub("", text)):
                 (plain if path in PLAIN else docs).add(path, block)
@@ -253,6 +261,7 @@ def measure(checkout):
         "files": files,
         "folders": {name: count for name, count in folders.items() if count > MAX_FILES},
         "classes": classes,
+        "unlicensed": unlicensed,
     }, (plain, docs)
 
 
@@ -293,6 +302,7 @@ def main():
           "%(docs_sentences)d" % measured + "; %d long files, %d full folders, %d large classes" % (
               len(measured["files"]), len(measured["folders"]), len(measured["classes"])))
     if "--write" in sys.argv[2:]:
+        budgets.setdefault("unlicensed", {})
         with open(BUDGETS, "w", encoding="utf-8") as file:
             json.dump(moved(measured, budgets), file, indent=2)
             file.write("\n")

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What check_style.py counts as a comment, a long sentence and a function's comment."""
 import os
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bazel build --config=tidy //... : clang-tidy over our own sources, its findings as errors."""
 
 # In place of the build's flags, which are meant for gcc.

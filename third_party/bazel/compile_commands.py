@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """compile_commands.py CHECKOUT EXECROOT <AQUERY >compile_commands.json, for clangd and editors.
 
 AQUERY is `bazel aquery --output=jsonproto` of the CppCompile actions. Commands run in Bazel's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules that gpumem's BUILD files use: native rules with the project's defaults."""
 
 # Errors in our own code only: generated code and external repositories do not get these.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the lists are for `run` and deploy/release
 # What a build needs of this machine: Debian packages, a home directory, Bazel, CUDA. Sourced by

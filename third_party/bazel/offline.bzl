@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the archives that Bazel's built-in WORKSPACE suffix would download.
 
 Bazel 4 loads @rules_cc and @rules_java for its own tools, and asks for

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """test_summary.py EVENTS STATUS: the results of `bazel test --build_event_json_file=EVENTS`, in
 cases.
 

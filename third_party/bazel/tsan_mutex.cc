@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linked into every program of --config=tsan, where these functions stand before Abseil's own.
 //
 // Debian's Abseil is not instrumented, so that ThreadSanitizer would see no order between two

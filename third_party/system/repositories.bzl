@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repository rules that present Debian's libraries and tools as Bazel targets.
 
 pkg-config is the source of truth for link flags. Each library links shared by

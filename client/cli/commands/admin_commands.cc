@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands that are one or two calls on the admin socket.
 #include <memory>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands. A Run returns when its work is done or has failed. Results go to stdout; errors
 // return a status whose message is for the user.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl's connection to the daemon.
 //
 // Errors are messages for the user: the path of the socket, and a remedy.

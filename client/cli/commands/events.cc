@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl events: the broker's events as they happen.
 #include <atomic>
 #include <memory>

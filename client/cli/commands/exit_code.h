@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exit codes of gpumemctl. Scripts rely on them; --help lists them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl hold: a worker process from the shell.
 #include <sys/eventfd.h>
 

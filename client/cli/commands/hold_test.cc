@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl hold while it waits, and when its memory is revoked.
 #include <signal.h>
 

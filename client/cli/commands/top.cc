@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl top: polls the admin socket.
 #include <memory>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands that connect as an ordinary worker.
 #include <memory>
 #include <string>

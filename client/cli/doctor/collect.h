@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects the facts that gpumemctl doctor can see from here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What doctor finds about the daemon.
 #include "client/cli/doctor/examine.h"
 

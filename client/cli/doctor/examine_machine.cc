@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What doctor finds about the machine: driver, limits of processes, cgroups.
 #include <cstdint>
 #include <string>

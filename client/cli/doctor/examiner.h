@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the problems in the facts of gpumemctl doctor. Pure; examine.h is its interface.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The facts that gpumemctl doctor has seen of this machine and the daemon. Plain values; unseen
 // facts are missing.
 #pragma once

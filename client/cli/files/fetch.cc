@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl fetch and verify: a publication's contents, to files and against its checksums.
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The metadata of a publication that gpumemctl made from files: the files in the order of its
 // segments. JSON, readable by any program:
 //

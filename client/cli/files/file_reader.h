@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file, read in large pieces by several threads.
 #pragma once
 

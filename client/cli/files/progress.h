@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The progress of long work, on one line of the terminal that is redrawn.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl publish: copies files into segments, and publishes them permanently.
 #include <algorithm>
 #include <cstdio>

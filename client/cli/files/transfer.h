@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies files between disk and mapped memory, in a pipeline of pieces of Staging::kPieceBytes:
 // while one is copied, others are read and one is checked.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The output of publish, fetch and verify. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line as data. Parsing has no side effects: no socket, no output.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of CLI11 whose text is parsed to a value, with a clear error if it is invalid.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of the commands about the driver's memory pools.
 #pragma once
 

@@ -1,3 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/quota_keys.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -6,7 +9,6 @@
 
 #include "client/cli/options/command_line.h"
 #include "client/cli/options/values.h"
-#include "common/quota_keys.h"
 
 namespace gpumem::cli {
 namespace {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of quota set and quota unset.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of the commands that show state: each function adds those of one subcommand.
 #pragma once
 

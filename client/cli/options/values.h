@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parsers of values on the command line.
 //
 // Pure. INVALID_ARGUMENT: a message with the text and the expected form.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/worker_options.h"
 
 #include "client/cli/options/parsed_options.h"

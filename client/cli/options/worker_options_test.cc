@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of gpumemctl hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl's commands and options as data, read from its parser. So the output generated from them
 // (the man page, the completions of shells) always matches the program.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shell completions for gpumemctl's command line: commands, options, words and files. For the names
 // of devices, tenants and publications they query the daemon.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generates files for packages from gpumemctl's command line: the man page and the completions of
 // shells.
 #include <CLI/CLI.hpp>

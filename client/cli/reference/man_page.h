@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl(1), in the language of man(7).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parser to data to text, with correct quoting for each language. tests/cli/completion_test.cc runs
 // the result in shells.
 #include <gmock/gmock.h>

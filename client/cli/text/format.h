@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Formats values for people.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts messages of the protocol to JSON, in a form that programs can rely on:
 //
 //   fields      all of them, in the protocol's order, by their snake_case names, also

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/cli/text/json.h"
 
 #include <gtest/gtest.h>

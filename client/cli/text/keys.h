@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decodes the bytes that a terminal sends for keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes untrusted text harmless to a terminal. Names of publications, files, tenants, processes and
 // control groups are chosen by users that gpumemctl's user need not trust.
 #pragma once

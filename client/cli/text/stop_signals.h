@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGINT and SIGTERM, and optionally SIGWINCH, as events to wait for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of text with optional colours.
 //
 // Pure. Colours are the sixteen of ECMA-48 (SGR), which each terminal displays differently. They

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables for people: columns as wide as their widest cell, separated by two blanks.
 #pragma once
 

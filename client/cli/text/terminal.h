@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The user's terminal, for a picture that is redrawn in place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptions of those that hold memory: tenants and sessions.
 #include <cstdint>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptions of memory: segments, leases, publications and devices.
 #include <algorithm>
 #include <cstdint>

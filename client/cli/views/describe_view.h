@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl describe: all known facts of one object, in paragraphs. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Describes one object of a snapshot in paragraphs. Pure; describe_view.h is its interface.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's devices, by the names that people use.
 #pragma once
 

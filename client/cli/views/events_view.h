@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl events: each record as a line. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The holders of a device: the daemon's answers, added up. Pure.
 #pragma once
 

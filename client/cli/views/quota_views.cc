@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tenants' quotas and usage, for people.
 #include <algorithm>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that the daemon reports to operators, queried at one time, with look-ups by name.
 #pragma once
 

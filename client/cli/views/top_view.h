@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl top: its picture, and the effects of keys. Pure.
 #pragma once
 

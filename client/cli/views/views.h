@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemctl's output for people. Pure: turns the daemon's answers into text. A trailing '*' marks
 // values that operators set, over the configuration. Sizes are exact bytes if `exact`. Empty lists
 // say so in words. Tables are at most `width` characters wide, as far as possible (table.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sample data for the tests of the views.
 #pragma once
 

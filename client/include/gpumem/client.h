@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gpumem client: GPU memory that a node's daemon owns and that several processes share.
 //
 //   auto client = gpumem::Client::Connect();

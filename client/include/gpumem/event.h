@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interprocess events: Client::CreateEvent, Client::OpenEvent and Client::OpenEvents
 // (gpumem/client.h).
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpumem in plain C: all of client.h, publication.h and pool.h, for every language that can call C.
  *
  *   gpumem_client* client;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions with the daemon, and cancellation of waiting calls. Part of gpumem.h; see client.h. */
 #ifndef GPUMEM_GPUMEM_CLIENT_H_
 #define GPUMEM_GPUMEM_CLIENT_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, and what the tenant uses of them. Part of gpumem.h; see types.h. */
 #ifndef GPUMEM_GPUMEM_DEVICE_H_
 #define GPUMEM_GPUMEM_DEVICE_H_

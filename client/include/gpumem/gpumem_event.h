@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interprocess events. Part of gpumem.h; see event.h. */
 #ifndef GPUMEM_GPUMEM_EVENT_H_
 #define GPUMEM_GPUMEM_EVENT_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Default pools, and entry points in the shapes of PyTorch, CuPy and RMM. Part of gpumem.h.
  *
  * These functions use one default pool per device. The process creates it at first use and never

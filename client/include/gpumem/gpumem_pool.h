@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The block pool. Part of gpumem.h; see pool.h. */
 #ifndef GPUMEM_GPUMEM_POOL_H_
 #define GPUMEM_GPUMEM_POOL_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Publications: versions of segments under a name. Part of gpumem.h; see publication.h. */
 #ifndef GPUMEM_GPUMEM_PUBLICATION_H_
 #define GPUMEM_GPUMEM_PUBLICATION_H_

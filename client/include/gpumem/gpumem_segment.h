@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Acquiring, opening and sharing of segments. Part of gpumem.h; see segment.h. */
 #ifndef GPUMEM_GPUMEM_SEGMENT_H_
 #define GPUMEM_GPUMEM_SEGMENT_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Version, statuses, errors and denials of the C ABI. Part of gpumem.h. */
 #ifndef GPUMEM_GPUMEM_STATUS_H_
 #define GPUMEM_GPUMEM_STATUS_H_

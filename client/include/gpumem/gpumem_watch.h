@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Events that the daemon sends to a session. Part of gpumem.h; see watch.h. */
 #ifndef GPUMEM_GPUMEM_WATCH_H_
 #define GPUMEM_GPUMEM_WATCH_H_

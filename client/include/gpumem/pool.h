@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator of blocks in GPU memory that this process leases. An ordinary Allocate or Free makes
 // no call to the daemon. Its only call to the driver asks if a stream is being captured (not for
 // the legacy default stream).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications: a list of segments under a name, with a few bytes of description. Other processes
 // attach to it by name, and it can outlive its publisher.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a session, mapped into this process: the result of Client::Acquire and Client::Open
 // (gpumem/client.h).
 #pragma once

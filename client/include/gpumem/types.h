@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values that calls of gpumem/client.h take and return: kinds, devices, usage, quotas, denials,
 // tickets, and the options of the calls. Sizes are bytes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events that the daemon sends to a session: Client::StartWatch (gpumem/client.h).
 #pragma once
 

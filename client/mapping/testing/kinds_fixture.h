@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client and a fake daemon that grants segments of every kind on the host backend: memory, pools,
 // and the process that owns them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine over fake segments on the host backend; each test ends with a check of its invariants.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests of the pool's engine: a GPU whose streams run when the test lets them.
 #pragma once
 

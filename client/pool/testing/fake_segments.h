@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests of the pool's engine: segments that are mere addresses or plain memory.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """An inference server whose worker is killed, and which serves again from a publication.
 
     python3 inference_server.py [--mib 256] [--kills 3]

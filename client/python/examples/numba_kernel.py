@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A Numba kernel works on an array that another process has published.
 
     python3 numba_kernel.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A producer and a consumer in two processes, frame by frame through one ring of brokered memory.
 
     python3 pipeline.py [--frames 200]

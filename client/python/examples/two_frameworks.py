@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Two processes and two libraries work on one tensor, and nothing is copied.
 
     python3 two_frameworks.py

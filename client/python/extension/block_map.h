@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps a block's address to a value: a hash table with open addressing. CuPy's pool, with which
 // this one's is compared, pays for no division and no node. std::unordered_map pays for both, a
 // third of an allocation's time here.

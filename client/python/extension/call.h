@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by all functions of the extension: errors, arguments, and calls without the interpreter's
 // lock (GIL).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions, devices and usage: gpumem_client_…, gpumem_device_list_…, gpumem_usage_….
 #include "client/python/extension/call.h"
 #include "client/python/extension/handle.h"

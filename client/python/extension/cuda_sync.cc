@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/python/extension/cuda_sync.h"
 
 #include <dlfcn.h>

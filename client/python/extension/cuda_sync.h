@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits for a GPU's work before memory that it may use is freed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CuPy's allocator, for gpumem/cupy.py: the Python objects over the blocks of cupy_blocks.h.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks of CuPy's allocator, for gpumem/cupy.py: from a pool, in the order of CuPy's current
 // stream.
 //

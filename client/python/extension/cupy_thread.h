@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Per-thread facts that CuPy does not pass to allocators: the current stream and the active memory
 // hooks.
 //

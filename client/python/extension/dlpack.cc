@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DLPack, both ways: https://dmlc.github.io/dlpack/latest/c_api.html and python_spec.html. The
 // structs are those of dlpack.h 1.0 (1.1 has more types); the unversioned ones are those of 0.x.
 #include <string>

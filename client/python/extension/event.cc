@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interprocess events: gpumem_client_create_event, _open_event…, gpumem_event_….
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // _gpumem.Handle: one handle of the C ABI (gpumem/gpumem.h) as a Python object, which destroys it.
 //
 // A handle counts the views of its memory: arrays, memoryviews, DLPack capsules, the blocks of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // _gpumem.Memory: bytes that a handle keeps, with the shape of an array. The base of
 // gpumem.Segment, gpumem.Block and gpumem.Array.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The module gpumem._gpumem: the functions of gpumem/gpumem.h for Python, one for one, and the two
 // types that hold their results. gpumem/_gpumem.pyi documents arguments and results.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools and blocks: gpumem_pool_…, gpumem_default_pool, gpumem_shared_block_….
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications: gpumem_client_publish, _attach, _unpublish, _list_publications,
 // gpumem_attachment_….
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's stable ABI, as of CPython 3.9: one binary serves that version and all later ones.
 //
 // The buffer protocol joined the stable ABI in 3.11, but works before: PyType_FromSpec takes its

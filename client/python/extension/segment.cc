@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments: gpumem_client_acquire…, _open…, gpumem_segment_….
 #include "client/python/extension/segment.h"
 

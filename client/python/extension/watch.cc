@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices of the daemon: gpumem_client_start_watch. One callable gets all of them, by name, in a
 // thread of the watch.
 #include "client/python/extension/call.h"

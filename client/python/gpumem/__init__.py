@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem: GPU memory that a node's daemon owns and several processes share.
 
     import gpumem

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Array: elements in brokered memory, or in another library's."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The few calls of the CUDA driver that the package needs, where there is a driver.
 
 By ctypes and the names of cuda.h. Loads nothing until the process uses a GPU's memory.

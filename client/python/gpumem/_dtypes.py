@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types of elements, as the array interface, the buffer protocol and DLPack name them."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C API (client/include/gpumem/gpumem.h) for Python: one function for each of its functions.
 
 Numbers are those of the C API: milliseconds, bytes, enumerations, addresses. A failed call raises

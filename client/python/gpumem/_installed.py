@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detects that this package has been installed twice.
 
 The distribution is named libgpumem. A distribution named gpumem may also bring a folder gpumem,

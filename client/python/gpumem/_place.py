@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The location of memory: device, backend and kind."""
 from __future__ import annotations
 

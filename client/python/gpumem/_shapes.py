@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes, strides and offsets of arrays, checked."""
 from __future__ import annotations
 

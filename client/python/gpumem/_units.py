@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions between Python's seconds and None, and the C library's milliseconds and zeros.
 """
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that wait, which Ctrl-C can end and asyncio can await.
 
 A signal's handler raises between any two steps of the main thread. The parts of threading and

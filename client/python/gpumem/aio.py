@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem for asyncio: the calls that wait, as coroutines.
 
     client = await gpumem.aio.connect()

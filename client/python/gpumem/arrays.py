@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays over brokered memory, which NumPy, CuPy, Numba and PyTorch use without a copy."""
 from __future__ import annotations
 

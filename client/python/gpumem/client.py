@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions with the node's daemon."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuda-python on brokered memory: cuda.core's buffers and memory resources, and the raw handles of
 cuda.bindings.runtime (cudart) for programs that do not know gpumem.
 

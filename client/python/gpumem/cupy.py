@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CuPy on brokered memory.
 
     import cupy, gpumem.cupy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors as exceptions: one class for each status of the daemon, below gpumem.Error.
 
 Each is also the built-in exception with the same meaning, if there is one. `except MemoryError`

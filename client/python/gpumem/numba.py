@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numba on brokered memory: an External Memory Management plugin.
 
     import gpumem.numba

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools: blocks cut from leased segments, without a call to the daemon."""
 from __future__ import annotations
 

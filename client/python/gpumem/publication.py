@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publications: arrays under a name, that others attach to and that can outlive their publisher.
 
 The metadata of a publication describes its arrays, as JSON, for any reader:

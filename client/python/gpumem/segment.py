@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments and blocks: raw memory."""
 from __future__ import annotations
 

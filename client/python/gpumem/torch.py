@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on brokered memory.
 
     import torch, gpumem.torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notices of the daemon to a session."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays: NumPy sees brokered memory without a copy, and the memory stays while it has views."""
 import gc
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real daemons on the host backend, and clients of theirs; each test ends with nothing held.
 
 The environment says where the programs are: GPUMEM_GPUMEMD, GPUMEM_KEEPER, GPUMEM_GPUMEMCTL.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.cuda_core over the host backend, with a stand-in for cuda.core."""
 import gc
 import importlib

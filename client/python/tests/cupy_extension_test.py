@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The extension's functions that CuPy calls for each array, without CuPy; threads run meanwhile."""
 import ctypes
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon on the host backend, and gpumem.cupy with a stand-in for CuPy."""
 import gpumem
 import pytest

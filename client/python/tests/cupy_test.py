@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.cupy over the host backend, with a stand-in for CuPy that makes the same calls."""
 import ctypes
 import gc

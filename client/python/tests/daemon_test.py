@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon that is killed and comes back, and one that does not."""
 import gpumem
 import numpy as np

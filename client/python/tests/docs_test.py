@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/python.md run, one after another, as they stand."""
 import os
 import re

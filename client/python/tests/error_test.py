@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors: classes, built-in classes, and why a request was denied."""
 import pickle
 

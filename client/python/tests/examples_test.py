@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples run on the host backend, with NumPy."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untrusted input: publications, tickets, buffers, interfaces, dtypes."""
 import array as python_array
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """References between objects: forks, threads, order of ends, and no leaks."""
 import gc
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.numba over the host backend, with a stand-in for Numba's driver."""
 import ctypes
 import gc

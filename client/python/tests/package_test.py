@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package itself: imported with nothing there, typed, documented, one binary for all."""
 import inspect
 import os

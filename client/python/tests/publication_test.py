@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publications: arrays under a name, in processes that come later."""
 import json
 

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # run_pytest.sh FILE: runs one file of tests by Debian's pytest, with the package as it was built,
 # and reports its cases to Bazel.
 set -euo pipefail

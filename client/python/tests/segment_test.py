@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments, tickets, blocks and pools on the host backend."""
 import gc
 import pickle

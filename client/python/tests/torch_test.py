@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.torch over the host backend, with a stand-in for PyTorch that is made of NumPy."""
 import ctypes
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that wait: by threads, by asyncio, until they are cancelled, interrupted, or at an end."""
 import _thread
 import asyncio

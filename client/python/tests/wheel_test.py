@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel, installed by pip."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Charges: bytes held against a tenant on a device.
 //
 // Accounting is by ownership. A segment owns exactly one Charge from the moment its bytes are

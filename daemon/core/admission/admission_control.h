@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides on requests for memory: grants, queues or refuses them.
 //
 // A request waits if it does not fit now, but soon or, if it asks to wait, later (wait_queue.h has

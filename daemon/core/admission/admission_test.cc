@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every limit to the byte: which requests fit, and the denials of the others.
 #include <vector>
 

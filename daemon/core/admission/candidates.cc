@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selects the segments to take back for a request.
 //
 // Memory is taken back for a request that is covered by a guarantee, from every tenant; and for one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of a request against everything but memory: counts of sessions, calls, leases and waiters,
 // whether leases may be revocable, and memory taken past the broker. Each refusal counts as a
 // denial of the tenant.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request does not fit, as a denial: for people and programs.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarantees of tenants: who may use the memory, who goes first, and what a team's members share.
 #include "daemon/core/admission/testing/queue_fixture.h"
 #include "gmock/gmock.h"

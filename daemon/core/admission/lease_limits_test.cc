@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of leases: of a session, of a tenant and of the daemon.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many waiters are checked again when one of many waiters or the memory changes.
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The waiters for one limit, in the order in which they are served, with sums over the waiters
 // before each. Pure arithmetic, for the ledger's queue (queue.cc).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which requests wait, which go first, and what ends a wait.
 #include <vector>
 

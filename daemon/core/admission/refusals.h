@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals that several parts of the ledger give.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of a tenant's unused segments a request reuses.
 #pragma once
 
@@ -13,7 +14,7 @@ namespace gpumemd {
 inline RetainedPool& PoolFor(const records::Request& request) {
   records::Tenant& tenant = *request.tenant;
   return TraitsOf(request.kind).pooled ? tenant.pools[request.device].idle
-                                        : tenant.retained[request.device];
+                                       : tenant.retained[request.device];
 }
 
 // Returns how many of these the request would reuse.

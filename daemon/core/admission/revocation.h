@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Taking back memory that was leased as revocable.
 //
 // A process holds either firm leases or revocable ones (CheckLeaseType). So a process that is ended

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Revocable leases, and how they are taken back.
 #include <string>
 #include <utility>

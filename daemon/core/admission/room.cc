@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every limit in bytes or segments that can block a request, and how a request stands to it.
 //
 // A request is measured against the limits of its tenant, of that tenant's ancestors, of the device

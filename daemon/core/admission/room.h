@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether there is room for a request. Adds up the usage at each limit, and says how a
 // request stands to it, why it does not fit, and which segments would have to be taken back.
 // Changes nothing.

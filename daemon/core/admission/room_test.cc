@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes room for a request: segments that are retained, in which order, and their reuse.
 #include "daemon/core/ledger/testing/fixture.h"
 

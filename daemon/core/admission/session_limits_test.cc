@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of sessions, calls in flight and watches: of a tenant, of a user and of the daemon.
 #include <utility>
 #include <vector>

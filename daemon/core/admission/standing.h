@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a request stands to its limits, once the ledger has added up the usage: arithmetic alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the accounts of a tenant or of all devices.
 #pragma once
 

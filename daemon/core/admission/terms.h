@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a request for memory comes to: device, kind and rounded size.
 #pragma once
 

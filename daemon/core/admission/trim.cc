@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/admission/trim.h"
 
 #include "daemon/core/admission/sums.h"

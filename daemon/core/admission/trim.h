@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives up retained segments, so that a request fits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of requests that wait for memory, and which of them have to be checked again.
 //
 // Waiters are served in this order:

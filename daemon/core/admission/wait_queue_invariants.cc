@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that the data of the queue about its waiters is right.
 #include <map>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pass over the waiting requests: which of them are checked, in which order.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdmitWaiting() must notice every change that can serve a waiter. The model test found each of
 // these cases (ledger/testing/model_test.cc).
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit: which tenant got, was denied, lost and gave back how much memory, and why; and what
 // operators and the daemon itself changed. One record for each event, as data; docs/audit.md lists
 // them all.

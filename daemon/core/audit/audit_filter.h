@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps one client's flood from hiding or displacing other audit records. The first records per
 // second of each event and tenant pass; one record gives the number of the rest. Records of the
 // daemon's and its operators' acts always pass. Beyond the number of tenants and users that can be

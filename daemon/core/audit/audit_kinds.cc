@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All events. docs/audit.md describes them for people, and a test compares the two.
 #include <syslog.h>
 

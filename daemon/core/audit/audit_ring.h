@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last records of the audit, for any number of readers: their writer, and operators who watch.
 // A slow reader is told how many records have been overwritten meanwhile.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring, the filter, and the properties of each event.
 #include "daemon/core/audit/audit.h"
 

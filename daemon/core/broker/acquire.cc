@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An Acquire from its beginning to its answer. It may wait for its turn, for minutes if the request
 // allows it; no thread waits with it.
 #include <algorithm>

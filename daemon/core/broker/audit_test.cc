@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audit records of the broker: each event once, with its required fields.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carries out the ledger's decisions.
 //
 // The broker owns the devices and the memory of every segment, and guards the ledger (ledger.h)

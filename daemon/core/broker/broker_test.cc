@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker with devices that fail and stall: every failure is undone, and no session waits for
 // another session's driver call.
 #include "daemon/core/broker/broker.h"

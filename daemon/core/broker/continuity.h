@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps the broker's state outside this process, so that a successor can go on when it is killed.
 //
 // Changes of the ledger are journaled before any client or observer is told of them. Another

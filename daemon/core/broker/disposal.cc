@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives memory back to the driver, and what ended sessions had, on threads of the broker.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the memory of a request, and hands it over to its client.
 #include <algorithm>
 #include <utility>

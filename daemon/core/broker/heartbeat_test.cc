@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's heartbeat: a watchdog's sign of life, and the load shown of a running daemon.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds that live in a context: the broker hands over each pool once, and reports losses.
 #include <unistd.h>
 

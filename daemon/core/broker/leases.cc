@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What clients do with leases: open, share and release them; and the events beside them.
 #include <algorithm>
 #include <optional>

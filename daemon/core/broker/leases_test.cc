@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions with very many leases: the bounds on their requests, and that no other session waits for
 // them.
 #include <algorithm>

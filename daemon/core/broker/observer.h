@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the broker reports to the services and to people.
 #pragma once
 

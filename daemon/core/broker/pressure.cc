@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selects the sessions that are asked to give memory back after a denial.
 #include <algorithm>
 #include <utility>

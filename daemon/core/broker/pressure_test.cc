@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What holders are asked for while requests wait: pressure, and the revocation of their memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

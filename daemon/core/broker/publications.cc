@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications, and an Attach from its beginning to its answer. It may wait for hours for a future
 // version; no thread waits with it.
 #include <utility>

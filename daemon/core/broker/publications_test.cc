@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications in the broker: sending and undoing, waiting without a thread, ends by the clock, and
 // the descriptors that stay open.
 #include <gmock/gmock.h>

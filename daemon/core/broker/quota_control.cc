@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/broker/quota_control.h"
 
 #include <utility>
@@ -132,8 +133,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (absl::Status saved = save_(overrides); !saved.ok()) return saved;
   overrides_ = std::move(overrides);
   skipped_.erase(tenant);
-  absl::StatusOr<TenantView> view =
-      fields.empty() ? broker_->operators().UnsetQuota(tenant, quota) : broker_->operators().OverrideQuota(tenant, quota);
+  absl::StatusOr<TenantView> view = fields.empty()
+                                        ? broker_->operators().UnsetQuota(tenant, quota)
+                                        : broker_->operators().OverrideQuota(tenant, quota);
   if (!view.ok())
     return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};  // gone by now
   return Outcome{*std::move(view), before, std::move(fields)};

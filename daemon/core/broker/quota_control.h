@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets tenants' quotas: the configuration's, with operators' changes (overrides.h) on top, which
 // survive restarts. All changes of quotas go through here, one at a time. Thread-safe.
 #pragma once

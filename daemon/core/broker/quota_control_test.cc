@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/broker/quota_control.h"
-#include "daemon/core/broker/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 
+#include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests of clients that the broker is answering.
 #pragma once
 

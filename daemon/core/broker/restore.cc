@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restores an earlier broker's state.
 #include <algorithm>
 #include <optional>

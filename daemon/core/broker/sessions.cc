@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions, and the calls that they have in flight.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mutex that measures how long it is held: for the metrics, and for tests that bound it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A change of the broker's ledger. For the broker's source files only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What operators and the metrics see of the broker. Long lists are read in parts, and the broker's
 // mutex is free between them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that wait for their turn: no thread waits with them, and the clock ends waits on time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interprocess events: which sessions may register and find which events (ipc_events.h keeps them).
 #pragma once
 

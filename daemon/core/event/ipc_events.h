@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interprocess events that sessions have registered, and which sessions may find them.
 //
 // An event has a name, which one tenant's sessions know, or stands beside a lease, for all sessions

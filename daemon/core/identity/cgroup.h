@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Facts about a process from its cgroups, in the terms of systemd, container managers, Kubernetes
 // and Slurm. Pure: the text of /proc/PID/cgroup (cgroups(7)) in, facts out.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Billing rules: they map the kernel's facts about a peer to a tenant's name. Pure: reads nothing,
 // so that every case can be tested with plain data.
 #pragma once

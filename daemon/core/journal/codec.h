@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of a change in a record's payload. The key's fields come first. A put adds all other
 // fields, in the order in which the type visits them (records.h), without gaps. The rest is zeros.
 //

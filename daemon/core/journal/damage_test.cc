@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Journals that are torn, damaged or incomplete: the state read from them, or the refusal.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The versions of the journal that this daemon writes and reads (table.h, "Versions").
 //
 // It is a variable for one test alone, in which a daemon of a future version writes journals for

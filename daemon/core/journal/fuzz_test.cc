@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads bytes that no daemon has written, made from a seed. Reading them always ends with a status,
 // or with a state that could have been written. It takes no more memory than that state.
 //

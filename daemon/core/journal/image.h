@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's state according to the journal: the sum of all changes so far. No I/O. Not
 // thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The places of all fields in a journal's bytes (table.h), for the writer and the reader.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a journal, whatever its bytes are.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal's records of the ledger: plain values, one record each.
 //
 // A batch of changes takes the ledger (ledger.h) from one consistent state to the next. The journal

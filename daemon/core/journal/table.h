@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal's bytes: a table of objects that stays readable if its writer is killed at any point.
 //
 // The bytes are a file's pages, mapped shared (daemon/restart/journal_file.h). The stores of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Journals of other forms, and of later versions of this form.
 #include <gtest/gtest.h>
 

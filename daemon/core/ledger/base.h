@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all parts of the ledger work on. The ledger owns it, and its parts refer to it.
 #pragma once
 

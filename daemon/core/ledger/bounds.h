@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Upper bounds for the daemon and its tenants, and how much is done in one go.
 #pragma once
 

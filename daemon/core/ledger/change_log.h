@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes to the ledger's state since the journal's last batch.
 #pragma once
 

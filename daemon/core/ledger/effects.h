@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What changes of the ledger have led to, for its caller to act on outside.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How sessions end: what each had is given up, a bounded number of objects at a time.
 #pragma once
 

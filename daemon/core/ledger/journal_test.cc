@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's records of each change. Reading them back: restore_test.cc.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 

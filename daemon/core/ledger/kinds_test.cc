@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each kind of segment adds to the ledger, by example: sentences, pinned memory, losses,
 // events. The model test covers the rest.
 #include "daemon/core/ledger/ledger.h"

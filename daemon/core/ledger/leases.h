@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases: the right of a session to use a segment.
 #pragma once
 

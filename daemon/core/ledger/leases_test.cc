@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of leases, tickets and segments, and of operations under way.
 #include <vector>
 

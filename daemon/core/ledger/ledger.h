@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's state machine: which session holds which memory, which tenant is charged for it, and
 // which request may have more.
 //
@@ -63,8 +64,8 @@
 #include "daemon/core/ledger/inspect/inspector.h"
 #include "daemon/core/ledger/leases.h"
 #include "daemon/core/ledger/operations.h"
-#include "daemon/core/ledger/reconciliation.h"
-#include "daemon/core/ledger/restore.h"
+#include "daemon/core/ledger/recovery/reconciliation.h"
+#include "daemon/core/ledger/recovery/restore.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
 #include "daemon/core/ledger/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments whose memory the device can no longer share.
 #include "absl/container/flat_hash_set.h"
 #include "daemon/core/ledger/segments.h"

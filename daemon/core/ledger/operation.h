@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests to the ledger, and its decisions.
 #pragma once
 

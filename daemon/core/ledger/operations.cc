@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/ledger/operations.h"
 
 #include <algorithm>
@@ -173,8 +174,7 @@ void Operations::Expose(Operation& operation, Session& session, size_t steps) {
       process.revocable = operation.revocable;
       if (session.exposed.size() == 1) changes_.Touch(operation.session);  // firm or revocable
     }
-    if (TraitsOf(segment.kind).pooled)
-      segments_.Import(operation.session, session, segment.device);
+    if (TraitsOf(segment.kind).pooled) segments_.Import(operation.session, session, segment.device);
   }
 }
 

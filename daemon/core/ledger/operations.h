@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations: how sessions get leases.
 //
 // Memory moves in two phases. Creating a segment and sending a file descriptor take time and can

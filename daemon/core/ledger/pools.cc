@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that comes from a tenant's memory pool on a device (kind mempool).
 //
 // What CUDA has once exported from a pool returns to the device only when the pool is destroyed and

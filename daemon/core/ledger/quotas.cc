@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators' changes of quotas, and the checks before a change.
 #include <map>
 #include <optional>

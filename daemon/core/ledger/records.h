@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's record of each tenant, session, segment, lease and waiter. Plain records: only the
 // ledger changes them (ledger.h), and keeps them consistent with each other.
 #pragma once

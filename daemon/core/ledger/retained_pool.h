@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tenant's segments on one device that are kept for reuse: found by size for reuse, and by age
 // for giving up. Holds ids only; the ledger owns the segments.
 #pragma once

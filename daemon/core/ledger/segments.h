@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments: their states, which follow from their holders, and how they go back to the driver.
 //
 // A segment without leases is in one of these states:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions, and the calls that each has in flight. How a session ends: endings.h.
 #pragma once
 

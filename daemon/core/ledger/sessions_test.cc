@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of sessions: how they begin, and how they end, at once or in parts.
 #include <vector>
 

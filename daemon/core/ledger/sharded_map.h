@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hash map with bounded insertion time: 256 small maps. A single map copies all its entries as it
 // grows past a power of two, which takes 40 ms for a million entries. Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/ledger/sharded_map.h"
 
 #include <map>

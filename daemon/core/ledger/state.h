@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that the ledger's parts share: devices, tenants, sessions, segments, leases, waiters
 // and publications. Only the ledger changes it; others read it through const functions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tenants: their quotas, and the hierarchy of tenants.
 //
 // A tenant may be under another one, as a member is under its team: its usage counts against both.

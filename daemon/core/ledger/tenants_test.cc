@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tenants, their quotas, and what gives their retained memory back: trimming and draining.
 #include "daemon/core/ledger/testing/fixture.h"
 

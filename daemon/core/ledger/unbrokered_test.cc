@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that was taken past the broker: shown, counted against no limit, and a reason for denials
 // if the ledger is told so.
 #include "daemon/core/ledger/testing/fixture.h"

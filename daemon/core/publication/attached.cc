@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sessions that are attached to publications, and those that wait for a version.
 #include <utility>
 

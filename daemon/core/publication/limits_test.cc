@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may be published, and how much of it: names, segments, metadata and numbers.
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications: named, versioned lists of segments that outlive their publishers.
 //
 // A publication holds its segments as a lease does, without a session. While it exists, these are

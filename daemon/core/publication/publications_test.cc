@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications: which sessions hold which segments for how long, which tenants may see them, and
 // waits for a version.
 #include "absl/strings/str_replace.h"

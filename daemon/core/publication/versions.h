@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Remembers the last versions of names that are no longer published, so that the versions of each
 // name only grow. The memory for it is bounded: the oldest names and tenants are summed up in one
 // number.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Versions of publications: how they are numbered, and which version a name stands for.
 #include <string>
 

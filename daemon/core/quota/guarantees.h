@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether all guarantees can be kept at the same time. Pure arithmetic over quotas, for the
 // configuration, for operators' changes, and for saved changes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/quota/guarantees.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators' changes of quotas while the daemon runs. They are kept apart from the configuration,
 // so that an unchanged field goes on following it. Pure: daemon/restart/override_store.h saves them
 // to disk, and quota_control.h applies them.

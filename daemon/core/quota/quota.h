@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant's limits, in the units that the ledger counts in.
 //
 // The configuration also allows percentages of a device ("50%"). Before they get here, they are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The differences between two quotas, for the audit.
 #pragma once
 

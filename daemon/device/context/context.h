@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of a CUDA context, or of its stand-in, for kinds mempool and ipc.
 //
 // It lives in a separate process, the context process (process.h), so that an error which spoils

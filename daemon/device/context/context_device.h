@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adds kinds mempool and ipc to a device.
 #pragma once
 

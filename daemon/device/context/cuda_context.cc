@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/device/context/cuda_context.h"
 
 #include "common/cuda/driver.h"

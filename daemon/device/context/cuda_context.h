@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA context on one GPU, for memory of kinds ipc and mempool.
 #pragma once
 

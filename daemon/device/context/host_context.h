@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stand-in for a CUDA context on a host device: memfds that only this process owns.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/device/context/host_ipc_server.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers processes that open memory of kind ipc on a host device (common/mapping/host_ipc.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One device's context process, kept while there is memory in it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process with a context on one device, which executes its parent's requests.
 //
 // It is this program, run again, at the other end of a socket. It ends when its context breaks, or

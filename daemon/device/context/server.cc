@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The context process's side of process.h.
 #include <poll.h>
 #include <signal.h>

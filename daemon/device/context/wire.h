@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between a ContextProcess and its process. Both run this program, so a message is its
 // struct's bytes.
 #pragma once

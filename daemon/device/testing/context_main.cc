@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main() of tests that open devices with kinds mempool and ipc.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requirements of the broker on every Device, for each kind of memory, as suites of tests:
 //   DeviceContract   what it makes, refuses and gives back
 //   SharingContract  what processes do with its memory, for each identity of a process

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds that live in a context: its end, its loss, its pools.
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another process, for tests that share device memory between processes.
 #pragma once
 

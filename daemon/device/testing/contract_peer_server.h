@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The work of a ContractPeer, in either process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What processes do with memory that a device made.
 #include <fcntl.h>
 #include <gmock/gmock.h>

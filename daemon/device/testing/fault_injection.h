@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices that fail, and stall, on a test's command.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs many stored descriptors into few of the service manager's, in crates.
 //
 // systemd's FD store gets slow with the number of its descriptors, and PID 1 with it (see

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short names for stored descriptors: a letter and a number, "s2Bz".
 //
 // All names come back in one environment variable, which execve(2) limits to 128 KiB

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/restart/fd_store/fd_name.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's side of a service manager's FD store: sd_notify(3), sd_listen_fds(3),
 // sd_notify_barrier(3), and FileDescriptorStoreMax= in systemd.service(5).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FdStore without its service manager: the manager ends, or was never there.
 #include <fcntl.h>
 #include <gtest/gtest.h>

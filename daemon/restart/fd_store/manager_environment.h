@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variables that a service manager sets in the environment of its services.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FdStore::FromEnvironment(): descriptors, variables and limits from the service manager.
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service manager's socket for sd_notify(3) messages.
 #pragma once
 

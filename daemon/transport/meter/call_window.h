@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits the calls of one uid and tenant that are in progress at a time.
 //
 // HTTP/2 bounds the calls of each connection. With many connections a peer could still queue ten

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/meter/call_window.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many frames the HTTP/2 connections of one uid and tenant may send.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the frames in the byte streams of an HTTP/2 connection (RFC 9113, section 4.1).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/meter/metered_sockets.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Meters what gRPC reads and writes, before gRPC sees it.
 //
 // gRPC 1.51 does not bound the work of frames without a call (RFC 9113, section 10.5;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine's names of control groups, for a daemon in a separate cgroup namespace.
 //
 // Container managers give containers such namespaces. Kubernetes does so on cgroup v2, and no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identifies the peer of a unix socket, as the kernel reports it.
 #pragma once
 

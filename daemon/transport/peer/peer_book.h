@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identifies the caller of a gRPC call, for the audit. gRPC does not report a call's connection,
 // only the name of the client's socket. The kernel reports whose connection has that name.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of the session server on a client's socket; the client is assumed hostile. Stateless
 // functions on a non-blocking SEQPACKET socket; none waits.
 #pragma once

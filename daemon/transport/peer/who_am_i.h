@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the daemon tells a process about its recognized identity.
 #pragma once
 

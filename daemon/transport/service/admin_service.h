@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem.v1.Admin: translates the operators' calls.
 #pragma once
 

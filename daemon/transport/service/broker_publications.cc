@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of gpumem.v1.Broker that are about publications.
 #include <algorithm>
 #include <memory>

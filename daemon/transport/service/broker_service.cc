@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/service/broker_service.h"
 
 #include <algorithm>

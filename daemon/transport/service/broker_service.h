@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem.v1.Broker: validates, translates, and calls the broker.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the ledger's values to the protocol's, and a few back.
 #pragma once
 
@@ -8,8 +9,8 @@
 #include "absl/types/span.h"
 #include "common/kind_proto.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/core/broker/views.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/views.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/quota_proto.h"
 #include "proto/gpumem/v1/admin.pb.h"

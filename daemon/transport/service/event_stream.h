@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admin.WatchEvents: streams the records of the audit to operators as they come.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/service/unary_call.h"
 
 #include "absl/strings/string_view.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two ends of a unary call whose request and answer gRPC passes on as bytes.
 //
 // gRPC's synchronous services keep a thread for each call until its client has taken the answer. A

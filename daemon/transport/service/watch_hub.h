@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Broker.Watch: events to the sessions that ask for them.
 //
 // Events carry state, not steps: changes since the last event that a reader took are sent once, as

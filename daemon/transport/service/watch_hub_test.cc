@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How watches begin and end, over gRPC. tests/system tests their events on a whole daemon.
 #include "daemon/transport/service/watch_hub.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads for work that may block. More are started while all are busy, up to a bound; further work
 // queues.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared parts of this folder's tests: servers with a service, and clients of their connections.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The cost of an allocation from Python, by each framework, on gpumem and on the framework's
 allocator, all in one run. Prints rows of a table: nanoseconds for one allocation and its end.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A worker dies; how long until the next one answers its first token? A PyTorch module of 7 GB or
 more with random weights: read from a file again, or attached to as a publication.
 

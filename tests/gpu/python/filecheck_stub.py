@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces the package `filecheck`, which each of numba-cuda's tests imports and few use. runner.py
 puts it into a folder as filecheck.py, for Numba's own tests alone, if the package is not installed.
 A test that does use it is skipped.

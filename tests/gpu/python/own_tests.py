@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a framework's own unittest modules by their names, and writes the results to $GPUMEM_REPORT
 as reporter.py does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin of pytest that writes each event at once, so that a crash loses nothing: lines of JSON
 in the file $GPUMEM_REPORT."""
 import json

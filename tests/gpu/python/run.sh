@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The Python package and its frameworks on a machine with a GPU: our tests, the frameworks' own, the
 # examples and the benchmarks. Run it as root from a release that was unpacked:
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the parts of run.sh, each in separate processes with a separate daemon, and counts.
 
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python runs this at the start of each process of run.sh, since the folder is in PYTHONPATH.
 
 numba-cuda 0.30 uses names of NumPy that NumPy 2.5 no longer has, and then compiles no kernel, with

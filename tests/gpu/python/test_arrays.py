@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokered arrays on a GPU, as each framework sees them: no copies, both ways."""
 import pickle
 

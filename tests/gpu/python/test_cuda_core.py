@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.cuda_core on a GPU: cuda.core's buffers, and raw handles for cuda.bindings.runtime."""
 import gc
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of cuda.bindings.runtime on brokered memory."""
 import contextlib
 import uuid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.cupy on a GPU."""
 import gc
 import pickle

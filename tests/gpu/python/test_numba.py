@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.numba on a GPU, with a default pool of kind vmm (or of GPUMEM_POOL_KIND)."""
 import gc
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.torch beside PyTorch's own allocator: MemPool, publications, sharing."""
 import gc
 import pickle

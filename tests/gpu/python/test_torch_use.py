@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpumem.torch.use(): all of PyTorch's memory is gpumem's in this process."""
 import gc
 import pickle

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A session of tenant "bad" that makes calls over gRPC, beside a bystander
 // (tests/support/attack.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines of an audit, and a daemon that writes one. Each line has the fields that AuditKinds
 // says.
 #pragma once

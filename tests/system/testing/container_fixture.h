@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumemd in a container, as on a node of Kubernetes, and clients in containers of pods
 // (tests/system/testing/container_worker.h).
 //

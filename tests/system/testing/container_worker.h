@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client that a test commands: the program in containers of container_test.
 #pragma once
 

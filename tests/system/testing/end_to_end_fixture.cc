@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/system/testing/end_to_end_fixture.h"
 
 #include <unistd.h>

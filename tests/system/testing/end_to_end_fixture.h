@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon on the host backend with tenants "a" and "b", and a process that holds memory.
 #pragma once
 

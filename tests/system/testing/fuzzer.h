@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sends random and mangled messages of every type to all three sockets, from a seed.
 #pragma once
 

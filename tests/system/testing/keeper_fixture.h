@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpumem-keeper with a service that the test commands (tests/support/puppet.h). The test's program
 // is that service, too: its main() runs RunPuppet for `--puppet PATH`.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that all have one number, one after the other, in a separate PID namespace.
 #pragma once
 

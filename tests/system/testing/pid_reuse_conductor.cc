@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/system/testing/pid_reuse_conductor.h"
 
 #include <signal.h>

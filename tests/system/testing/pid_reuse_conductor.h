@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives one number to two processes, over and over, while a daemon looks; and checks for whom the
 // daemon takes them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon on the host backend, a client of tenant "ml", and segments to publish, each with a
 // number in it.
 #pragma once

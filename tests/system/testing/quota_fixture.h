@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon with the tenants of kConfig, and an operator who changes their quotas over the admin
 // socket.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random messages from a seed: fields of every type, and bytes that are nearly a message.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests of the command line: the command, or the error, that arguments are parsed to.
 #pragma once
 

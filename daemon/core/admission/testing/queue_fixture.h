@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ledger whose requests wait: sessions that are in a call, and memory that keeps others out.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A broker of one small device, clients whose requests wait, and an observer of what they are told.
 #pragma once
 

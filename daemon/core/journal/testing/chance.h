@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes by chance, for tests of the journal: the same from the same seed on every machine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A journal in plain memory, and what its tests have in common.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records in the audit the events that only the ledger knows: sessions, grants, releases,
 // publications, and lost, revoked and reclaimed memory. The broker records denials, since it knows
 // the call.

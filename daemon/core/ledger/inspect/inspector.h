@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers questions about the ledger's state. Changes nothing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether the ledger's state is consistent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's part of the metrics. Runs under the broker's mutex, and so in one pass over tenants,
 // waiters and unbrokered uses: never over segments, leases or sessions.
 #include "absl/container/flat_hash_map.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's measurements at one moment: plain values, for the metrics.
 #pragma once
 

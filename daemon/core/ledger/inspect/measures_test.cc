@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the metrics' measures with the operations done.
 #include "daemon/core/ledger/testing/fixture.h"
 

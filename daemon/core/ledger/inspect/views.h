@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain values copied out of the ledger, for the services to translate and for tests to compare.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ledger of two small devices, and the first steps of most of its tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs random operations with faults on the ledger. Compares each answer and each state with the
 // naive model's (model/model.h). Nothing is sampled: after every call the test compares all of
 // both, and checks the ledger's invariants. It also checks that no session waits for memory that is

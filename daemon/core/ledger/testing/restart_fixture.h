@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ledger that journals its changes, and a successor that goes on from them in its place.
 #pragma once
 

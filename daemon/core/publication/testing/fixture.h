@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ledger, and the steps of publishers and attachers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared parts of this folder's tests: a service manager that a test plays, and child processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of CuPy that gpumem.cupy calls, over ctypes: for machines with neither CuPy nor a GPU.
 
 Signatures and order of calls are those of CuPy's documentation of cupy.cuda."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of PyTorch that gpumem.torch uses, over NumPy: for machines with neither PyTorch nor a
 GPU. Types that NumPy does not know are kept as the integers that PyTorch's view() would show."""
 import numpy as np

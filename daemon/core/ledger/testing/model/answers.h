@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the ledger's answers: status codes, and the numbers and holders of denials.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of attaching to publications, and of waits for a version.
 #pragma once
 

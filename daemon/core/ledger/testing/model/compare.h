@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the model's tenants, sessions and segments with those that the ledger shows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of devices: their kinds, and the device that a request goes to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/ledger/testing/model/events.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of guarantees: what must be available for each tenant, and what requests they allow.
 #pragma once
 

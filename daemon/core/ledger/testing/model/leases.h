@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of leases: tickets, openings, and operations that end in leases.
 #pragma once
 

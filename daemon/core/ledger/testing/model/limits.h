@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of limits: how a request stands to each, and what blocks it.
 #pragma once
 
@@ -39,7 +40,7 @@ struct Limit {
 // Returns the sum of small numbers, of which one may be UINT64_MAX: no limit.
 uint64_t SumOfThree(uint64_t a, uint64_t b, uint64_t c);
 
-// What is decided about a request.
+// The decision about a request.
 struct Decision {
   Fit fit = Fit::kNow;
   bool hopeless = false;

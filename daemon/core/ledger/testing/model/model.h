@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second, naive ledger, to compare the first with: the promises of ledger.h in the simplest form.
 // It keeps lists of holders and no sums; every number is counted anew from the lists. Events forget
 // nothing: after each step the model looks for entries that are no longer needed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of waiting requests: their order, and when they are answered.
 #pragma once
 

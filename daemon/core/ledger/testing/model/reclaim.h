@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of memory that goes back: retained segments, segments that are given up, and for whom.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The records of the model: sessions, segments, leases, requests and the like, each in the simplest
 // form.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of sessions that come back after a restart, and ask once more for what they were
 // granted.
 #pragma once

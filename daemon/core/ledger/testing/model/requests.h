@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of requests for memory: what they are answered, and what they are granted.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of a daemon's end and of its successor: the surviving sessions, and what they hold.
 #pragma once
 

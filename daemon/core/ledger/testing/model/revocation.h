@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of revoking revocable leases.
 #pragma once
 

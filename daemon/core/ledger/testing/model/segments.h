@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of segments: which processes hold them, in which state they are, and sums of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of sessions: how they begin and end, and their calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The random choices of the model test: tenants, amounts, limits. The numbers are small, so that
 // requests often conflict.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One course of random calls of a ledger, with the model beside it: what all steps of the model
 // test have in common. The steps are free functions, by subject; step_list.h has the list of them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of leases: openings, commits and aborts of operations, releases and tickets.
 #pragma once
 

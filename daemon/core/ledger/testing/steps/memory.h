@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of the memory itself: losses, destruction, trimming, and a driver that has none.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of operators: configuration, quotas, draining, and lists.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two promises that are probed whatever the model says: guaranteed memory is available, and a
 // large request is granted in the end.
 #pragma once

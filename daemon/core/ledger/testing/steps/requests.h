@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of requests for memory, of waiting requests and of revocations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's end: at any moment it is killed, some processes with it, and another goes on.
 // Includes the steps of sessions that come back.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of all steps, with how often each is taken, and the end of an episode.
 #pragma once
 

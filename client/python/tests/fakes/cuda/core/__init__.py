@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of cuda.core that gpumem.cuda_core uses: see the documentation of Buffer.from_handle
 and MemoryResource. TELLS: the end of a buffer calls its resource, as in most versions."""
 TELLS = True

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 class OutOfMemoryError(MemoryError):
     def __init__(self, size, total, limit=0):
         super().__init__(f"Out of memory allocating {size} bytes")

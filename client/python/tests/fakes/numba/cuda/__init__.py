@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from .cudadrv import driver
 from .cudadrv.driver import (AutoFreePointer, HostOnlyCUDAMemoryManager, IpcHandle, MappedMemory,
                              MemoryInfo, MemoryPointer, PinnedMemory)

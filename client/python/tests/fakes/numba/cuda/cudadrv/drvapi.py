@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import ctypes
 
 cu_device_ptr = ctypes.c_uint64

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of sessions, tenants and their requests outlives the daemon, by example. Segments:
 // restore_segments_test.cc. The model test covers the rest.
 #include <string>

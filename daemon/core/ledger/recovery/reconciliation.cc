@@ -1,4 +1,5 @@
-#include "daemon/core/ledger/reconciliation.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/core/ledger/recovery/reconciliation.h"
 
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Continues from the state of an earlier daemon, at whatever moment it stopped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions that come back after the daemon's end: which leases they are granted once more, and
 // which end.
 #include "daemon/core/ledger/testing/restart_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publications across a restart of the daemon, by example.
 #include "daemon/core/ledger/testing/restart_fixture.h"
 

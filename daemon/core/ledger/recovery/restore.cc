@@ -1,4 +1,5 @@
-#include "daemon/core/ledger/restore.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/core/ledger/recovery/restore.h"
 
 #include <algorithm>
 #include <memory>

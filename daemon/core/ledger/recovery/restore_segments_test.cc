@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which segments outlive the daemon, which are lost, and which tenant is charged for them.
 #include <vector>
 

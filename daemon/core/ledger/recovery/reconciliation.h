@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client that has connected anew still has: repeated requests get what they were granted,
 // and grants that the client does not know of end.
 #pragma once
