@@ -18,8 +18,6 @@ constexpr int kDriverAttempts = 4;
 // itself asks less and less often (pressure.cc).
 constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
 
-absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
-
 // Interval at which the clock checks whether memory on its way has come.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 

@@ -7,11 +7,6 @@
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
-namespace {
-
-absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
-
-}  // namespace
 
 absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& spec,
                                          absl::string_view bytes) {
