@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an Acquire and an Attach have in common: they may wait for long without a thread, be given
 // up by their clients, and be left to the next daemon.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that wait in the broker. Not thread-safe.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the broker's service answers an Acquire or an Attach. Internal to the implementation of
 // broker_service.h.
 #pragma once
