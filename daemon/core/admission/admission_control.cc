@@ -198,7 +198,7 @@ std::vector<absl::Status> AdmissionControl::EndExpiredWaits(absl::Span<const Wai
 absl::Status AdmissionControl::EndWait(WaiterId id, bool expired) {
   if (expired) return EndExpiredWaits({id}).front();
   queue_.Remove(id);
-  return absl::CancelledError("the client has given up the request");
+  return GivenUp();
 }
 
 absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(

@@ -19,8 +19,6 @@ constexpr int kDriverAttempts = 4;
 // itself asks less and less often (pressure.cc).
 constexpr absl::Duration kPressAgain = absl::Milliseconds(250);
 
-absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
-
 // Interval at which the clock checks whether memory on its way has come.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
@@ -40,14 +38,8 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   Acquisition& it = *acquisition;
   if (it.begun == absl::InfinitePast()) it.begun = now_();
   Update update(this);
-  if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
   if (it.operation) return true;
-  if (it.given_up) return GivenUp();
-  if (parks_) {
-    it.parked = true;
-    ++parked_;
-    return false;
-  }
+  if (absl::StatusOr<bool> may = MayBegin(it); !may.ok() || !*may) return may;
   it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
@@ -58,21 +50,9 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   it.waited = true;
   it.give_up = it.spec.waits ? it.wait_until : it.release_deadline;
   it.press_again = now_();
-  waiting_.emplace(*it.waiter, acquisition);
-  SetDue(*it.waiter, it);
+  acquiring_.Add(*it.waiter, acquisition, it.Due());
   times_changed_ = true;
   return false;  // it may be resumed at once
-}
-
-void Broker::Resume(const std::shared_ptr<Acquisition>& acquisition,
-                    absl::StatusOr<Operation> operation) {
-  acquisition->waiter.reset();
-  if (operation.ok()) {
-    acquisition->operation = *std::move(operation);
-  } else {
-    acquisition->refused = operation.status();
-  }
-  resumed_.emplace_back(acquisition, &acquisition->resume);
 }
 
 Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block) {
@@ -152,41 +132,10 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
-  if (leases.ok()) CountGrant(it, *leases);
-  {
-    TimedLock lock(&mutex_);
-    if (!leases.ok() || !it.given_up) return leases;
-  }
-  Update update(this);
-  std::vector<LeaseId> ids;
-  for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
-  ledger_.leases().Release(it.session, ids).IgnoreError();  // or they have ended with their session
-  return GivenUp();
-}
-
-void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
-  Update update(this);
-  acquisition->given_up = true;
-  if (std::exchange(acquisition->parked, false)) {
-    --parked_;
-    return Resume(acquisition, GivenUp());
-  }
-  if (!acquisition->waiter || TakeWaiting(*acquisition->waiter) == nullptr) return;
-  ledger_.admission().EndWait(*acquisition->waiter, /*expired=*/false).IgnoreError();
-  Resume(acquisition, GivenUp());
-}
-
-void Broker::Park() {
-  Update update(this);
-  parks_ = true;
-  for (auto& [waiter, acquisition] : std::exchange(waiting_, {})) {
-    ledger_.admission().EndWait(waiter, /*expired=*/false).IgnoreError();
-    acquisition->waiter.reset();
-    acquisition->parked = true;
-    ++parked_;
-  }
-  due_.clear();
-  ParkAttaches();
+  if (!leases.ok()) return leases;
+  CountGrant(it, *leases);
+  if (absl::Status kept = Keep(it, *leases); !kept.ok()) return kept;
+  return leases;
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
@@ -212,27 +161,9 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
 
 // --- The clock -----------------------------------------------------------------------
 
-void Broker::SetDue(WaiterId id, Acquisition& it) {
-  due_.erase({it.due, id});
-  it.due = it.spec.without_pressure ? it.give_up : std::min(it.give_up, it.press_again);
-  due_.emplace(it.due, id);
-}
-
-std::shared_ptr<Broker::Acquisition> Broker::TakeWaiting(WaiterId id) {
-  auto it = waiting_.find(id);
-  if (it == waiting_.end()) return nullptr;
-  std::shared_ptr<Acquisition> acquisition = std::move(it->second);
-  waiting_.erase(it);
-  due_.erase({acquisition->due, id});
-  return acquisition;
-}
-
 absl::Time Broker::NextTime() const {
-  absl::Time next =
-      std::min(ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry());
-  if (!due_.empty()) next = std::min(next, due_.begin()->first);
-  if (!attach_due_.empty()) next = std::min(next, attach_due_.begin()->first);
-  return std::min(next, NextHeartbeat());
+  return std::min({ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry(),
+                   acquiring_.NextDue(), attaching_.NextDue(), NextHeartbeat()});
 }
 
 absl::Time Broker::NextHeartbeat() const {
@@ -303,10 +234,11 @@ std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
   const absl::Time now = now_();
   std::vector<WaiterId> over;
   // After this many, the clock's thread first lets other threads take the mutex.
-  for (size_t looked = 0; looked < kDueAtOnce && !due_.empty() && due_.begin()->first <= now;
-       ++looked) {
-    const WaiterId id = due_.begin()->second;
-    Acquisition& waiting = *waiting_.at(id);
+  for (size_t looked = 0; looked < kDueAtOnce; ++looked) {
+    const std::optional<WaiterId> due = acquiring_.FirstDue(now);
+    if (!due) break;
+    const WaiterId id = *due;
+    Acquisition& waiting = acquiring_.at(id);
     if (waiting.give_up <= now) {
       // Revoked memory comes when its holders are gone.
       if (ledger_.state().waiters.at(id).revokes &&
@@ -319,17 +251,17 @@ std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
         waiting.give_up = std::min(waiting.release_deadline, now + kLookAgain);
       } else {
         over.push_back(id);
-        due_.erase(due_.begin());
+        acquiring_.SetDue(id, absl::InfiniteFuture());  // its wait ends below
         continue;
       }
     } else {
       PressFor(id, waiting, now);
     }
-    SetDue(id, waiting);
+    acquiring_.SetDue(id, waiting.Due());
   }
   const std::vector<absl::Status> denials = ledger_.admission().EndExpiredWaits(over);
   for (size_t i = 0; i < over.size(); ++i) {
-    const std::shared_ptr<Acquisition> waiting = TakeWaiting(over[i]);
+    const std::shared_ptr<Acquisition> waiting = acquiring_.Take(over[i]);
     Resume(waiting, Denied(*waiting, denials[i]));
   }
   EndOverduePublications(now);

@@ -84,10 +84,9 @@ void Broker::Record() {
 
 Broker::Update::~Update() {
   broker_->Settle();
-  const std::vector<std::shared_ptr<const std::function<void()>>> resumed =
-      std::exchange(broker_->resumed_, {});
+  const std::vector<std::shared_ptr<WaitingRequest>> resumed = std::exchange(broker_->resumed_, {});
   broker_->mutex_.Unlock();
-  for (const auto& resume : resumed) (*resume)();
+  for (const auto& request : resumed) request->resume();
 }
 
 void Broker::Settle() {
@@ -96,11 +95,14 @@ void Broker::Settle() {
   while (std::exchange(moved, false)) {
     for (AdmissionControl::Admitted& admitted :
          ledger_.admission().AdmitWaiting(kGrantsAtOnce, kWaitersCheckedAtOnce)) {
-      const std::shared_ptr<Acquisition> waited = TakeWaiting(admitted.waiter);
-      if (!admitted.operation.ok()) {
-        admitted.operation = Denied(waited->session, "acquire", admitted.operation.status());
+      const std::shared_ptr<Acquisition> waited = acquiring_.Take(admitted.waiter);
+      absl::Status refused;
+      if (admitted.operation.ok()) {
+        waited->operation = *std::move(admitted.operation);
+      } else {
+        refused = Denied(waited->session, "acquire", admitted.operation.status());
       }
-      Resume(waited, std::move(admitted.operation));
+      Resume(waited, std::move(refused));
     }
     for (SegmentId id : Drain(ledger_.effects().doomed)) {
       auto it = memory_.find(id);
@@ -134,7 +136,7 @@ void Broker::Settle() {
 
 BrokerLoad Broker::Load() const {
   BrokerLoad load{.sessions = ledger_.state().sessions.size(),
-                  .waiting = waiting_.size() + attaching_.size(),
+                  .waiting = acquiring_.size() + attaching_.size(),
                   .draining = ledger_.state().draining};
   for (size_t i = 0; i < devices_.size(); ++i) {
     (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) +=

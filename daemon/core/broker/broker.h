@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/btree_set.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -34,6 +34,7 @@
 #include "daemon/core/broker/observer.h"
 #include "daemon/core/broker/request.h"
 #include "daemon/core/broker/timed_mutex.h"
+#include "daemon/core/broker/waiting_requests.h"
 #include "daemon/core/latency.h"
 #include "daemon/core/ledger/inspect/measures.h"
 #include "daemon/core/ledger/ledger.h"
@@ -229,6 +230,25 @@ class Broker {
   };
   class Update;  // update.h
 
+  // The next five are common to Acquire and Attach (waiting.cc).
+  //
+  // True if the request may begin; false if it is parked instead. Any error is its answer.
+  absl::StatusOr<bool> MayBegin(WaitingRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Resumes the request when the present Update ends. Any error is its answer. Requires that it has
+  // been taken from the requests that wait.
+  void Resume(const std::shared_ptr<WaitingRequest>& request, absl::Status refused)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Releases leases that have just been handed over, if the client has given up.
+  //   CANCELLED  it has
+  absl::Status Keep(WaitingRequest& request, const std::vector<LeaseView>& leases)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `queue`: the part of the ledger in which requests of this type wait.
+  template <typename Request, typename Queue>
+  void GiveUp(const std::shared_ptr<Request>& request, WaitingRequests<Request>& waiting,
+              Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Request, typename Queue>
+  void Park(WaitingRequests<Request>& waiting, Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // Begins the request or queues it. True if it has its operation.
   absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -241,19 +261,10 @@ class Broker {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Records how long the request took until it was granted these leases.
   void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
-  // Both resume the request when the present Update ends.
-  void Resume(const std::shared_ptr<Acquisition>& acquisition, absl::StatusOr<Operation> operation)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Resume(const std::shared_ptr<Attachment>& attachment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and carries on revocations.
   void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the broker stops.
   bool AwaitWhatIsDue() ABSL_LOCKS_EXCLUDED(mutex_);
-  // SetDue sets the time at which the clock next looks at a waiter, by give_up and press_again.
-  // TakeWaiting and TakeAttaching end its wait.
-  void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Acquisition> TakeWaiting(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Attachment> TakeAttaching(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks sessions that could help a waiter to give memory back. Skips the waiter if another one of
   // its tenant on that device was looked at just now. Sets its next turn.
   void PressFor(WaiterId id, Acquisition& acquisition, absl::Time now)
@@ -278,12 +289,10 @@ class Broker {
   // with its first item.
   absl::Status Describe(const Operation& operation, size_t begin, Handover& handover,
                         absl::flat_hash_set<uint64_t>& pools) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // For Attachments: EndAttachWait ends one wait, ResumeAttaches those that may be over.
-  void EndAttachWait(WaiterId waiter, bool expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Resumes the Attachments whose wait may be over.
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndOverduePublications(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ParkAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Audits a denial of the session's call. Returns the denial as the session may see it.
   absl::Status Denied(SessionId session, absl::string_view call, absl::Status denial) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -354,14 +363,11 @@ class Broker {
   // The pools whose descriptors each session has been sent.
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
-  absl::flat_hash_map<WaiterId, std::shared_ptr<Acquisition>> waiting_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<WaiterId, std::shared_ptr<Attachment>> attaching_
-      ABSL_GUARDED_BY(mutex_);  // that wait for a version
-  // Resumed at the end of the present Update. Each keeps its Acquisition or Attachment alive.
-  std::vector<std::shared_ptr<const std::function<void()>>> resumed_ ABSL_GUARDED_BY(mutex_);
-  // When the clock next looks at each of waiting_, and when it ends each of attaching_.
-  absl::btree_set<std::pair<absl::Time, WaiterId>> due_ ABSL_GUARDED_BY(mutex_);
-  absl::btree_set<std::pair<absl::Time, WaiterId>> attach_due_ ABSL_GUARDED_BY(mutex_);
+  // Two, because the clock looks at the first more often, and at few of them at a time.
+  WaitingRequests<Acquisition> acquiring_ ABSL_GUARDED_BY(mutex_);
+  WaitingRequests<Attachment> attaching_ ABSL_GUARDED_BY(mutex_);
+  // Resumed at the end of the present Update.
+  std::vector<std::shared_ptr<WaitingRequest>> resumed_ ABSL_GUARDED_BY(mutex_);
   // By the session's tenant and device: until when PressFor skips the waiters there.
   absl::flat_hash_map<std::pair<std::string, size_t>, absl::Time> quiet_until_
       ABSL_GUARDED_BY(mutex_);

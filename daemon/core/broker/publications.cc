@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Publications, and an Attach from its beginning to its answer. It may wait for hours for a future
 // version; no thread waits with it.
+#include <optional>
 #include <utility>
 
 #include "daemon/core/broker/broker.h"
@@ -8,11 +9,6 @@
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
-namespace {
-
-absl::Status GivenUp() { return absl::CancelledError("the client has given up the request"); }
-
-}  // namespace
 
 absl::StatusOr<uint64_t> Broker::Publish(const Call& call, const PublishSpec& spec,
                                          absl::string_view bytes) {
@@ -68,13 +64,9 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   std::shared_ptr<const Metadata> metadata;
   {
     Update update(this);
-    if (!it.refused.ok()) return {State::kAnswered, std::exchange(it.refused, absl::OkStatus())};
-    if (it.given_up) return {State::kAnswered, GivenUp()};
-    if (parks_) {
-      it.parked = true;
-      ++parked_;
-      return {State::kWaits, absl::UnavailableError("it waits")};
-    }
+    absl::StatusOr<bool> may = MayBegin(it);
+    if (!may.ok()) return {State::kAnswered, may.status()};
+    if (!*may) return {State::kWaits, absl::UnavailableError("it waits")};
     absl::StatusOr<Admission> admission;
     if (auto regrant = ledger_.reconciliation().RegrantAttach(it.session, it.spec.request_id)) {
       admission = Admission{.operation = std::move(regrant)};
@@ -86,8 +78,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     }
     if (admission->waiter) {
       it.waiter = admission->waiter;
-      attaching_.emplace(*it.waiter, attachment);
-      attach_due_.emplace(it.wait_until, *it.waiter);
+      attaching_.Add(*it.waiter, attachment, it.wait_until);
       times_changed_ = true;
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
@@ -118,59 +109,15 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     return {State::kNeedsAThread, handed.leases.status()};
   }
   if (!handed.leases.ok()) return {State::kAnswered, handed.leases.status()};
+  if (absl::Status kept = Keep(it, *handed.leases); !kept.ok()) return {State::kAnswered, kept};
   attached.leases = *std::move(handed.leases);
-
-  {
-    TimedLock lock(&mutex_);
-    if (!it.given_up) return {State::kAnswered, std::move(attached)};
-  }
-  std::vector<LeaseId> ids;
-  for (const LeaseView& lease : attached.leases) ids.push_back(lease.lease);
-  ReleaseInParts(it.session, std::move(ids))
-      .IgnoreError();  // or they have ended with their session
-  return {State::kAnswered, GivenUp()};
-}
-
-void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
-  Update update(this);
-  attachment->given_up = true;
-  if (std::exchange(attachment->parked, false)) {
-    --parked_;
-    return Resume(attachment);
-  }
-  if (!attachment->waiter) return;
-  EndAttachWait(*attachment->waiter, /*expired=*/false);
-}
-
-std::shared_ptr<Broker::Attachment> Broker::TakeAttaching(WaiterId id) {
-  std::shared_ptr<Attachment> attachment = attaching_.extract(id).mapped();
-  attach_due_.erase({attachment->wait_until, id});
-  return attachment;
-}
-
-void Broker::EndAttachWait(WaiterId waiter, bool expired) {
-  const std::shared_ptr<Attachment> attachment = TakeAttaching(waiter);
-  attachment->refused = ledger_.publications().EndWait(waiter, expired);
-  Resume(attachment);
-}
-
-void Broker::Resume(const std::shared_ptr<Attachment>& attachment) {
-  attachment->waiter.reset();
-  resumed_.emplace_back(attachment, &attachment->resume);
-}
-
-void Broker::ParkAttaches() {
-  for (auto& [waiter, attachment] : std::exchange(attaching_, {})) {
-    ledger_.publications().EndWait(waiter, /*expired=*/false).IgnoreError();
-    attachment->waiter.reset();
-    attachment->parked = true;
-    ++parked_;
-  }
-  attach_due_.clear();
+  return {State::kAnswered, std::move(attached)};
 }
 
 void Broker::ResumeAttaches() {
-  for (WaiterId waiter : Drain(ledger_.effects().attachable)) Resume(TakeAttaching(waiter));
+  for (WaiterId waiter : Drain(ledger_.effects().attachable)) {
+    Resume(attaching_.Take(waiter), absl::OkStatus());
+  }
 }
 
 void Broker::DropEndedPublications() {
@@ -183,8 +130,9 @@ void Broker::DropEndedPublications() {
 
 void Broker::EndOverduePublications(absl::Time now) {
   ledger_.publications().Expire();
-  while (!attach_due_.empty() && attach_due_.begin()->first <= now) {
-    EndAttachWait(attach_due_.begin()->second, /*expired=*/true);
+  while (const std::optional<WaiterId> waiter = attaching_.FirstDue(now)) {
+    absl::Status expired = ledger_.publications().EndWait(*waiter, /*expired=*/true);
+    Resume(attaching_.Take(*waiter), std::move(expired));
   }
 }
 

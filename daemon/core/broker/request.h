@@ -2,6 +2,7 @@
 // Requests of clients that the broker is answering.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -36,14 +37,11 @@ struct Handover {
 // an OK.
 using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
 
-// One Acquire, from its beginning to its answer.
-struct Acquisition {
+// The common part of an Acquisition and an Attachment, from beginning to answer.
+struct WaitingRequest {
   SessionId session{};
-  AcquireSpec spec;
-  // With spec.waits: the deadline for memory that others hold.
+  // The deadline for memory that others hold (with spec.waits), or for spec.version.
   absl::Time wait_until = absl::InfinitePast();
-  // The deadline for memory that is on its way back to the driver.
-  absl::Time release_deadline = absl::InfinitePast();
   // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
   // block.
   std::function<absl::Status(const Handover&, bool may_block)> deliver;
@@ -53,36 +51,37 @@ struct Acquisition {
 
  private:
   friend class Broker;
-  std::optional<Operation> operation;
+  // Under mutex_.
   std::optional<WaiterId> waiter;
-  absl::Status refused;
+  absl::Status refused;   // the answer, if its wait ended with an error
+  bool given_up = false;  // by its client
+  bool parked = false;
+};
+
+// One Acquire.
+struct Acquisition : WaitingRequest {
+  AcquireSpec spec;
+  // The deadline for memory that is on its way back to the driver.
+  absl::Time release_deadline = absl::InfinitePast();
+
+ private:
+  friend class Broker;
+  // Returns when the clock next looks at it, while it waits.
+  absl::Time Due() const {
+    return spec.without_pressure ? give_up : std::min(give_up, press_again);
+  }
+  std::optional<Operation> operation;
   absl::Time give_up;
   absl::Time press_again;
-  absl::Time due = absl::InfiniteFuture();  // its key in due_
   bool counts_on_revocation = false;
-  bool given_up = false;  // by its client; under mutex_
-  bool parked = false;    // under mutex_
   int attempt = 1;
   absl::Time begun = absl::InfinitePast();  // infinite past: not begun
   bool waited = false;
 };
 
-// One Attach, in the same way.
-struct Attachment {
-  SessionId session{};
+// One Attach.
+struct Attachment : WaitingRequest {
   AttachSpec spec;
-  absl::Time wait_until = absl::InfinitePast();  // for spec.version
-  // As in Acquisition.
-  std::function<absl::Status(const Handover&, bool may_block)> deliver;
-  std::function<void()> resume;
-
- private:
-  friend class Broker;
-  // Under mutex_.
-  std::optional<WaiterId> waiter;
-  absl::Status refused;
-  bool given_up = false;
-  bool parked = false;
 };
 
 // A call being answered. Counts against its session's tenant while it lives.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/device/device.h"
@@ -71,5 +72,10 @@ struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;
 };
+
+// Returns CANCELLED: the answer to a request that its client has given up.
+inline absl::Status GivenUp() {
+  return absl::CancelledError("the client has given up the request");
+}
 
 }  // namespace gpumemd

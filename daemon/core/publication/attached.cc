@@ -56,7 +56,7 @@ absl::Status Publications::EndWait(WaiterId id, bool expired) {
   const Publication* found =
       state_.FindPublication(waiter.name, state_.sessions.at(waiter.session)->tenant);
   RemoveWaiter(id);
-  if (!expired) return absl::CancelledError("the client has given up the request");
+  if (!expired) return GivenUp();
   return absl::DeadlineExceededError(absl::StrCat(
       "version ", waiter.version, " of publication \"", waiter.name.second, "\" of tenant ",
       waiter.name.first, " was not published in time",

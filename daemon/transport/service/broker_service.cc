@@ -17,6 +17,7 @@
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
 #include "daemon/transport/service/unary_call.h"
+#include "daemon/transport/service/waiting_call.h"
 
 namespace gpumemd {
 namespace {
@@ -46,6 +47,39 @@ std::vector<std::string> PathOf(const Broker& broker, std::string tenant) {
   return path;
 }
 
+// As waiting_call.h requires.
+struct AcquireMethod {
+  using Request = v1::AcquireRequest;
+  using Response = v1::AcquireResponse;
+  using Record = Broker::Acquisition;
+
+  static absl::Status Read(const Request& request, absl::Time deadline, Record& acquisition) {
+    absl::StatusOr<std::optional<Kind>> kind = RequestedKind(request.kind());
+    if (!kind.ok()) return kind.status();
+    acquisition.spec = {
+        .device_uuid = request.device_uuid(),
+        .bytes = request.bytes(),
+        .kind = *kind,
+        .count = std::max(request.count(), 1u),
+        .most_free = request.most_free(),
+        .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
+        .without_pressure = request.without_pressure(),
+        .revocable = request.revocable(),
+        .waits = request.wait_ms() > 0,
+        .request_id = request.request_id()};
+    const absl::Time now = absl::Now();
+    acquisition.wait_until = std::min(deadline, now + FromMilliseconds(request.wait_ms()));
+    acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Write(Broker::Progress progress, Response& response) {
+    if (!progress.leases.ok()) return progress.leases.status();
+    for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
+    return absl::OkStatus();
+  }
+};
+
 // Gives the reason and ends.
 class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
@@ -71,97 +105,9 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
   return reactor;
 }
 
-// An Acquire being served. It may wait for its turn for long, and its client may go meanwhile.
-class BrokerService::AcquireCall final : public grpc::ServerUnaryReactor {
- public:
-  AcquireCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
-
-  // May delete `this`.
-  void Begin(Context* context, const Bytes* request) {
-    context_ = context;
-    absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
-    if (!call.ok()) return AnswerWith(call.status());
-    call_.emplace(*std::move(call));
-    const auto parsed = ParseRequest<v1::AcquireRequest>(*request);
-    if (!parsed.ok()) return AnswerWith(parsed.status());
-    absl::StatusOr<AcquireSpec> spec = SpecOf(*parsed);
-    if (!spec.ok()) return AnswerWith(spec.status());
-    const absl::Time now = absl::Now();
-    const absl::Time deadline = absl::FromChrono(context->deadline());
-    acquisition_ = std::make_shared<Broker::Acquisition>();
-    acquisition_->session = call_->session();
-    acquisition_->spec = *std::move(spec);
-    acquisition_->wait_until = std::min(deadline, now + FromMilliseconds(parsed->wait_ms()));
-    acquisition_->release_deadline = std::min(deadline, now + Broker::kDisposalWait);
-    acquisition_->deliver = [this](const Broker::Handover& handover, bool may_block) {
-      answer_.set_delivery_id(service_->next_delivery_++);
-      return service_->sessions_->Deliver(call_->session(), answer_.delivery_id(), handover,
-                                          may_block);
-    };
-    acquisition_->resume = [this] {
-      service_->workers_.Run([this] { Advance(/*may_block=*/true); });
-    };
-    Advance(/*may_block=*/false);
-  }
-
-  // Only now the last of gRPC's calls is over.
-  void OnDone() override { delete this; }
-
-  void OnCancel() override {
-    if (acquisition_ != nullptr) service_->broker_->GiveUp(acquisition_);
-  }
-
- private:
-  using State = Broker::Progress::State;
-
-  // May delete `this`.
-  void Advance(bool may_block) {
-    Broker::Progress progress = service_->broker_->Advance(acquisition_, may_block);
-    if (progress.state == State::kWaits) return;
-    if (progress.state == State::kNeedsAThread) {
-      return service_->workers_.Run([this] { Advance(/*may_block=*/true); });
-    }
-    if (!progress.leases.ok()) return AnswerWith(progress.leases.status());
-    for (const LeaseView& lease : *progress.leases) *answer_.add_leases() = ToProto(lease);
-    AnswerWith(std::move(answer_));
-  }
-
-  void AnswerWith(const absl::StatusOr<v1::AcquireResponse>& answer) {
-    // Uncounts the call before answering: a client with the answer may make the next call.
-    call_.reset();
-    Answer(this, response_, answer);
-  }
-
-  static absl::StatusOr<AcquireSpec> SpecOf(const v1::AcquireRequest& request) {
-    absl::StatusOr<std::optional<Kind>> kind = RequestedKind(request.kind());
-    if (!kind.ok()) return kind.status();
-    return AcquireSpec{
-        .device_uuid = request.device_uuid(),
-        .bytes = request.bytes(),
-        .kind = *kind,
-        .count = std::max(request.count(), 1u),
-        .most_free = request.most_free(),
-        .among = {request.among_device_uuids().begin(), request.among_device_uuids().end()},
-        .without_pressure = request.without_pressure(),
-        .revocable = request.revocable(),
-        .waits = request.wait_ms() > 0,
-        .request_id = request.request_id()};
-  }
-
-  BrokerService* const service_;
-  Context* context_ = nullptr;  // gRPC's, until OnDone()
-  Bytes* const response_;
-  std::optional<Broker::Call> call_;
-  std::shared_ptr<Broker::Acquisition> acquisition_;
-  v1::AcquireResponse answer_;
-};
-
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
-  if (parks_) return new ParkedCall<Reactor>;
-  auto* const call = new AcquireCall(this, response);
-  call->Begin(context, request);
-  return call;
+  return ServeWaiting<AcquireMethod>(context, request, response);
 }
 
 std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(

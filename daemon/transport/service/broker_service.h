@@ -83,8 +83,12 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  class AcquireCall;
-  class AttachCall;
+  // Serves an Acquire or an Attach (waiting_call.h).
+  template <typename Method>
+  class WaitingCall;
+  template <typename Method>
+  Reactor* ServeWaiting(Context* context, const Bytes* request, Bytes* response);
+
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
       const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
 
