@@ -103,16 +103,20 @@ class ClientSegments : public SegmentSource {
   absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
     absl::StatusOr<Usage> usage = client_->GetUsage();
     if (!usage.ok()) return usage.status();
-    absl::StatusOr<std::vector<DeviceInfo>> devices = client_->Devices();
-    if (!devices.ok()) return devices.status();
     uint64_t free = 0, total = 0;
     for (const DeviceUsage& own : usage->devices) {
       if (own.device_uuid != device_.uuid) continue;
       total = own.limit_bytes;
+      // Guarantees of other tenants do not bind revocable leases.
+      if (own.obtainable_bytes.has_value() && !revocable_) {
+        return std::pair(*own.obtainable_bytes, total);
+      }
       // The tenant can reuse its retained memory.
       const uint64_t held = own.charged_bytes - std::min(own.charged_bytes, own.retained_bytes);
       free = total - std::min(total, held);
     }
+    absl::StatusOr<std::vector<DeviceInfo>> devices = client_->Devices();
+    if (!devices.ok()) return devices.status();
     for (const DeviceInfo& device : *devices) {
       if (device.uuid != device_.uuid) continue;
       free = std::min(

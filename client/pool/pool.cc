@@ -35,7 +35,9 @@ absl::StatusOr<std::string> MostFree(Client& client, const std::vector<DeviceInf
     uint64_t free = device.capacity_bytes - std::min(device.capacity_bytes, device.charged_bytes);
     for (const DeviceUsage& own : usage->devices) {
       if (own.device_uuid != device.uuid) continue;
-      free = std::min(free, own.limit_bytes - std::min(own.limit_bytes, own.charged_bytes));
+      // An older daemon leaves the estimate to the client.
+      free = own.obtainable_bytes.value_or(
+          std::min(free, own.limit_bytes - std::min(own.limit_bytes, own.charged_bytes)));
     }
     if (!best.empty() && free <= most) continue;
     most = free;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool's events from the daemon, and its waits there; against a scripted daemon.
+// A pool's events from the daemon, its waits there, and its choice of a device; against a scripted
+// daemon.
 #include "gpumem/pool.h"
 
 #include <cstring>
@@ -259,6 +260,65 @@ TEST(PoolTest, OfKindMempoolIsNotRevocable) {
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Usage of two devices with 64 MiB each. The first looks emptier by its limit and charges.
+class MostFreePoolTest : public testing::Test {
+ protected:
+  MostFreePoolTest() {
+    for (const char* const uuid : {"HOST-0", "HOST-1"}) {
+      v1::Device& device = devices_.emplace_back();
+      device.set_device_uuid(uuid);
+      device.set_backend(v1::BACKEND_HOST);
+      device.set_capacity_bytes(64 * kMiB);
+      device.set_granularity_bytes(FakeDaemon::kGranularity);
+      device.add_kinds(v1::KIND_VMM);
+      v1::DeviceUsage& usage = usages_.emplace_back();
+      usage.set_device_uuid(uuid);
+      usage.set_limit_bytes(64 * kMiB);
+    }
+    devices_[1].set_charged_bytes(8 * kMiB);
+    usages_[1].set_charged_bytes(8 * kMiB);
+  }
+  // Sets what the daemon says that the tenant can get on each device.
+  void Report(uint64_t first, uint64_t second) {
+    usages_[0].set_obtainable_bytes(first);
+    usages_[1].set_obtainable_bytes(second);
+  }
+
+  std::vector<v1::Device> devices_;
+  std::vector<v1::DeviceUsage> usages_;
+};
+
+TEST_F(MostFreePoolTest, ChoosesTheDeviceByItsObtainableBytes) {
+  Report(16 * kMiB, 24 * kMiB);
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  auto pool = MakePool(daemon, {.device = "most-free"});
+  EXPECT_EQ(pool->device_uuid(), "HOST-1");
+  EXPECT_EQ(pool->MemGetInfo()->free_bytes, 24 * kMiB);
+  EXPECT_EQ(pool->MemGetInfo()->total_bytes, 64 * kMiB);
+}
+
+TEST_F(MostFreePoolTest, ADeviceWithoutObtainableBytesIsNotChosen) {
+  Report(0, 1 * kMiB);
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  EXPECT_EQ(MakePool(daemon, {.device = "most-free"})->device_uuid(), "HOST-1");
+  EXPECT_EQ(MakePool(daemon, {.device = "HOST-0"})->MemGetInfo()->free_bytes, 0u);
+}
+
+TEST_F(MostFreePoolTest, EstimatesFromTheUsageOfAnOlderDaemon) {
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  auto pool = MakePool(daemon, {.device = "most-free"});
+  EXPECT_EQ(pool->device_uuid(), "HOST-0");
+  EXPECT_EQ(pool->MemGetInfo()->free_bytes, 64 * kMiB);
+  EXPECT_EQ(MakePool(daemon, {.device = "HOST-1"})->MemGetInfo()->free_bytes, 56 * kMiB);
+}
+
+TEST_F(MostFreePoolTest, GuaranteesOfOthersDoNotBindARevocablePool) {
+  Report(16 * kMiB, 24 * kMiB);
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  auto pool = MakePool(daemon, {.device = "HOST-1", .revocable = true});
+  EXPECT_EQ(pool->MemGetInfo()->free_bytes, 56 * kMiB);
 }
 
 }  // namespace

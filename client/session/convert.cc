@@ -122,6 +122,9 @@ Usage FromProto(const v1::Usage& usage) {
                               .waiting_bytes = device.waiting_bytes(),
                               .waiting = device.waiting(),
                               .revocable_bytes = device.revocable_bytes()});
+    if (device.has_obtainable_bytes()) {
+      result.devices.back().obtainable_bytes = device.obtainable_bytes();
+    }
   }
   return result;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/convert.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -41,6 +42,16 @@ TEST(Convert, AKindThatTheLibraryDoesNotKnowIsRefused) {
               absl::UnimplementedError("this library cannot map segments of kind " +
                                        std::to_string(kind) + "; use the daemon's release of it"));
   }
+}
+
+TEST(Convert, ObtainableBytesOfAnOlderDaemonStayUnset) {
+  v1::Usage usage;
+  usage.add_devices();
+  usage.add_devices()->set_obtainable_bytes(0);
+  const Usage result = FromProto(usage);
+  ASSERT_EQ(result.devices.size(), 2u);
+  EXPECT_EQ(result.devices[0].obtainable_bytes, std::nullopt);
+  EXPECT_EQ(result.devices[1].obtainable_bytes, 0u);
 }
 
 }  // namespace

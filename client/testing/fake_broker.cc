@@ -162,6 +162,11 @@ class FakeDaemon::Service : public v1::Broker::Service {
     usage->set_charged_bytes(12);
     usage->set_segments(3);
     usage->set_sessions(2);
+    if (!daemon_->script_.device_usages.empty()) {
+      usage->mutable_devices()->Assign(daemon_->script_.device_usages.begin(),
+                                       daemon_->script_.device_usages.end());
+      return grpc::Status::OK;
+    }
     v1::DeviceUsage* device = usage->add_devices();
     device->set_device_uuid(kDevice);
     device->set_leased_bytes(5);

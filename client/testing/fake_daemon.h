@@ -55,7 +55,8 @@ class FakeDaemon {
     std::function<grpc::Status()> usage;
     // Called once it is registered.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
-    std::vector<v1::Device> devices;  // empty: kDevice and kPinnedDevice
+    std::vector<v1::Device> devices;             // empty: kDevice and kPinnedDevice
+    std::vector<v1::DeviceUsage> device_usages;  // empty: that of kDevice
   };
 
   explicit FakeDaemon(Script script = {});

@@ -127,6 +127,9 @@ struct DeviceUsage {
   uint64_t waiting_bytes = 0;    // for which requests wait
   uint32_t waiting = 0;          // requests that wait
   uint64_t revocable_bytes = 0;  // held and revocable
+  // That the tenant can get at most, within all limits and the guarantees of others. Unset: the
+  // daemon is too old to report it.
+  std::optional<uint64_t> obtainable_bytes = std::nullopt;
 };
 
 // What this client's tenant holds.

@@ -65,7 +65,7 @@ std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
     return std::make_tuple(a.second->tenant->quota.priority, b.first) <
            std::make_tuple(b.second->tenant->quota.priority, a.first);
   });
-  std::vector<SegmentId> candidates;
+  std::vector<SegmentId> chosen;
   for (const auto& [id, segment] : candidates) {
     bool helps = false;
     for (Shortage& shortage : shortages) {
@@ -73,11 +73,11 @@ std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
       shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
       helps = true;
     }
-    if (helps) candidates.push_back(id);
+    if (helps) chosen.push_back(id);
   }
   const bool enough = std::all_of(shortages.begin(), shortages.end(),
                                   [](const Shortage& shortage) { return shortage.bytes == 0; });
-  return enough ? candidates : std::vector<SegmentId>();
+  return enough ? chosen : std::vector<SegmentId>();
 }
 
 }  // namespace gpumemd

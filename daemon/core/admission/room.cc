@@ -29,8 +29,8 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
       left(state_.devices[device].capacity_bytes, held(state_.device_accounts[device]));
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     least = std::min(least, left(state_.LimitOn(*each, device), held(each->accounts[device])));
-    if (IsPinnedMemory(state_.devices[device])) continue;
-    least = std::min(least, left(each->quota.total_limit_bytes.value_or(kUnlimited),
+    if (IsPinnedMemory(state_.devices[device]) || !each->quota.total_limit_bytes) continue;
+    least = std::min(least, left(*each->quota.total_limit_bytes,
                                  SumUnpinned(state_.devices, each->accounts, held)));
   }
   // Memory that is guaranteed to others and not held cannot be had firmly.

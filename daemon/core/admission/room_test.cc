@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes room for a request: segments that are retained, in which order, and their reuse.
+// What makes room for a request: segments that are retained, in which order, and their reuse; and
+// how many bytes a tenant can get at most.
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -142,6 +143,38 @@ TEST_F(RoomTest, ScrubbedMemoryIsNotReused) {
   Release(a, Acquire(a, kGranule));
   EXPECT_EQ(Usage("a").retained, 0u);
   EXPECT_FALSE(AcquireOne(a, kGranule).reused);
+}
+
+TEST_F(RoomTest, GuaranteesOfOthersReduceTheObtainableBytes) {
+  ledger.tenants().Configure(
+      {{"owner", {.guarantee_bytes = 24 * kGranule}}, {"spot", {.revocable = true}}}, {});
+  const SessionId other = OpenSession("other");
+  EXPECT_EQ(Usage("owner").obtainable, kCapacity);
+  EXPECT_EQ(Usage("other").obtainable, kCapacity - 24 * kGranule);
+  EXPECT_EQ(Usage("spot").obtainable, kCapacity);
+  const auto held = Acquire(other, 100 * kGranule);
+  EXPECT_EQ(Usage("owner").obtainable, kCapacity - 100 * kGranule);
+  EXPECT_EQ(Usage("other").obtainable, kCapacity - 124 * kGranule);
+  EXPECT_EQ(Usage("spot").obtainable, kCapacity - 100 * kGranule);
+  EXPECT_EQ(Usage("other", 1).obtainable, kCapacity - 24 * kGranule);
+  // Retained memory is obtainable again.
+  Release(other, held);
+  EXPECT_EQ(Usage("other").obtainable, kCapacity - 24 * kGranule);
+}
+
+TEST_F(RoomTest, LimitsOfParentsReduceTheObtainableBytes) {
+  ledger.tenants().Configure(
+      {{"team", {.limit_bytes = 10 * kGranule, .total_limit_bytes = 12 * kGranule}},
+       {"x", {.limit_bytes = 8 * kGranule, .parent = "team"}},
+       {"y", {.parent = "team"}}},
+      {});
+  EXPECT_EQ(Usage("x").obtainable, 8 * kGranule);
+  EXPECT_EQ(Usage("y").obtainable, 10 * kGranule);
+  Acquire(OpenSession("y"), 4 * kGranule);
+  EXPECT_EQ(Usage("x").limit, 8 * kGranule);
+  EXPECT_EQ(Usage("x").obtainable, 6 * kGranule);
+  EXPECT_EQ(Usage("team").obtainable, 6 * kGranule);
+  EXPECT_EQ(Usage("y", 1).obtainable, 8 * kGranule) << "by the total limit";
 }
 
 class DaemonRoomTest : public LedgerFixture {

@@ -77,6 +77,7 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_waiting(device.waiting);
     usage.set_revocable_bytes(device.revocable);
     usage.set_unbrokered_bytes(device.unbrokered);
+    usage.set_obtainable_bytes(device.obtainable);
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));

@@ -55,5 +55,15 @@ TEST(Convert, AQuotaSaysAllOfItself) {
   EXPECT_EQ(proto.parent(), "team");
 }
 
+TEST(Convert, ObtainableBytesArePresentAlsoIfThereAreNone) {
+  TenantView tenant;
+  tenant.devices = {{.device_uuid = "GPU-1"}, {.device_uuid = "GPU-2", .obtainable = 5}};
+  const v1::Usage proto = ToProto(tenant);
+  ASSERT_EQ(proto.devices_size(), 2);
+  EXPECT_TRUE(proto.devices(0).has_obtainable_bytes());
+  EXPECT_EQ(proto.devices(0).obtainable_bytes(), 0u);
+  EXPECT_EQ(proto.devices(1).obtainable_bytes(), 5u);
+}
+
 }  // namespace
 }  // namespace gpumemd

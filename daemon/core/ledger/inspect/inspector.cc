@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/admission/room.h"
 
 namespace gpumemd {
 namespace {
@@ -51,6 +52,7 @@ TenantView Inspector::View(const Tenant& tenant) const {
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
     view.above.push_back(each->name);
   }
+  const Room room(&state_);
   for (size_t i = 0; i < state_.devices.size(); ++i) {
     const Account& account = tenant.accounts[i];
     view.devices.push_back(
@@ -64,7 +66,8 @@ TenantView Inspector::View(const Tenant& tenant) const {
          .guarantee = account.guarantee(),
          .borrowed = account.held() - std::min(account.held(), account.guarantee()),
          .revocable = account.revocable(),
-         .unbrokered = state_.UnbrokeredOf(tenant, state_.devices[i].uuid)});
+         .unbrokered = state_.UnbrokeredOf(tenant, state_.devices[i].uuid),
+         .obtainable = room.Obtainable(tenant, i)});
   }
   if (tenant.tree_waiting == 0) return view;
   for (const auto& [id, waiter] : state_.waiters) {

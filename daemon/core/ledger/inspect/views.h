@@ -66,6 +66,7 @@ struct DeviceUsageView {
   uint64_t waited_for = 0;
   uint32_t waiting = 0;
   uint64_t unbrokered = 0;
+  uint64_t obtainable = 0;  // at most (Room::Obtainable)
 };
 
 struct TenantView {

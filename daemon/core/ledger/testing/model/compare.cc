@@ -118,6 +118,7 @@ absl::Status CompareTenants(const LedgerModel& model, const Ledger& ledger) {
       differences.Check("borrowed", usage.borrowed, held > guarantee ? held - guarantee : 0);
       differences.Check("revocable", usage.revocable, revocable[{name, d}]);
       differences.Check("unbrokered", usage.unbrokered, Unbrokered(model, name, d));
+      differences.Check("obtainable", usage.obtainable, Obtainable(model, name, d));
       differences.Check("waited for", usage.waited_for, waited_for[d]);
       differences.Check<uint64_t>("waiting there", usage.waiting, waiting_there[d]);
       if (!Pinned(model, d)) in_all += charged;

@@ -23,6 +23,25 @@ bool Makes(const LedgerModel& model, size_t device, Kind kind) {
   return false;
 }
 
+}  // namespace
+
+size_t DeviceIndex(const LedgerModel& model, const std::string& uuid) {
+  size_t index = 0;
+  while (index < model.devices.size() && model.devices[index].uuid != uuid) ++index;
+  return index;
+}
+
+bool Pinned(const LedgerModel& model, size_t device) {
+  return model.devices[device].kinds == std::vector<Kind>{Kind::kPinned};
+}
+
+Kind KindFor(const LedgerModel& model, const std::string& tenant, const AcquireSpec& spec,
+             size_t device) {
+  if (spec.kind) return *spec.kind;
+  if (Pinned(model, device)) return Kind::kPinned;
+  return model.tenants.at(tenant).quota.kind.value_or(model.devices[device].kinds[0]);
+}
+
 uint64_t Obtainable(const LedgerModel& model, const std::string& name, size_t device) {
   uint64_t most = UINT64_MAX;
   const auto bound = [&](uint64_t limit, uint64_t held) {
@@ -41,25 +60,6 @@ uint64_t Obtainable(const LedgerModel& model, const std::string& name, size_t de
   if (model.tenants.at(name).quota.revocable) return most;
   const uint64_t capacity = model.devices[device].capacity_bytes;
   return std::min(most, guaranteed + capacity - std::min(capacity, Need(model, "", device)));
-}
-
-}  // namespace
-
-size_t DeviceIndex(const LedgerModel& model, const std::string& uuid) {
-  size_t index = 0;
-  while (index < model.devices.size() && model.devices[index].uuid != uuid) ++index;
-  return index;
-}
-
-bool Pinned(const LedgerModel& model, size_t device) {
-  return model.devices[device].kinds == std::vector<Kind>{Kind::kPinned};
-}
-
-Kind KindFor(const LedgerModel& model, const std::string& tenant, const AcquireSpec& spec,
-             size_t device) {
-  if (spec.kind) return *spec.kind;
-  if (Pinned(model, device)) return Kind::kPinned;
-  return model.tenants.at(tenant).quota.kind.value_or(model.devices[device].kinds[0]);
 }
 
 absl::StatusOr<size_t> DeviceFor(const LedgerModel& model, const std::string& tenant,
