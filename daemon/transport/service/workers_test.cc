@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 
 namespace gpumemd {
 namespace {
@@ -34,7 +35,7 @@ TEST(Workers, WorkThatWaitsHoldsUpNoOther) {
   }
   waiting.Wait();  // all seven at one time
   workers.Run([&] { ran.Notify(); });
-  ran.WaitForNotification();
+  EXPECT_TRUE(ran.WaitForNotificationWithTimeout(absl::Minutes(1)));
   go.Notify();
 }
 
