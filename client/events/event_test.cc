@@ -17,7 +17,6 @@ namespace {
 
 using absl::StatusCode;
 using internal::FakeDaemon;
-using ::testing::HasSubstr;
 
 class EventTest : public ::testing::Test {
  protected:
@@ -153,9 +152,7 @@ TEST_F(EventTest, WhatIsNoHandleOfOursIsADefect) {
   daemon_.ReplaceHandles(std::string(64, 'x'));
   EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kInternal);
   daemon_.ReplaceHandles("short");
-  const absl::Status status = consumer_->OpenEvent("batch").status();
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("5 bytes"));
+  EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kInternal);
 }
 
 TEST_F(EventTest, OnTheDeviceOfItsChoice) {

@@ -18,7 +18,6 @@ namespace {
 
 using absl::StatusCode;
 using internal::FakeDaemon;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kBytes = 64 * 1024;
 constexpr char kGpu[] = "GPU-00000000-0000-0000-0000-000000000001";
@@ -115,7 +114,6 @@ TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
     const absl::Status status =
         client_->Acquire({.bytes = 1, .kind = kind, .address = FreeAddress()}).status();
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("vmm"));
   }
   EXPECT_EQ(client_->Acquire({.bytes = 1, .map_devices = {FakeDaemon::kDevice}}).status().code(),
             StatusCode::kInvalidArgument);
@@ -171,7 +169,6 @@ TEST_F(GpuPlacementTest, AGpuThatThisProcessDoesNotSeeIsToldAndItsLeaseReleased)
   const absl::Status status = client_->Acquire({.bytes = kBytes, .device = "1b:00.0"}).status();
   if (CudaDriver::Get().ok()) {
     EXPECT_EQ(status.code(), StatusCode::kNotFound);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("map_devices"));
   } else {
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   }

@@ -8,7 +8,6 @@
 #include "client/pool/engine.h"
 #include "client/pool/testing/fake_gpu.h"
 #include "client/pool/testing/fake_segments.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
@@ -107,7 +106,6 @@ TEST_F(StreamsTest, AStreamThatIsCapturedGetsAndGivesNothing) {
   gpu_.SetCapturing(one_, true);
   const auto refused = engine_->Allocate(512, one_);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("graph"));
   EXPECT_EQ(engine_->Free(before.data, one_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(engine_->Allocate(512, other_).ok());
   gpu_.SetCapturing(one_, false);

@@ -343,9 +343,7 @@ TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
   Deliveries::Call call(deliveries_.get());
   Deliver(2, {12}, {}, {}, 0);
   EXPECT_TRUE(call.Collect(2, Soon()).ok());
-  const absl::Status status = deliveries_->TakePool(7).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  EXPECT_EQ(deliveries_->TakePool(7).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
@@ -357,7 +355,6 @@ TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
     status = call.Collect(1, absl::InfiniteFuture()).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
 
   // Later calls are unaffected.
   Deliveries::Call next(deliveries_.get());

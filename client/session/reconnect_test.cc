@@ -22,7 +22,6 @@ namespace {
 
 using internal::FakeDaemon;
 using internal::OpenFds;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -134,8 +133,8 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
         client->Acquire({.bytes = kBytes, .wait = absl::InfiniteDuration()}).status(),
         segment.Share().status(), client->StartWatch({}).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("does not know the session"), HasSubstr("connect again")));
+    // As opposed to a daemon that is away for a while, which is UNAVAILABLE too.
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not know the session"));
   }
   memset(segment.data(), 1, segment.size());
   EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
@@ -143,15 +142,18 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
 }
 
 TEST(ReconnectTest, ADaemonThatTakesItForSomebodyNewEndsTheSessionForGood) {
-  FakeDaemon daemon({.resume = [](int socket, const v1::Hello&) {
+  std::atomic<int> tries = 0;
+  FakeDaemon daemon({.resume = [&](int socket, const v1::Hello&) {
+    ++tries;
     FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(1));  // as a daemon that cannot resume
     return false;
   }});
   auto client = ConnectTo(daemon);
   CrashAndComeBack(daemon);
-  const absl::Status status = client->GetUsage().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(tries, 1);
 }
 
 TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
@@ -160,12 +162,8 @@ TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   daemon.Crash();
   const absl::Time start = absl::Now();
-  const absl::Status status = client->GetUsage().status();
+  EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("gpumemd is not there"), HasSubstr("no daemon listens"),
-                    HasSubstr("goes on when it is back")));
   daemon.ComeBack();
   Await([&] { return client->GetUsage().ok(); });
   EXPECT_EQ(daemon.live_leases(), 1u);
@@ -282,9 +280,7 @@ TEST(ReconnectTest, WithoutReconnectTheSessionEndsWithItsDaemon) {
   auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).value();
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   CrashAndComeBack(daemon);
-  const absl::Status status = client->GetUsage().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(daemon.resumes(), 0);
 }

@@ -205,7 +205,6 @@ TEST(WaitingTest, CanBeCancelled) {
   const absl::Status status =
       client->Acquire({.bytes = kBytes, .wait = absl::Hours(1), .cancel = cancel}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cancelled"));
   other.join();
   second.join();
   EXPECT_TRUE(cancel.cancelled());

@@ -1,7 +1,6 @@
 #include "daemon/device/context/host_context.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -109,7 +108,6 @@ TEST_F(HostContextTest, OpensOnlyWhatItsBytesName) {
   EXPECT_EQ(OpenIpc(guessed, 2 * kMiB).status().code(), StatusCode::kNotFound);
   const auto read_only = gpumem::OpenHostIpc(dir_, *handle, 2 * kMiB, {.read_only = true});
   EXPECT_EQ(read_only.status().code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(read_only.status().message()), testing::HasSubstr("kind vmm"));
   char* const somewhere = reinterpret_cast<char*>(uintptr_t{1} << 40);
   EXPECT_EQ(gpumem::OpenHostIpc(dir_, *handle, 2 * kMiB, {.address = somewhere}).status().code(),
             StatusCode::kUnimplemented);

@@ -89,7 +89,6 @@ absl::StatusOr<std::unique_ptr<Context>> CloseAndStop(const ContextSpec&) {
 TEST(ContextProcess, OneThatClosesAndStopsIsKilled) {
   const absl::Status status = ContextProcess::Start({.device_uuid = "GPU-"}, [](pid_t) {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("killed by signal 9"));
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "it is left";
 }
 

@@ -121,7 +121,6 @@ TEST_P(SharingContract, ReadOnlyIsHeldOrRefused) {
   const absl::Status mapped = reader->Map(memory, /*read_only=*/true);
   if (!rules().read_only) {
     EXPECT_EQ(mapped.code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(mapped.message()), testing::HasSubstr("kind vmm"));
     return;
   }
   ASSERT_EQ(mapped, absl::OkStatus());

@@ -21,7 +21,6 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
@@ -114,7 +113,6 @@ TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
   int stored = 0;
   for (; status.ok(); ++stored) status = store->Store("s1", file.get(), absl::Milliseconds(20));
   EXPECT_CODE(status, kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("does not read"));
   EXPECT_FALSE(store->lost());
   const absl::Time before = absl::Now();
   EXPECT_CODE(store->NotifyAlive("well"), kDeadlineExceeded);
