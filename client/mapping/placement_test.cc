@@ -77,7 +77,7 @@ TEST_F(PlacementTest, TheDaemonIsAskedForWhatTheNamesMean) {
   EXPECT_TRUE(asked_.empty());
 }
 
-TEST_F(PlacementTest, AWishedAddress) {
+TEST_F(PlacementTest, MapsAtARequestedAddress) {
   void* const wished = FreeAddress();
   absl::StatusOr<std::vector<Segment>> segments =
       client_->AcquireMany({.bytes = kBytes, .address = wished}, 2);
@@ -106,7 +106,7 @@ TEST_F(PlacementTest, AnAddressForPinnedMemory) {
       wished);
 }
 
-TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
+TEST_F(PlacementTest, ImpossiblePlacementsAreRefusedBeforeAnythingIsAcquired) {
   char* const odd = static_cast<char*>(FreeAddress()) + 4096;
   EXPECT_EQ(client_->Acquire({.bytes = 1, .address = odd}).status().code(),
             StatusCode::kInvalidArgument);
@@ -122,7 +122,7 @@ TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
   EXPECT_TRUE(asked_.empty());
 }
 
-TEST_F(PlacementTest, WishesThatAKindCannotFulfilReleaseWhatWasOpened) {
+TEST_F(PlacementTest, PlacementsThatAKindCannotMakeReleaseWhatWasOpened) {
   Segment segment = client_->Acquire({.bytes = 1}).value();
   const std::string ticket = segment.Share()->value;
   for (const v1::Kind kind : {v1::KIND_IPC, v1::KIND_MEMPOOL}) {
@@ -164,7 +164,7 @@ class GpuPlacementTest : public PlacementTest {
   GpuPlacementTest() : PlacementTest({Gpu()}) {}
 };
 
-TEST_F(GpuPlacementTest, AGpuThatThisProcessDoesNotSeeIsToldAndItsLeaseReleased) {
+TEST_F(GpuPlacementTest, AGpuThatThisProcessDoesNotSeeIsAnErrorAndItsLeaseReleased) {
   daemon_.GrantOn(kGpu);
   const absl::Status status = client_->Acquire({.bytes = kBytes, .device = "1b:00.0"}).status();
   if (CudaDriver::Get().ok()) {

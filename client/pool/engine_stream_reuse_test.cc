@@ -100,7 +100,7 @@ TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok()) << "it waits for nobody";
 }
 
-TEST_F(StreamsTest, AStreamThatIsCapturedGetsAndGivesNothing) {
+TEST_F(StreamsTest, ACapturedStreamMayNotAllocateOrFree) {
   Make({}, 64 * kMiB);
   const Block before = engine_->Allocate(512, one_).value();
   gpu_.SetCapturing(one_, true);
@@ -171,7 +171,7 @@ TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, PerThreadStream())->data, first);
 }
 
-TEST_F(StreamsTest, WhatAThreadKeepsForItsOwnStreamIsNotAnothersToReuse) {
+TEST_F(StreamsTest, BlocksThatAThreadKeepsForItsStreamAreNotReusedByAnother) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   std::atomic<int> step{0};
   void* first = nullptr;
@@ -226,7 +226,7 @@ TEST_F(StreamsTest, AForgottenStreamsMemoryComesBackWhenItsWorkIsDone) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, one_)->data, first);
 }
 
-TEST_F(StreamsTest, WhatIsFreedAsCudaFreeDoesIsAnybodys) {
+TEST_F(StreamsTest, MemoryFreedAfterASyncIsUsableOnAnyStream) {
   Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
         .grow_bytes = 2 * kMiB},
        2 * kMiB);

@@ -44,7 +44,7 @@ TEST(ConnectTest, TellsWhatTheDaemonSaid) {
   EXPECT_EQ((*client)->daemon_version(), "9.9");
 }
 
-TEST(ConnectTest, SaysWhoItIsAndWhatItWants) {
+TEST(ConnectTest, HelloHasVersionNameAndTenant) {
   std::vector<v1::Hello> hellos;
   FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
     hellos.push_back(FakeDaemon::ReadHello(socket));
@@ -137,7 +137,7 @@ TEST(ConnectTest, ARefusalIsPassedOn) {
   EXPECT_EQ(ConnectStatus(refuse), absl::PermissionDeniedError("no rule for you"));
 }
 
-TEST(ConnectTest, ARefusalOfOneWhoWasNotHeardIsPassedOn) {
+TEST(ConnectTest, ARefusalBeforeTheHelloIsReadIsPassedOn) {
   const auto refuse = [](int socket, uint64_t) {
     FakeDaemon::Send(socket, Refusal(absl::StatusCode::kResourceExhausted, "full"));
     return false;
@@ -195,7 +195,7 @@ TEST(ConnectTest, AnotherProtocolIsUnimplemented) {
             absl::StatusCode::kUnimplemented);
 }
 
-TEST(ConnectTest, ASilentDaemonIsGivenUpOnInTime) {
+TEST(ConnectTest, ADaemonThatDoesNotAnswerFailsAtTheDeadline) {
   const absl::Status status =
       ConnectStatus([](int, uint64_t) { return true; }, absl::Milliseconds(50));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);

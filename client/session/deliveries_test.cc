@@ -102,7 +102,7 @@ TEST_F(DeliveriesTest, PartsAreCollectedAsOne) {
   EXPECT_FALSE(deliveries_->HasPart());
 }
 
-TEST_F(DeliveriesTest, PartsThatNobodyTakesAreAbandonedTogether) {
+TEST_F(DeliveriesTest, PartsThatNoCallCollectsAreAbandonedTogether) {
   const size_t before = OpenFds();
   {
     Deliveries::Call call(deliveries_.get());
@@ -124,7 +124,7 @@ TEST_F(DeliveriesTest, WhatLacksAPartIsNeverCollected) {
   EXPECT_FALSE(deliveries_->HasPart());  // the caller gave up
 }
 
-TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
+TEST_F(DeliveriesTest, OneReaderServesAllWaitingCalls) {
   constexpr uint64_t kCalls = 16;
   std::vector<std::thread> threads;
   for (uint64_t id = 1; id <= kCalls; ++id) {
@@ -139,7 +139,7 @@ TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(DeliveriesTest, WhatNobodyCanCollectIsAbandonedAndItsDescriptorsClosed) {
+TEST_F(DeliveriesTest, DeliveriesWithoutACallAreAbandonedAndTheirDescriptorsClosed) {
   const size_t before = OpenFds();
   { Deliveries::Call gave_up(deliveries_.get()); }
   Deliver(1, 11);
@@ -251,7 +251,7 @@ TEST_F(DeliveriesTest, GoodbyeEndsTheSessionWithItsReason) {
   EXPECT_EQ(deliveries_->Poll(), end);
 }
 
-TEST_F(DeliveriesTest, AClosedSocketWakesAllWhoWait) {
+TEST_F(DeliveriesTest, AClosedSocketWakesAllWaitingCalls) {
   std::vector<std::thread> threads;
   for (uint64_t id = 1; id <= 4; ++id) {
     threads.emplace_back([this, id] {
@@ -264,7 +264,7 @@ TEST_F(DeliveriesTest, AClosedSocketWakesAllWhoWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(DeliveriesTest, NonsenseEndsTheSession) {
+TEST_F(DeliveriesTest, AMessageThatDoesNotParseEndsTheSession) {
   ASSERT_TRUE(SendMessage(daemon_.get(), "\xff\xff\xff", {}, Soon()).ok());
   EXPECT_EQ(deliveries_->Poll().code(), absl::StatusCode::kUnavailable);
 }
@@ -332,7 +332,7 @@ class NoMoreFiles {
   rlimit limit_;
 };
 
-TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
+TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostStaysUnavailable) {
   {
     Deliveries::Call call(deliveries_.get());
     Deliver(1, {11}, {}, {7}, 1);
@@ -346,7 +346,7 @@ TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
   EXPECT_EQ(deliveries_->TakePool(7).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
+TEST_F(DeliveriesTest, RunningOutOfDescriptorsFailsTheCallAtOnce) {
   Deliveries::Call call(deliveries_.get());
   Deliver(1, 11);
   absl::Status status;
@@ -362,7 +362,7 @@ TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
   EXPECT_TRUE(next.Collect(2, Soon()).ok());
 }
 
-TEST_F(DeliveriesTest, ItsEndEndsTheSessionThoughAForkedChildHasTheSocket) {
+TEST_F(DeliveriesTest, DestructionEndsTheSessionThoughAForkedChildHasTheSocket) {
   int go[2];
   ASSERT_EQ(pipe2(go, O_CLOEXEC), 0);
   const pid_t child = fork();

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(LeaseBookTest, AStatementNamesWhatIsHeldAndWhoMayAskAgain) {
+TEST(LeaseBookTest, AStatementNamesHeldLeasesAndOpenRequests) {
   LeaseBook book;
   LeaseBook::Request first(&book), second(&book);
   EXPECT_NE(first.id(), 0u);
@@ -24,7 +24,7 @@ TEST(LeaseBookTest, AStatementNamesWhatIsHeldAndWhoMayAskAgain) {
   EXPECT_THAT(statement.request_ids, ElementsAre(second.id()));
 }
 
-TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
+TEST(LeaseBookTest, AStatementSettlesWhatWasGivenUpBeforeIt) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);
@@ -41,7 +41,7 @@ TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
   EXPECT_THAT(book.TakePending(1), IsEmpty());
 }
 
-TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
+TEST(LeaseBookTest, APendingReleaseOfAStatementInFlightWaitsForItsConnection) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);
@@ -53,7 +53,7 @@ TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
   EXPECT_EQ(book.TakePending(1).size(), 1u);
 }
 
-TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
+TEST(LeaseBookTest, ARequestGivenUpAfterItsStatementIsAPendingRelease) {
   LeaseBook book;
   { LeaseBook::Request request(&book); }
   EXPECT_THAT(book.TakePending(0), IsEmpty());
@@ -69,7 +69,7 @@ TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
   EXPECT_THAT(due[0].request_ids, ElementsAre(id));
 }
 
-TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
+TEST(LeaseBookTest, TheNextStatementSettlesARequestGivenUpAfterTheLast) {
   LeaseBook book;
   std::optional<LeaseBook::Request> request(&book);
   book.MakeStatement();
@@ -78,7 +78,7 @@ TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
   EXPECT_THAT(book.TakePending(2), IsEmpty());
 }
 
-TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
+TEST(LeaseBookTest, LostLeasesAreNeitherReleasedNorNamedAgain) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);

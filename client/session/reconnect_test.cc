@@ -99,7 +99,7 @@ TEST(ReconnectTest, LeavesNoDescriptors) {
   }
 }
 
-TEST(ReconnectTest, ADaemonThatStopsForGoodIsAsGoodAsDead) {
+TEST(ReconnectTest, AGoodbyeOfAStoppingDaemonLeadsToAReconnect) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
@@ -122,7 +122,7 @@ TEST(ReconnectTest, AGoodbyeToThisClientIsFinal) {
   EXPECT_EQ(daemon.resumes(), 0);
 }
 
-TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
+TEST(ReconnectTest, ADaemonWithoutTheSessionEndsItForGood) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
@@ -141,7 +141,7 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
   EXPECT_TRUE(ConnectTo(daemon)->Acquire({.bytes = kBytes}).ok());
 }
 
-TEST(ReconnectTest, ADaemonThatTakesItForSomebodyNewEndsTheSessionForGood) {
+TEST(ReconnectTest, ADaemonThatBeginsANewSessionEndsTheOldOneForGood) {
   std::atomic<int> tries = 0;
   FakeDaemon daemon({.resume = [&](int socket, const v1::Hello&) {
     ++tries;
@@ -185,7 +185,7 @@ TEST(ReconnectTest, ACallWaitsUntilTheDaemonIsBack) {
   caller.join();
 }
 
-TEST(ReconnectTest, IsPatientWithADaemonThatCannotTakeItYet) {
+TEST(ReconnectTest, RetriesADaemonThatCannotResumeTheSessionYet) {
   int tries = 0;
   FakeDaemon daemon({.resume = [&](int socket, const v1::Hello& hello) {
     EXPECT_EQ(hello.client_name(), "trainer-3");
@@ -248,7 +248,7 @@ TEST(ReconnectTest, ACallWhoseTimeIsOverLeavesWhatItHasBegunToTheNext) {
   EXPECT_EQ(daemon.resumes(), 1);
 }
 
-TEST(ReconnectTest, ADaemonMayCrashWhileItIsTold) {
+TEST(ReconnectTest, ADaemonMayCrashDuringReconcile) {
   std::atomic<int> told = 0;
   absl::Notification first, second;
   FakeDaemon daemon(
@@ -324,7 +324,7 @@ TEST(ReconnectTest, AClientMayEndWhileTheDaemonIsAway) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(ReconnectTest, AForkedChildIsToldWhileTheDaemonIsAway) {
+TEST(ReconnectTest, AForkedChildGetsAnErrorWhileTheDaemonIsAway) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();

@@ -127,7 +127,7 @@ TEST(WaitingTest, MayWaitForEver) {
   EXPECT_THAT(daemon.waits_ms(), ElementsAre(static_cast<uint64_t>(INT64_MAX)));
 }
 
-TEST(WaitingTest, AWaitThatIsOverIsADenial) {
+TEST(WaitingTest, AnExpiredWaitIsADenial) {
   QueueingDaemon daemon;
   auto client = ConnectTo(daemon.fake());
   const absl::Status status =
@@ -162,7 +162,7 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
 
 // A waiting thread still does the session's work: it retries a release that the daemon did not
 // answer, without any other call.
-TEST(WaitingTest, WhatIsOwedIsPaidMeanwhile) {
+TEST(WaitingTest, PendingReleasesAreSentDuringAWait) {
   std::atomic<bool> busy = true;
   absl::Notification released;
   FakeDaemon* fake = nullptr;
@@ -279,7 +279,7 @@ TEST(WaitingTest, EndsWithTheSession) {
   over.Notify();
 }
 
-TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonForgetsToSay) {
+TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonDoesNotAnswerTheCall) {
   absl::Notification asked, over;
   FakeDaemon daemon({.acquire = [&](uint64_t, const v1::AcquireRequest&, v1::AcquireResponse*) {
     asked.Notify();
@@ -299,7 +299,7 @@ TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonForgetsToSay) {
   over.Notify();
 }
 
-TEST(RevocableTest, IsAskedForAndTold) {
+TEST(RevocableTest, TheRequestAndTheSegmentSayRevocable) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   EXPECT_FALSE(client->Acquire({.bytes = kBytes}).value().revocable());

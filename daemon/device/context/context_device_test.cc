@@ -250,7 +250,7 @@ TEST_F(ContextDeviceTest, AHungContextIsKilledAndReported) {
 }
 
 // While one of ours is open, the driver keeps the memory of a dead pool.
-TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedOnceNobodyUsesIt) {
+TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedWithItsLastUser) {
   const auto pooled = Pooled("a");
   const auto other = Pooled("b");
   std::optional<ExportedPool> used = pooled->pool();
@@ -264,7 +264,7 @@ TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedOnceNobodyUsesIt) {
   EXPECT_EQ(OpenPools(), 0);
 }
 
-TEST_F(ContextDeviceTest, OneThatHasStartedNothingLeavesTheSocketOfAnother) {
+TEST_F(ContextDeviceTest, ADeviceWithoutAContextLeavesTheSocketOfAnother) {
   const auto memory = Ipc();
   { const auto other = OpenHostDevice({.capacity_bytes = 64 * kMiB}, dir_); }
   EXPECT_TRUE(gpumem::OpenHostIpc(dir_, *memory->export_data(), 2 * kMiB, {}).ok());

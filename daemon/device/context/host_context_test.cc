@@ -113,7 +113,7 @@ TEST_F(HostContextTest, OpensOnlyWhatItsBytesName) {
             StatusCode::kUnimplemented);
 }
 
-TEST_F(HostContextTest, AnswersOthersWhileSomebodySendsNonsenseOrNothing) {
+TEST_F(HostContextTest, AnswersOthersWhileAPeerSendsInvalidBytesOrNothing) {
   const absl::StatusOr<ExportData> handle = context_->CreateIpc(1, 2 * kMiB);
   ASSERT_TRUE(handle.ok()) << handle.status();
   const absl::Time deadline = absl::Now() + absl::Seconds(30);

@@ -91,7 +91,7 @@ TEST_P(SharingContract, OnlyTheWholeCanBeMapped) {
   EXPECT_EQ(peer->Map(Share(*allocation, 2)), absl::OkStatus());
 }
 
-TEST_P(SharingContract, SomethingElseMapsNothing) {
+TEST_P(SharingContract, AnotherDescriptorIsNotMapped) {
   const std::unique_ptr<Allocation> allocation = Create(1);
   ASSERT_NE(allocation, nullptr);
   const gpumem::UniqueFd other(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -249,7 +249,7 @@ TEST_P(SharingContract, ADescriptorAloneKeepsTheMemory) {
   EXPECT_EQ(reader->ExpectPattern(9), absl::OkStatus());
 }
 
-TEST_P(SharingContract, ItsOwnersDeathTakesNothingFromWhoHasItOpen) {
+TEST_P(SharingContract, MemoryStaysUsableToItsImportersAfterItsOwnersEnd) {
   if (!IsContextBound(kind())) GTEST_SKIP() << "no process owns this kind";
   std::unique_ptr<Allocation> allocation = Create(1);
   ASSERT_NE(allocation, nullptr);

@@ -105,7 +105,7 @@ TEST(FdStoreTest, SaysWhatStateItIsIn) {
               ::testing::MatchesRegex("RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+"));
 }
 
-TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
+TEST(FdStoreTest, AManagerThatDoesNotReadFailsTheCallAtItsDeadline) {
   const Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
   const UniqueFd file = NewFile();

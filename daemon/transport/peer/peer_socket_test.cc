@@ -100,7 +100,7 @@ LingeringSocket MakeLingeringSocket() {
   return made;
 }
 
-TEST_F(PeerSocket, ADescriptorThatTakesLongToCloseDoesNotHoldUs) {
+TEST_F(PeerSocket, ADescriptorThatTakesLongToCloseDoesNotBlockTheCaller) {
   std::vector<UniqueFd> readers;
   const auto say_slow = [&](const std::string& bytes) {
     LingeringSocket slow = MakeLingeringSocket();
@@ -140,7 +140,7 @@ TEST_F(PeerSocket, AMessageOverTheLimitIsRefusedWhole) {
   EXPECT_EQ(Receive(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(PeerSocket, TheLastWordIsReadWhateverTheClientHasSent) {
+TEST_F(PeerSocket, TheLastMessageIsReadWhateverTheClientHasSent) {
   for (int i = 0; i < 50; ++i) Say("noise");
   ASSERT_EQ(send(theirs_.get(), "", 0, 0), 0);
   Say("more noise");

@@ -22,7 +22,7 @@ TEST(Workers, AllWorkIsDoneBeforeTheEnd) {
   EXPECT_EQ(done, 1000);
 }
 
-TEST(Workers, WorkThatWaitsHoldsUpNoOther) {
+TEST(Workers, BlockedWorkDoesNotBlockOtherWork) {
   absl::Notification go;
   absl::BlockingCounter waiting(7);
   absl::Notification ran;
